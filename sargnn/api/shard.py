@@ -25,7 +25,6 @@ from sargnn.comm.group import Group, sum_flat
 from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
 from sargnn.data.labels import task_of
-from sargnn.data.schema import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.edge_columns import WEIGHT
@@ -37,6 +36,7 @@ from sargnn.partition.store import open_part, partition_info
 from sargnn.rng import Purpose
 from sargnn.shards.graph import WorkerGraph, find_labelled
 from sargnn.shards.plan import LayerPlan
+from sargnn.tasks.kinds import in_split
 
 if TYPE_CHECKING:
     from sargnn.partition.cut import Part
@@ -186,7 +186,7 @@ class GraphShard:
         self.ids = torch.from_numpy(np.array(self.part.node_ids))
         self.labels = torch.from_numpy(np.array(self.part.labels))
         split = torch.from_numpy(np.array(self.part.split))
-        self.train_mask, self.val_mask, self.test_mask = (split == SPLITS[name] for name in ("train", "valid", "test"))
+        self.train_mask, self.val_mask, self.test_mask = (in_split(split, name) for name in ("train", "valid", "test"))
         rows = self.part.features[0] if not info.schema.typed else np.zeros((len(self.ids), 0), np.float32)
         self.features = torch.from_numpy(np.array(rows)).to(self.engine.dtype)
         self._graphs: dict[tuple[bool, bool], WorkerGraph] = {}

@@ -22,7 +22,7 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
         ConfigError: a dataset is named, too.
         DataError: what is wrong with the graph.
     """
-    from sargnn.cli.compose import compose_verb
+    from sargnn.cli.compose import compose_verb, says_how_labels_are_read
     from sargnn.config.fields import build
     from sargnn.config.verbs import PrepareConfig
     from sargnn.data.own.function import object_reader
@@ -34,7 +34,11 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
     named = [word for word in words if word.startswith(("dataset=", "dataset.root=", "dataset.target="))]
     if named:
         raise ConfigError("A graph is given, and a dataset is named, too.", given=named[0], hint="leave one out")
-    own = [word for word in words if word.startswith(("dataset.", "task="))]
+    own = [
+        word
+        for word in words
+        if word.startswith("dataset.") or (word.startswith("task=") and says_how_labels_are_read(word.partition("=")[2]))
+    ]
     mapping = compose_verb("prepare", [*own, *_of_stores(words), "dataset=python", "dataset.target=null"])
     config = build(PrepareConfig, mapping, "")
     assert isinstance(config.dataset, PythonConfig)

@@ -24,6 +24,8 @@ from sargnn.cli.answers import settings_class, unknown_option, unknown_setting
 from sargnn.cli.conf import EXAMPLES, OVERRIDING, ConfFolders, find_folders, refuse_hydra, show_path
 from sargnn.cli.overrides import is_argument, list_values, parse_overrides, quoted, read_overrides
 from sargnn.errors import ConfigError, nearest
+from sargnn.resolve import is_target
+from sargnn.tasks import TASKS
 
 _PLAIN = (ValueError, TypeError, AssertionError, RecursionError, KeyError, AttributeError)
 """Hydra and OmegaConf check some defaults lists and values with plain errors of Python."""
@@ -60,9 +62,17 @@ def compose_verb(
             )
     for name in set(NOT_OF_A_RUN).difference(keep):
         mapping.pop(name, None)
-    if (task := mapping.pop("task", None)) is not None:  # a short way to say what the dataset is read as
+    task = mapping.pop("task", None)
+    if says_how_labels_are_read(task):
         mapping["dataset"]["task"] = task
+    elif task is not None:
+        mapping["task"] = task
     return {str(key): value for key, value in mapping.items()}
+
+
+def says_how_labels_are_read(task: Any) -> bool:
+    """Whether a value of ``task`` is short for ``dataset.task``; else it names the task itself."""
+    return task is not None and task not in TASKS and not is_target(str(task))
 
 
 def show_configuration(verb: str, overrides: Sequence[str], folders: ConfFolders | None = None) -> str:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.find_runs import find_run, run_names
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from sargnn.config.run import Metric
 
 
 def main(line: CommandLine) -> int:
@@ -54,14 +48,14 @@ def evaluate(line: CommandLine) -> int:
     import numpy as np
 
     from sargnn.config.run import load
-    from sargnn.data.dataset import SPLITS, open_dataset
-    from sargnn.data.labels import choose_metric
+    from sargnn.data.dataset import open_dataset
     from sargnn.data.prepare import prepare_dataset
     from sargnn.launch.predict import FOLDER
+    from sargnn.tasks.judge import judge_predictions
     from sargnn.tracking import files
     from sargnn.tracking.progress import Steps
     from sargnn.tracking.tables import score_table
-    from sargnn.training.predict import LOGITS, MANIFEST, PREDICTIONS, SMOOTHED
+    from sargnn.training.predict import MANIFEST
 
     folder = Path(os.path.expanduser(str(settings["predictions"] or run_dir / FOLDER)))
     if not (folder / MANIFEST).exists():
@@ -84,7 +78,6 @@ def evaluate(line: CommandLine) -> int:
         raise _damaged(folder / MANIFEST, run_dir)
     node_type = dataset.schema.node_types.index(node_type_name)
     nodes = slice(*dataset.schema.offsets[node_type : node_type + 2])
-    labels, split = np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes])
 
     def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
         try:
@@ -95,53 +88,10 @@ def evaluate(line: CommandLine) -> int:
             raise _damaged(folder / name, run_dir)
         return array
 
-    metric = choose_metric(dataset.task, config.metric)
-    outputs = (len(labels), dataset.num_classes)
-    scored = {"predictions": read(PREDICTIONS, labels.shape)}
-    if metric in ("rocauc", "f1"):
-        scored = {"predictions": read(LOGITS, outputs)}
-    if SMOOTHED in written:
-        logits = read(LOGITS, outputs)
-        pieces = [logits[first : first + 65536].argmax(1) for first in range(0, len(logits), 65536)]
-        scored = {"model": np.concatenate(pieces), "smoothed": scored["predictions"]}
-    scores = {
-        what: {
-            name: _score(metric, dataset.name, labels[rows], np.asarray(predicted[rows])) if len(rows) else None
-            for name, rows in ((name, np.flatnonzero(split == value)) for name, value in SPLITS.items())
-        }
-        for what, predicted in scored.items()
-    }
-    counts = {name: int((split == value).sum()) for name, value in SPLITS.items()}
-    right = {"accuracy": scores} if metric == "accuracy" else {}
-    content = {**right, "task": dataset.task, "metric": metric, "scores": scores, "nodes": counts}
+    content, judge = judge_predictions(dataset, nodes, config.metric, read, written)
     files.write_json(folder / "evaluation.json", content)
-    score_table(metric, "OGB's evaluator" if metric in ("accuracy", "rocauc") else "sargnn", scores, counts)
+    score_table(content["metric"], judge, content["scores"], content["nodes"])
     return 0
-
-
-def _score(metric: Metric, dataset: str, labels: np.ndarray, predicted: np.ndarray) -> float | None:
-    """Of the nodes of a split: by OGB's evaluator where it has the metric.
-
-    Args:
-        predicted: classes int64 [N], of several labels the logits [N, C], or values [N, C].
-    """
-    from sargnn.interop.ogb import accuracy, rocauc
-
-    if metric == "accuracy":
-        return accuracy(dataset, labels, predicted)
-    if metric == "rocauc":
-        return rocauc(labels, predicted)
-    import torch
-
-    from sargnn.comm.group import Group
-    from sargnn.data.dataset import SPLITS
-    from sargnn.training.loss import Targets
-    from sargnn.training.metrics import measure
-    from sargnn.training.tasks import task_for
-
-    group, split = Group.single(), torch.full((len(labels),), SPLITS["test"], dtype=torch.uint8)
-    targets = Targets.gather(torch.from_numpy(labels), split, group, task_for(labels))
-    return measure(metric, torch.from_numpy(predicted), targets, group)["test"]
 
 
 def _damaged(file: Path, run_dir: Path) -> ConfigError:

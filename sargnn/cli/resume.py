@@ -93,10 +93,11 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
     if not changes:
         return
     from sargnn.cli.answers import read_known, unknown_setting
-    from sargnn.cli.compose import NOT_OF_A_RUN, compose_verb
+    from sargnn.cli.compose import NOT_OF_A_RUN, compose_verb, says_how_labels_are_read
     from sargnn.cli.overrides import is_argument, read_overrides
 
-    changes = [f"dataset.{text}" if text.startswith("task=") else text for text in changes]  # as where a run is composed
+    of_labels = {text for text in changes if text.startswith("task=") and says_how_labels_are_read(text.partition("=")[2])}
+    changes = [f"dataset.{text}" if text in of_labels else text for text in changes]  # as where a run is composed
     parsed = read_overrides(changes)
     groups_of_run = folders.groups("train")
     chosen = {override.get_key_element() for override in parsed} & groups_of_run.keys()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from sargnn.comparison.runs import Run
-from sargnn.data.labels import SMALLER_IS_BETTER
 from sargnn.profile import AGGREGATION, ALL_REDUCE, BETWEEN_WAIT, EVALUATION, EXCHANGE_WAIT, LINEAR, NODEWISE, PACKING
+from sargnn.tasks.kinds import best_of
 from sargnn.tracking.memory import PARTS
 from sargnn.tracking.summary import Summary
 
@@ -123,7 +123,7 @@ def best_scores(runs: Sequence[Run], figure: Figure) -> list[bool]:
         scores.append((value, place))
         if value is not None:
             places.setdefault(place, []).append(value)
-    best = {place: (min if place[1] in SMALLER_IS_BETTER else max)(values) for place, values in places.items()}
+    best = {place: best_of(place[1], *values) for place, values in places.items()}
     return [value is not None and len(places[place]) > 1 and value == best[place] for value, place in scores]
 
 

@@ -45,7 +45,7 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class LabelsConfig:
-    """Labels of training nodes as further input (``training/labels.py``).
+    """Labels of training nodes as further input (``tasks/labels.py``).
 
     Attributes:
         rate: of training nodes that carry their label in an epoch; the loss is taken on the others.
@@ -59,7 +59,7 @@ class LabelsConfig:
 
 @dataclass(frozen=True)
 class SmoothConfig:
-    """What is done to the predictions after training: nothing, or Correct & Smooth (``training/correct_smooth.py``).
+    """What is done to the predictions after training: nothing, or Correct & Smooth (``tasks/correct_smooth.py``).
 
     Attributes:
         autoscale: size the spread errors as the known ones are; else ``scale`` times them.

@@ -24,6 +24,7 @@ from sargnn.config.fields import (
     build,
     chosen_from,
     number,
+    one_of,
     read_yaml,
 )
 from sargnn.config.groups import (
@@ -48,9 +49,9 @@ DATASETS = chosen_from("dataset", "sargnn.data:DATASETS")
 ONE_GRAPH = ("one_shot", "domain_parallel")
 """Modes that fetch all rows and aggregate one graph."""
 Task = Literal["classes", "multilabel", "regression"]
-"""What is predicted of a node: one class, several labels, or numbers (``sargnn.data.labels``)."""
+"""What a node's labels are: one class, several labels, or numbers (``sargnn.data.labels``)."""
 Metric = Literal["accuracy", "rocauc", "f1", "mse", "mae"]
-"""What evaluations measure; ``sargnn.data.labels.METRICS`` says which go with which task."""
+"""What evaluations measure; ``sargnn.tasks.kinds`` says which go with which labels."""
 
 
 AUTO_MODES = ("no_remat", "sar")
@@ -228,6 +229,7 @@ class RunConfig:
         memory_budget: what a worker's whole resident memory may be.
         init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
         init_digest: of those parameters' content. Launching fills it in.
+        task: what is predicted, and by which loss: a key of ``sargnn.tasks.TASKS``, or a class outside.
     """
 
     dataset: DatasetSettings = field(metadata=LOSSES | DATASETS)
@@ -265,6 +267,7 @@ class RunConfig:
     metric: Metric | None = field(default=None, metadata=LOSSES | only_when("stops_early"))
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
     preload: PreloadConfig = field(default=PreloadConfig(), metadata=RUN)
+    task: str = field(default="nodes", metadata=one_of(("nodes",)) | LOSSES)
 
     @property
     def name(self) -> str:

@@ -1,7 +1,5 @@
 """What nodes are to be predicted: one class, several labels at once, or numbers. The dtype of a dataset's labels says which.
 
-Here is also by which metrics predictions of each task are judged (``training.metrics`` computes them).
-
 | task | labels | a node without any | outputs C |
 |---|---|---|---|
 | ``classes`` | int64 [N], the class | ``UNLABELLED`` | number of classes |
@@ -17,9 +15,8 @@ from typing import get_args
 
 import numpy as np
 
-from sargnn.config.run import Metric, Task
+from sargnn.config.run import Task
 from sargnn.data.schema import UNLABELLED
-from sargnn.errors import ConfigError
 
 LABEL_DTYPES: dict[Task, np.dtype] = {
     "classes": np.dtype(np.int64),
@@ -49,27 +46,17 @@ def blank_labels(num_nodes: int, like: np.ndarray) -> np.ndarray:
     return np.full((num_nodes, *like.shape[1:]), np.nan if like.dtype.kind == "f" else UNLABELLED, like.dtype)
 
 
-METRICS: dict[Task, tuple[Metric, ...]] = {
-    "classes": ("accuracy",),
-    "multilabel": ("rocauc", "f1"),
-    "regression": ("mse", "mae"),
-}
-"""What predictions of each task can be judged by; the first one where nothing is chosen."""
-SMALLER_IS_BETTER: tuple[Metric, ...] = ("mse", "mae")
+def zero_labels(task: Task, num_nodes: int, num_outputs: int) -> np.ndarray:
+    """Labels 0 of ``num_nodes`` nodes, where only their form counts."""
+    return np.zeros((num_nodes,) if task == "classes" else (num_nodes, num_outputs), LABEL_DTYPES[task])
 
 
-def choose_metric(task: Task, wanted: Metric | None) -> Metric:
-    """The metric that is wanted, or the task's first one. Raises ``ConfigError`` for one of another task."""
-    if wanted is not None and wanted not in METRICS[task]:
-        raise ConfigError(
-            f"'{wanted}' is no metric of this dataset's task, {task}.",
-            given=f"metric={wanted}",
-            allowed=METRICS[task],
-            hint="metric=null takes the first of these",
-        )
-    return wanted or METRICS[task][0]
-
-
-def is_better(metric: str, value: float, than: float) -> bool:
-    """Whether a value of the metric is strictly better than another one."""
-    return value < than if metric in SMALLER_IS_BETTER else value > than
+def random_labels(task: Task, rng: np.random.Generator, num_nodes: int, num_outputs: int) -> np.ndarray:
+    """Labels that mean nothing, all known."""
+    if task == "classes":
+        labels = rng.integers(num_outputs, size=num_nodes)
+    elif task == "multilabel":
+        labels = rng.integers(2, size=(num_nodes, num_outputs))
+    else:
+        return rng.standard_normal((num_nodes, num_outputs)).astype(LABEL_DTYPES[task])
+    return labels.astype(LABEL_DTYPES[task])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sargnn.config.groups import CommConfig
-from sargnn.config.run import RunConfig, Task
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.progress import say
 
@@ -27,6 +27,7 @@ def check_strategies(config: RunConfig) -> None:
     from sargnn.partition import PARTITIONERS
     from sargnn.partition.given import check_file
     from sargnn.resolve import resolve
+    from sargnn.tasks.base import load_task
 
     resolve("partitioner", PARTITIONERS, config.partitioner.choice)
     if config.partitioner.file is not None and config.partitioner.target is None:
@@ -38,6 +39,7 @@ def check_strategies(config: RunConfig) -> None:
     if config.smooth.name != "none":
         engine.kernel("sum")
     config.model.check_target()
+    load_task(config.task)
     check_backend(config.comm)
 
 
@@ -86,26 +88,6 @@ def check_network(comm: CommConfig) -> None:
                 ) from error
 
 
-def _check_task(config: RunConfig, task: Task) -> None:
-    """Metric, label smoothing and Correct & Smooth fit what is predicted. Raises ``ConfigError``."""
-    from sargnn.data.labels import choose_metric
-
-    choose_metric(task, config.metric)
-    given = f"labels of the task {task}"
-    if task == "regression" and config.optim.label_smoothing:
-        raise ConfigError(
-            "Numbers have no label smoothing: it mixes a label with the other classes.",
-            given=f"optim.label_smoothing={config.optim.label_smoothing}, {given}",
-            allowed="optim.label_smoothing=0",
-        )
-    if task != "classes" and config.smooth.name != "none":
-        raise ConfigError(
-            "Correct & Smooth spreads the shares of classes, which add up to one.",
-            given=f"smooth={config.smooth.name}, {given}",
-            allowed="smooth=none",
-        )
-
-
 def _count_lacking(config: RunConfig, dataset: Dataset) -> dict[int, int]:
     """``nodes_without_edges`` among those that the run surely computes."""
     import numpy as np
@@ -142,17 +124,18 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     """
     import numpy as np
 
-    from sargnn.data.dataset import SPLITS, open_dataset
+    from sargnn.data.dataset import open_dataset
     from sargnn.data.weights import weight_range
     from sargnn.graph.edge_columns import WEIGHT
     from sargnn.models.inputs import GraphShape
+    from sargnn.tasks.base import load_task
     from sargnn.training.build import label_columns, make_model
     from sargnn.training.edge_weights import check_edge_weights, uses_edge_weights
     from sargnn.training.start_from import check_start
 
     dataset = open_dataset(dataset_path, verify=False)
     schema = dataset.schema
-    _check_task(config, dataset.task)
+    load_task(config.task).check(config, dataset)
     check_edge_weights(config, weight_range(dataset))
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     columns = label_columns(config, dataset.num_classes)
@@ -165,14 +148,6 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
         say(f"model: {line}")
     if begins and config.init_from is not None:
         check_start(config, model, schema)
-    if config.batches.steps > (targets := int((np.asarray(dataset.split) == SPLITS["train"]).sum())):
-        raise ConfigError(
-            "There are more steps in an epoch than training nodes.",
-            given=f"batches.steps={config.batches.steps}",
-            allowed=f"1 to {targets}",
-        )
-    if config.early_stopping is not None and not (np.asarray(dataset.split) == SPLITS["valid"]).any():
-        raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
     if config.smooth.name != "none" and schema.typed:
         if not any(relation.source == relation.destination == labelled for relation in schema.relations):
             raise ConfigError(

@@ -36,7 +36,7 @@ from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summar
 from sargnn.training import checkpoint
 from sargnn.training.build import make_trainer
 from sargnn.training.fit import Budget
-from sargnn.training.loop import Trainer
+from sargnn.training.loop import Listener, Rows
 from sargnn.training.predict import MANIFEST, write_predictions
 from sargnn.training.preload import Choice, choose
 from sargnn.training.start_from import open_start
@@ -50,6 +50,7 @@ from sargnn.training.summary import (
     planned_lines,
     sharing_lines,
 )
+from sargnn.training.trainer import Trainer
 
 
 def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
@@ -137,9 +138,9 @@ def _run(
         before_loading, base: private and resident memory of this rank before it opened its part.
         choice: whether servers preload, and why, where that was chosen here.
     """
-    rank, world = group.rank, group.world
+    rank, world, first_epoch = group.rank, group.world, 0
     if inputs.checkpoint:
-        trainer.first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
+        first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
         done = checkpoint.describe(checkpoint.open_checkpoint(Path(inputs.checkpoint), verify=False).meta)
         print(f"rank {rank}: goes on after {done}", flush=True)
     elif config.init_from is not None and inputs.predict is None:
@@ -161,12 +162,12 @@ def _run(
             if rank == 0:
                 print(line, flush=True)
         if config.comm.wire != "exact" and world > 1 and config.precision != "bf16":
-            exact, rounded = trainer.loss_by_wire()
+            exact, rounded = trainer.loss_by_wire(first_epoch)
             part = f"{abs(rounded - exact) / abs(exact):.1e} of it" if exact else "of 0"
             if rank == 0:
                 first = f"from {exact:.7g} to {rounded:.7g} ({part})"
                 print(f"comm.wire={config.comm.wire} changes the first loss {first}", flush=True)
-        _train(trainer, config, run_dir, info.dataset_hash)
+        _train(trainer, config, run_dir, info.dataset_hash, first_epoch)
         figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
         if figures["planned_train_bytes"] is None and len(inputs.planned_train_bytes or ()) == world:
             figures["planned_train_bytes"] = inputs.planned_train_bytes
@@ -180,7 +181,7 @@ def _run(
         private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
         figures["private_bytes_before_loading"] = [int(size) for size in private]
         if rank == 0:
-            write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.stopped))
+            write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.loop.stopped))
 
 
 def _measure_network(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
@@ -237,7 +238,7 @@ def _predict(trainer: Trainer, run_dir: Path, inputs: Inputs, choice: dict[str, 
         files.write_json(run_dir / MANIFEST, manifest | {"dataset_hash": inputs.dataset_hash})
 
 
-def _train(trainer: Trainer, config: RunConfig, run_dir: Path, dataset_hash: str) -> None:
+def _train(trainer: Trainer, config: RunConfig, run_dir: Path, dataset_hash: str, first_epoch: int) -> None:
     """All epochs, then Correct & Smooth unless a signal has ended the run; rows, checkpoints and traces are written."""
     rank = trainer.engine.group.rank
     said: list[str] = []
@@ -249,12 +250,12 @@ def _train(trainer: Trainer, config: RunConfig, run_dir: Path, dataset_hash: str
                 print(line, flush=True)
                 said.append(line)
 
-    def on_checkpoint(epoch: int) -> None:
-        checkpoint.save(trainer, config, dataset_hash, run_dir, epoch)
-
     _hear_signals(trainer)
-    trainer.run(on_epoch, on_checkpoint if trainer.parameters else None)
-    if not trainer.stopped:
+    listeners: list[Listener] = [Rows(on_epoch)]
+    if trainer.optimization.parameters:
+        listeners.append(checkpoint.Checkpoints(trainer, config, dataset_hash, run_dir))
+    trainer.run(first_epoch, *listeners)
+    if not trainer.loop.stopped:
         trainer.smooth()
     profile = trainer.engine.profile
     if profile.recording:
@@ -265,8 +266,8 @@ def _hear_signals(trainer: Trainer) -> None:
     """From now on signals ask for a checkpoint after the step under way; all but SIGUSR1 also end the run there."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        trainer.requests.stop |= number != signal.SIGUSR1
-        trainer.requests.checkpoint = True
+        trainer.loop.requests.stop |= number != signal.SIGUSR1
+        trainer.loop.requests.checkpoint = True
 
     # SIGUSR2 comes through srun, which would end everything at a SIGTERM.
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):

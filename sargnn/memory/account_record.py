@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -24,10 +25,10 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, SampleConfig
 from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS
-from sargnn.data.labels import LABEL_DTYPES
+from sargnn.data.labels import zero_labels
 from sargnn.data.schema import Schema
 from sargnn.engine.modes.base import Held
+from sargnn.engine.propagate import propagate
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
@@ -51,10 +52,11 @@ from sargnn.partition.cut import Part
 from sargnn.shards.cover import shares_of
 from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.shards.sizes import sizes_of_plans
+from sargnn.tasks.correct_smooth import correct_and_smooth
+from sargnn.tasks.kinds import make_split
 from sargnn.training.build import make_trainer
-from sargnn.training.correct_smooth import correct_and_smooth
-from sargnn.training.loop import Trainer
 from sargnn.training.steps import OneStep
+from sargnn.training.trainer import Trainer
 
 SMOOTHING = "smoothing"
 _TARGETS, _BEYOND, _WITH_LESS = 1117, 331, 5
@@ -86,18 +88,15 @@ def made_up_part(shape: GraphShape, layers: int) -> Part:
         destinations.append(dst[kept] + offsets[d])
         counts.append(int(kept.sum()))
     edge_src, edge_dst = (np.concatenate(ends).astype(np.int32) for ends in (sources, destinations))
-    split = np.zeros(nodes, np.uint8)
     first = int(offsets[shape.labelled])
-    split[first : first + _TARGETS] = SPLITS["train"]
-    outputs = () if shape.task == "classes" else (shape.num_classes,)
     weights = np.full(len(edge_src), 0.5, np.float32) if shape.weighted else None
     inward, outward = (np.bincount(ends, minlength=nodes) for ends in (edge_dst, edge_src))
     return Part(
         schema=Schema(shape.schema.node_types, tuple(int(offset) for offset in offsets), shape.schema.relations),
         features=tuple(np.ones((size, width), np.float32) for size, width in zip(sizes, shape.feature_widths, strict=True)),
         node_ids=np.arange(nodes),
-        labels=np.zeros((nodes, *outputs), LABEL_DTYPES[shape.task]),
-        split=split,
+        labels=zero_labels(shape.task, nodes, shape.num_classes),
+        split=make_split(nodes, slice(first, first + _TARGETS)),
         in_degrees=inward,
         out_degrees=outward,
         edge_src=edge_src,
@@ -246,10 +245,10 @@ class Accounts:
                 trainer.engine.epoch, trace.phase = epoch, INPUTS
                 trainer.model.train()
                 trainer.model.zero_grad(set_to_none=True)
-                trainer.gradients()
-                if trainer.optimizer is not None:
+                trainer.loop.gradients()
+                if trainer.optimization.optimizer is not None:
                     trace.phase = OPTIMIZER
-                    trainer.optimizer.step()
+                    trainer.optimization.optimizer.step()
 
         return record
 
@@ -268,7 +267,7 @@ class Accounts:
 
             def record() -> None:
                 with torch.no_grad():
-                    trainer.logits(view)
+                    trainer.forward.logits(view)
 
             return record
 
@@ -278,13 +277,13 @@ class Accounts:
         """Of Correct & Smooth on all rows, with the scores that it starts from."""
 
         def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
-            targets, plan = trainer.build_whole().targets, trainer.graph.neighbourhood()
+            targets, spread = trainer.builder.whole().targets, partial(propagate, trainer.engine, trainer.graph.neighbourhood())
             rows = len(targets.labels)
 
             def record() -> None:
                 trace.phase = SMOOTHING
                 scores = torch.zeros(rows, self._num_classes, dtype=wide(trainer.engine.dtype))
-                correct_and_smooth(self._config.smooth, trainer.engine, plan, scores, targets)
+                correct_and_smooth(self._config.smooth, spread, trainer.engine.group, scores, targets)
 
             return record
 
@@ -305,7 +304,7 @@ class Accounts:
             dataclasses.replace(self._alone, mfg=recorded.mfg, engine=engine),
             make_pool=lambda *, enabled: TracedPool(trace, enabled=enabled),
         )
-        view, rows = trainer.training, np.flatnonzero(self._part.split == SPLITS["train"])
+        view, rows = trainer.training, trainer.task.rows("train")
         if recorded.micro_batches:
             brought = trainer.builder.first_constants([rows]) if recorded.constants else None
             view = trainer.builder.micro_batch(rows, brought, finds_others=not self._config.draws_flows)
@@ -313,7 +312,7 @@ class Accounts:
         plans = tuple(dataclasses.replace(plan, counts=row_counts) for plan, row_counts in zip(made, counts, strict=True))
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
-        trainer.steps = OneStep([view])
+        trainer.loop.steps = OneStep([view])
         sizes = sizes_of_plans(plans, len(trainer.rows), len(rows))
         record = prepare(trainer, trace)
         with trace, _phases_of(trainer, trace):

@@ -174,7 +174,7 @@ class _Owned:
 
 @dataclass
 class StepMemory:
-    """Memory at some moment of a step, bytes; the pool does as ``engine.pool`` does.
+    """Memory at some moment of a step, bytes; the pool does as ``backends.memory`` does.
 
     Attributes:
         other: in use now, not of the pool.

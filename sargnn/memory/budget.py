@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from sargnn.batches.simple import group_in_order
 from sargnn.batches.targets import TargetRows
+from sargnn.bf16 import wide
 from sargnn.comm.group import Group
 from sargnn.engine.segments import KeepLayers
 from sargnn.errors import ConfigError
@@ -28,7 +28,8 @@ from sargnn.shards.plan import RowCounts
 from sargnn.shards.sizes import Groups, Sizes, sizes_of_plans
 from sargnn.tracking.memory import human_bytes, resident_bytes, trim
 from sargnn.training.fit import Candidates, Choice, Choose, configured_batches, trains_in_batches
-from sargnn.training.loop import Trainer
+from sargnn.training.trainer import Trainer
+from sargnn.training.views import View
 
 BETWEEN_BYTES = 8 << 20
 """What lies between small allocations of a step, and what libraries take of a large step beside a small one: measured, as the
@@ -241,7 +242,7 @@ def chooser(shape: GraphShape) -> Choose:
     return partial(_choose, shape)
 
 
-def _choose(shape: GraphShape, trainer: Trainer, candidates: Candidates, split: Tensor) -> Choice:
+def _choose(shape: GraphShape, trainer: Trainer, candidates: Candidates, training: View | None) -> Choice:
     config, engine, batched = trainer.config, trainer.engine, trains_in_batches(trainer.config)
     accounts = Accounts(config, shape, trainer.model, trainer.graph.message_rows)
     accounts.load_libraries()
@@ -254,7 +255,8 @@ def _choose(shape: GraphShape, trainer: Trainer, candidates: Candidates, split: 
     budget = Budget(engine.group, accounts, config.budget_bytes, resident, since, trainer.model.num_kept, candidates)
     count, keep = configured_batches(config), engine.keep_layers
     if not batched:
-        fit = _fit_view(trainer, budget)
+        assert training is not None
+        fit = _fit_view(trainer, training, budget)
     elif count in (1, "auto"):  # 1: as configured, or the only exact number; then fewer layers are kept
         fit = budget.find(1 if count == 1 else candidates.most, keep)
         if not fit.fits:
@@ -265,14 +267,13 @@ def _choose(shape: GraphShape, trainer: Trainer, candidates: Candidates, split: 
         if not budget.fits(fit.planned_bytes, f"batches.count={count}"):
             raise budget.refusal(fit.planned_bytes, f"{count} micro-batches need more than the memory budget.")
     groups = budget.groups(fit.count) if batched else None
-    evaluation = _fit_evaluation(trainer, budget, accounts, candidates, split)
+    evaluation = _fit_evaluation(trainer, budget, accounts, candidates)
     return Choice(fit.count, fit.keep_layers, groups, evaluation, fit.planned_bytes, budget.tried)
 
 
-def _fit_view(trainer: Trainer, budget: Budget) -> Fit:
+def _fit_view(trainer: Trainer, view: View, budget: Budget) -> Fit:
     """Keep fewer layers' inputs where the configuration's own view needs more than there is."""
-    view, config = trainer.training, trainer.config
-    plans = view.flow.plans
+    config, plans = trainer.config, view.flow.plans
     sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(view.targets.rows["train"]))
     least: tuple[int, ...] = ()
     for keep in budget.keeps(trainer.engine.keep_layers):
@@ -292,13 +293,11 @@ def _fit_view(trainer: Trainer, budget: Budget) -> Fit:
     raise budget.refusal(least, "A training step needs more than the memory budget.")
 
 
-def _fit_evaluation(
-    trainer: Trainer, budget: Budget, accounts: Accounts, candidates: Candidates, split: Tensor
-) -> Groups | None:
+def _fit_evaluation(trainer: Trainer, budget: Budget, accounts: Accounts, candidates: Candidates) -> Groups | None:
     """Groups of rows where one piece needs more than there is; else None."""
-    plans, graph = trainer.evaluation.flow.plans, trainer.graph
-    sizes = sizes_of_plans(plans, graph.num_rows, int((split > 0).sum()))
-    states = 3 * sum(parameter.nbytes for parameter in trainer.parameters)  # gradients, and the optimizer's moments
+    plans, graph, rows = trainer.evaluation.flow.plans, trainer.graph, trainer.task.rows()
+    sizes = sizes_of_plans(plans, graph.num_rows, len(rows))
+    states = 3 * sum(parameter.nbytes for parameter in trainer.optimization.parameters)  # gradients, optimizer states
     whole = accounts.evaluation([plan.counts for plan in plans], in_groups=False)
     least = budget.everyone(whole.peak([sizes]) + states)
     if budget.fits(least, "evaluation in one piece"):
@@ -308,9 +307,9 @@ def _fit_evaluation(
         raise budget.refusal(least, what)
     if trainer.config.eval == "sampled":
         raise budget.refusal(least, "An evaluation on a sample needs more than the memory budget.")
-    rows = torch.nonzero(split > 0)[:, 0].numpy()
     targets, count = TargetRows(graph.part, graph.rank, rows, 0, 0), 2
-    outputs = states + 2 * len(rows) * trainer.output_bytes  # of groups, then of all together
+    row_bytes = trainer.task.outputs * wide(trainer.engine.dtype).itemsize
+    outputs = states + 2 * len(rows) * row_bytes  # of groups, then of all together
     while count <= MOST_EVALUATION_GROUPS:
         groups = trainer.builder.groups_of(rows, group_in_order(targets, count), count, holds_constants=False)
         in_groups = [accounts.evaluation(layer_counts, in_groups=True) for layer_counts in groups.counts]

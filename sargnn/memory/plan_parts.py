@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sargnn.config.run import DatasetSettings
-from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Relation, Schema
 from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.store import PartitionInfo, array_of
 from sargnn.shards.sizes import Sizes
+from sargnn.tasks.kinds import in_split
 
 Sized = tuple[str, int, int]
 """A node type: its name, how many nodes, how many features (0: none)."""
@@ -92,7 +93,7 @@ def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
                 tuple(int(count) for count in by_relation),
                 len(array_of(info.path, rank, "halo_ids")),
                 len(array_of(info.path, rank, "send_rows")),
-                int((split == SPLITS["train"]).sum()),
+                int(in_split(split, "train").sum()),
                 int((split > 0).sum()),
                 int(by_relation.sum() - by_peer[rank].sum()),
             )
@@ -123,7 +124,7 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo_row
                 tuple(edges),
                 rows,
                 rows,
-                int((split[own] == SPLITS["train"]).sum()),
+                int(in_split(split[own], "train").sum()),
                 int((split[own] > 0).sum()),
                 int(crossing[rank]),
             )

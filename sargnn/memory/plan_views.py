@@ -23,7 +23,7 @@ from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.data.dataset import Dataset
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
 from sargnn.graph.edge_columns import WEIGHT
@@ -36,6 +36,7 @@ from sargnn.partition.preload import Bounds
 from sargnn.shards.cover import shares_of
 from sargnn.shards.in_edges import Sample
 from sargnn.shards.plan import RowCounts
+from sargnn.tasks.kinds import in_split
 from sargnn.training.fit import LOOKED_AT, evaluation_sample, holds_constants, sample_numbered, trains_in_batches
 from sargnn.training.steps import shuffled_steps
 
@@ -106,7 +107,7 @@ class Views:
     @cached_property
     def most_batches(self) -> int:
         """How many micro-batches there can be."""
-        sizes = np.bincount(self._part[self._split == SPLITS["train"]], minlength=self._config.world)
+        sizes = np.bincount(self._part[in_split(self._split, "train")], minlength=self._config.world)
         return int(min((size for size in sizes if size), default=1))
 
     def worker(self, rank: int, count: int) -> WorkerViews:
@@ -139,7 +140,7 @@ class Views:
                         tuple(edges.tolist()),
                         len(part.halo_ids),
                         0,
-                        int((split == SPLITS["train"]).sum()),
+                        int(in_split(split, "train").sum()),
                         int((split > 0).sum()),
                         inner=tuple(own.tolist()),
                     )
@@ -152,7 +153,7 @@ class Views:
         if not trains_in_batches(config):
             if not config.mfg:
                 return [(self._whole[rank],) for rank in range(config.world)] if self._preloads else [()] * config.world
-            nodes = np.flatnonzero(self._split == SPLITS["train"])
+            nodes = np.flatnonzero(in_split(self._split, "train"))
             if self._are_all(nodes):
                 return [()] * config.world
             return self._reached([(nodes, None)], tuple(self._model.uses_edges))
@@ -182,7 +183,7 @@ class Views:
 
     def _groups(self, count: int) -> np.ndarray:
         """Each training node's micro-batch, int32 [V]; -1: it is none."""
-        config, train = self._config, self._split == SPLITS["train"]
+        config, train = self._config, in_split(self._split, "train")
         groups = np.where(train, 0, -1).astype(np.int32)
         for opened, rows in self._own_rows(train) if count > 1 else ():
             targets = TargetRows(opened.part, opened.place, rows, config.seed, config.prepare.bytes)
@@ -227,7 +228,7 @@ class Views:
             view = Wanted(labelled, None, tuple(self._model.uses_edges), inner)
             (reached,) = self._reach(ranks, [view])
             for rank, of_worker in zip(ranks, reached, strict=True):
-                targets = int(((self._split == SPLITS["train"]) & (self._part == rank)).sum())
+                targets = int((in_split(self._split, "train") & (self._part == rank)).sum())
                 sizes = dataclasses.replace(of_worker.sizes, counts=of_worker.sizes.counts | {("targets", -1, -1): targets})
                 by_worker.append(dataclasses.replace(of_worker, sizes=sizes))
         return by_worker
@@ -235,7 +236,7 @@ class Views:
     @cached_property
     def _constants(self) -> list[int]:
         """By worker, rows that the first layer computes for any training node."""
-        nodes = np.flatnonzero(self._split == SPLITS["train"])
+        nodes = np.flatnonzero(in_split(self._split, "train"))
         by_worker = self._reached([(nodes, None)], self._uses_edges(True), shared=False)
         return [reached.sizes.counts["out", 0, -1] for (reached,) in by_worker]
 

@@ -31,7 +31,7 @@ from sargnn.config.decides import as_mapping
 from sargnn.config.groups import PreloadConfig, SmoothConfig
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import ONE_GRAPH, RunConfig, load, save
-from sargnn.data.dataset import SPLITS, Dataset, open_dataset, write_dataset
+from sargnn.data.dataset import Dataset, open_dataset, write_dataset
 from sargnn.data.prepare import prepare_dataset
 from sargnn.data.settings import StoredConfig
 from sargnn.errors import SargnnError
@@ -44,6 +44,7 @@ from sargnn.models import MODELS
 from sargnn.profile import CATEGORIES
 from sargnn.resolve import describe_source
 from sargnn.steps import step
+from sargnn.tasks.kinds import in_split
 from sargnn.tracking import files
 from sargnn.tracking.provenance import cpu_model, usable_cores
 from sargnn.tracking.summary import Summary, read_summary
@@ -364,6 +365,6 @@ def _mean_load(summary: Summary, dataset: Dataset, part: np.ndarray, *, loops: b
         edges = np.bincount(dataset.relation, minlength=len(dataset.schema.relations)).tolist()
     edges[0] += loops * dataset.num_nodes
     halo = sum(summary.halo_rows or [0]) // world
-    targets = int((dataset.split == SPLITS["train"]).sum())
+    targets = int(in_split(dataset.split, "train").sum())
     crossing = round((summary.edge_cut or 0.0) * dataset.num_edges) // world
     return Load(dataset.num_nodes // world, tuple(e // world for e in edges), halo, halo, targets // world, crossing)

@@ -19,8 +19,8 @@ import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import Task
-from sargnn.data.dataset import SPLITS, Dataset
-from sargnn.data.labels import LABEL_DTYPES
+from sargnn.data.dataset import Dataset
+from sargnn.data.labels import random_labels
 from sargnn.data.schema import Relation
 from sargnn.data.typed import Edges, typed_dataset
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
@@ -28,6 +28,7 @@ from sargnn.partition import metis, stream
 from sargnn.partition.metis import kway
 from sargnn.partition.quality import quality_of
 from sargnn.partition.within import graph_within, group_members
+from sargnn.tasks.kinds import in_split, make_split
 
 COMMUNITY = 1000
 _PASSES, _IMBALANCE = 5, 0.1
@@ -93,7 +94,7 @@ class Outline:
             labelled=labelled,
             classes=dataset.num_classes,
             task=dataset.task,
-            trained=_rounded(int((split == SPLITS["train"]).sum()) / max(1, counts[labelled])),
+            trained=_rounded(int(in_split(split, "train").sum()) / max(1, counts[labelled])),
             inside=round(min(_inside(dataset), 1 - far), 1),
             far=round(20 * far) / 20,
             skew=round(2 * _skew(np.diff(np.asarray(dataset.indptr)))) / 2,
@@ -131,11 +132,19 @@ class Outline:
             )
         features = [rng.standard_normal((n, width), dtype=np.float32) for n, width in zip(counts, self.widths, strict=True)]
         n = counts[self.labelled]
-        split = np.full(n, SPLITS["test"], np.uint8)
         train = max(1, min(n, round(self.trained * n)))
-        split[rng.permutation(n)[:train]] = SPLITS["train"]
+        split = make_split(n, rng.permutation(n)[:train], rest="test")
         types = [f"type {t}" for t in range(len(counts))]
-        dataset = typed_dataset("outline", self.classes, types, features, relations, self.labelled, self._labels(rng, n), split)
+        dataset = typed_dataset(
+            "outline",
+            self.classes,
+            types,
+            features,
+            relations,
+            self.labelled,
+            random_labels(self.task, rng, n, self.classes),
+            split,
+        )
         part = np.concatenate([cut.part(np.arange(n) * communities // n) for n in counts])
         return dataset, part.astype(np.int32)
 
@@ -150,14 +159,6 @@ class Outline:
         there = np.where(kind >= max(self.far, 1 - self.inside), here, there)
         skew = np.where(leaves, self.far_skew, self.skew)
         return _members(rng, here, sources, cut.communities, skew), _members(rng, there, destinations, cut.communities, skew)
-
-    def _labels(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        dtype = LABEL_DTYPES[self.task]
-        if self.task == "classes":
-            return rng.integers(self.classes, size=n).astype(dtype)
-        if self.task == "multilabel":
-            return rng.integers(2, size=(n, self.classes)).astype(dtype)
-        return rng.standard_normal((n, self.classes)).astype(dtype)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack
 from sargnn.partition.cut import Part
 from sargnn.shards.copies import Copies
 from sargnn.shards.plan import LayerPlan
+from sargnn.tasks.kinds import KINDS
 
 _LEAST = 1e-12
 
@@ -70,7 +71,7 @@ class LabelPropagation(Stack):
 
 def build(config: LabelPropagationSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
-    if shape.task != "classes":
+    if not KINDS[shape.task].are_shares:
         raise ConfigError(
             f"The model '{config.name}' spreads the shares of classes, which are positive and add up to one.",
             given=f"labels of the task {shape.task}",

@@ -25,8 +25,8 @@ from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group, SingleGroup
 from sargnn.config.run import RunConfig
 from sargnn.data.edges_into import ALL_RELATIONS
-from sargnn.data.labels import LABEL_DTYPES
-from sargnn.data.schema import SPLITS, Relation, Schema
+from sargnn.data.labels import zero_labels
+from sargnn.data.schema import Relation, Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
@@ -37,6 +37,7 @@ from sargnn.modules.dgl_graph import MOST_BLOCKS
 from sargnn.partition.cut import Part
 from sargnn.shards.graph import WorkerGraph
 from sargnn.shards.mfg import MessageFlow
+from sargnn.tasks.kinds import make_split
 
 if TYPE_CHECKING:
     from sargnn.models.custom import CustomModel
@@ -320,16 +321,13 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
     ]
     sources, destinations = (np.concatenate([ring[end] for ring in edges]).astype(np.int32) for end in (0, 1))
     nodes = NODES * types
-    split = np.zeros(nodes, np.uint8)
     first = NODES * shape.labelled
-    split[first : first + NODES] = SPLITS["train"]
-    outputs = () if shape.task == "classes" else (shape.num_classes,)
     return Part(
         schema=schema,
         features=tuple(rng.standard_normal((NODES, width)).astype(np.float32) for width in shape.feature_widths),
         node_ids=np.arange(nodes),
-        labels=np.zeros((nodes, *outputs), LABEL_DTYPES[shape.task]),
-        split=split,
+        labels=zero_labels(shape.task, nodes, shape.num_classes),
+        split=make_split(nodes, slice(first, first + NODES)),
         in_degrees=np.bincount(destinations, minlength=nodes),
         out_degrees=np.bincount(sources, minlength=nodes),
         edge_src=sources,

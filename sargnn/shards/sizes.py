@@ -70,7 +70,7 @@ class Sizes:
 
     @property
     def flow_bytes(self) -> int:
-        """Of the view's plans: ids, degrees and ranks of rows, and edges in both orders (``kernels.block``)."""
+        """Of the view's plans: ids, degrees and ranks of rows, and edges in both orders (``backends.block``)."""
         total = 0
         for layer, (edges, halo) in enumerate(zip(self.edges, self.halo, strict=True)):
             rows, out = self.counts["rows", layer, -1] + halo, self.counts["out", layer, -1]

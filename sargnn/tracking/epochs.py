@@ -8,7 +8,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from sargnn.data.labels import SMALLER_IS_BETTER
+from sargnn.tasks.kinds import best_of
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.scores import show_score
 
@@ -44,9 +44,8 @@ class ProgressFigures:
     def take(self, row: dict[str, Any], *, before: bool = False) -> None:
         """Note an epoch. ``before``: it was over when this run was gone on with, so it says nothing of the pace."""
         if (score := row.get("val_metric")) is not None:
-            choose = min if row["metric"] in SMALLER_IS_BETTER else max
             self._scored = row
-            self._best = score if self._best is None else choose(self._best, score)
+            self._best = score if self._best is None else best_of(row["metric"], self._best, score)
         if before:
             return
         self.row = row

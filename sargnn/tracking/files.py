@@ -19,10 +19,10 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from sargnn.config.run import Metric, Task
 from sargnn.errors import SargnnError
+from sargnn.tasks import kinds
 from sargnn.tracking.scores import add_metric
 
 METRICS = "metrics.jsonl"
@@ -166,7 +166,7 @@ def _read_row(path: Path, line: bytes) -> dict[str, Any]:
     return add_metric(row)
 
 
-_TEXTS = {"task": get_args(Task), "metric": get_args(Metric)}
+_TEXTS = {"task": tuple(kinds.KINDS), "metric": kinds.METRICS}
 _ALWAYS = ("epoch", "loss", "epoch_time_s")
 
 

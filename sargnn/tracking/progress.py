@@ -25,6 +25,7 @@ from rich.text import Text
 
 from sargnn import steps
 from sargnn.data.schema import Schema
+from sargnn.tasks.kinds import KINDS
 from sargnn.tracking.epochs import ProgressFigures, human_seconds
 
 EVERY_S = "SARGNN_PROGRESS_S"
@@ -164,9 +165,6 @@ def say(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)
 
 
-_OUTPUTS = {"classes": ("class", "classes"), "multilabel": ("label", "labels"), "regression": ("value", "values")}
-
-
 def graph_lines(
     num_edges: int,
     schema: Schema,
@@ -177,7 +175,7 @@ def graph_lines(
     weighted: bool = False,
 ) -> list[str]:
     """A graph's size, in one line; of a typed graph with its types and relations."""
-    outputs = f"{num_classes} {_OUTPUTS[task][num_classes != 1]}"
+    outputs = f"{num_classes} {KINDS[task].output if num_classes == 1 else KINDS[task].outputs}"
     total = f"{schema.num_nodes} nodes, {num_edges} directed{' weighted' if weighted else ''} edges, "
     if not schema.typed:
         return [f"{total}{feature_widths[0]} features, {outputs}"]

@@ -19,46 +19,72 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What a run reports. What it did not measure is None: of a run that failed that is nearly everything.
+class _Ended:
+    """How a run ended.
 
     Attributes:
-        status: ``finished``, ``failed`` or ``interrupted``. error: why it is not finished.
-        losses: per epoch, sum over ranks / global count; the whole curve also after a resume.
-        task, metric: what was predicted, and what evaluations measured.
-        train_metric, val_metric, test_metric: of the last evaluation.
-        best_val_metric, test_metric_at_best_val: the last of tied best epochs counts.
-        train_acc, val_acc, test_acc, best_val_acc, test_acc_at_best_val: the same where the metric is the accuracy, in [0, 1].
-        val_acc_smoothed, test_acc_smoothed, smooth_time_s: of Correct & Smooth.
-        epoch_time_s: median over epochs after the first, slowest rank, without evaluation.
-        evaluate_time_s, startup_time_s, partition_time_s: seconds. compute_time_s, comm_wait_time_s: per epoch, medians.
-        comm_bytes_per_epoch: payload of row exchange by all ranks; collectives are not counted.
-        between_servers_bytes_per_epoch: of all traffic, collectives included, what went from one server to another;
-            between_servers_wait_s: per epoch, median, of the slowest rank's waiting that for other servers. servers: how many.
-        peak_rss_bytes, peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: one per rank.
-        private_bytes_before_loading: one per rank, what a worker had for itself before it opened its part.
-        memory_bytes: one per rank, the parts that add up to ``peak_rss_bytes``: base, graph, features, parameters, training,
-            other (``tracking.memory.split_peak``). Of a resumed run, and so is ``peak_rss_bytes``: of the process that ended
-            it, while ``peak_train_bytes`` is of all its epochs.
-        profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``. profile_wait_s: per rank and
-            peer, the seconds of an epoch in which it waited for rows or gradients from or to that peer.
-        hosts: the name of each rank's, where there are several.
-        planned_train_bytes: one per rank, what ``peak_train_bytes`` was to be; with ``memory_budget``, and of large graphs.
-        batches: of micro-batches their number, rows and edges by micro-batch and layer, and rows computed / distinct rows.
-        mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
-        preload: ``chosen``: none or shared; where it was chosen by what was measured, by which numbers.
-        world, mode, model, kernel, dataset, num_params, edge_cut, halo_rows, cache_static, sharded_params: what ran.
-        partitioner: ``name`` of who cut the graph, and by what it was to ``balance`` the parts.
-        losses_depend_on: settings that change the losses although nothing else was asked for (``config.losses``), each as
-            ``setting``, ``change`` (what it does) and ``kept_by`` (what keeps them); none: []. None: nobody knows.
-        edge_weights: whether its graph has some, and the settings use them.
-        cpu, cores: of rank 0's machine: the processor's model, and how many of its cores the process may use.
-        config_hash: of what decides the losses. dataset_hash, partition_hash, git_sha, versions: provenance.
-        extra: keys that this version does not know, as they stand in the file.
+        status: ``finished``, ``failed`` or ``interrupted``.
+        error: why it is not finished.
     """
 
     status: str
     error: str | None = None
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """What ran, and what it was made by.
+
+    Attributes:
+        partitioner: ``name`` of who cut the graph, and by what it was to ``balance`` the parts.
+        losses_depend_on: settings that change the losses although nothing else was asked for (``config.losses``), each as
+            ``setting``, ``change`` (what it does) and ``kept_by`` (what keeps them); none: []. None: nobody knows.
+        edge_weights: whether its graph has some, and the settings use them.
+        config_hash: of what decides the losses.
+        cpu: the processor's model of rank 0's machine.
+        cores: how many of that machine's cores the process may use.
+        hosts: the name of each rank's, where there are several.
+        servers: how many.
+    """
+
+    world: int | None = None
+    servers: int | None = None
+    mode: str | None = None
+    model: str | None = None
+    kernel: str | None = None
+    partitioner: dict[str, Any] | None = None
+    dataset: str | None = None
+    losses_depend_on: list[dict[str, str]] | None = None
+    num_params: int | None = None
+    sharded_params: list[int] | None = None
+    edge_cut: float | None = None
+    halo_rows: list[int] | None = None
+    cache_static: bool | None = None
+    edge_weights: bool | None = None
+    config_hash: str | None = None
+    dataset_hash: str | None = None
+    partition_hash: str | None = None
+    git_sha: str | None = None
+    versions: dict[str, str] | None = None
+    hosts: list[str] | None = None
+    cpu: str | None = None
+    cores: int | None = None
+
+
+@dataclass(frozen=True)
+class _Learned:
+    """What was learned.
+
+    Attributes:
+        losses: per epoch, sum over ranks / global count; the whole curve also after a resume.
+        task: what was predicted.
+        metric: what evaluations measured.
+        train_metric, val_metric, test_metric: of the last evaluation.
+        best_val_metric, test_metric_at_best_val: the last of tied best epochs counts.
+        train_acc, val_acc, test_acc, best_val_acc, test_acc_at_best_val: the same where the metric is the accuracy, in [0, 1].
+        val_acc_smoothed, test_acc_smoothed: after Correct & Smooth.
+    """
+
     losses: list[float] = field(default_factory=list)
     task: Task | None = None
     metric: Metric | None = None
@@ -74,9 +100,28 @@ class Summary:
     test_acc_at_best_val: float | None = None
     val_acc_smoothed: float | None = None
     test_acc_smoothed: float | None = None
-    smooth_time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class _Took:
+    """Seconds, and bytes that travelled.
+
+    Attributes:
+        epoch_time_s: median over epochs after the first, slowest rank, without evaluation.
+        smooth_time_s: of Correct & Smooth.
+        compute_time_s, comm_wait_time_s: per epoch, medians.
+        comm_bytes_per_epoch: payload of row exchange by all ranks; collectives are not counted.
+        between_servers_bytes_per_epoch: of all traffic, collectives included, what went from one server to another.
+        between_servers_wait_s: per epoch, median, of the slowest rank's waiting for that.
+        preload: ``chosen``: none or shared; where it was chosen by what was measured, by which numbers.
+        profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``.
+        profile_wait_s: per rank and peer, the seconds of an epoch in which it waited for rows or gradients from or to that
+            peer.
+    """
+
     epoch_time_s: float | None = None
     evaluate_time_s: float | None = None
+    smooth_time_s: float | None = None
     startup_time_s: float | None = None
     partition_time_s: float | None = None
     compute_time_s: float | None = None
@@ -84,42 +129,48 @@ class Summary:
     comm_bytes_per_epoch: int | None = None
     between_servers_bytes_per_epoch: int | None = None
     between_servers_wait_s: float | None = None
-    servers: int | None = None
     preload: dict[str, Any] | None = None
+    profile_s: dict[str, list[float]] | None = None
+    profile_cpu_s: dict[str, list[float]] | None = None
+    profile_work: dict[str, list[float]] | None = None
+    profile_wait_s: list[list[float]] | None = None
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What workers held, one number per rank, and what steps were made of.
+
+    Attributes:
+        private_bytes_before_loading: what a worker had for itself before it opened its part.
+        memory_bytes: the parts that add up to ``peak_rss_bytes``: base, graph, features, parameters, training, other
+            (``tracking.memory.split_peak``). Of a resumed run, and so is ``peak_rss_bytes``: of the process that ended it,
+            while ``peak_train_bytes`` is of all its epochs.
+        planned_train_bytes: what ``peak_train_bytes`` was to be; with ``memory_budget``, and of large graphs.
+        batches: of micro-batches their number, rows and edges by micro-batch and layer, and rows computed / distinct rows.
+        mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
+    """
+
     peak_rss_bytes: list[int] | None = None
     peak_train_bytes: list[int] | None = None
     peak_evaluate_bytes: list[int] | None = None
     peak_smooth_bytes: list[int] | None = None
     private_bytes_before_loading: list[int] | None = None
     memory_bytes: dict[str, list[int]] | None = None
-    profile_s: dict[str, list[float]] | None = None
-    profile_cpu_s: dict[str, list[float]] | None = None
-    profile_work: dict[str, list[float]] | None = None
-    profile_wait_s: list[list[float]] | None = None
-    hosts: list[str] | None = None
     planned_train_bytes: list[int] | None = None
     batches: dict[str, Any] | None = None
     mfg: dict[str, list[dict[str, int]]] | None = None
-    world: int | None = None
-    mode: str | None = None
-    model: str | None = None
-    kernel: str | None = None
-    partitioner: dict[str, Any] | None = None
-    dataset: str | None = None
-    losses_depend_on: list[dict[str, str]] | None = None
-    num_params: int | None = None
-    edge_cut: float | None = None
-    halo_rows: list[int] | None = None
-    cache_static: bool | None = None
-    sharded_params: list[int] | None = None
-    config_hash: str | None = None
-    dataset_hash: str | None = None
-    edge_weights: bool | None = None
-    partition_hash: str | None = None
-    git_sha: str | None = None
-    versions: dict[str, str] | None = None
-    cpu: str | None = None
-    cores: int | None = None
+
+
+@dataclass(frozen=True)
+class Summary(_Held, _Took, _Learned, _Ran, _Ended):
+    """What a run reports. What it did not measure is None: of a run that failed that is nearly everything.
+
+    The file's keys are the fields of the components, all on one level.
+
+    Attributes:
+        extra: keys that this version does not know, as they stand in the file.
+    """
+
     extra: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from sargnn.shards.cover import Share, shares_of
 from sargnn.shards.graph import WorkerGraph, find_labelled
 from sargnn.training.edge_weights import used_columns
 from sargnn.training.fit import Budget
-from sargnn.training.loop import Trainer
 from sargnn.training.optim import check_decay
+from sargnn.training.trainer import Trainer
 
 _COPIED_ROWS = 1 << 14
 """Of copies that travel in one message."""

@@ -25,11 +25,12 @@ from torch import Tensor
 
 from sargnn.comm.tables import gather_table
 from sargnn.config.run import RunConfig
-from sargnn.data.labels import is_better
 from sargnn.errors import StoreError
 from sargnn.graph.store import Store, StoreWriter
-from sargnn.training.history import Scores, Underway
-from sargnn.training.loop import Trainer
+from sargnn.tasks.kinds import Scores, is_better
+from sargnn.training.history import Requests, Underway
+from sargnn.training.loop import EpochEnd, Listener
+from sargnn.training.trainer import Trainer
 
 FORMAT_VERSION = 1
 FOLDER = "checkpoints"
@@ -82,7 +83,7 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
     Raises:
         StoreError: the disk is full or cannot be written to; on rank 0 only.
     """
-    done = trainer.underway
+    done = trainer.loop.underway
     path = path_of(run_dir, epoch, done.steps)
     figures = [getattr(done, name) for name in (*_SLOWEST, *_OF_ALL)]
     ranks = torch.stack(trainer.engine.group.gather(torch.tensor(figures, dtype=torch.float64)))
@@ -102,21 +103,21 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             writer.put(name, tensor.detach().numpy())
         for name, table in _tables(trainer, sharded=True):
             _gather_rows(trainer, writer, name, table)
-        history = trainer.history
+        history = trainer.loop.history
         writer.meta = {
             "epoch": epoch,
             "epochs": config.epochs,
             "config_hash": config.config_hash,
             "dataset_hash": dataset_hash,
             "schema": trainer.graph.part.schema.to_json(),
-            "adam_step": epoch * trainer.steps.count + done.steps,
+            "adam_step": epoch * trainer.loop.steps.count + done.steps,
             "underway": vars(done) | slowest | summed,
             "series": {name: getattr(history, name) for name in _SERIES},
             "task": history.task,
             "metric": history.metric,
             "eval": config.eval,
             "scores": history.scores,
-            "evaluated": trainer.evaluated == epoch and not done.steps,
+            "evaluated": trainer.evaluator.evaluated == epoch and not done.steps,
             "best_val_metric": history.best_val,
             "stale": history.stale,
             "counted_best": history.counted_best,
@@ -124,6 +125,29 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "made_by": {"world": config.world, "mode": config.mode.name, "threads": config.threads},
         }
     _remove_old(run_dir, config.checkpoint.keep)
+
+
+class Checkpoints(Listener):
+    """Writes checkpoints: after every so many epochs and the last one, and where somebody asks for one or ends the run.
+
+    All ranks have one; see ``save``.
+    """
+
+    def __init__(self, trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path) -> None:
+        self._trainer, self._config, self._dataset_hash, self._run_dir = trainer, config, dataset_hash, run_dir
+
+    def on_step(self, epoch: int, asked: Requests) -> None:
+        if asked.checkpoint or asked.stop:
+            self._save(epoch)
+
+    def on_epoch(self, end: EpochEnd) -> None:
+        epochs, asked, every = end.result.epoch + 1, end.result.requests, self._config.checkpoint.every
+        due = every is not None and (end.last or epochs % every == 0)
+        if due or asked.checkpoint or asked.stop:
+            self._save(epochs)
+
+    def _save(self, epochs: int) -> None:
+        save(self._trainer, self._config, self._dataset_hash, self._run_dir, epochs)
 
 
 def describe(meta: dict[str, Any]) -> str:
@@ -205,12 +229,12 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     store = open_checkpoint(path, verify=False)  # whoever chose it has verified it
     fill(trainer, store, moments=moments)
     meta = store.meta
-    for state in trainer.optimizer.state.values() if trainer.optimizer else ():
+    for state in trainer.optimization.optimizer.state.values() if trainer.optimization.optimizer else ():
         state["step"].fill_(float(meta["adam_step"]))
-    trainer.underway = Underway(**meta.get("underway", {}))
+    trainer.loop.underway = Underway(**meta.get("underway", {}))
     if trainer.engine.group.rank:
-        trainer.underway.sent_bytes = trainer.underway.between_bytes = 0  # all ranks' are in the first one's
-    history = trainer.history
+        trainer.loop.underway.sent_bytes = trainer.loop.underway.between_bytes = 0  # all ranks' are in the first one's
+    history = trainer.loop.history
     for name in _SERIES:
         setattr(history, name, list(meta["series"][name]))
     evaluated = _evaluated(meta)
@@ -236,15 +260,15 @@ def fill(trainer: Trainer, store: Store, *, moments: bool) -> None:
 
 def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: bool = True) -> Iterator[tuple[str, Tensor]]:
     """Parameters, buffers and the optimizer's moments with their names; ``make`` creates moments that are not there yet."""
-    own = {id(p) for p in trainer.sharded}
+    own = {id(p) for p in trainer.optimization.sharded}
     for name, parameter in trainer.model.named_parameters():
         if (id(parameter) in own) != sharded:
             continue
         yield f"param/{name}", parameter.data
         if not moments or not parameter.requires_grad:
             continue
-        assert trainer.optimizer is not None
-        state = trainer.optimizer.state[parameter]
+        assert trainer.optimization.optimizer is not None
+        state = trainer.optimization.optimizer.state[parameter]
         if make:
             state["step"] = torch.zeros((), dtype=torch.float32)
         for moment, key in _MOMENTS.items():

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from sargnn.batches.targets import TargetRows
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
@@ -22,11 +19,11 @@ from sargnn.shards.in_edges import Sample
 from sargnn.shards.sizes import Groups
 from sargnn.tracking.memory import trim
 from sargnn.training.batches import MicroBatches, find_groups, most_batches
-from sargnn.training.steps import DrawnSteps, OneStep
+from sargnn.training.steps import DrawnSteps, OneStep, Steps
 from sargnn.training.views import Constants, View
 
 if TYPE_CHECKING:
-    from sargnn.training.loop import Trainer
+    from sargnn.training.trainer import Trainer
 
 _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
@@ -91,18 +88,35 @@ class Choice:
     tried: list[str]
 
 
-Choose = Callable[["Trainer", "Candidates", Tensor], Choice]
-"""Chooses what fits the budget, from a trainer, its micro-batches that could be, and each own row's split. All ranks call it
-together; it raises ``ConfigError`` where nothing fits."""
+Choose = Callable[["Trainer", "Candidates", View | None], Choice]
+"""Chooses what fits the budget, from a trainer, its micro-batches that could be, and the configuration's own view of a step
+where it has that. All ranks call it together; it raises ``ConfigError`` where nothing fits."""
 Budget = Callable[[GraphShape], Choose]
 """Gives what chooses on graphs of such a shape."""
 
 
-def fit_batches(trainer: Trainer, split: Tensor, scratch: Path | None, choose: Choose | None) -> None:
-    """Give a trainer its steps, micro-batches and evaluation groups; all ranks must call it together.
+@dataclass
+class Fitted:
+    """What a trainer's run is made of.
+
+    Attributes:
+        steps: the steps of an epoch.
+        evaluations: the views whose outputs an evaluation measures together.
+        planned_bytes: per rank what training is to hold at most, where that was asked for.
+        remarks: what was tried for the memory budget.
+    """
+
+    steps: Steps
+    evaluations: Sequence[View] | MicroBatches
+    planned_bytes: tuple[int, ...] | None = None
+    remarks: Sequence[str] = ()
+
+
+def fit_steps(trainer: Trainer, training: View | None, scratch: Path | None, choose: Choose | None) -> Fitted:
+    """Make the steps, micro-batches and evaluation groups of a trainer that has all else; all ranks must call it together.
 
     Args:
-        split: of each own row.
+        training: the configuration's own view of a step; None: steps have views that are made here.
         scratch: as of ``Trainer``.
         choose: what fits the memory budget; not called without one.
 
@@ -110,22 +124,24 @@ def fit_batches(trainer: Trainer, split: Tensor, scratch: Path | None, choose: C
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
     config, engine, graph, group = trainer.config, trainer.engine, trainer.graph, trainer.engine.group
+    fitted = Fitted(OneStep([] if training is None else [training]), [trainer.evaluation])
+    if training is not None and config.budget_bytes is None:
+        return fitted
     apart = trainer.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
     on_disk = config.batches.flows == "disk" and not apart
     folder = scratch / "flows" if scratch is not None and on_disk else None
-    candidates = Candidates(trainer, split, all_held=folder is None and not config.draws_flows)
+    candidates = Candidates(trainer, all_held=folder is None and not config.draws_flows)
     count, groups = configured_batches(config), None
     if config.budget_bytes is not None:
         assert choose is not None
-        choice = choose(trainer, candidates, split)
+        choice = choose(trainer, candidates, training)
         count, groups, engine.keep_layers = choice.count, choice.groups, choice.keep_layers
-        trainer.planned_bytes = choice.planned_bytes
-        trainer.remarks += choice.tried
+        fitted.planned_bytes, fitted.remarks = choice.planned_bytes, choice.tried
         if (evaluation := choice.evaluation) is not None:
-            evaluated, where = torch.nonzero(split > 0)[:, 0].numpy(), None if folder is None else folder / "evaluation"
+            evaluated, where = trainer.task.rows(), None if folder is None else folder / "evaluation"
             number = len(evaluation.sizes)
-            trainer.evaluations = MicroBatches(
-                trainer.builder, evaluation.of, evaluated, number, len(split), group, where, recurring=False
+            fitted.evaluations = MicroBatches(
+                trainer.builder, evaluation.of, evaluated, number, graph.num_rows, group, where, recurring=False
             )
     if trains_in_batches(config):
         assert isinstance(count, int)
@@ -134,17 +150,17 @@ def fit_batches(trainer: Trainer, split: Tensor, scratch: Path | None, choose: C
             engine.pool.slack = _SLACK
             steps = candidates.drawn_steps(row_groups, count, constants=True)
             always = count == steps.count == 1 and config.sample.every == "run"
-            trainer.steps = OneStep([steps.only_view()], lambda: _anew(steps)) if always else steps
+            fitted.steps = OneStep([steps.only_view()], lambda: _anew(steps)) if always else steps
         else:
             where = None if folder is None else folder / "training"
-            num_rows = len(graph.part.node_ids)
-            batches = MicroBatches(trainer.builder, row_groups, candidates.rows, count, num_rows, group, where)
-            trainer.steps = OneStep(batches)
+            batches = MicroBatches(trainer.builder, row_groups, candidates.rows, count, graph.num_rows, group, where)
+            fitted.steps = OneStep(batches)
     if config.draws_flows:
         _ = graph.drawer  # made now: what making it takes is not held beside a step
     graph.release(mapped_only=config.draws_flows)
     engine.pool.reset()
     trim()
+    return fitted
 
 
 def _anew(steps: DrawnSteps) -> list[View]:
@@ -157,7 +173,6 @@ class Candidates:
     """The micro-batches that a trainer's step could have, before any are made.
 
     Args:
-        split: of each own row.
         all_held: the attribute.
 
     Attributes:
@@ -168,10 +183,10 @@ class Candidates:
         constants: these, made where drawn steps share them.
     """
 
-    def __init__(self, trainer: Trainer, split: Tensor, *, all_held: bool) -> None:
+    def __init__(self, trainer: Trainer, *, all_held: bool) -> None:
         config, graph = trainer.config, trainer.graph
         self._trainer, self.all_held = trainer, all_held
-        self.rows = torch.nonzero(split == SPLITS["train"])[:, 0].numpy()
+        self.rows = trainer.task.rows("train")
         self.targets = TargetRows(graph.part, graph.rank, self.rows, config.seed, config.prepare.bytes)
         self.holds_constants, self.constants = holds_constants(config, trainer.model, trainer.engine), None
         self._steps: DrawnSteps | None = None
@@ -211,6 +226,7 @@ class Candidates:
         return DrawnSteps(
             trainer.builder,
             trainer.engine.group,
+            trainer.task,
             self.rows,
             trainer.ids.numpy()[self.rows],
             groups,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -11,10 +11,8 @@ import torch
 
 from sargnn.comm.group import Group, Traffic
 from sargnn.config.run import Metric, Task
-from sargnn.data.labels import is_better
-
-Scores = dict[str, float | None]
-"""A metric's values by split; None for an empty one."""
+from sargnn.profile import Profile
+from sargnn.tasks.kinds import Scores, epoch_columns, is_better
 
 
 class StoppedError(Exception):
@@ -138,10 +136,6 @@ class EvaluationResult:
     peak_evaluate_bytes: list[int]
 
 
-SPLIT_KEYS = {"train": "train", "val": "valid", "test": "test"}
-"""A split as keys of files name it, and as ``SPLITS`` does."""
-
-
 def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dict[str, Any]:
     """The line of ``metrics.jsonl``; what was evaluated under the metric's name beside it, and accuracies under their own."""
     row: dict[str, Any] = {
@@ -159,11 +153,31 @@ def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dic
     }
     if evaluation is not None:
         row["ranks"]["peak_evaluate_bytes"] = evaluation.peak_evaluate_bytes
-        right = evaluation.scores if evaluation.metric == "accuracy" else {}
-        row |= {f"{key}_acc": right.get(split) for key, split in SPLIT_KEYS.items()}
-        row |= {"task": evaluation.task, "metric": evaluation.metric}
-        row |= {f"{key}_metric": evaluation.scores[split] for key, split in SPLIT_KEYS.items()}
+        row |= epoch_columns(evaluation.task, evaluation.metric, evaluation.scores)
     return row
+
+
+class EpochProfile:
+    """What was profiled when epochs ended. An epoch in part is no epoch.
+
+    Attributes:
+        first: after the first epoch; empty if it is the only one.
+        recorded: after the last whole one.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.first: list[dict[str, float]] | None = None
+        self.recorded = self._now()
+
+    def _now(self) -> list[dict[str, float]]:
+        return [dict(by_category) for by_category in self.profile.recorded]
+
+    def end_epoch(self, *, last: bool) -> None:
+        """Note what was recorded. last: no epoch comes after this one."""
+        self.recorded = self._now()
+        if self.first is None:
+            self.first = [] if last else self.recorded
 
 
 @dataclass
@@ -215,7 +229,7 @@ class History:
 
     def add_epoch(self, result: EpochResult, peak_train_bytes: int) -> None:
         """Append an epoch; ``peak_train_bytes``: this rank's."""
-        self.peak_train_bytes = max(self.peak_train_bytes, peak_train_bytes)
+        self.note_training_peak(peak_train_bytes)
         self.losses.append(result.loss)
         self.epoch_times_s.append(result.epoch_time_s)
         self.compute_times_s.append(result.compute_time_s)
@@ -224,19 +238,18 @@ class History:
         self.between_bytes.append(result.between_bytes)
         self.between_waits_s.append(result.between_wait_s)
 
-    def average_profile(
-        self, first: Sequence[Mapping[str, float]], recorded: Sequence[Mapping[str, float]], *, since: int
-    ) -> None:
-        """What was profiled, per epoch, the first one left out.
+    def note_training_peak(self, peak_bytes: int) -> None:
+        """Of this rank, of an epoch or a part of it."""
+        self.peak_train_bytes = max(self.peak_train_bytes, peak_bytes)
 
-        Args:
-            first: what was recorded after it; empty if it is the only one. recorded: after the last whole one.
-            since: the first epoch's number.
-        """
+    def add_profile(self, profile: EpochProfile, *, since: int) -> None:
+        """What was profiled, per epoch, the first one left out. since: the first epoch's number."""
+        if not profile.profile.recording:
+            return
         epochs = max(len(self.epoch_times_s) - since - 1, 1)
         self.profile_s, self.cpu_s, self.work, self.waited_s = (
             {name: (total - early.get(name, 0.0)) / epochs for name, total in totals.items()}
-            for totals, early in zip(recorded, first or [{}] * len(recorded), strict=True)
+            for totals, early in zip(profile.recorded, profile.first or [{}] * len(profile.recorded), strict=True)
         )
 
     def add_evaluation(self, scores: Scores, time_s: float, peak_bytes: int, *, counts: bool = True) -> None:

@@ -1,38 +1,29 @@
-"""The training loop of one worker.
+"""The training loop of one worker: steps of views, one optimizer step each.
 
-Letters: N own rows, F features, C outputs, P workers.
+It knows a model, a task and steps; not graphs, files, labels or budgets. What else happens after an epoch (evaluations, lines
+of ``metrics.jsonl``, checkpoints, an early end) its listeners do.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.bf16 import wide
 from sargnn.comm.group import sum_flat
-from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS
-from sargnn.data.labels import choose_metric
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
-from sargnn.models.base import LayerInput, Model
-from sargnn.profile import EVALUATION, OPTIMIZER, REST
-from sargnn.shards.graph import WorkerGraph
-from sargnn.shards.plan import LayerPlan
+from sargnn.profile import OPTIMIZER, REST
+from sargnn.tasks.base import Counted, Task
 from sargnn.tracking.memory import PeakMeter, trim
-from sargnn.training.batches import MicroBatches
-from sargnn.training.evaluation import measured, predictions, smoothed
-from sargnn.training.fit import Choose, evaluation_sample, fit_batches, trains_in_batches
-from sargnn.training.flat import Flat
 from sargnn.training.flops import count_products
 from sargnn.training.history import (
+    EpochProfile,
     EpochResult,
     EvaluationResult,
     History,
@@ -42,271 +33,141 @@ from sargnn.training.history import (
     Underway,
     metrics_row,
 )
-from sargnn.training.labels import LabelInputs
-from sargnn.training.loss import training_loss
-from sargnn.training.metrics import measure
-from sargnn.training.optim import clip_gradients, learning_rate, make_optimizer
-from sargnn.training.steps import OneStep, Steps
-from sargnn.training.tasks import task_for
-from sargnn.training.views import View, ViewBuilder
+from sargnn.training.optim import Optimization
+from sargnn.training.steps import Steps, Views
+from sargnn.training.views import Forward
 
 
-class Trainer:
-    """Trains a model on one worker's part. All workers must make one, and call its methods, together.
-
-    Args:
-        model: the same parameters on every rank, but for those that ``model.inputs`` shards.
-        engine: the worker's engine.
-        graph: the worker's part of the graph.
-        rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
-        num_classes: C.
-        scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
-        flat: where ``graph`` has copies of other servers' nodes, makes a trainer of the same model on the part without.
-        choose: what fits ``memory_budget``; None: there is none.
+@dataclass
+class EpochEnd:
+    """The end of an epoch, as one listener after the other hears of it.
 
     Attributes:
-        task: what is predicted. metric: what evaluations measure.
-        steps: the steps of an epoch, and the views whose gradients make each: one of all rows, or with ``mfg`` of those that
-            reach a training node; those of micro-batches; or what is drawn.
-        evaluation: the view that evaluations read: all rows, with ``mfg`` those that reach a node of a split, or a sample.
-        whole: the view of all rows; None until ``build_whole`` where nothing needs it before.
-        view: the one at hand. builder: makes views.
-        output_bytes: bytes of a row of outputs.
-        evaluations: the views whose outputs an evaluation measures together: ``evaluation``, or groups of its rows.
-        planned_bytes: per rank what training was to hold at most, where that was asked for. remarks: lines about it.
+        result: its figures.
+        last: no epoch comes after it; a listener may say so.
+        evaluation: what was measured after it, once that was done.
+    """
+
+    result: EpochResult
+    last: bool
+    evaluation: EvaluationResult | None = None
+
+
+class Listener:
+    """Does something beside training. All ranks have the same listeners, and call them in the same order."""
+
+    def on_step(self, epoch: int, asked: Requests) -> None:
+        """Two steps of an epoch are apart here. asked: what any rank was asked for meanwhile."""
+
+    def on_epoch(self, end: EpochEnd) -> None:
+        """An epoch has ended."""
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """The loss of a step.
+
+    Attributes:
+        value: over all ranks.
+        labels: how many labels it is the mean over.
+        not_finite: the ranks whose share of it is not finite.
+    """
+
+    value: float
+    labels: int
+    not_finite: Sequence[int] = field(default=())
+
+
+class Loop:
+    """Trains. All workers make one, and call its methods, together.
+
+    Args:
+        engine: the worker's engine.
+        forward: runs the model on a view.
+        task: gives the loss.
+        steps: the views of an epoch's steps.
+        optimization: of the model's parameters.
+        meter: of memory peaks.
+
+    Attributes:
+        listeners: in the order in which they are called.
+        history: figures of the epochs so far.
         requests: what is asked of this rank; holds for all ranks after the step under way.
         underway: of the epoch that is trained, the steps so far.
-        meter: of memory peaks; made once graph, features and parameters were read in.
+        stopped: somebody has ended the run.
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        model: Model,
-        engine: Engine,
-        graph: WorkerGraph,
-        rows: Tensor,
-        num_classes: int,
-        scratch: Path | None = None,
-        choose: Choose | None = None,
-        flat: Callable[[], Trainer] | None = None,
+        self, engine: Engine, forward: Forward, task: Task, steps: Steps, optimization: Optimization, meter: PeakMeter
     ) -> None:
-        self.config, self.model, self.engine, self.graph = config, model, engine, graph
-        self.rows, self.flat = rows, Flat(flat, bounded=config.bounds_preload)
-        part, device = graph.part, engine.device
-        self.ids = torch.from_numpy(np.array(part.node_ids)).to(device)
-        labels = torch.from_numpy(np.array(part.labels)).to(device)
-        split = torch.from_numpy(np.array(part.split)).to(device)
-        self.task = task_for(part.labels)
-        self.metric = choose_metric(self.task.name, config.metric)
-        self.labels: LabelInputs | None = None
-        inner = torch.from_numpy(part.inner).to(device)
-        if config.labels.name != "none" or model.reads_labels:
-            self.labels = LabelInputs(config.labels, self.task, labels, split, self.ids, num_classes, config.seed, engine.dtype)
-        self._inner = inner
-        split = split * inner  # a copy's loss and score are its owner's
-        self.builder = ViewBuilder(
-            model, engine, graph, rows, labels, split, self.task, label_columns=0 if self.labels is None else num_classes
-        )
-        self.whole: View | None = None
-        self.view: View | None = None
-        training, self.evaluation = self._build_views(split)
-        self.evaluations: Sequence[View] | MicroBatches = [self.evaluation]
-        self.output_bytes = num_classes * wide(engine.dtype).itemsize
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.sharded = model.inputs.sharded()
-        own = {id(p) for p in self.sharded}
-        self.replicated = [p for p in self.parameters if id(p) not in own]
-        self.optimizer = make_optimizer(config.optim, self.parameters, model.decay_groups())
-        self.history = History(self.task.name, self.metric)
-        self.first_epoch = self.evaluated = 0
-        self.underway = Underway()
-        self.requests = Requests()
-        self.stopped = False
-        self._not_finite: list[int] = []
-        self._labels_counted = 0
-        graph.release()  # what is given back is no part of what training starts from
-        self.meter = PeakMeter.here()
-        self.steps: Steps = OneStep([] if training is None else [training])
-        self.planned_bytes: tuple[int, ...] | None = None
-        self.remarks: list[str] = []
-        if training is None or config.budget_bytes is not None:
-            fit_batches(self, split, scratch, choose)
+        self.engine, self.forward, self.task, self.steps = engine, forward, task, steps
+        self.optimization, self.meter = optimization, meter
+        self.listeners: list[Listener] = []
+        self.history = History(task.name, task.metric)
+        self.underway, self.requests, self.stopped = Underway(), Requests(), False
 
-    def _build_views(self, split: Tensor) -> tuple[View | None, View]:
-        """The training and the evaluation view; and the whole one where labels are fed back, before memory is measured.
-
-        No training view with micro-batches or drawn ones, which are not there yet when training starts.
-        """
-        later = trains_in_batches(self.config)
-        if self.config.eval == "sampled":
-            rows = torch.nonzero(split > 0)[:, 0].numpy()
-            evaluation = self.builder.drawn_evaluation(rows, evaluation_sample(self.config, self.model))
-            if self._feeds_back:
-                self.build_whole()
-            return None, evaluation
-        if not self.config.mfg:
-            whole = self.build_whole()
-            return None if later else whole, whole
-        training = None if later else self.builder.reaching(split == SPLITS["train"], recurring=True)
-        evaluation = self.builder.reaching(split > 0, recurring=False)
-        if self._feeds_back:
-            self.build_whole()
-        return training, evaluation
-
-    @property
-    def training(self) -> View:
-        """What a step computes; the first micro-batch of several, or the last that was drawn."""
-        view = self.steps.last_view
-        if view is None:
-            view = self.steps.views(0)[0]
-        return view
-
-    @property
-    def _feeds_back(self) -> bool:
-        """Whether labels are predicted for all rows, every epoch."""
-        return self.labels is not None and self.config.labels.reuse > 0
-
-    def build_whole(self) -> View:
-        """The view of all rows, built the first time."""
-        if self.whole is None:
-            trained = not self.config.mfg and not trains_in_batches(self.config)
-            self.whole = self.builder.whole(recurring=trained or self._feeds_back)
-        return self.whole
-
-    @property
-    def plans(self) -> Sequence[LayerPlan]:
-        """Of training, one per layer; of the first micro-batch of several."""
-        return self.training.flow.plans
-
-    def logits(self, view: View, epoch: int | None = None, *, hidden: bool = False) -> Tensor:
-        """The model on a view, [M, C], fp32 where rows are bf16.
-
-        Args:
-            epoch: the training epoch whose labels are carried; None: all training nodes carry theirs.
-            hidden: the last layer's input instead.
-        """
-        out = self.forward(view, self.label_columns(epoch), hidden=hidden)
-        return out.to(wide(out.dtype))
-
-    def label_columns(self, epoch: int | None) -> Tensor | None:
-        """Labels as inputs, [N, C], with predictions where they are fed back; None if they are no inputs."""
-        if self.labels is None:
-            return None
-        carried = self.labels.carried(epoch)
-        columns = self.labels.columns(carried)
-        training = self.model.training
-        for _ in range(self.labels.config.reuse):
-            whole = self.build_whole()
-            self.model.eval()
-            with torch.no_grad():
-                logits = self.forward(whole, columns)
-                logits = logits.to(wide(logits.dtype))
-            columns = self.labels.filled(columns, carried, logits, whole.flow.output_rows)
-            if self.graph.copies is not None:
-                self.graph.copies.fetch(columns)
-        self.model.train(training)
-        return columns
-
-    def forward(self, view: View, columns: Tensor | None, *, hidden: bool = False) -> Tensor:
-        """The model on a view, with labels as inputs; [M, C], or the last layer's input."""
-        flow, self.view = view.flow, view
-        self.engine.keeps_constants = view.recurring
-        rows = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self.rows))
-        x = LayerInput(rows, None if columns is None else flow.own_inputs(columns))
-        with self.engine.rounds_products():
-            out: Tensor = self.model(self.engine, flow.plans, x, hidden=hidden)
-        return out
-
-    def run(
-        self,
-        on_epoch: Callable[[dict[str, Any]], None] | None = None,
-        on_checkpoint: Callable[[int], None] | None = None,
-    ) -> History:
-        """Train the epochs from ``first_epoch`` on; the last one is always evaluated.
-
-        Args:
-            on_epoch: gets every epoch's line of ``metrics.jsonl``.
-            on_checkpoint: writes one, given the number of epochs that were trained; called on all ranks alike, also within an
-                epoch, where ``underway`` says how many of its steps were trained.
-        """
-        first: list[dict[str, float]] = []
-        whole: Sequence[Mapping[str, float]] = self.engine.profile.recorded
-        every = self.config.checkpoint.every
-        for epoch in range(self.first_epoch, self.config.epochs):
-            if self._has_enough:
-                break  # a resumed run that had ended
-            evaluation = None
-            before = [dict(by_category) for by_category in self.engine.profile.recorded]
+    def run(self, epochs: range) -> History:
+        """Train these epochs, or as many of them as a listener wants."""
+        profile = EpochProfile(self.engine.profile)
+        for epoch in epochs:
             try:
-                result = self.train_epoch(epoch, on_checkpoint)
+                result = self.train_epoch(epoch)
             except StoppedError:
-                self.stopped, whole = True, before  # an epoch in part is no epoch
-                break
-            regular = (epoch + 1) % self.config.eval_every == 0
-            if regular or epoch + 1 == self.config.epochs or not self.parameters:
-                evaluation = self.evaluate(counts=regular)
-                self.evaluated = epoch + 1
-            if on_epoch is not None:
-                on_epoch(metrics_row(result, evaluation))
-            last = epoch + 1 == self.config.epochs or self._has_enough or not self.parameters
-            due = every is not None and (last or (epoch + 1) % every == 0)
-            if on_checkpoint is not None and (due or result.requests.checkpoint or result.requests.stop):
-                on_checkpoint(epoch + 1)
-            if last:
-                break
-            if result.requests.stop:
                 self.stopped = True
                 break
-            if epoch == self.first_epoch:
-                first = [dict(by_category) for by_category in self.engine.profile.recorded]
-        if self.engine.profile.recording:
-            self.history.average_profile(first, whole, since=self.first_epoch)
+            end = EpochEnd(result, last=epoch + 1 == epochs.stop or not self.optimization.parameters)
+            for listener in self.listeners:
+                listener.on_epoch(end)
+            self.stopped = result.requests.stop and not end.last
+            profile.end_epoch(last=end.last or self.stopped)
+            if end.last or self.stopped:
+                break
+        self.history.add_profile(profile, since=epochs.start)
         return self.history
 
-    @property
-    def _has_enough(self) -> bool:
-        """Early stopping, also of a run that is resumed after it."""
-        patience = self.config.early_stopping
-        return patience is not None and self.history.stale >= patience
-
-    def train_epoch(self, epoch: int, checkpoint: Callable[[int], None] | None = None) -> EpochResult:
-        """The steps of an epoch that are left: one on the full graph, or several.
-
-        Args:
-            checkpoint: writes one where that is asked for between two steps.
+    def train_epoch(self, epoch: int) -> EpochResult:
+        """Train the steps of an epoch that are left: one on the full graph, or several.
 
         Raises:
             StoppedError: the run is to end before the epoch does.
             TrainingError: the loss is not finite; raised on every rank, before the optimizer's step.
         """
         group, traffic, done = self.engine.group, self.engine.group.traffic, self.underway
-        self.model.train()
+        self.forward.model.train()
         self.meter.begin()
-        started, asked = time.perf_counter(), Requests()
+        started = time.perf_counter()
         traffic.reset()
         self.steps.begin(epoch)
         for step in range(done.steps, self.steps.count):
-            done.add(*self._train_step(epoch, step))
+            done.add(*self.train_step(epoch, step))
             done.elapsed_s += time.perf_counter() - started
             done.add_traffic(traffic)
             if step + 1 == self.steps.count:
                 break
             asked = self.requests.agreed(group)
-            if checkpoint is not None and (asked.checkpoint or asked.stop):
-                checkpoint(epoch)
+            for listener in self.listeners:
+                listener.on_step(epoch, asked)
             if asked.stop:
-                peak = self.meter.end()
-                self.meter.training_bytes = max(self.meter.training_bytes, peak)
-                self.history.peak_train_bytes = max(self.history.peak_train_bytes, peak)
-                self._let_go()
+                self.history.note_training_peak(self._end_peak())
+                self.steps.forget()
                 raise StoppedError
             started = time.perf_counter()
             traffic.reset()
+        peak = self._end_peak()
+        result = self._gather(epoch, peak)
+        self.history.add_epoch(result, peak)
+        self.underway = Underway()
+        self.steps.forget()  # nothing between two epochs is to hold views that do not come again
+        return result
+
+    def _end_peak(self) -> int:
         peak = self.meter.end()
         self.meter.training_bytes = max(self.meter.training_bytes, peak)
+        return peak
 
-        asked = self.requests.take()
+    def _gather(self, epoch: int, peak: int) -> EpochResult:
+        """The figures of all ranks of the epoch that has ended."""
+        done, asked = self.underway, self.requests.take()
         figures = [
             done.elapsed_s,
             done.elapsed_s - done.wait_s,
@@ -318,9 +179,9 @@ class Trainer:
             done.between_bytes,
             done.between_wait_s,
         ]
-        every = torch.stack(group.gather(torch.tensor(figures, dtype=torch.float64)))
+        every = torch.stack(self.engine.group.gather(torch.tensor(figures, dtype=torch.float64)))
         slowest = every.amax(0)
-        result = EpochResult(
+        return EpochResult(
             epoch=epoch,
             loss=done.loss,
             lr=done.lr,
@@ -336,167 +197,83 @@ class Trainer:
             between_bytes=int(every[:, 7].sum()),
             between_wait_s=float(slowest[8]),
         )
-        self.history.add_epoch(result, peak)
-        self.underway = Underway()
-        self._let_go()
-        return result
 
-    def _let_go(self) -> None:
-        """Of views that do not come again: nothing between two epochs is to hold them."""
-        self.view = None
-        self.steps.forget()
-
-    def _train_step(self, epoch: int, step: int) -> tuple[float, int, float]:
+    def train_step(self, epoch: int, step: int) -> tuple[float, int, float]:
         """One optimizer step: its loss, the number of labels that this is the mean over, and the learning rate."""
         steps, profile = self.steps.count, self.engine.profile
         self.engine.epoch = number = epoch * steps + step
-        lr = learning_rate(self.config.optim, number, self.config.epochs, steps)
-        for settings in self.optimizer.param_groups if self.optimizer else ():
-            settings["lr"] = lr
+        lr = self.optimization.set_rate(number, steps)
         with profile.span(REST), count_products(profile, self.engine.backend.rows):
-            self.model.zero_grad(set_to_none=True)
+            self.forward.model.zero_grad(set_to_none=True)
             loss = self.gradients(step)
-            if not math.isfinite(loss):
-                where = ", ".join(str(rank) for rank in self._not_finite)
+            if not math.isfinite(loss.value):
                 which = f"epoch {epoch + 1}" if steps == 1 else f"step {step + 1} of epoch {epoch + 1}"
                 raise TrainingError(
-                    f"The loss of {which} is not finite; it comes from rank {where}.",
-                    given=loss,
+                    f"The loss of {which} is not finite; it comes from rank {', '.join(map(str, loss.not_finite))}.",
+                    given=loss.value,
                     hint="try a smaller optim.lr, or model.norm=batch; parameters are those of the "
                     f"{'epoch' if steps == 1 else 'step'} before",
                 )
             with profile.span(OPTIMIZER):
-                if self.config.optim.clip is not None:
-                    clip_gradients(self.engine.group, self.replicated, self.sharded, self.config.optim.clip)
-                if self.optimizer is not None:
-                    self.optimizer.step()
-        return loss, self._labels_counted, lr
+                self.optimization.step(self.engine.group)
+        return loss.value, loss.labels, lr
 
-    def take_trial_step(self) -> None:
-        """The first step's gradients, which nothing is done with; for its time."""
-        with self.engine.profile.span(REST):
-            self.model.zero_grad(set_to_none=True)
-            self.gradients(0)
-            self.model.zero_grad(set_to_none=True)
-        self._let_go()
-
-    def gradients(self, step: int = 0) -> float:
+    def gradients(self, step: int = 0) -> StepLoss:
         """Forward and backward of each view, one flattened all-reduce of the gradients; the loss over all ranks."""
-        total = torch.zeros((), dtype=torch.float64)
+        group, total, labels = self.engine.group, torch.zeros((), dtype=torch.float64), 0
         with self.engine.rounds_products():
-            for share in self._shares(step):
+            for share, counted in self.shares(step):
+                labels = counted
                 if share.requires_grad:
                     share.backward()
                 total += share.detach().double()
                 del share  # and with it all that the next one needs room for
-        for parameter in self.parameters:
+        for parameter in self.optimization.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        sum_flat(self.engine.group, [p.grad for p in self.replicated if p.grad is not None])
-        loss = float(self.engine.group.sum_(total.clone()))
-        if not math.isfinite(loss):  # on all ranks alike
-            shares = self.engine.group.gather(total)
-            self._not_finite = [rank for rank, rank_share in enumerate(shares) if not bool(rank_share.isfinite())]
-        return loss
+        sum_flat(group, [p.grad for p in self.optimization.replicated if p.grad is not None])
+        loss = float(group.sum_(total.clone()))
+        if math.isfinite(loss):
+            return StepLoss(loss, labels)
+        shares = group.gather(total)  # on all ranks alike
+        return StepLoss(loss, labels, [rank for rank, rank_share in enumerate(shares) if not bool(rank_share.isfinite())])
 
-    def _shares(self, step: int) -> Iterator[Tensor]:
-        """Forward, view by view; this rank's share of the loss."""
-        columns, hidden = self.label_columns(self.engine.epoch), None
-        if self.labels is not None and self.labels.masked:
-            hidden = self.labels.training & ~self.labels.carried(self.engine.epoch) & self._inner
-            if (rows := self.steps.rows(step)) is not None:
-                targets = torch.zeros_like(hidden)
-                targets[torch.from_numpy(rows)] = True
-                hidden &= targets
-            known = torch.tensor(self.labels.count(hidden), dtype=torch.int64)
-            self._labels_counted = int(self.engine.group.sum_(known))
-        self.view = None
+    def shares(self, step: int) -> Iterator[tuple[Tensor, int]]:
+        """Forward, view by view: this rank's share of the step's loss, and how many labels the loss is the mean over."""
+        number = self.engine.epoch
+        columns, counted = self.forward.columns(number), self.task.counted(number, self.steps.rows(step))
         views = self.steps.views(step)
-        for number in range(len(views)):
-            self.view = None  # which would keep the one before while this one is read
-            if number:
+        for place in range(len(views)):
+            if place:
                 trim()  # what the one before has left between small allocations
-            yield self._share(views[number], columns, hidden)
+            yield self._share(views, place, columns, counted)
 
-    def _share(self, view: View, columns: Tensor | None, hidden: Tensor | None) -> Tensor:
-        """One view's. ``hidden``: bool [N], the own rows that count; None: all training rows."""
-        predicted = None
-        if hidden is not None:
-            rows = view.targets.rows["train"]
-            predicted = rows[view.flow.own_outputs(hidden)[rows]], self._labels_counted
-        else:
-            self._labels_counted = view.targets.global_counts["train"]
-        logits = self.forward(view, columns)
-        return training_loss(logits, view.targets, predicted=predicted, label_smoothing=self.config.optim.label_smoothing)
+    def _share(self, views: Views, place: int, columns: Tensor | None, counted: Counted) -> tuple[Tensor, int]:
+        """Of one view, which nothing but its gradient holds while the next one is read."""
+        view = views[place]
+        return self.task.loss(self.forward(view, columns), view.targets, counted), counted.total(view.targets)
 
-    def loss_by_wire(self) -> tuple[float, float]:
-        """The loss of the next epoch's first step with rows sent as they are, and as ``comm.wire`` rounds them.
 
-        All workers must call it.
+class EarlyStopping(Listener):
+    """Ends a run after so many evaluations without a better validation metric; it comes after them."""
 
-        Costs two forward passes, and changes nothing: masks are drawn by epoch, buffers are put back.
-        """
-        engine, losses = self.engine, []
-        engine.epoch, wire = self.first_epoch * self.steps.count, engine.exchange.wire
-        self.steps.begin(self.first_epoch)
-        self.model.train()
-        before = [buffer.clone() for buffer in self.model.buffers()]
-        for rounded_to in (None, wire):
-            engine.exchange.wire = rounded_to
-            engine.forget_constants()
-            self.steps.remake()
-            with torch.no_grad():
-                losses.append(float(engine.group.sum_(sum(self._shares(0), torch.zeros((), dtype=torch.float64)))))
-                for buffer, value in zip(self.model.buffers(), before, strict=True):
-                    buffer.copy_(value)
-        self.graph.release()
-        engine.pool.reset()
-        engine.exchange.reset()  # buffers of fp32 rows are of no more use
-        return losses[0], losses[1]
+    def __init__(self, patience: int, history: History) -> None:
+        self._patience, self._history = patience, history
 
-    def evaluate(self, *, counts: bool = True) -> EvaluationResult:
-        """The metric on all splits, in the same mode without autograd; ``counts``: for early stopping."""
-        pool = self.engine.pool
-        pool.reset()  # training's tables are of no use to an evaluation, nor the other way round
-        self.meter.begin()
-        started = time.perf_counter()
-        self.model.eval()
-        with torch.no_grad(), self.engine.profile.span(EVALUATION):
-            scores = measured(self)
-        time_s = time.perf_counter() - started
-        peak = self.meter.end()
-        pool.reset()
-        self.history.add_evaluation(scores, time_s, peak, counts=counts)
-        peaks = self.engine.group.gather(torch.tensor(peak, dtype=torch.int64))
-        return EvaluationResult(self.task.name, self.metric, scores, [int(rank_peak) for rank_peak in peaks])
+    @property
+    def has_enough(self) -> bool:
+        """Also of a run that is resumed after its end."""
+        return self._history.stale >= self._patience
 
-    def predictions(self, *, hidden: bool = False) -> Tensor:
-        """See ``training.evaluation``."""
-        return predictions(self, hidden=hidden)
+    def on_epoch(self, end: EpochEnd) -> None:
+        end.last |= self.has_enough
 
-    def smoothed(self, logits: Tensor) -> Tensor:
-        """See ``training.evaluation``."""
-        return smoothed(self, logits)
 
-    def close(self) -> None:
-        """Delete what lies on disk; nothing can be trained any more."""
-        self.steps.close()
-        if isinstance(self.evaluations, MicroBatches):
-            self.evaluations.close()
+class Rows(Listener):
+    """Gives every epoch's line of ``metrics.jsonl`` to ``take``."""
 
-    def smooth(self) -> None:
-        """Correct & Smooth after training, if it is on; its accuracies and memory peak go into the history."""
-        if self.config.smooth.name == "none":
-            return
-        self.engine.forget_constants()  # training is over
-        if self.optimizer is not None:
-            self.optimizer.state.clear()
-        logits = self.predictions()
-        targets = self.build_whole().targets
-        self.engine.pool.reset()
-        started = time.perf_counter()
-        self.meter.begin()
-        scores = self.smoothed(logits)
-        self.history.smoothed = measure("accuracy", scores, targets, self.engine.group)
-        self.history.peak_smooth_bytes = self.meter.end()
-        self.history.smooth_time_s = time.perf_counter() - started
+    def __init__(self, take: Callable[[dict[str, Any]], None]) -> None:
+        self._take = take
+
+    def on_epoch(self, end: EpochEnd) -> None:
+        self._take(metrics_row(end.result, end.evaluation))

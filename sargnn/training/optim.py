@@ -1,18 +1,59 @@
-"""Optimizers, learning-rate schedules and gradient clipping."""
+"""Optimizers, learning-rate schedules and gradient clipping.
+
+PyTorch wraps an optimizer's methods in ones that import ``torch._dynamo`` when they are called first: 1.3 s and 80 MB of every
+run. What they wrap is called here instead, so that every number is the same.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import OptimConfig
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
-from sargnn.training.adam import Adam, AdamW
+
+_add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+_step = inspect.unwrap(torch.optim.Adam.step)
+_NUMBERS_AT_ONCE = 1 << 18
+"""Of a parameter that are updated at a time: PyTorch's formula makes two temporary tables of their size."""
+
+
+class Adam(torch.optim.Adam):
+    """``torch.optim.Adam``, a large table a run of rows at a time; every number is the same."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        _add_param_group(self, param_group)
+
+    def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
+        """The tensors that are updated: parameters, gradients, two moments, the moments' maxima (none), steps."""
+        group_lists: list[list[Tensor]] = [[] for _ in lists]
+        has_complex: bool = super()._init_group(group, *group_lists)
+        for *tables, steps in zip(*(tensors for tensors in group_lists if tensors), strict=True):
+            rows = tables[0].shape[0] if tables[0].dim() == 2 else 0
+            many = max(1, _NUMBERS_AT_ONCE // max(1, tables[0].shape[1])) if rows else 0
+            runs = [tables] if rows <= many else list(zip(*(table.split(many) for table in tables), strict=True))
+            for number, run in enumerate(runs):
+                # Each run counts its own step; the first one counts the parameter's.
+                row = iter((*run, steps if number == 0 else steps.clone()))
+                for into, tensors in zip(lists, group_lists, strict=True):
+                    if tensors:
+                        into.append(next(row))
+        return has_complex
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        _step(self, closure)
+
+
+class AdamW(Adam, torch.optim.AdamW):
+    """``torch.optim.AdamW``."""
 
 
 def check_decay(config: OptimConfig, model: Model) -> None:
@@ -44,6 +85,39 @@ def make_optimizer(
         chosen.setdefault(own.get(id(parameter), config.weight_decay), []).append(parameter)
     settings = [{"params": some, "weight_decay": decay} for decay, some in chosen.items()]
     return kinds[config.name](settings, lr=config.lr)  # type: ignore[call-arg]
+
+
+class Optimization:
+    """Steps of all parameters that are trained.
+
+    Attributes:
+        parameters: those that are trained.
+        sharded: of them those of which each rank has its own rows.
+        replicated: the others, the same on every rank.
+        optimizer: None where there is nothing to train.
+    """
+
+    def __init__(self, config: OptimConfig, epochs: int, model: Model) -> None:
+        self._config, self._epochs = config, epochs
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.sharded = model.inputs.sharded()
+        own = {id(p) for p in self.sharded}
+        self.replicated = [p for p in self.parameters if id(p) not in own]
+        self.optimizer = make_optimizer(config, self.parameters, model.decay_groups())
+
+    def set_rate(self, step: int, steps: int) -> float:
+        """Set the learning rate of optimizer step ``step`` since the beginning, of ``steps`` an epoch, and give it."""
+        rate = learning_rate(self._config, step, self._epochs, steps)
+        for settings in self.optimizer.param_groups if self.optimizer else ():
+            settings["lr"] = rate
+        return rate
+
+    def step(self, group: Group) -> None:
+        """Change the parameters by their gradients, clipped where that is configured."""
+        if self._config.clip is not None:
+            clip_gradients(group, self.replicated, self.sharded, self._config.clip)
+        if self.optimizer is not None:
+            self.optimizer.step()
 
 
 def learning_rate(config: OptimConfig, step: int, epochs: int, steps: int = 1) -> float:

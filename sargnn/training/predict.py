@@ -12,10 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from sargnn.comm.tables import gather_table
-from sargnn.training.loop import Trainer
+from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, SMOOTHED
+from sargnn.training.trainer import Trainer
 
 MANIFEST = "predictions.json"
-PREDICTIONS, LOGITS, SMOOTHED, EMBEDDINGS = (f"{name}.npy" for name in ("predictions", "logits", "smoothed", "embeddings"))
 
 
 def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> dict[str, Any]:
@@ -48,13 +48,14 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> di
             temporary.replace(folder / name)
             files.append(name)
 
-    logits = trainer.predictions()
+    logits = trainer.evaluator.predictions()
     write(LOGITS, logits)
     if trainer.config.smooth.name != "none":
-        logits = trainer.smoothed(logits)
+        logits = trainer.evaluator.smoothed(logits)
         write(SMOOTHED, logits)
-    write(PREDICTIONS, trainer.task.predictions(logits))
+    for name, table in trainer.task.tables(logits).items():
+        write(f"{name}.npy", table)
     del logits
     if embeddings:
-        write(EMBEDDINGS, trainer.predictions(hidden=True))
+        write(EMBEDDINGS, trainer.evaluator.predictions(hidden=True))
     return {"node_type": part.schema.node_types[graph.labelled], "nodes": part.schema.count(graph.labelled), "files": files}

@@ -39,7 +39,7 @@ from sargnn.models.stack import GraphLayer
 from sargnn.profile import AGGREGATION, LINEAR, NODEWISE
 from sargnn.shards.plan import LayerPlan
 from sargnn.tracking.memory import human_bytes
-from sargnn.training.loop import Trainer
+from sargnn.training.trainer import Trainer
 
 _TRIALS = 3
 _KINDS = (LINEAR, AGGREGATION, NODEWISE)
@@ -151,8 +151,8 @@ def amounts(trainer: Trainer) -> Amounts:
     copies, inputs = trainer.graph.copies, trainer.model.inputs
     copied = copies.moved_rows() * inputs.width * engine.dtype.itemsize if copies and inputs.sharded() else 0
     work, sent = dict.fromkeys(_KINDS, 0.0), [0, 0, 0]
-    trainer.steps.begin(trainer.first_epoch)
-    for view in trainer.steps.views(0):
+    trainer.loop.steps.begin(0)
+    for view in trainer.loop.steps.views(0):
         plans = view.flow.plans
         work[LINEAR] += of_inputs * plans[0].num_rows + others * plans[-1].num_out
         sent[2] += copied
@@ -177,7 +177,7 @@ def amounts(trainer: Trainer) -> Amounts:
                     engine.exchange.wire,
                     exchanged_needs_grad=layer.exchanged_needs_grad,
                 )
-    trainer.steps.forget()
+    trainer.loop.steps.forget()
     totals = group.sum_(torch.tensor([work[kind] for kind in _KINDS], dtype=torch.float64)).tolist()
     most = torch.stack(group.gather(torch.tensor(sent, dtype=torch.float64))).amax(0).tolist()
     return Amounts(dict(zip(_KINDS, totals, strict=True)), *most)
@@ -217,7 +217,7 @@ def _trial(trainer: Trainer) -> tuple[float, dict[str, float]]:
     group, profile = trainer.engine.group, trainer.engine.profile
     buffers = [buffer.clone() for buffer in trainer.model.buffers()]
     trainer.model.train()
-    trainer.engine.epoch = trainer.first_epoch * trainer.steps.count
+    trainer.engine.epoch = 0
     rows = []
     with _recording(trainer):
         for trial in range(1 + _TRIALS):

@@ -18,6 +18,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.rng import Purpose, draw_words
 from sargnn.shards.in_edges import Sample
+from sargnn.tasks.base import Task
 from sargnn.training.batches import BatchStats, LayerCounts, MicroBatches, count_rows
 from sargnn.training.views import Constants, View, ViewBuilder
 
@@ -106,6 +107,7 @@ class DrawnSteps(Steps):
         self,
         builder: ViewBuilder,
         group: Group,
+        task: Task,
         rows: np.ndarray,
         ids: np.ndarray,
         groups: np.ndarray,
@@ -117,7 +119,8 @@ class DrawnSteps(Steps):
         constants: Constants | None = None,
         again: Callable[[], Constants | None] | None = None,
     ) -> None:
-        self._builder, self._group, self._rows, self._ids, self._groups = builder, group, rows, ids, groups
+        self._builder, self._group, self._task = builder, group, task
+        self._rows, self._ids, self._groups = rows, ids, groups
         self._batches, self.count, self._seed, self._sample, self._constants = batches, count, seed, sample, constants
         self._step_of = np.zeros(len(rows), np.int64)
         self._totals = self._sizes = np.zeros((count, 1), np.int64)
@@ -132,7 +135,7 @@ class DrawnSteps(Steps):
         sizes = np.zeros((self.count, self._batches + 1), np.int64)
         np.add.at(sizes, (self._step_of, self._groups), 1)
         for step in range(self.count):
-            sizes[step, -1] = self._builder.count_labels(self.rows(step))
+            sizes[step, -1] = self._task.count(self.rows(step))
         sums = self._group.sum_(torch.from_numpy(sizes)).numpy()
         self._sizes, self._totals = sums[:, :-1], sums[:, -1]
 

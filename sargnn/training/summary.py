@@ -13,12 +13,13 @@ from sargnn.config.losses import losses_depend_on
 from sargnn.config.run import RunConfig
 from sargnn.partition.choose import as_candidate
 from sargnn.partition.store import PartitionInfo
+from sargnn.tasks.kinds import summary_columns
 from sargnn.tracking.memory import human_bytes, split_peak
 from sargnn.tracking.provenance import cpu_model, usable_cores, versions
 from sargnn.training.batches import MicroBatches, count_rows
-from sargnn.training.history import SPLIT_KEYS, History, steady
-from sargnn.training.loop import Trainer
+from sargnn.training.history import History, steady
 from sargnn.training.steps import DrawnSteps, OneStep
+from sargnn.training.trainer import Trainer
 
 
 def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
@@ -50,10 +51,12 @@ def sharing_lines(trainer: Trainer) -> list[str]:
     """What of rows and partial results travels in a layer's forward pass, for the log. Every rank must call it."""
     if trainer.config.world == 1 or not trainer.engine.mode.takes_partials or trainer.config.comm.aggregate == "post":
         return []
-    if isinstance(trainer.steps, DrawnSteps):  # where only rows travel
+    if isinstance(trainer.loop.steps, DrawnSteps):  # where only rows travel
         return []
     lines: dict[str, list[int]] = {}
-    for number, (plan, why) in enumerate(zip(trainer.plans, trainer.model.why_rows(trainer.engine), strict=True), start=1):
+    for number, (plan, why) in enumerate(
+        zip(trainer.training.flow.plans, trainer.model.why_rows(trainer.engine), strict=True), start=1
+    ):
         line = None if why is None else f"only rows travel: {why}"
         if plan.partials is not None:
             counts = [plan.halo_rows, plan.partials.lists.all_wanted, plan.partials.halo_rows]
@@ -69,7 +72,7 @@ def flow_rows(trainer: Trainer) -> dict[str, list[dict[str, int]]] | None:
     if not trainer.config.mfg:
         return None
     views = {"evaluation": trainer.evaluation}
-    if _micro_batches(trainer) is None and not isinstance(trainer.steps, DrawnSteps):
+    if _micro_batches(trainer) is None and not isinstance(trainer.loop.steps, DrawnSteps):
         views = {"training": trainer.training, **views}
     group = trainer.engine.group
     return {name: [dataclasses.asdict(layer) for layer in count_rows(view, group)] for name, view in views.items()}
@@ -99,13 +102,13 @@ def planned_lines(figures: dict[str, Any]) -> list[str]:
 
 def _micro_batches(trainer: Trainer) -> MicroBatches | None:
     """Those that come again in every epoch."""
-    steps = trainer.steps
+    steps = trainer.loop.steps
     return steps.all if isinstance(steps, OneStep) and isinstance(steps.all, MicroBatches) else None
 
 
 def _batches(trainer: Trainer) -> dict[str, Any] | None:
     """What micro-batches computed, of drawn ones those of the last step; None without. Every rank must call it."""
-    micro, steps = _micro_batches(trainer), trainer.steps
+    micro, steps = _micro_batches(trainer), trainer.loop.steps
     if micro is not None:
         stats = micro.stats
     elif isinstance(steps, DrawnSteps):
@@ -126,7 +129,7 @@ def _batches(trainer: Trainer) -> dict[str, Any] | None:
 def batch_lines(trainer: Trainer) -> list[str]:
     """What was tried for the memory budget, and what micro-batches compute, for the log."""
     lines = list(trainer.remarks)
-    if isinstance(trainer.steps, DrawnSteps):
+    if isinstance(trainer.loop.steps, DrawnSteps):
         lines.append(_drawn_line(trainer))
     if (micro := _micro_batches(trainer)) is not None:
         stats, count = micro.stats, len(micro)
@@ -150,29 +153,18 @@ def _drawn_line(trainer: Trainer) -> str:
     return f"{steps}{micro}, {edges}"
 
 
-def _evaluated(history: History) -> dict[str, Any]:
-    """The metric of the last and of the best evaluation; the same again as accuracies where it is the accuracy."""
-    values = {f"{key}_{{}}": history.scores.get(split) for key, split in SPLIT_KEYS.items()}
-    values |= {"best_val_{}": history.best_val, "test_{}_at_best_val": history.test_at_best_val}
-    figures: dict[str, Any] = {"task": history.task, "metric": history.metric}
-    for name, value in values.items():
-        figures[name.format("metric")] = value
-        figures[name.format("acc")] = value if history.metric == "accuracy" else None
-    return figures
-
-
 def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     """Every rank's largest resident set by its parts (``tracking.memory.split_peak``); every rank must call it.
 
     Args:
         base_bytes: this rank's resident set before it opened its part.
     """
-    views = (trainer.steps.last_view, trainer.evaluation, trainer.whole)
+    views = (trainer.loop.steps.last_view, trainer.evaluation, trainer.builder.whole_view)
     gathered = [view.inputs for view in views if view is not None and view.inputs is not None]
     tables = [trainer.rows, *trainer.model.inputs.held(), *gathered]
     bytes_at = {table.ctypes.data: table.nbytes for table in trainer.graph.part.features}
     bytes_at |= {storage.data_ptr(): storage.nbytes() for storage in (table.untyped_storage() for table in tables)}
-    embeddings = sum(table.nbytes for table in trainer.sharded)  # runs of the rows
+    embeddings = sum(table.nbytes for table in trainer.optimization.sharded)  # runs of the rows
     parameters = sum(parameter.nbytes for parameter in trainer.model.parameters())
     parts = split_peak(base_bytes, sum(bytes_at.values()) - embeddings, parameters, trainer.meter)
     every = torch.stack(trainer.engine.group.gather(torch.tensor(list(parts.values()), dtype=torch.int64)))
@@ -181,8 +173,8 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
 
 def _holds_constants(trainer: Trainer) -> bool:
     """Whether aggregates of constant rows were computed once."""
-    if isinstance(trainer.steps, DrawnSteps):
-        return trainer.steps.holds_constants
+    if isinstance(trainer.loop.steps, DrawnSteps):
+        return trainer.loop.steps.holds_constants
     return trainer.engine.holds_constants or trainer.training.flow.plans[0].constant is not None
 
 
@@ -193,7 +185,7 @@ def _steady(values: Sequence[float]) -> float | None:
 
 def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     """The part that was measured; every rank must call it."""
-    history: History = trainer.history
+    history: History = trainer.loop.history
     peaks = torch.tensor(
         [
             trainer.meter.process_peak_bytes,
@@ -204,7 +196,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         dtype=torch.int64,
     )
     every = torch.stack(group.gather(peaks))
-    sharded = [int(count) for count in group.gather(torch.tensor(sum(p.numel() for p in trainer.sharded)))]
+    sharded = [int(count) for count in group.gather(torch.tensor(sum(p.numel() for p in trainer.optimization.sharded)))]
     categories = list(history.profile_s)
     profiles, cpu, works = (
         torch.stack(group.gather(torch.tensor([by_category[name] for name in categories], dtype=torch.float64))).T.tolist()
@@ -217,7 +209,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     loss_settings = losses_depend_on(trainer.config, norms_over_rows=trainer.model.norms_over_rows)
     return {
         "losses": history.losses,
-        **_evaluated(history),
+        **summary_columns(history.task, history.metric, history.scores, history.best_val, history.test_at_best_val),
         "val_acc_smoothed": history.smoothed.get("valid"),
         "test_acc_smoothed": history.smoothed.get("test"),
         "smooth_time_s": history.smooth_time_s,
@@ -243,6 +235,6 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "batches": _batches(trainer),
         "kernel": "+".join(sorted(trainer.model.kernels(trainer.engine))),
         "losses_depend_on": [setting.as_dict() for setting in loss_settings],
-        "num_params": sum(p.numel() for p in trainer.replicated) + sum(sharded),
+        "num_params": sum(p.numel() for p in trainer.optimization.replicated) + sum(sharded),
         "sharded_params": sharded,
     }

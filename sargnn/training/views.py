@@ -1,4 +1,4 @@
-"""Views: what a step or an evaluation computes, as a message flow and the targets of its rows.
+"""Views: what a step or an evaluation computes, as a message flow and the targets of its rows; and the model on them.
 
 Building a view communicates, so all workers build the same views in the same order.
 
@@ -8,7 +8,7 @@ Letters: N own rows, D width of the first layer's input, C outputs, L layers, K 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from sargnn.bf16 import wide
-from sargnn.data.dataset import SPLITS
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
 from sargnn.shards.graph import WorkerGraph
@@ -25,8 +24,7 @@ from sargnn.shards.mfg import MessageFlow
 from sargnn.shards.plan import LayerPlan, RowCounts
 from sargnn.shards.relations import Outward
 from sargnn.shards.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
-from sargnn.training.loss import Targets
-from sargnn.training.tasks import NodeTask
+from sargnn.tasks.base import Targets, Task
 
 
 @dataclass(frozen=True)
@@ -66,45 +64,39 @@ class ViewBuilder:
     """Builds a worker's views.
 
     Args:
-        rows: [N, D], what the model's inputs loaded. labels: [N] or [N, C], of ``task``. split: uint8 [N].
-        label_columns: columns of labels that stand beside the first layer's rows.
+        rows: [N, D], what the model's inputs loaded.
+        task: gives the targets of views.
+        whole_recurs: the view of all rows comes again every epoch.
 
     Attributes:
         whole_flow: of all rows; None until it was asked for.
+        whole_view: the same.
     """
 
     def __init__(
-        self,
-        model: Model,
-        engine: Engine,
-        graph: WorkerGraph,
-        rows: Tensor,
-        labels: Tensor,
-        split: Tensor,
-        task: NodeTask,
-        *,
-        label_columns: int,
+        self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, task: Task, *, whole_recurs: bool
     ) -> None:
-        self._model, self._engine, self._graph, self._task = model, engine, graph, task
-        self._rows, self._labels, self._split = rows, labels, split
-        self._label_columns = label_columns
+        self._model, self._engine, self._graph, self._rows, self._task = model, engine, graph, rows, task
+        self._whole_recurs = whole_recurs
         self.whole_flow: MessageFlow | None = None
+        self.whole_view: View | None = None
 
-    def whole(self, *, recurring: bool) -> View:
-        """Every row of every layer, the last layer's of the labelled type; all workers must call it."""
-        self.whole_flow = self._graph.whole(len(self._model.uses_edges), self._model.uses_edges)
-        return self._view(self.whole_flow, recurring)
+    def whole(self) -> View:
+        """Every row of every layer, the last layer's of the labelled type; made the first time that all workers call it."""
+        if self.whole_view is None:
+            self.whole_flow = self._graph.whole(len(self._model.uses_edges), self._model.uses_edges)
+            self.whole_view = self._view(self.whole_flow, self._whole_recurs)
+        return self.whole_view
 
-    def reaching(self, wanted: Tensor, *, recurring: bool) -> View:
-        """Only rows that reach a wanted one (bool [N]); all workers must call it."""
-        flow = self._graph.flow(wanted.numpy(), self._model.uses_edges)
+    def reaching(self, wanted: np.ndarray, *, recurring: bool) -> View:
+        """Only rows that reach a wanted one (int64); all workers must call it."""
+        flow = self._graph.flow(self._marked(wanted), self._model.uses_edges)
         inputs = flow.own_inputs(self._rows) if recurring and self._model.inputs.constant else None
         return self._view(flow, recurring, inputs)
 
     def _view(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
         self._prepare(flow, recurring=recurring)
-        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
-        return View(flow, Targets.gather(labels, split, self._engine.group, self._task), recurring, inputs)
+        return View(flow, self._task.targets(flow.output_rows), recurring, inputs)
 
     def _prepare(self, flow: MessageFlow, *, recurring: bool) -> None:
         self._engine.keeps_constants = recurring
@@ -127,7 +119,7 @@ class ViewBuilder:
             x, plans = self._first_input(flow.own_inputs(self._model.inputs(self._rows))), flow.plans
             constant = self._engine.find_constant(lambda: self._model(self._engine, plans, x))
             flow = dataclasses.replace(flow, plans=(plans[0].with_constant(constant), *plans[1:]))
-        targets = self._shares(flow, self._totals())
+        targets = self._task.targets(flow.output_rows, self._task.targets(None).global_counts)
         self._graph.release(mapped_only=True)
         return View(flow, targets, recurring=False)
 
@@ -138,12 +130,6 @@ class ViewBuilder:
         first, *others = flow.plans
         first = first.with_constant(constants.of(flow.rows_of(0, len(self._rows))))
         return dataclasses.replace(flow, plans=(first, *others))
-
-    def _shares(self, flow: MessageFlow, counts: dict[str, int]) -> Targets:
-        """Of a flow's outputs, whose losses are shares of a whole step's. ``counts``: known labels of that, by split."""
-        labels, split = flow.own_outputs(self._labels), flow.own_outputs(self._split)
-        rows_of = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
-        return Targets(labels, rows_of, counts, self._task)
 
     def drawn(
         self,
@@ -171,7 +157,7 @@ class ViewBuilder:
         flow = self._graph.counting(flow)
         flow = self._with_constants(flow, constants)
         self._prepare(flow, recurring=recurring)
-        return View(flow, self._shares(flow, dict.fromkeys(SPLITS, 0) | {"train": total}), recurring)
+        return View(flow, self._task.targets(flow.output_rows, {"train": total}), recurring)
 
     def drawn_evaluation(self, rows: np.ndarray, sample: Sample) -> View:
         """What an evaluation reads where that is a sample. All workers must call it.
@@ -180,8 +166,7 @@ class ViewBuilder:
             rows: int64 ascending, own rows whose outputs are wanted.
         """
         view = self.drawn(rows, 0, sample)
-        labels, split = view.flow.own_outputs(self._labels), view.flow.own_outputs(self._split)
-        return dataclasses.replace(view, targets=Targets.gather(labels, split, self._engine.group, self._task))
+        return dataclasses.replace(view, targets=self._task.targets(view.flow.output_rows))
 
     def outward_of(self, rows: np.ndarray, sample: Sample | None) -> list[tuple[Outward, ...] | None] | None:
         """Per layer how many edges of a whole step's flow start from each own row; None where the model does not ask.
@@ -201,14 +186,10 @@ class ViewBuilder:
         sizes = sizes_of_drawn(layers, self._graph.part, len(rows), wide(self._engine.dtype).itemsize)
         return sizes, drawer.counts(layers)
 
-    def count_labels(self, rows: np.ndarray) -> int:
-        """Known labels of own rows (int64)."""
-        return self._task.count(self._labels[torch.from_numpy(rows)])
-
     def uses_edges(self, holds_constants: bool) -> list[bool]:
         """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""
         first, *others = self._model.uses_edges
-        return [first and (self._label_columns > 0 or not holds_constants), *others]
+        return [first and (self._task.input_columns > 0 or not holds_constants), *others]
 
     def groups_of(self, rows: np.ndarray, groups: np.ndarray, count: int, *, holds_constants: bool) -> Groups:
         """What groups of rows reach, before their flows are made; all workers must call it.
@@ -225,15 +206,6 @@ class ViewBuilder:
             counts.append(reach.counts)
             self._graph.release(mapped_only=True)
         return Groups(groups, tuple(sizes), tuple(counts))
-
-    @property
-    def shares_constants(self) -> bool:
-        """Whether micro-batches have the first layer's aggregates of constant rows in common."""
-        return self._model.shares_constants(self._engine)
-
-    def _totals(self) -> dict[str, int]:
-        """Known labels of each split over all workers."""
-        return Targets.gather(self._labels, self._split, self._engine.group, self._task).global_counts
 
     def _marked(self, rows: np.ndarray) -> np.ndarray:
         marked = np.zeros(len(self._rows), bool)
@@ -288,4 +260,57 @@ class ViewBuilder:
 
     def _first_input(self, rows: Tensor) -> LayerInput:
         """The first layer's input, with labels of no row."""
-        return LayerInput(rows, rows.new_zeros(len(rows), self._label_columns) if self._label_columns else None)
+        return LayerInput(rows, rows.new_zeros(len(rows), self._task.input_columns) if self._task.input_columns else None)
+
+
+class Forward:
+    """Runs the model. All workers call its methods together.
+
+    Args:
+        graph: the worker's part of the graph.
+        rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
+        task: gives the columns beside them.
+        builder: has the view of all rows, which predictions that are fed back are made on.
+
+    Attributes:
+        on_output: gets every view with the model's output; None: nobody asks.
+    """
+
+    def __init__(
+        self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, task: Task, builder: ViewBuilder
+    ) -> None:
+        self.model, self.engine, self._graph, self._rows = model, engine, graph, rows
+        self._task, self._builder = task, builder
+        self.on_output: Callable[[View, Tensor], None] | None = None
+
+    def __call__(self, view: View, columns: Tensor | None, *, hidden: bool = False) -> Tensor:
+        """The last layer's output [M, C]; with ``hidden`` its input [M, F]. columns: what stands beside the features."""
+        flow = view.flow
+        self.engine.keeps_constants = view.recurring
+        rows = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self._rows))
+        x = LayerInput(rows, None if columns is None else flow.own_inputs(columns))
+        with self.engine.rounds_products():
+            out: Tensor = self.model(self.engine, flow.plans, x, hidden=hidden)
+        if self.on_output is not None:
+            self.on_output(view, out)
+        return out
+
+    def logits(self, view: View, step: int | None = None, *, hidden: bool = False) -> Tensor:
+        """The same with its columns, fp32 where rows are bf16. step: whose columns; None: those of an evaluation."""
+        out = self(view, self.columns(step), hidden=hidden)
+        return out.to(wide(out.dtype))
+
+    def columns(self, step: int | None) -> Tensor | None:
+        """What stands beside the features, [N, columns], of a training step or an evaluation (None)."""
+        training, copies = self.model.training, self._graph.copies
+
+        def predict(columns: Tensor) -> tuple[Tensor, Tensor | None]:
+            whole = self._builder.whole()
+            self.model.eval()
+            with torch.no_grad():
+                logits = self(whole, columns)
+            return logits.to(wide(logits.dtype)), whole.flow.output_rows
+
+        columns = self._task.columns(step, predict, lambda rows: None if copies is None else copies.fetch(rows))
+        self.model.train(training)
+        return columns

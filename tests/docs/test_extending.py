@@ -57,7 +57,7 @@ def losses_on_one_worker(words: list[str]) -> list[float]:
 def test_the_page_has_a_file_and_a_command_for_each_kind() -> None:
     kinds = {name.split("/")[1] for name in FILES if name.startswith("conf/")}
     assert kinds == {"model", "dataset", "mode", "kernel", "partitioner"}
-    assert len(FILES) == TEXT.count("```") // 2 and len(SINGLE) == 9
+    assert len(FILES) == TEXT.count("```") // 2 and len(SINGLE) == 10
     named = [word.partition("=")[2] for words in SINGLE for word in words]
     assert all(Path(name).stem in named for name in FILES if name.startswith("conf/"))
 

@@ -11,7 +11,7 @@ import pytest
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.profile import AGGREGATION, EVALUATION, LINEAR, OPTIMIZER, Profile
-from sargnn.training.loop import Trainer
+from sargnn.training.trainer import Trainer
 from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.parity.covering import spread
@@ -37,9 +37,9 @@ def run_in_turn(group: Group, configs: Sequence[RunConfig], recording: Sequence[
     losses: list[list[float]] = [[] for _ in trainers]
     for epoch in range(EPOCHS):
         for found, trainer in zip(losses, trainers, strict=True):
-            found.append(trainer.train_epoch(epoch).loss)
+            found.append(trainer.loop.train_epoch(epoch).loss)
     pooled = [trainer.engine.pool.most_used for trainer in trainers]  # an evaluation begins with a reset
-    accuracies = [trainer.evaluate().scores for trainer in reversed(trainers)][::-1]
+    accuracies = [trainer.evaluator.evaluate().scores for trainer in reversed(trainers)][::-1]
     pools = [trainer.engine.pool for trainer in trainers]
     assert len({id(one) for one in pools}) == len(pools)
     return [

@@ -51,7 +51,7 @@ def test_a_budget_that_everything_fits_takes_one_batch() -> None:
         cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget=MemoryConfig("900GB")
     )
     trainer = cases.trainer_of(Group.single(), config, nasty_graph())
-    assert len(trainer.steps.views(0)) == 1 and trainer.engine.keep_layers == "all" and len(trainer.evaluations) == 1
+    assert len(trainer.loop.steps.views(0)) == 1 and trainer.engine.keep_layers == "all" and len(trainer.evaluator.views) == 1
     assert trainer.planned_bytes is not None and trainer.planned_bytes[0] > 0
 
 
@@ -73,7 +73,7 @@ def test_the_search_doubles_and_bisects(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(budget_module.Budget, "planned", planned)
     monkeypatch.setattr(budget_module.Budget, "fits", fits)
     trainer = cases.trainer_of(Group.single(), config, nasty_graph())
-    assert len(trainer.steps.views(0)) == 7 and tried == [1, 2, 4, 8, 6, 7]
+    assert len(trainer.loop.steps.views(0)) == 7 and tried == [1, 2, 4, 8, 6, 7]
 
 
 def test_more_batches_than_targets() -> None:

@@ -48,7 +48,6 @@ from sargnn.memory.plan_views import Views, has_views
 from sargnn.memory.plan_worker import Account, Runtime, WorkerPlan
 from sargnn.models import MODELS
 from sargnn.shards.sizes import Sizes
-from sargnn.training.evaluation import smoothed
 from tests.graphs import assign, nasty_graph
 from tests.parity import cases
 from tests.pool import pool
@@ -195,7 +194,7 @@ def train_here(group: Group, config: RunConfig, dataset: Dataset) -> int:
     trainer = cases.trainer_of(group, config, dataset, lambda *, enabled: TracedPool(trace, enabled=enabled))
     with trace:
         for epoch in range(2):
-            trainer.train_epoch(epoch)
+            trainer.loop.train_epoch(epoch)
     return allocated(trace)
 
 
@@ -206,7 +205,7 @@ def profiled(config: RunConfig, dataset: Dataset) -> int:
         trainer = cases.trainer_of(Group.single(), config, dataset)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
             for epoch in range(2):
-                trainer.train_epoch(epoch)
+                trainer.loop.train_epoch(epoch)
     events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = np.cumsum([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())])
     return int(held.max())
@@ -285,9 +284,9 @@ def test_smoothing(autoscale: bool) -> None:
     trace = Trace()
     trainer = cases.trainer_of(Group.single(), config, dataset, lambda *, enabled: TracedPool(trace, enabled=enabled))
     with trace:
-        smoothed(trainer, trainer.rows.new_zeros(_NODES, dataset.num_classes))
+        trainer.evaluator.smoothed(trainer.rows.new_zeros(_NODES, dataset.num_classes))
     most = allocated(trace)
     (plan,), _ = plans(config, dataset)
-    states = sum(one.nbytes for one in trainer.parameters)
+    states = sum(one.nbytes for one in trainer.optimization.parameters)
     plan_of_data = plan.smoothing - states - most
     assert -0.05 * most <= plan_of_data <= 0.05 * most + 8 * dataset.num_edges + 60 * _NODES

@@ -38,7 +38,7 @@ def sent_in_the_second_epoch(group: Group, config: RunConfig, folder: str, num_c
     trainer = make_trainer(config, open_part(Path(folder), group.rank), num_classes, group)
     for epoch in range(2):
         group.traffic.reset()
-        trainer.train_epoch(epoch)
+        trainer.loop.train_epoch(epoch)
     return group.traffic.sent_bytes
 
 

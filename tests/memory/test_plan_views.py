@@ -110,10 +110,10 @@ def sizes_here(group: Group, config: RunConfig, dataset: Dataset) -> tuple[list[
     def sizes(view: View) -> Sizes:
         return sizes_of_plans(view.flow.plans, trainer.graph.num_rows, len(view.targets.rows["train"]))
 
-    trainer.steps.begin(0)
+    trainer.loop.steps.begin(0)
     training = []
-    for step in range(min(trainer.steps.count, LOOKED_AT)):
-        views = trainer.steps.views(step)
+    for step in range(min(trainer.loop.steps.count, LOOKED_AT)):
+        views = trainer.loop.steps.views(step)
         training += [sizes(views[number]) for number in range(len(views))]
     return training, sizes(trainer.evaluation)
 

@@ -110,8 +110,8 @@ def test_a_worker_is_planned_as_it_was_measured(words: tuple[str, ...]) -> None:
 def held_by_the_exchange(group: Group, config: RunConfig, dataset: Dataset) -> tuple[int, int]:
     """Bytes of a worker's buffers after an epoch: what they are, what the account has."""
     trainer = cases.trainer_of(group, config, dataset)
-    trainer.train_epoch(0)
-    plans = trainer.plans
+    trainer.loop.train_epoch(0)
+    plans = trainer.training.flow.plans
     sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(trainer.training.targets.rows["train"]))
     accounts = Account(config, shape_of(dataset, config), dataset.num_nodes).accounts
     step = accounts.step([plan.counts for plan in plans], micro_batches=False, keep_layers="all")

@@ -31,4 +31,4 @@ def send_peak(pipe: Connection, name: str, changes: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     config = cases.run_config(cases.model_config(name, **changes), precision="fp32")
     trainer = cases.trainer_of(Group.single(), config, random_graph())
-    pipe.send([trainer.train_epoch(epoch).ranks.peak_train_bytes[0] for epoch in range(2)][1])
+    pipe.send([trainer.loop.train_epoch(epoch).ranks.peak_train_bytes[0] for epoch in range(2)][1])

@@ -17,7 +17,7 @@ from sargnn.models.custom import CustomModel
 from sargnn.models.inputs import GraphShape
 from sargnn.training import checkpoint
 from sargnn.training.build import make_model
-from sargnn.training.loop import Trainer
+from sargnn.training.trainer import Trainer
 from tests.graphs import nasty_graph, typed_graph
 from tests.models.shapes import PLAIN, TYPED
 from tests.parity import cases
@@ -197,7 +197,7 @@ def test_buffers_of_whole_numbers_and_frozen_parameters_survive(file: Path, tmp_
     trainer = cases.trainer_of(Group.single(), config, graph)
     for epoch in range(2):
         forget(trainer)
-        trainer.train_epoch(epoch)
+        trainer.loop.train_epoch(epoch)
     checkpoint.save(trainer, config, "a dataset", tmp_path, 2)
     other = cases.trainer_of(Group.single(), config, graph)
     assert checkpoint.load(other, checkpoint.path_of(tmp_path, 2)) == 2
@@ -209,7 +209,7 @@ def test_buffers_of_whole_numbers_and_frozen_parameters_survive(file: Path, tmp_
     losses = []
     for one in (trainer, other):
         forget(one)
-        losses.append(one.train_epoch(2).loss)
+        losses.append(one.loop.train_epoch(2).loss)
     assert losses[0] == losses[1]
 
 
@@ -218,7 +218,7 @@ def test_the_last_layers_input_is_not_known(file: Path) -> None:
     config = cases.run_config(CustomSettings("custom", target=f"{file}:Deep"))
     trainer = cases.trainer_of(Group.single(), config, nasty_graph(60))
     with pytest.raises(ConfigError, match=re.escape(CustomSettings.no_embeddings)):
-        trainer.predictions(hidden=True)
+        trainer.evaluator.predictions(hidden=True)
 
 
 @pytest.mark.parametrize("way", ["zipped", "blocks first", "unpacked", "indexed", "counted"])

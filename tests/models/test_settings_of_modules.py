@@ -71,4 +71,4 @@ def test_evaluations_in_groups_need_blocks(layers: int, refused: bool, tmp_path:
         with pytest.raises(ConfigError, match=r"only a module that asks for graph\.blocks"):
             cases.trainer_of(Group.single(), config, nasty_graph())
     else:
-        assert len(cases.trainer_of(Group.single(), config, nasty_graph()).evaluations) == 2
+        assert len(cases.trainer_of(Group.single(), config, nasty_graph()).evaluator.views) == 2

@@ -111,7 +111,7 @@ def test_without_their_use_there_is_no_such_field(file: Path) -> None:
 
 def test_weights_have_no_gradient_and_are_nobodys_to_change(file: Path) -> None:
     trainer = cases.trainer_of(Group.single(), config(file, False), GRAPH)
-    plan = trainer.plans[0]
+    plan = trainer.training.flow.plans[0]
     one, other = plan.edge_column("weight"), plan.edge_column("weight")
     one.zero_()
     assert GRAPH.columns.weight is not None and torch.equal(

@@ -104,16 +104,16 @@ def gradients(group: Group, config: RunConfig, name: str) -> list[float]:
     part = parts(name, config.partitioner.name, group.world)[group.rank]
     trainer = make_trainer(config, part, dataset(name).num_classes, group)
     trainer.model.train()
-    trainer.steps.begin(0)
+    trainer.loop.steps.begin(0)
     found: list[float] = []
-    for step in range(trainer.steps.count):
+    for step in range(trainer.loop.steps.count):
         trainer.engine.epoch = step
         trainer.model.zero_grad()
-        found.append(trainer.gradients(step))
-        for parameter in trainer.replicated:
+        found.append(trainer.loop.gradients(step).value)
+        for parameter in trainer.optimization.replicated:
             assert parameter.grad is not None
             found += parameter.grad.flatten().tolist()
-    trainer.evaluate()
+    trainer.evaluator.evaluate()
     return found
 
 

@@ -22,11 +22,11 @@ def test_steps_leave_no_tensors_in_cycles(name: str) -> None:
     model = CustomSettings("custom", target=f"{EXAMPLES}/{name.replace(':', '.py:')}") if own else cases.model_config(name)
     graph = nasty_graph(60) if own else cases.graph_for(name)
     trainer = cases.trainer_of(Group.single(), cases.run_config(model, precision="fp32", epochs=3), graph)
-    trainer.train_epoch(0)
+    trainer.loop.train_epoch(0)
     gc.collect()
     gc.disable()
     try:
-        trainer.train_epoch(1)
+        trainer.loop.train_epoch(1)
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         left = [tuple(one.shape) for one in gc.garbage if isinstance(one, torch.Tensor)]

@@ -48,7 +48,7 @@ from sargnn.partition.store import FORMAT_VERSION, open_part
 from sargnn.resolve import is_target, resolve
 from sargnn.shards.plan import LayerPlan
 from sargnn.training.build import make_trainer
-from sargnn.training.loop import Trainer
+from sargnn.training.trainer import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.parity import oracle
 from tests.parity.covering import spread, spread_within
@@ -337,7 +337,7 @@ def graph_layers(trainer: Trainer) -> list[GraphLayer]:
 
 def edge_layers(trainer: Trainer) -> list[tuple[GraphLayer, Reducer]]:
     """Those that aggregate, each with its reducer."""
-    layers = zip(graph_layers(trainer), trainer.plans, strict=True)
+    layers = zip(graph_layers(trainer), trainer.training.flow.plans, strict=True)
     return [(layer, layer.reducer_on(plan)) for layer, plan in layers if layer.uses_edges]
 
 
@@ -348,15 +348,15 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     trainer.engine.epoch = 0
     group.traffic.reset()
     before = [buffer.clone() for buffer in trainer.model.buffers()]
-    loss = trainer.gradients()
+    loss = trainer.loop.gradients().value
     grads = {name: p.grad.double().numpy() for name, p in trainer.model.named_parameters() if p.grad is not None}
     shards = {name: grads.pop(name) for name in list(grads) if name.startswith("inputs.embeddings.")}
     sent = group.traffic.sent_bytes
-    plan = trainer.plans[0]
+    plan = trainer.training.flow.plans[0]
     predicted = 0
     wire = trainer.engine.exchange.wire
 
-    for layer, own_plan in zip(graph_layers(trainer), trainer.plans, strict=True):
+    for layer, own_plan in zip(graph_layers(trainer), trainer.training.flow.plans, strict=True):
         predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
             own_plan,
             layer.reducer_on(own_plan),
@@ -368,7 +368,7 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     with torch.no_grad():
         for buffer, value in zip(trainer.model.buffers(), before, strict=True):  # fed-back labels depend on them
             buffer.copy_(value)
-        logits = trainer.logits(trainer.training, trainer.engine.epoch)
+        logits = trainer.forward.logits(trainer.training, trainer.engine.epoch)
     return {
         "loss": loss,
         "node_ids": trainer.ids.numpy(),
@@ -382,14 +382,20 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         "fetched_again": [trainer.engine.mode.fetches(reducer) - 1 for _, reducer in edge_layers(trainer)],
         "halo_rows": plan.halo_rows,
         "held_bytes": trainer.engine.exchange.held_bytes(),
-        "planned_bytes": sum(planned_bytes(trainer, plan) for plan in {id(one): one for one in trainer.plans}.values()),
+        "planned_bytes": sum(
+            planned_bytes(trainer, plan) for plan in {id(one): one for one in trainer.training.flow.plans}.values()
+        ),
     }
 
 
 def planned_bytes(trainer: Trainer, plan: LayerPlan) -> int:
     """What the exchange may hold for the layers of a plan."""
     rows, wire, depth = trainer.rows.dtype, trainer.engine.exchange.wire, trainer.config.comm.prefetch_depth
-    layers = [one for one, own in zip(graph_layers(trainer), trainer.plans, strict=True) if own is plan and one.uses_edges]
+    layers = [
+        one
+        for one, own in zip(graph_layers(trainer), trainer.training.flow.plans, strict=True)
+        if own is plan and one.uses_edges
+    ]
     reducers = [layer.reducer_on(plan) for layer in layers]
     widths = [layer.exchanged_widths(plan.counts) for layer in layers]
     widened = [sum(w for t, w in enumerate(own) if t not in reducer.scores)
@@ -423,7 +429,7 @@ def curve(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     """A whole training: losses, the last metric and a digest of the final parameters."""
     trainer = trainer_of(group, config, dataset)
     history = trainer.run()
-    parameters = [p.detach().numpy().tobytes() for p in trainer.replicated]
+    parameters = [p.detach().numpy().tobytes() for p in trainer.optimization.replicated]
     return {
         "losses": history.losses,
         "scores": history.scores,

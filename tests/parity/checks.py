@@ -79,7 +79,7 @@ def first_step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, A
     """The loss of a first step, the gradients, and what batch norms have moved to; sharded rows by original id."""
     trainer = cases.trainer_of(group, config, dataset)
     trainer.model.train()
-    loss = trainer.gradients()
+    loss = trainer.loop.gradients().value
     grads = {name: one.grad.double().numpy() for name, one in trainer.model.named_parameters() if one.grad is not None}
     of_rows = {name: grads.pop(name) for name in list(grads) if name.startswith("inputs.embeddings.")}
     inputs = trainer.model.inputs
@@ -91,7 +91,7 @@ def first_step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, A
         "of_rows": of_rows,
         "ids": ids,
         "buffers": buffers,
-        "batches": len(trainer.steps.views(0)),
+        "batches": len(trainer.loop.steps.views(0)),
     }
 
 

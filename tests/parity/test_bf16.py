@@ -143,10 +143,10 @@ def test_parameters_and_their_moments_are_fp32() -> None:
     for name in ("sage", "gat", "rgcn"):
         trainer = cases.trainer_of(Group.single(), config(name, "bf16", epochs=1), cases.graph_for(MODELS[name][0]))
         trainer.run()
-        assert trainer.rows.dtype == torch.bfloat16 and trainer.optimizer is not None
-        assert {p.dtype for p in trainer.parameters} == {torch.float32}
-        assert {m.dtype for state in trainer.optimizer.state.values() for m in state.values()} == {torch.float32}
-        assert trainer.logits(trainer.evaluation).dtype == torch.float32
+        assert trainer.rows.dtype == torch.bfloat16 and trainer.optimization.optimizer is not None
+        assert {p.dtype for p in trainer.optimization.parameters} == {torch.float32}
+        assert {m.dtype for state in trainer.optimization.optimizer.state.values() for m in state.values()} == {torch.float32}
+        assert trainer.forward.logits(trainer.evaluation).dtype == torch.float32
 
 
 def _forms(group: Group, settings: Any, graph: Any) -> dict[str, Any]:
@@ -155,9 +155,9 @@ def _forms(group: Group, settings: Any, graph: Any) -> dict[str, Any]:
     seen: set[torch.dtype] = set()
     for layer in cases.graph_layers(trainer):
         layer.register_forward_hook(lambda module, args, out: seen.add(out.dtype))
-    trainer.gradients()
-    trainer.evaluate()
-    return {"rows": seen, "parameters": {p.grad.dtype for p in trainer.parameters if p.grad is not None}}
+    trainer.loop.gradients()
+    trainer.evaluator.evaluate()
+    return {"rows": seen, "parameters": {p.grad.dtype for p in trainer.optimization.parameters if p.grad is not None}}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def _held(group: Group, settings: Any, graph: Any) -> tuple[int, int]:
     trainer = cases.trainer_of(group, settings, graph)
     trainer.loss_by_wire()
     between = trainer.engine.exchange.held_bytes()
-    trainer.gradients()
+    trainer.loop.gradients()
     return between, trainer.engine.exchange.held_bytes()
 
 

@@ -145,7 +145,7 @@ def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, r
 
 def _rows(group: Group, config: RunConfig, dataset: Dataset) -> list[list[np.ndarray]]:
     trainer = cases.trainer_of(group, config, dataset)
-    return [[plan.node_ids.numpy(), plan.self_rows(plan.node_ids).numpy()] for plan in trainer.plans]
+    return [[plan.node_ids.numpy(), plan.self_rows(plan.node_ids).numpy()] for plan in trainer.training.flow.plans]
 
 
 @pytest.mark.parametrize("name", ["sage", "gat", "rgcn"])
@@ -168,7 +168,7 @@ def _logits(group: Group, config: RunConfig, dataset: Dataset, epoch: int | None
     trainer.model.train(epoch is not None)
     with torch.no_grad():
         view = trainer.training if epoch is not None else trainer.evaluation
-        return view.flow.own_outputs(trainer.ids).numpy(), trainer.logits(view, epoch).numpy()
+        return view.flow.own_outputs(trainer.ids).numpy(), trainer.forward.logits(view, epoch).numpy()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.partition.cut import parts_of
-from sargnn.training.loss import training_loss
+from sargnn.tasks.base import Counted
 from tests.graphs import assign, typed_graph
 from tests.parity import cases
 from tests.parity.cases import QUICK
@@ -77,7 +77,7 @@ def test_the_static_sums_change_nothing(order: str, mode: str) -> None:
 def _start(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, np.ndarray]:
     trainer = cases.trainer_of(group, config, dataset)
     rows = dict(trainer.model.named_parameters())["inputs.embeddings.00_author"].detach().numpy()
-    ids = trainer.plans[0].node_ids.numpy()
+    ids = trainer.training.flow.plans[0].node_ids.numpy()
     return {"ids": ids[ids < GRAPH.schema.offsets[1]], "rows": rows, "table": trainer.rows.numpy()[: len(rows)]}
 
 
@@ -94,12 +94,12 @@ def test_embeddings_start_by_original_id_and_are_not_replicated() -> None:
 
 def _optimizer(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     trainer = cases.trainer_of(group, config, dataset)
-    trainer.train_epoch(0)
-    assert trainer.sharded and trainer.optimizer is not None
-    grads = [p.grad.untyped_storage().data_ptr() for p in trainer.sharded if p.grad is not None]
+    trainer.loop.train_epoch(0)
+    assert trainer.optimization.sharded and trainer.optimization.optimizer is not None
+    grads = [p.grad.untyped_storage().data_ptr() for p in trainer.optimization.sharded if p.grad is not None]
     return {
-        "state_rows": [len(trainer.optimizer.state[p]["exp_avg"]) for p in trainer.sharded],
-        "own": [len(p) for p in trainer.sharded],
+        "state_rows": [len(trainer.optimization.optimizer.state[p]["exp_avg"]) for p in trainer.optimization.sharded],
+        "own": [len(p) for p in trainer.optimization.sharded],
         "storages": len(set(grads)),
     }
 
@@ -131,7 +131,7 @@ def _loss_and_share(group: Group, config: RunConfig, dataset: Dataset) -> dict[s
     trainer.model.train()
     view = trainer.training
     with torch.no_grad():
-        share = float(training_loss(trainer.logits(view, 0), view.targets))
+        share = float(trainer.task.loss(trainer.forward.logits(view, 0), view.targets, Counted()))
     return {"share": share, "loss": float(group.sum_(torch.tensor(share, dtype=torch.float64)))}
 
 

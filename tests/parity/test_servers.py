@@ -118,9 +118,9 @@ def smoothed(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any
     trainer = cases.trainer_of(group, config, dataset)
     trainer.run()
     trainer.smooth()
-    predicted = trainer.predictions()
+    predicted = trainer.evaluator.predictions()
     return {
-        "smoothed": trainer.history.smoothed,
+        "smoothed": trainer.loop.history.smoothed,
         "ids": trainer.ids[trainer.graph.labelled_rows].numpy(),
         "logits": predicted.double().numpy(),
     }  # fmt: skip

@@ -225,6 +225,6 @@ def all_steps(group: Group, config: RunConfig, dataset: Any) -> list[list[np.nda
     trainer = cases.trainer_of(group, config, dataset)
     found = []
     for epoch in range(2):
-        trainer.steps.begin(epoch)
-        found.append([trainer.ids.numpy()[trainer.steps.rows(step)] for step in range(trainer.steps.count)])
+        trainer.loop.steps.begin(epoch)
+        found.append([trainer.ids.numpy()[trainer.loop.steps.rows(step)] for step in range(trainer.loop.steps.count)])
     return found

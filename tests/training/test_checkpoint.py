@@ -34,12 +34,16 @@ def config_of(name: str, **choices: Any) -> RunConfig:
 def trained(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, start: str | None) -> dict[str, Any]:
     """Train to the end, from a checkpoint if one is given; write checkpoints."""
     trainer = cases.trainer_of(group, config, dataset)
+    first = 0
     if start is not None:
-        trainer.first_epoch = checkpoint.load(trainer, Path(start))
-    trainer.run(None, lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch))
+        first = checkpoint.load(trainer, Path(start))
+    trainer.run(
+        first,
+        checkpoint.Checkpoints(trainer, config, "some", Path(run_dir)),
+    )
     parameters = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
     buffers = b"".join(b.numpy().tobytes() for b in trainer.model.buffers())
-    history = trainer.history
+    history = trainer.loop.history
     return {
         "losses": history.losses, "state": parameters + buffers, "best": (history.best_val, history.test_at_best_val),
         "bytes": history.epoch_bytes,
@@ -154,7 +158,7 @@ def test_the_best_is_kept(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_the_others_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = cases.trainer_of(Group.single(), config_of("sage"), GRAPHS["sage"])
-    trainer.train_epoch(0)
+    trainer.loop.train_epoch(0)
     checkpoint.save(trainer, trainer.config, "some", tmp_path, 1)
 
     def full(*arguments: Any, **more: Any) -> None:
@@ -171,18 +175,22 @@ def test_a_write_that_fails_leaves_the_others_whole(tmp_path: Path, monkeypatch:
 def stopped(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, start: str | None, after: int) -> bool:
     """Train until a signal comes to the last rank during a step, counted from the beginning; write the checkpoint."""
     trainer = cases.trainer_of(group, config, dataset)
+    first = 0
     if start is not None:
-        trainer.first_epoch = checkpoint.load(trainer, Path(start))
-    train_step = trainer._train_step
+        first = checkpoint.load(trainer, Path(start))
+    train_step = trainer.loop.train_step
 
     def train_and_hear(epoch: int, step: int) -> tuple[float, int, float]:
-        if group.rank == group.world - 1 and epoch * trainer.steps.count + step == after:
-            trainer.requests.stop = trainer.requests.checkpoint = True
+        if group.rank == group.world - 1 and epoch * trainer.loop.steps.count + step == after:
+            trainer.loop.requests.stop = trainer.loop.requests.checkpoint = True
         return train_step(epoch, step)
 
-    trainer._train_step = train_and_hear  # type: ignore[method-assign]
-    trainer.run(None, lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch))
-    return trainer.stopped
+    trainer.loop.train_step = train_and_hear  # type: ignore[method-assign]
+    trainer.run(
+        first,
+        checkpoint.Checkpoints(trainer, config, "some", Path(run_dir)),
+    )
+    return trainer.loop.stopped
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,8 @@ def started(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, sta
         checkpoint.fill(trainer, open_start(config), moments=False)
         if group.rank == 0:
             check_start(config, make_model(config, shape_of(dataset)), dataset.schema)
-    trainer.run(None, lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch))
-    return {"losses": trainer.history.losses}
+    trainer.run(0, checkpoint.Checkpoints(trainer, config, "some", Path(run_dir)))
+    return {"losses": trainer.loop.history.losses}
 
 
 def shape_of(dataset: Dataset) -> GraphShape:

@@ -161,9 +161,10 @@ def test_which_schedules_depend_on_the_number(schedule: str) -> None:
 
 def _losses(config: RunConfig, dataset: Dataset, run_dir: Path, start: Path | None = None) -> list[float]:
     trainer = cases.trainer_of(Group.single(), config, dataset)
+    first = 0
     if start is not None:
-        trainer.first_epoch = checkpoint.load(trainer, start)
-    return trainer.run(None, lambda epoch: checkpoint.save(trainer, config, "some", run_dir, epoch)).losses
+        first = checkpoint.load(trainer, start)
+    return trainer.run(first, checkpoint.Checkpoints(trainer, config, "some", run_dir)).losses
 
 
 def test_the_extra_evaluation_of_a_shorter_run_does_not_count_for_early_stopping(tmp_path: Path) -> None:

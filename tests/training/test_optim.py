@@ -19,12 +19,14 @@ from sargnn.data.dataset import Dataset
 from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
 from sargnn.models.inputs import GraphShape
+from sargnn.tasks.base import Counted
 from sargnn.training import checkpoint
-from sargnn.training.loss import Targets, training_loss
+from sargnn.training.loop import Rows
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 from tests.pool import pool
+from tests.tasks.made import node_task
 
 
 def optim(**changes: Any) -> OptimConfig:
@@ -48,17 +50,18 @@ def test_label_smoothing_is_pytorchs() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(20, 5), torch.randint(5, (20,))
     split = torch.tensor([1, 2] * 10, dtype=torch.uint8)
-    targets = Targets.gather(labels, split, Group.single())
+    task = node_task(labels, split, label_smoothing=0.3)
     want = torch.nn.functional.cross_entropy(logits[::2], labels[::2], label_smoothing=0.3)
-    assert torch.allclose(training_loss(logits, targets, label_smoothing=0.3), want)
+    assert torch.allclose(task.loss(logits, task.targets(None), Counted()), want)
 
 
 def _norms(group: Group, config: RunConfig, dataset: Dataset) -> tuple[float, float, list[float]]:
     """Of all gradients after an epoch with clipping, this rank's own and replicated parts, and the losses."""
     trainer = cases.trainer_of(group, config, dataset)
-    losses = [trainer.train_epoch(epoch).loss for epoch in range(4)]
+    losses = [trainer.loop.train_epoch(epoch).loss for epoch in range(4)]
     squares = [
-        sum(float(p.grad.square().sum()) for p in ps if p.grad is not None) for ps in (trainer.replicated, trainer.sharded)
+        sum(float(p.grad.square().sum()) for p in ps if p.grad is not None)
+        for ps in (trainer.optimization.replicated, trainer.optimization.sharded)
     ]
     return squares[0], squares[1], losses
 
@@ -83,11 +86,12 @@ def test_clipping_takes_the_norm_over_all_workers(name: str) -> None:
 
 def _until(group: Group, config: RunConfig, dataset: Dataset, run_dir: str = "", start: str = "") -> list[float | None]:
     trainer = cases.trainer_of(group, config, dataset)
+    first = 0
     if start:
-        trainer.first_epoch = checkpoint.load(trainer, Path(start))
+        first = checkpoint.load(trainer, Path(start))
     accuracies: list[float | None] = []
-    save = (lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch)) if run_dir else None
-    trainer.run(lambda row: accuracies.append(row.get("val_acc")), save)
+    save = [checkpoint.Checkpoints(trainer, config, "some", Path(run_dir))] if run_dir else []
+    trainer.run(first, Rows(lambda row: accuracies.append(row.get("val_acc"))), *save)
     return accuracies
 
 
@@ -135,7 +139,7 @@ def test_groups_of_parameters_have_a_weight_decay_of_their_own(kind: str) -> Non
     one_each = [{"params": [p], "weight_decay": _decayed(name)} for name, p in own.items()]
     other = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](one_each, lr=0.4)
     for epoch in range(3):
-        trainer.train_epoch(epoch)
+        trainer.loop.train_epoch(epoch)
         for name, p in trainer.model.named_parameters():
             assert p.grad is not None
             own[name].grad = p.grad.clone()
@@ -151,10 +155,11 @@ def test_decay_of_groups_holds_after_a_resume(tmp_path: Path) -> None:
 
     def losses(start: str) -> list[float]:
         trainer = cases.trainer_of(Group.single(), config, nasty_graph())
+        first = 0
         if start:
-            trainer.first_epoch = checkpoint.load(trainer, Path(start))
-        trainer.run(None, lambda epoch: checkpoint.save(trainer, config, "some", tmp_path, epoch))
-        return trainer.history.losses
+            first = checkpoint.load(trainer, Path(start))
+        trainer.run(first, checkpoint.Checkpoints(trainer, config, "some", tmp_path))
+        return trainer.loop.history.losses
 
     assert losses("") == losses(str(checkpoint.path_of(tmp_path, 3)))
 

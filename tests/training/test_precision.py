@@ -12,9 +12,10 @@ import torch.nn.functional as F
 
 from sargnn.config.groups import PRECISIONS
 from sargnn.cpu import bf16_instructions, describe_bf16, without_bf16
-from sargnn.training.adam import Adam, AdamW
-from sargnn.training.loss import Targets, training_loss
+from sargnn.tasks.base import Counted, Targets
+from sargnn.training.optim import Adam, AdamW
 from tests.in_process import sargnn_here
+from tests.tasks.made import node_task
 
 SMALL = ("dataset.num_nodes=300", "dataset.mean_degree=6", "model.hidden=16", "tracking=none", "world=2", "eval_every=4")
 
@@ -81,9 +82,12 @@ def test_the_loss_of_bf16_logits(smoothing: float) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(40_000, 47, generator=generator).bfloat16()
     labels, rows = torch.randint(47, (40_000,), generator=generator), torch.arange(0, 40_000, 3)
-    targets = Targets(labels, {"train": rows}, {"train": 2 * len(rows)})
+    targets, task = (
+        Targets(labels, {"train": rows}, {"train": 2 * len(rows)}),
+        node_task(labels, labels, label_smoothing=smoothing),
+    )
     half, whole = logits.clone().requires_grad_(), logits.float().requires_grad_()
-    share = training_loss(half, targets, label_smoothing=smoothing)
+    share = task.loss(half, targets, Counted())
     wanted = F.cross_entropy(whole[rows], labels[rows], label_smoothing=smoothing, reduction="sum") / (2 * len(rows))
     assert share.dtype == torch.float32
     torch.testing.assert_close(share, wanted, rtol=1e-5, atol=0)

@@ -24,7 +24,7 @@ NODES = {"sage": 300, "gat": 300, "rgcn": 148}
 
 def train(group: Group, config: RunConfig, dataset: Dataset, run_dir: str) -> None:
     trainer = cases.trainer_of(group, config, dataset)
-    trainer.run(None, lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch))
+    trainer.run(0, checkpoint.Checkpoints(trainer, config, "some", Path(run_dir)))
 
 
 def predict(group: Group, config: RunConfig, dataset: Dataset, start: str, folder: str) -> list[str]:
@@ -81,5 +81,5 @@ def test_in_the_order_of_original_ids(tmp_path: Path) -> None:
     trainer = cases.trainer_of(Group.single(), dataclasses.replace(config, world=1), GRAPHS["sage"])
     checkpoint.load(trainer, start)
     by_id = np.empty((300, 5))
-    by_id[trainer.ids.numpy()] = trainer.predictions().numpy()
+    by_id[trainer.ids.numpy()] = trainer.evaluator.predictions().numpy()
     np.testing.assert_allclose(np.load(tmp_path / "out" / "logits.npy"), by_id, rtol=1e-9)

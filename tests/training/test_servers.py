@@ -170,17 +170,17 @@ def choice(group: Group, config: RunConfig, dataset: Dataset, between: float) ->
     finally:
         preload.measure_rates = measured
     started = [p.detach().numpy().copy() for p in trainer.model.parameters()]
-    loss = trainer.gradients()
+    loss = trainer.loop.gradients().value
     other = cases.trainer_of(group, flat, dataset)
-    other.gradients()
+    other.loop.gradients()
     group.traffic.reset()
-    other.gradients()
+    other.loop.gradients()
     sent = group.traffic.sent_bytes
     with_copies = cases.trainer_of(group, config, dataset)
     traffic = with_copies.engine.group.traffic
-    with_copies.gradients()
+    with_copies.loop.gradients()
     traffic.reset()
-    with_copies.gradients()
+    with_copies.loop.gradients()
     return {
         "preload": found.preload, "copies": trainer.graph.copies is not None, "loss": loss, "parameters": started,
         "sent": sent, "counted": found.flat.between + found.flat.inside, "lines": found.lines(),
@@ -202,5 +202,5 @@ def test_choice(name: str, between: float, chosen: bool) -> None:
     assert copies == answers[0]["copies_counted"] and (copies > 0) == (name == "rgcn")  # learned rows of copies
     assert all(ratio >= 1 for ratio in answers[0]["more"])
     single = cases.trainer_of(Group.single(), cases.run_config(config.model), graph)
-    assert answers[0]["loss"] == pytest.approx(single.gradients(), rel=1e-9)  # the trial has changed nothing
+    assert answers[0]["loss"] == pytest.approx(single.loop.gradients().value, rel=1e-9)  # the trial has changed nothing
     assert re.match(r"preload=auto: (shared|none), for a step takes", answers[0]["lines"][0])

@@ -62,8 +62,12 @@ def sampled_logits(group: Group, config: RunConfig, dataset: Dataset) -> tuple[n
     """Ids and predictions of all own nodes after training, and the last scores."""
     trainer = cases.trainer_of(group, config, dataset)
     trainer.run()
-    logits = trainer.predictions()
-    return trainer.ids.numpy(), logits.numpy(), [trainer.history.scores[split] or 0.0 for split in ("train", "valid", "test")]
+    logits = trainer.evaluator.predictions()
+    return (
+        trainer.ids.numpy(),
+        logits.numpy(),
+        [trainer.loop.history.scores[split] or 0.0 for split in ("train", "valid", "test")],
+    )
 
 
 @pytest.mark.parametrize("every", ["step", "run"])
@@ -101,9 +105,9 @@ def test_learning_rates_go_by_steps() -> None:
 
 def one_view_kept(group: Group, config: RunConfig, dataset: Dataset) -> bool:
     trainer = cases.trainer_of(group, config, dataset)
-    trainer.train_epoch(0)
+    trainer.loop.train_epoch(0)
     first = trainer.training
-    trainer.train_epoch(1)
+    trainer.loop.train_epoch(1)
     return trainer.training is first and trainer.engine.holds_constants
 
 
@@ -120,7 +124,7 @@ def test_constants_are_shared_by_steps() -> None:
     for fanouts, shared in ((None, True), ([-1, 2, 2], True), ([2, -1, -1], False)):
         config = dataclasses.replace(drawn(), sample=SampleConfig(fanouts=fanouts))
         trainer = cases.trainer_of(Group.single(), config, nasty_graph())
-        trainer.train_epoch(0)
+        trainer.loop.train_epoch(0)
         assert (trainer.training.flow.plans[0].constant is not None) == shared
 
 

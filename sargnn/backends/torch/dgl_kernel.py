@@ -64,7 +64,7 @@ def graph_bytes(operation: str, *, whole: bool) -> int:
     """Of an edge, what DGL's graphs of a block hold beside the block's own index arrays.
 
     Args:
-        operation: as ``kernels.operations`` names it. whole: of the graphs that plain autograd reads.
+        operation: as ``backends.operations`` names it. whole: of the graphs that plain autograd reads.
     """
     if operation in _ATTENTIONS:
         return _ATTENTION if whole else _BOTH_ATTENTIONS

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
+from sargnn.tasks.kinds import in_split
 from sargnn.training.edge_weights import uses_edge_weights
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
@@ -90,7 +91,7 @@ def for_mean(graph: Any, weight: Tensor) -> Tensor:
 
 def training_nodes(dataset: Dataset) -> np.ndarray:
     """Ids of the training nodes, int64."""
-    return np.flatnonzero(np.asarray(dataset.split) == SPLITS["train"])
+    return np.flatnonzero(in_split(np.asarray(dataset.split), "train"))
 
 
 def layer_widths(first: int, hidden: int, last: int, layers: int) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sargnn.config.run import RunConfig
 from sargnn.errors import SargnnError
 from sargnn.partition.store import PartitionInfo, partition_info
+from sargnn.tasks.kinds import KINDS
 from sargnn.tracking.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -71,8 +72,7 @@ def _arrays(info: PartitionInfo) -> list[dict[str, Any]]:
             "features": f"float32 [{info.num_nodes}, {info.feature_widths[0]}]",
             "edges": f"{info.num_edges} {directed}",
         }
-    what = {"classes": "classes", "multilabel": "labels", "regression": "values"}[info.task]
-    arrays["labels"] = f"{info.num_classes} {what}"
+    arrays["labels"] = f"{info.num_classes} {KINDS[info.task].outputs}"
     return [{"name": name, "type": kind, "required": True} for name, kind in arrays.items()]
 
 

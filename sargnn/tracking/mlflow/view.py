@@ -10,9 +10,9 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
-from sargnn.config.run import Metric
+from sargnn.tasks.kinds import METRICS
 from sargnn.tracking.scores import column_of
 
 VIEW_KEY = "sargnn"
@@ -47,7 +47,7 @@ def make_view() -> dict[str, Any]:
 
     Columns and charts of metrics that no run has are not shown.
     """
-    names = [column_of(metric) for metric in get_args(Metric)]
+    names = [column_of(metric) for metric in METRICS]
     at_best = [f"test_{name}_at_best_val" for name in names]
     lines = ["loss", *(f"val_{name}" for name in names)]
     bars = ["epoch_s", "peak_mb", *at_best, "wait_s", "sent_mb", "resident_mb"]

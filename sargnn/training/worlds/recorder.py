@@ -10,7 +10,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,8 @@ from torch import Tensor, nn
 from sargnn.modules.calls import Observe
 from sargnn.modules.session import Places
 from sargnn.modules.tag import Mark, mark_of
-from sargnn.training.loop import Trainer
+from sargnn.training.trainer import Trainer
+from sargnn.training.views import View
 from sargnn.training.worlds.record import Entry, Noted, Records, note_rows, note_tensor, note_values, save_records
 
 FORWARD, EVALUATION, OUTPUT, LOSS = "forward", "evaluation", "output", "loss"
@@ -38,9 +38,9 @@ class Recorder:
         self.trainer, self.records = trainer, Records([], [])
         self._step, self._during = 0, FORWARD
         trainer.model.observer = self._observer
-        trainer.model.register_forward_hook(self._note_output)
-        if trainer.optimizer is not None:
-            trainer.optimizer.register_step_pre_hook(lambda *_: self._note_gradients())
+        trainer.forward.on_output = self._note_output
+        if trainer.optimization.optimizer is not None:
+            trainer.optimization.optimizer.register_step_pre_hook(lambda *_: self._note_gradients())
 
     def train(self, steps: int, parameters: Path, *, follow: bool) -> None:
         """Train so many steps, then evaluate once.
@@ -52,7 +52,7 @@ class Recorder:
         _seed_others(trainer.engine.group.world, trainer.engine.group.rank)
         for step in range(steps):
             self._step, self._during = step + 1, FORWARD
-            result = trainer.train_epoch(step)
+            result = trainer.loop.train_epoch(step)
             self._add(Entry(self._step, LOSS, LOSS, "", (), "same"), note_values(torch.tensor(result.loss)))
             self._note_state()
             if follow:
@@ -62,7 +62,7 @@ class Recorder:
         self._step, self._during = steps, EVALUATION
         trainer.model.eval()
         with torch.no_grad():
-            trainer.logits(trainer.evaluation)
+            trainer.forward.logits(trainer.evaluation)
 
     def save(self, path: Path) -> None:
         """Write what was recorded."""
@@ -82,10 +82,8 @@ class Recorder:
 
         return observe
 
-    def _note_output(self, model: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
-        trainer, plans = self.trainer, args[1]
-        assert trainer.view is not None and trainer.view.flow.plans is plans
-        ids = trainer.view.flow.own_outputs(trainer.ids)
+    def _note_output(self, view: View, out: Tensor) -> None:
+        ids = view.flow.own_outputs(self.trainer.ids)
         entry = Entry(
             self._step,
             OUTPUT,
@@ -93,7 +91,7 @@ class Recorder:
             "",
             tuple(out.shape),
             "nodes",
-            trainer.graph.labelled,
+            self.trainer.graph.labelled,
             len(ids),
             tuple(number for number in (getattr(out, _NUMBER, None),) if number is not None),
         )
@@ -115,7 +113,7 @@ class Recorder:
     def _note_parameter(self, during: str, name: str, parameter: Tensor, values: Tensor) -> None:
         """Of parameters with a row for each of the worker's own nodes: by original id."""
         trainer, entry = self.trainer, self._entry(during, name, values)
-        if any(parameter is table for table in trainer.sharded):
+        if any(parameter is table for table in trainer.optimization.sharded):
             bounds, number = trainer.graph.part.row_bounds, trainer.model.inputs.type_of(name)
             ids = trainer.ids[bounds[number] : bounds[number + 1]]
             self._add(replace(entry, kind="nodes", type=number, count=len(ids)), note_rows(values, ids))
@@ -133,7 +131,7 @@ class Recorder:
         return [
             (name, parameter)
             for name, parameter in self._named()
-            if all(parameter is not other for other in self.trainer.sharded)
+            if all(parameter is not other for other in self.trainer.optimization.sharded)
         ]
 
     def _take(self, path: Path) -> None:

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.config.run import Metric
-from sargnn.training.history import Scores
-from sargnn.training.loss import Targets
+from sargnn.tasks.base import Targets
+from sargnn.tasks.kinds import Scores
 
 _GATHERED_BYTES = 1 << 24
 """Of scores and labels that a rank has from all ranks at once; one label's in any case."""

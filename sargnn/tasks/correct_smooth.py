@@ -14,24 +14,34 @@ Memory: six tables [N, C] at most, whatever the halo. Letters: N own rows of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
+from sargnn.comm.group import Group
 from sargnn.config.groups import SmoothConfig
-from sargnn.engine.aggregate import Engine
-from sargnn.engine.propagate import propagate
-from sargnn.shards.plan import LayerPlan
-from sargnn.training.loss import Targets
+from sargnn.tasks.base import Targets
 
 _LARGEST_SCALE = 1000.0
 
 
+class Spread(Protocol):
+    """Spreads rows over a graph: ``engine.propagate.propagate`` with an engine and a plan."""
+
+    def __call__(
+        self, start: Tensor, *, alpha: float, steps: int, adjacency: str, after: Callable[[Tensor], object]
+    ) -> Tensor: ...
+
+
 @torch.no_grad()
-def correct_and_smooth(config: SmoothConfig, engine: Engine, plan: LayerPlan, logits: Tensor, targets: Targets) -> Tensor:
+def correct_and_smooth(config: SmoothConfig, spread: Spread, group: Group, logits: Tensor, targets: Targets) -> Tensor:
     """Scores [N, C]; all workers must call it.
 
     Args:
-        plan: the labelled nodes with the edges between them.
+        spread: over the edges between labelled nodes.
+        group: all workers.
         logits: [N, C].
         targets: of the same rows.
     """
@@ -39,11 +49,9 @@ def correct_and_smooth(config: SmoothConfig, engine: Engine, plan: LayerPlan, lo
     scores = logits.softmax(1)
     wanted = torch.zeros(len(rows), scores.shape[1], dtype=scores.dtype, device=scores.device)
     wanted.scatter_(1, targets.labels[rows][:, None], 1.0)
-    _correct(config, engine, plan, scores, targets, wanted)
+    _correct(config, spread, group, scores, targets, wanted)
     scores[rows] = wanted
-    return propagate(
-        engine,
-        plan,
+    return spread(
         scores,
         alpha=config.smooth_alpha,
         steps=config.smooth_steps,
@@ -52,7 +60,7 @@ def correct_and_smooth(config: SmoothConfig, engine: Engine, plan: LayerPlan, lo
     )
 
 
-def _correct(config: SmoothConfig, engine: Engine, plan: LayerPlan, scores: Tensor, targets: Targets, wanted: Tensor) -> None:
+def _correct(config: SmoothConfig, spread: Spread, group: Group, scores: Tensor, targets: Targets, wanted: Tensor) -> None:
     """Add the spread residuals to ``scores``, in place."""
     rows = targets.rows["train"]
     known = wanted - scores[rows]
@@ -65,9 +73,7 @@ def _correct(config: SmoothConfig, engine: Engine, plan: LayerPlan, scores: Tens
         else:
             x[rows] = known
 
-    spread = propagate(
-        engine,
-        plan,
+    errors = spread(
         residuals,
         alpha=config.correct_alpha,
         steps=config.correct_steps,
@@ -75,9 +81,9 @@ def _correct(config: SmoothConfig, engine: Engine, plan: LayerPlan, scores: Tens
         after=after,
     )
     if config.autoscale:
-        total = float(engine.group.sum_(known.double().abs().sum()))
-        scale = (total / max(targets.global_counts["train"], 1)) / spread.abs().sum(1, keepdim=True)
+        total = float(group.sum_(known.double().abs().sum()))
+        scale = (total / max(targets.global_counts["train"], 1)) / errors.abs().sum(1, keepdim=True)
         scale = torch.where(scale.isfinite() & (scale <= _LARGEST_SCALE), scale, 1.0)
-        scores.addcmul_(spread, scale)
+        scores.addcmul_(errors, scale)
     else:
-        scores.add_(spread, alpha=config.scale)
+        scores.add_(errors, alpha=config.scale)

@@ -15,9 +15,10 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.data.dataset import Dataset
 from sargnn.graph.manifest import digest_of
+from sargnn.tasks.labels import LABELS
 from sargnn.training import checkpoint
 from sargnn.training.history import History
-from sargnn.training.tasks import TASKS
+from sargnn.training.loop import Rows
 from tests.graphs import nasty_graph, with_task
 from tests.parity import cases
 from tests.pool import pool
@@ -30,22 +31,22 @@ def test_several_labels_are_smoothed_towards_a_half() -> None:
     known = labels >= 0
     wanted = torch.tensor([[0.1], [0.9]], dtype=torch.float64)[labels[known].long(), 0]
     want = F.binary_cross_entropy_with_logits(logits[known], wanted, reduction="sum")
-    assert torch.allclose(TASKS["multilabel"].loss_sum(logits, labels, 0.2), want, rtol=1e-12)
-    assert TASKS["multilabel"].count(labels) == len(wanted)
+    assert torch.allclose(LABELS["multilabel"].loss_sum(logits, labels, 0.2), want, rtol=1e-12)
+    assert LABELS["multilabel"].count(labels) == len(wanted)
 
 
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
 def test_no_rows_give_a_zero_that_is_differentiable(task: str) -> None:
     logits = torch.randn(0, 3, requires_grad=True)
     labels = torch.zeros(0, 3, dtype=torch.int8 if task == "multilabel" else torch.float32)
-    loss = TASKS[task].loss_sum(logits, labels, 0.0)  # type: ignore[index]
+    loss = LABELS[task].loss_sum(logits, labels, 0.0)  # type: ignore[index]
     loss.backward()
     assert loss.item() == 0 and logits.grad is not None
 
 
 def test_unknown_numbers_have_no_gradient() -> None:
     logits, labels = torch.ones(2, 2, requires_grad=True), torch.tensor([[3.0, torch.nan], [torch.nan, 1.5]])
-    TASKS["regression"].loss_sum(logits, labels, 0.0).backward()
+    LABELS["regression"].loss_sum(logits, labels, 0.0).backward()
     assert torch.equal(logits.grad, torch.tensor([[-4.0, 0.0], [0.0, -1.0]]))  # type: ignore[arg-type]
 
 
@@ -60,9 +61,9 @@ def test_smaller_errors_are_better() -> None:
 def _run(group: Group, config: RunConfig, dataset: Dataset, run_dir: str) -> tuple[list[float | None], History]:
     trainer = cases.trainer_of(group, config, dataset)
     values: list[float | None] = []
-    save = (lambda epoch: checkpoint.save(trainer, config, "some", Path(run_dir), epoch)) if run_dir else None
-    trainer.run(lambda row: values.append(row.get("val_metric")), save)
-    return values, trainer.history
+    save = [checkpoint.Checkpoints(trainer, config, "some", Path(run_dir))] if run_dir else []
+    trainer.run(0, Rows(lambda row: values.append(row.get("val_metric"))), *save)
+    return values, trainer.loop.history
 
 
 def numbers_config(**changes: object) -> RunConfig:
@@ -97,7 +98,7 @@ def test_another_metric_starts_anew(tmp_path: Path) -> None:
     path = checkpoint.path_of(tmp_path, 3)
     for metric, best in (("mse", history.best_val), ("mae", None)):
         trainer = cases.trainer_of(Group.single(), dataclasses.replace(config, metric=metric), NUMBERS)  # type: ignore[arg-type]
-        assert checkpoint.load(trainer, path) == 3 and trainer.history.best_val == best
+        assert checkpoint.load(trainer, path) == 3 and trainer.loop.history.best_val == best
 
 
 def test_a_checkpoint_of_before_there_were_tasks(tmp_path: Path) -> None:
@@ -114,5 +115,5 @@ def test_a_checkpoint_of_before_there_were_tasks(tmp_path: Path) -> None:
         (path / "manifest.json").write_text(json.dumps(manifest | {"sha256": digest_of(manifest)}))
     trainer = cases.trainer_of(Group.single(), config, nasty_graph())
     checkpoint.load(trainer, checkpoint.path_of(tmp_path, 3))
-    assert trainer.history.scores == history.scores and trainer.history.best_val == history.best_val is not None
+    assert trainer.loop.history.scores == history.scores and trainer.loop.history.best_val == history.best_val is not None
     assert checkpoint.best(tmp_path) is not None

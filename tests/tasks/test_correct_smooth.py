@@ -99,10 +99,10 @@ def scipy_reference(config: SmoothConfig, dataset: Dataset, logits: np.ndarray) 
 
 def smoothed(group: Group, config: RunConfig, dataset: Dataset) -> tuple[np.ndarray, ...]:
     trainer = cases.trainer_of(group, config, dataset)
-    trainer.train_epoch(0)
-    logits = trainer.predictions()
-    ids = trainer.build_whole().flow.own_outputs(trainer.ids).numpy()
-    return ids, logits.clone().numpy(), trainer.smoothed(logits).numpy()
+    trainer.loop.train_epoch(0)
+    logits = trainer.evaluator.predictions()
+    ids = trainer.builder.whole().flow.own_outputs(trainer.ids).numpy()
+    return ids, logits.clone().numpy(), trainer.evaluator.smoothed(logits).numpy()
 
 
 def check(dataset: Dataset, smooth: SmoothConfig, **choices: Any) -> None:
@@ -150,7 +150,7 @@ def _whole_run(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, A
     trainer = cases.trainer_of(group, config, dataset)
     trainer.run()
     trainer.smooth()
-    return {"smoothed": trainer.history.smoothed, "peak": trainer.history.peak_smooth_bytes}
+    return {"smoothed": trainer.loop.history.smoothed, "peak": trainer.loop.history.peak_smooth_bytes}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -183,7 +183,7 @@ def test_over_a_linear_model_on_cora(cora: Path, world: int) -> None:
     found = pool(world)(_whole_run, config, dataset)[0]["smoothed"]
     trainer = cases.trainer_of(Group.single(), dataclasses.replace(config, world=1), dataset)
     trainer.run()
-    want = scipy_reference(config.smooth, dataset, trainer.predictions().double().numpy()).argmax(1) == dataset.labels
+    want = scipy_reference(config.smooth, dataset, trainer.evaluator.predictions().double().numpy()).argmax(1) == dataset.labels
     for name in ("valid", "test"):
         rows = np.asarray(dataset.split) == SPLITS[name]
         assert abs(found[name] - want[rows].mean()) <= 0.005

@@ -12,11 +12,10 @@ from sargnn.comm.group import Group
 from sargnn.config.run import Metric
 from sargnn.data.dataset import SPLITS
 from sargnn.interop.ogb import rocauc
-from sargnn.training import metrics
-from sargnn.training.history import Scores
-from sargnn.training.loss import Targets
-from sargnn.training.tasks import task_for
+from sargnn.tasks import metrics
+from sargnn.tasks.kinds import Scores
 from tests.pool import pool
+from tests.tasks.made import node_task
 
 
 def several_labels(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -39,8 +38,8 @@ def measured(
     own = owner == group.rank
     before, metrics._GATHERED_BYTES = metrics._GATHERED_BYTES, most_bytes
     try:
-        targets = Targets.gather(torch.from_numpy(labels[own]), torch.from_numpy(split[own]), group, task_for(labels))
-        return metrics.measure(metric, torch.from_numpy(scores[own]), targets, group)
+        task = node_task(labels[own], split[own], group, metric=metric)
+        return task.metrics(torch.from_numpy(scores[own]), task.targets(None))
     finally:
         metrics._GATHERED_BYTES = before
 

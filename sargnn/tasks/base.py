@@ -1,0 +1,182 @@
+"""What is predicted, as the loop and the views see it.
+
+Letters: N own rows, M output rows, C outputs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.config.run import Metric, RunConfig
+from sargnn.config.run import Task as TaskName
+from sargnn.data.dataset import Dataset
+from sargnn.errors import ConfigError
+from sargnn.partition.cut import Part
+from sargnn.resolve import resolve
+from sargnn.tasks import TASKS
+from sargnn.tasks.kinds import Scores
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What output rows should be.
+
+    Attributes:
+        labels: [M] or [M, C], as the task has them.
+        rows: split name -> int64, the output rows in it.
+        global_counts: split name -> known labels in it over all workers; of a part of a step those of the whole step.
+        own_rows: int64 [M], which own row each output row is; None: all own rows, in their order.
+    """
+
+    labels: Tensor
+    rows: dict[str, Tensor]
+    global_counts: Mapping[str, int]
+    own_rows: Tensor | None = None
+
+    @staticmethod
+    def join(parts: Sequence[Targets]) -> Targets:
+        """Of the output rows of several views, one behind the other; each part has the counts of all."""
+        if len(parts) == 1:
+            return parts[0]
+        rows: dict[str, list[Tensor]] = {name: [] for name in parts[0].rows}
+        first = 0
+        for part in parts:
+            for name, own in part.rows.items():
+                rows[name].append(own + first)
+            first += len(part.labels)
+        labels = torch.cat([part.labels for part in parts])
+        return Targets(labels, {name: torch.cat(own) for name, own in rows.items()}, parts[0].global_counts)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The labels that a step's loss is the mean over.
+
+    Attributes:
+        labels: how many, over all workers; None: those of the step's targets.
+        rows: bool [N], the own rows that they belong to; None: all training rows of the step's views.
+    """
+
+    labels: int | None = None
+    rows: Tensor | None = None
+
+    def total(self, targets: Targets) -> int:
+        """How many they are in the step of some targets."""
+        return targets.global_counts["train"] if self.labels is None else self.labels
+
+
+Predict = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+"""From columns [N, C] to outputs [M, C] and the own rows that these belong to, int64 [M]; None: all, in their order."""
+
+
+class Task(ABC):
+    """What is predicted by one worker's rows. All workers make one together.
+
+    A class outside of the package is named by ``task=FILE.py:CLASS``. It usually extends ``tasks.nodes.NodeTask``.
+
+    Args:
+        config: the run's.
+        part: the worker's.
+        outputs: C.
+        group: all workers.
+        reads_labels: the model reads labels beside the features, whatever ``config.labels`` says.
+
+    Attributes:
+        name: what files say that was predicted.
+        metric: what evaluations measure.
+        outputs: C, the width of the model's last layer.
+        input_columns: how many columns stand beside the features of the model's input.
+        feeds_back: those columns hold predictions, for which the model runs on all rows before every step.
+    """
+
+    name: TaskName
+    metric: Metric
+    outputs: int
+    input_columns: int = 0
+    feeds_back: bool = False
+
+    @classmethod
+    @abstractmethod
+    def check(cls, config: RunConfig, dataset: Dataset) -> None:
+        """Refuse settings that do not go with a dataset, before it is partitioned. Raises ``ConfigError``."""
+
+    @abstractmethod
+    def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
+        """Take what it needs of the part."""
+
+    @abstractmethod
+    def rows(self, split: str | None = None) -> np.ndarray:
+        """int64 ascending, the own rows whose outputs a split is measured by; of any split if none is named."""
+
+    @abstractmethod
+    def count(self, rows: np.ndarray) -> int:
+        """Known labels of own rows (int64)."""
+
+    @abstractmethod
+    def targets(self, output_rows: Tensor | None, counts: Mapping[str, int] | None = None) -> Targets:
+        """What a view's output rows should be. All workers must call it together where labels are not counted yet.
+
+        Args:
+            output_rows: int64 [M], the own rows that are computed, in their order; None: all.
+            counts: split name -> known labels over all workers, of the step that the view is a part of; None: they are counted.
+        """
+
+    @abstractmethod
+    def counted(self, step: int, rows: np.ndarray | None) -> Counted:
+        """Which labels the loss of a step is the mean over. All workers must call it together.
+
+        Args:
+            step: its number since training began.
+            rows: int64 ascending, the step's training rows; None: all.
+        """
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
+        """This worker's share of a step's loss; the shares of all views and workers add up to the loss.
+
+        A worker without labels gives a zero that is still differentiable.
+
+        Args:
+            outputs: [M, C], of a view. Of bf16 ones the loss and its gradient are computed in fp32.
+            targets: of the same view.
+            counted: the step's.
+        """
+
+    @abstractmethod
+    def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
+        """The metric by split, the same on all workers, which must call it together. outputs: [M, C]."""
+
+    @abstractmethod
+    def tables(self, outputs: Tensor) -> dict[str, Tensor]:
+        """What ``sargnn predict`` writes beside the outputs [M, C]: a table with a row for each of them, by name."""
+
+    def columns(self, step: int | None, predict: Predict, share: Callable[[Tensor], object]) -> Tensor | None:
+        """What stands beside the features, [N, ``input_columns``]; None: nothing does. All workers must call it together.
+
+        Args:
+            step: the training step whose columns they are; None: those of an evaluation.
+            predict: with ``feeds_back`` runs the model with some columns.
+            share: gives rows [N, ...] to their copies on other workers, where there are such.
+        """
+        return None
+
+
+def load_task(choice: str) -> type[Task]:
+    """The task's class. ``choice``: a key of ``TASKS``, or a target. Raises ``ConfigError`` for what is no task."""
+    task = resolve("task", TASKS, choice)
+    if not (isinstance(task, type) and issubclass(task, Task)):
+        raise ConfigError(
+            "'task' does not name a task.", given=choice, allowed="a class that extends sargnn.tasks.nodes.NodeTask, or Task"
+        )
+    if missing := sorted(getattr(task, "__abstractmethods__", ())):
+        raise ConfigError(
+            "The class that 'task' names is not complete.", given=choice, hint=f"define {', '.join(missing)} in it"
+        )
+    return task

@@ -1,0 +1,81 @@
+"""How good written predictions are, by OGB's evaluators where these have the metric (``sargnn evaluate``).
+
+Letters: N nodes, C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+
+from sargnn.config.run import Metric
+from sargnn.data.dataset import Dataset
+from sargnn.data.labels import task_of
+from sargnn.tasks.kinds import LOGITS, PREDICTIONS, SMOOTHED, choose_metric, split_rows
+
+_ROWS = 1 << 16
+"""Of logits that are read at once."""
+
+Read = Callable[[str, tuple[int, ...]], np.ndarray]
+"""Reads a file of predictions by its name; the array has this shape."""
+
+
+def judge_predictions(
+    dataset: Dataset, nodes: slice, wanted: Metric | None, read: Read, written: Collection[str]
+) -> tuple[dict[str, Any], str]:
+    """Scores by split of what was predicted; with Correct & Smooth of the model's own classes, too.
+
+    Args:
+        nodes: those that were predicted.
+        wanted: the metric; None: the task's first one.
+        written: the files that there are.
+
+    Returns:
+        What ``evaluation.json`` holds, and who has computed it.
+    """
+    labels, split = np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes])
+    metric, outputs = choose_metric(dataset.task, wanted), (len(labels), dataset.num_classes)
+    of_logits = metric in ("rocauc", "f1")
+    predictions = {"predictions": read(LOGITS, outputs) if of_logits else read(PREDICTIONS, labels.shape)}
+    if SMOOTHED in written:
+        logits = read(LOGITS, outputs)
+        pieces = [logits[first : first + _ROWS].argmax(1) for first in range(0, len(logits), _ROWS)]
+        predictions = {"model": np.concatenate(pieces), "smoothed": predictions["predictions"]}
+    rows_of = split_rows(split)
+    scores = {
+        what: {
+            name: _score(metric, dataset.name, labels[rows], np.asarray(predicted[rows])) if len(rows) else None
+            for name, rows in rows_of.items()
+        }
+        for what, predicted in predictions.items()
+    }
+    accuracies = {"accuracy": scores} if metric == "accuracy" else {}
+    counts = {name: len(rows) for name, rows in rows_of.items()}
+    content = {**accuracies, "task": dataset.task, "metric": metric, "scores": scores, "nodes": counts}
+    return content, "OGB's evaluator" if metric in ("accuracy", "rocauc") else "sargnn"
+
+
+def _score(metric: Metric, dataset: str, labels: np.ndarray, predicted: np.ndarray) -> float | None:
+    """Of the nodes of a split.
+
+    Args:
+        predicted: classes int64 [N], of several labels the logits [N, C], or values [N, C].
+    """
+    from sargnn.interop.ogb import accuracy, rocauc
+
+    if metric == "accuracy":
+        return accuracy(dataset, labels, predicted)
+    if metric == "rocauc":
+        return rocauc(labels, predicted)
+    import torch
+
+    from sargnn.comm.group import Group
+    from sargnn.tasks.base import Targets
+    from sargnn.tasks.labels import LABELS
+    from sargnn.tasks.metrics import measure
+
+    known = torch.from_numpy(labels)
+    targets = Targets(known, {"test": torch.arange(len(labels))}, {"test": LABELS[task_of(labels.dtype)].count(known)})
+    return measure(metric, torch.from_numpy(predicted), targets, Group.single())["test"]

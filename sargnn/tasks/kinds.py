@@ -1,0 +1,121 @@
+"""What those need to know of a task who check, list or draw its results: without torch, and without a worker's part.
+
+Letters: N nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sargnn.config.run import Metric
+from sargnn.data.schema import SPLITS
+from sargnn.errors import ConfigError
+
+Scores = dict[str, float | None]
+"""A metric's values by split; None for an empty one."""
+Array = TypeVar("Array")
+"""NumPy's or PyTorch's."""
+
+PREDICTIONS, LOGITS, SMOOTHED, EMBEDDINGS = (f"{name}.npy" for name in ("predictions", "logits", "smoothed", "embeddings"))
+"""The files of ``sargnn predict``."""
+SPLIT_KEYS = {"train": "train", "val": "valid", "test": "test"}
+"""A split as keys of files name it, and as ``SPLITS`` does."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of labels.
+
+    Attributes:
+        metrics: what predictions can be judged by; the first one where nothing is chosen.
+        output: what the model's only output is called.
+        outputs: what several are called.
+        why_not_smoothed: why there is no label smoothing; None: there is.
+        are_shares: a node's outputs come to shares of classes, which are positive and add up to one.
+    """
+
+    metrics: tuple[Metric, ...]
+    output: str
+    outputs: str
+    why_not_smoothed: str | None = None
+    are_shares: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "classes": Kind(("accuracy",), "class", "classes", are_shares=True),
+    "multilabel": Kind(("rocauc", "f1"), "label", "labels"),
+    "regression": Kind(
+        ("mse", "mae"),
+        "value",
+        "values",
+        why_not_smoothed="Numbers have no label smoothing: it mixes a label with the other classes.",
+    ),
+}
+METRICS: tuple[Metric, ...] = tuple(metric for kind in KINDS.values() for metric in kind.metrics)
+ERRORS: tuple[Metric, ...] = KINDS["regression"].metrics
+"""Metrics of which smaller values are better, and which may be of any size."""
+
+
+def choose_metric(task: str, wanted: Metric | None) -> Metric:
+    """The metric that is wanted, or the task's first one. Raises ``ConfigError`` for one of another task."""
+    metrics = KINDS[task].metrics
+    if wanted is not None and wanted not in metrics:
+        raise ConfigError(
+            f"'{wanted}' is no metric of this dataset's task, {task}.",
+            given=f"metric={wanted}",
+            allowed=metrics,
+            hint="metric=null takes the first of these",
+        )
+    return wanted or metrics[0]
+
+
+def is_better(metric: str, value: float, than: float) -> bool:
+    """Whether a value of the metric is strictly better than another one."""
+    return value < than if metric in ERRORS else value > than
+
+
+def best_of(metric: str, *values: float) -> float:
+    """The best of some values of the metric."""
+    return min(values) if metric in ERRORS else max(values)
+
+
+def in_split(split: Array, name: str) -> Array:
+    """bool [N]: the nodes of a split, from what says of each node which one it is in (uint8 [N])."""
+    return split == SPLITS[name]  # type: ignore[return-value]
+
+
+def make_split(num_nodes: int, training: slice | np.ndarray, rest: str | None = None) -> np.ndarray:
+    """uint8 [N]: some nodes to train on, the others in the split ``rest``, or in none."""
+    split = np.full(num_nodes, 0 if rest is None else SPLITS[rest], np.uint8)
+    split[training] = SPLITS["train"]
+    return split
+
+
+def split_rows(split: np.ndarray) -> dict[str, np.ndarray]:
+    """int64 ascending, the nodes of each split."""
+    return {name: np.flatnonzero(split == value) for name, value in SPLITS.items()}
+
+
+def epoch_columns(task: str, metric: str, scores: Scores) -> dict[str, Any]:
+    """What a line of ``metrics.jsonl`` says of an evaluation: the metric by split; accuracies also under their own names."""
+    accuracies = scores if metric == "accuracy" else {}
+    columns: dict[str, Any] = {f"{key}_acc": accuracies.get(split) for key, split in SPLIT_KEYS.items()}
+    columns |= {"task": task, "metric": metric}
+    return columns | {f"{key}_metric": scores[split] for key, split in SPLIT_KEYS.items()}
+
+
+def summary_columns(
+    task: str, metric: str, scores: Mapping[str, float | None], best_val: float | None, test_at_best_val: float | None
+) -> dict[str, Any]:
+    """The same for ``summary.json``, with the best evaluation."""
+    values = {f"{key}_{{}}": scores.get(split) for key, split in SPLIT_KEYS.items()}
+    values |= {"best_val_{}": best_val, "test_{}_at_best_val": test_at_best_val}
+    columns: dict[str, Any] = {"task": task, "metric": metric}
+    for name, value in values.items():
+        columns[name.format("metric")] = value
+        columns[name.format("acc")] = value if metric == "accuracy" else None
+    return columns

@@ -1,0 +1,33 @@
+"""Tasks for tests, without a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from sargnn.comm.group import Group
+from sargnn.config.run import Metric
+from sargnn.partition.cut import Part
+from sargnn.tasks.nodes import NodeTask
+from tests.parity import cases
+
+
+def node_task(
+    labels: Any,
+    split: Any,
+    group: Group | None = None,
+    *,
+    metric: Metric | None = None,
+    label_smoothing: float = 0.0,
+    precision: Any = "fp32",
+) -> NodeTask:
+    """Of a worker with these labels [N] or [N, C] and split uint8 [N]."""
+    config = cases.run_config(cases.model_config("sage"))
+    optim = dataclasses.replace(config.optim, label_smoothing=label_smoothing)
+    config = dataclasses.replace(config, metric=metric, optim=optim, precision=precision)
+    labels, split = np.asarray(labels), np.asarray(split)
+    part = SimpleNamespace(labels=labels, split=split, node_ids=np.arange(len(split)), inner=np.ones(len(split), bool))
+    return NodeTask(config, cast(Part, part), 0, group or Group.single())
