@@ -144,6 +144,8 @@ def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) 
     """
     folders = folders or find_folders()
     composed = {key: yaml.safe_load(setting.value) for key, setting in folders.settings(_VERB).items()}
+    if composed.get("task") is None:  # then it is short for nothing, and what a run has is the default
+        composed["task"] = RunConfig.task
     words = []
     for group, default in folders.groups(_VERB).items():
         if group in OVERRIDING:

@@ -31,6 +31,7 @@ OF_OWN_FILES = (
     "mine",
     "load.py",
     "toxic.py",
+    "focal.py",
 )
 """Tested by their pages."""
 NOT_OF_A_RUN = ("resume", "run", "slurm.", "bench_dir", "+slurm")
