@@ -12,9 +12,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from sargnn.comm.group import Group
+from sargnn.engine.bias import add_bias
+from sargnn.engine.dropout import dropout
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.row_norm import RowNorm
+from sargnn.engine.scale import scaled_rows
+from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
 
@@ -28,7 +33,15 @@ class RowMap(NamedTuple):
 
 
 class Operators(ABC):
-    """Linear and node-wise operators of one engine. Both implementations compute the same, to rounding."""
+    """Linear and node-wise operators of one engine. Both implementations compute the same, to rounding.
+
+    Args:
+        group: the workers.
+        work: the engine's backend, memory and record of time.
+    """
+
+    def __init__(self, group: Group, work: Workspace) -> None:
+        self._group, self._work = group, work
 
     @abstractmethod
     def linear(self, blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None, onto: Tensor | None = None) -> Tensor:
@@ -97,11 +110,10 @@ class Operators(ABC):
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """``x + b``; x [N, F] is of no further use to the caller."""
 
-    @abstractmethod
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """``x + b`` [N, F] in memory of its own; x itself without a bias."""
+        return x if bias is None else add_bias(self._work.rows, x, bias)
 
-    @abstractmethod
     def scaled_rows(self, rows: Tensor, factors: Tensor, *, reuse: bool = False) -> Tensor:
         """``factors_i rows_i`` [N, F], in the rows' dtype.
 
@@ -110,10 +122,11 @@ class Operators(ABC):
             factors: [N, 1], without gradients, in what sums of such rows are held in.
             reuse: ``rows`` are of no further use to the caller, and become the result.
         """
+        return scaled_rows(self._work, rows, factors, reuse=reuse)
 
-    @abstractmethod
     def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:
         """Rows [N, F] dropped by a draw; unchanged where there is none. ids: int64 [N], original ids."""
+        return x if draw is None else dropout(self._work, x, ids, draw)
 
     @abstractmethod
     def norm_act_drop(

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.engine.bias import add_bias
-from sargnn.engine.dropout import dropout
 from sargnn.engine.fork import add, fork, fork_own
 from sargnn.engine.linear import Map, linear_blocks, linears
 from sargnn.engine.modes.base import Mode
@@ -23,7 +22,7 @@ from sargnn.engine.operators.stock import StockOperators
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.relation_maps import add_mapped
 from sargnn.engine.row_norm import RowNorm
-from sargnn.engine.scale import scale, scaled_rows
+from sargnn.engine.scale import scale
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
@@ -33,7 +32,7 @@ class FusedOperators(Operators):
     """See ``Operators``."""
 
     def __init__(self, group: Group, work: Workspace) -> None:
-        self._group, self._work = group, work
+        super().__init__(group, work)
         self._stock = StockOperators(group, work)
 
     def linear(self, blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None, onto: Tensor | None = None) -> Tensor:
@@ -82,20 +81,11 @@ class FusedOperators(Operators):
     def add(self, first: Tensor, other: Tensor) -> Tensor:
         return add(self._work.pool, first, other)
 
-    def scaled_rows(self, rows: Tensor, factors: Tensor, *, reuse: bool = False) -> Tensor:
-        return scaled_rows(self._work, rows, factors, reuse=reuse)
-
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
         return scale(self._work, x, factor)
 
-    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return x if bias is None else add_bias(self._work.rows, x, bias)
-
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return x if bias is None else add_bias(self._work.rows, x, bias, in_place=True)
-
-    def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:
-        return x if draw is None else dropout(self._work, x, ids, draw)
 
     def norm_act_drop(
         self,

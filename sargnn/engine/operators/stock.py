@@ -11,31 +11,19 @@ import torch
 from torch import Tensor
 
 from sargnn.bf16 import wide
-from sargnn.comm.group import Group
 from sargnn.engine.activations import ACTIVATIONS
-from sargnn.engine.bias import add_bias
-from sargnn.engine.dropout import dropout
 from sargnn.engine.linear import linear_map
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.operators.base import Operators, RowMap
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.row_norm import RowNorm
-from sargnn.engine.scale import scaled_rows
-from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
 from sargnn.shards.plan import LayerPlan
 
 
 class StockOperators(Operators):
-    """See ``Operators``.
-
-    Args:
-        group: the workers. work: with a pool that hands out fresh memory.
-    """
-
-    def __init__(self, group: Group, work: Workspace) -> None:
-        self._group, self._work = group, work
+    """See ``Operators``; ``work`` has a pool that hands out fresh memory."""
 
     def linear(self, blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None, onto: Tensor | None = None) -> Tensor:
         assert onto is None or bias is None
@@ -87,17 +75,8 @@ class StockOperators(Operators):
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
         return (x * factor).to(x.dtype)
 
-    def scaled_rows(self, rows: Tensor, factors: Tensor, *, reuse: bool = False) -> Tensor:
-        return scaled_rows(self._work, rows, factors, reuse=reuse)
-
-    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        return x if bias is None else add_bias(self._work.rows, x, bias)
-
     def add_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         return self.with_bias(x, bias)
-
-    def dropout(self, x: Tensor, ids: Tensor, draw: Draw | None) -> Tensor:
-        return x if draw is None else dropout(self._work, x, ids, draw)
 
     def norm_act_drop(
         self,
