@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from sargnn.config.models import AppnpSettings, GcniiSettings, GinSettings, SgcSettings
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS, Dataset, open_dataset
-from sargnn.data.prepare import prepare_dataset
+from sargnn.graph.dataset import SPLITS, Dataset, open_dataset
 from sargnn.interop.dgl import import_dgl
+from sargnn.sources.prepare import prepare_dataset
 
 CASES = ("sgc", "appnp", "gcnii", "gin")
 

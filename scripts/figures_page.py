@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from sargnn.cli.conf import built_in_folder
-from sargnn.figures.spec import place_of, read_spec
+from sargnn.report.figures.spec import place_of, read_spec
 
 _HEAD = """# The papers' figures
 

@@ -10,12 +10,12 @@ name in front. A command finds in its environment
 | HOST_NUMBER, HOSTS | this host's number from 0, and how many there are |
 | HOST_FOLDER | its own folder: FOLDER/host0, ...; without ``--folder`` the working folder of all |
 | MASTER_ADDR, MASTER_PORT | host 0's address, and a port |
-| RANK, WORLD_SIZE, LOCAL_RANK | with ``--ranks``: a worker per host, or ``--each N``, as ``sargnn.launch.task`` takes them |
+| RANK, WORLD_SIZE, LOCAL_RANK | with ``--ranks``: a worker per host, or ``--each N``, as ``sargnn.run.task`` takes them |
 | GLOO_SOCKET_IFNAME | the host's interface |
 
 and {host}, {hosts}, {master}, {port} and {folder} in it are replaced. So a prepared run starts as
 
-    python scripts/hosts.py --hosts 4 --rate 200mbit --ranks python -m sargnn.launch.task runs/NAME
+    python scripts/hosts.py --hosts 4 --rate 200mbit --ranks python -m sargnn.run.task runs/NAME
 
 The files of all hosts are those of this machine. Needs root, ``ip`` and ``tc`` (Debian's iproute2); where namespaces are not
 allowed it says why and ends with code 77. Traffic between namespaces costs processor time here that real hosts have for

@@ -18,11 +18,11 @@ from typing import Any
 from sargnn.cli.compose import compose_verb
 from sargnn.config.fields import build
 from sargnn.config.verbs import PartitionConfig
-from sargnn.data.dataset import open_dataset
-from sargnn.data.prepare import prepare_dataset
+from sargnn.graph.dataset import open_dataset
 from sargnn.partition.memory import entries_of
 from sargnn.partition.room import Room
 from sargnn.partition.trial import Trial, try_out
+from sargnn.sources.prepare import prepare_dataset
 
 _BUFFER = 256 << 20
 

@@ -19,10 +19,10 @@ from composed import config_of
 
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset, open_dataset
-from sargnn.data.prepare import prepare_dataset
+from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.partition.cut import Part, cut
 from sargnn.partition.order import order_nodes
+from sargnn.sources.prepare import prepare_dataset
 from sargnn.training.build import make_trainer
 
 CASES = {

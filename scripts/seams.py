@@ -29,11 +29,11 @@ OUTSIDE = {
     "a backend, outside of backends/": (r"backends\.(cpu|torch)\b", ("backends",)),
     "edge weights, outside of graph/ and who reads or uses them": (
         r"\bedge_weight\b",
-        ("graph", "data", "interop", "backends", "bench", "engine/reducers", "modules"),
+        ("graph", "sources", "interop", "backends", "report/bench", "engine/reducers", "modules"),
     ),
-    "splits or the kind of labels, outside of tasks/ and data/": (
+    "splits or the kind of labels, outside of tasks/, graph/ and sources/": (
         r"\bSPLITS\b|labels\.dtype|\"(multilabel|regression)\"",
-        ("tasks", "data"),
+        ("tasks", "graph", "sources"),
     ),
 }
 """What is looked for, and the folders that may have it."""
@@ -41,17 +41,17 @@ WORKER = """
 import json, sys
 from pathlib import Path
 from sargnn.config.run import load
-from sargnn.launch.env import prepare_process
+from sargnn.run.env import prepare_process
 run = Path(sys.argv[1])
 prepare_process(load(run / "config.yaml"))
-from sargnn.launch.work import work
+from sargnn.run.work import work
 work(load(run / "config.yaml"), run, 0, 1, lambda heartbeat: None)
 print(json.dumps(sorted(name for name in sys.modules if name.split(".")[0] == "sargnn")))
 """
 PASSING = """
 import json, sys
 from sargnn.config.run import RunConfig
-import sargnn.launch.local as local, sargnn.launch.start as start
+import sargnn.run.local as local, sargnn.run.start as start
 files = set()
 def note(frame, event, argument):
     if event == "call" and "/sargnn/" in frame.f_code.co_filename and "/config/" not in frame.f_code.co_filename:

@@ -38,10 +38,10 @@ def on_hosts(folder: Path, name: str, rate: str, settings: list[str], each: int 
     if not (run_dir / "summary.json").exists():
         words = [*_COMMON, f"world={2 * each}", "servers=2", *settings, f"run_dir={run_dir}"]
         _call([str(_BIN / "sargnn"), "slurm", *words])
-        _call([sys.executable, "-m", "sargnn.launch.job", "begin", str(run_dir)])
+        _call([sys.executable, "-m", "sargnn.run.job", "begin", str(run_dir)])
         limit = [] if rate == "none" else ["--rate", rate]
         command = [sys.executable, str(_HOSTS), "--hosts", "2", "--each", str(each), *limit, "--ranks", sys.executable]
-        _call([*command, "-m", "sargnn.launch.task", str(run_dir)])
+        _call([*command, "-m", "sargnn.run.task", str(run_dir)])
     found: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
     return found
 

@@ -99,11 +99,11 @@ def stock(run_dir: Path) -> None:
     import numpy as np
     import torch
 
-    from sargnn.bench.stock.sampled import StockSampledSage
     from sargnn.config.run import load
-    from sargnn.data.dataset import SPLITS, open_dataset
-    from sargnn.data.prepare import dataset_path
+    from sargnn.graph.dataset import SPLITS, open_dataset
     from sargnn.interop.dgl import import_dgl
+    from sargnn.report.bench.stock.sampled import StockSampledSage
+    from sargnn.sources.prepare import dataset_path
 
     config = load(run_dir / "config.yaml")
     torch.manual_seed(config.seed)

@@ -11,10 +11,10 @@ import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import Task
-from sargnn.data.dataset import SPLITS, Dataset, by_destination
-from sargnn.data.schema import Relation
-from sargnn.data.typed import Edges, typed_dataset
+from sargnn.graph.dataset import SPLITS, Dataset, by_destination
 from sargnn.graph.edge_columns import EdgeColumns
+from sargnn.graph.schema import Relation
+from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
 

@@ -23,14 +23,14 @@ import pytest
 
 from sargnn.cli import sweep
 from sargnn.cli.main import main
-from sargnn.launch.env import worker_environment
+from sargnn.run.env import worker_environment
 from sargnn.tracking.summary import read_summary
 
 
 def fork_server() -> ForkServerContext:
     """Started on first use; its workers run Numba's own threads, since GNU OpenMP does not survive a fork."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sargnn.launch.ignore_signals", "tests.preload"])
+    context.set_forkserver_preload(["sargnn.run.ignore_signals", "tests.preload"])
     with patch.dict(os.environ, worker_environment(threads=1)):
         forkserver.ensure_running()
     return context

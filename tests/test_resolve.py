@@ -15,12 +15,12 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, load, parse, save
-from sargnn.data.dataset import open_dataset
-from sargnn.data.prepare import prepare_dataset
 from sargnn.engine.reducers.mean import Mean
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import open_dataset
 from sargnn.partition.prepare import prepare_partition
 from sargnn.resolve import resolve
+from sargnn.sources.prepare import prepare_dataset
 
 MODEL = """
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Toy(StackSettings):
 DATASET = """
 from dataclasses import dataclass, field
 import numpy as np
-from sargnn.data.dataset import Dataset, by_destination
-from sargnn.data.settings import InMemoryDataset
+from sargnn.graph.dataset import Dataset, by_destination
+from sargnn.sources.settings import InMemoryDataset
 from sargnn.config.fields import AT_LEAST_ONE
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ def compare(runs: Iterable[Run | str | os.PathLike[str]]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from sargnn.comparison.figures import last_loss
-    from sargnn.comparison.runs import name_runs, read_run
+    from sargnn.report.comparison.figures import last_loss
+    from sargnn.report.comparison.runs import name_runs, read_run
     from sargnn.tracking.find_runs import find_runs
 
     if isinstance(runs, str | os.PathLike | Run):

@@ -30,7 +30,7 @@ def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     """Have a run, or predictions, made.
 
     Args:
-        request: as ``sargnn.launch.child`` reads it.
+        request: as ``sargnn.run.child`` reads it.
         quiet: show nothing.
 
     Returns:
@@ -43,7 +43,7 @@ def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="sargnn-") as scratch:
         asked, answered = Path(scratch) / "request.json", Path(scratch) / "answer.json"
         asked.write_text(json.dumps(request))
-        command = [sys.executable, "-m", "sargnn.launch.child", str(asked), str(answered)]
+        command = [sys.executable, "-m", "sargnn.run.child", str(asked), str(answered)]
         code, interrupted = _run(command, None if quiet else sys.stdout if in_notebook() else sys.stderr)
         if not answered.exists():
             if interrupted:

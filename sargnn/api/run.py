@@ -100,7 +100,7 @@ class Run:
     def _predicted(self, file: str, settings: dict[str, Any]) -> np.ndarray:
         import numpy as np
 
-        from sargnn.launch.predict import FOLDER
+        from sargnn.run.predict import FOLDER
 
         given = dict(settings)
         quiet = bool(given.pop("quiet", self._quiet))

@@ -24,18 +24,18 @@ from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, sum_flat
 from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.edge_columns import WEIGHT
-from sargnn.launch.env import kernels_are_compiled
+from sargnn.graph.labels import task_of
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import with_columns
 from sargnn.partition.store import open_part, partition_info
+from sargnn.plan.graph import WorkerGraph, find_labelled
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
-from sargnn.shards.graph import WorkerGraph, find_labelled
-from sargnn.shards.plan import LayerPlan
+from sargnn.run.env import kernels_are_compiled
 from sargnn.tasks.kinds import in_split
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ def _config_of(words: list[str]) -> RunConfig:
 
 def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], Path]:
     from sargnn.config.verbs import PartitionConfig
-    from sargnn.data.prepare import prepare_dataset
-    from sargnn.launch.compile import warm_up
     from sargnn.partition.prepare import prepare_partition
+    from sargnn.run.compile import warm_up
+    from sargnn.sources.prepare import prepare_dataset
     from sargnn.tracking.progress import say
 
     if graph is not None:
@@ -138,7 +138,7 @@ class GraphShard:
         engine: aggregates over the whole graph, whichever rank has the neighbours; ``engine.epoch`` decides dropout masks.
         ids: int64 [N], the own nodes' numbers in the whole graph.
         features: [N, F] in the run's precision; empty for a typed graph, whose model loads its own (``build_model``).
-        labels: [N] or [N, C], as ``sargnn.data.labels`` has them. train_mask, val_mask, test_mask: bool [N].
+        labels: [N] or [N, C], as ``sargnn.graph.labels`` has them. train_mask, val_mask, test_mask: bool [N].
         num_classes: C, the outputs that a model needs.
         rank, world: this rank and P.
         plan: the edges that end in own rows, for ``engine.aggregate``.

@@ -25,9 +25,9 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
     from sargnn.cli.compose import compose_verb, says_how_labels_are_read
     from sargnn.config.fields import build
     from sargnn.config.verbs import PrepareConfig
-    from sargnn.data.own.function import object_reader
-    from sargnn.data.prepare import make_store
-    from sargnn.data.settings import PythonConfig
+    from sargnn.sources.own.function import object_reader
+    from sargnn.sources.prepare import make_store
+    from sargnn.sources.settings import PythonConfig
 
     if any(word.startswith("resume=") for word in words):
         raise ConfigError("A run that is gone on with has its graph.", given="graph= and resume=", hint="leave graph= out")

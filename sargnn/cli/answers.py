@@ -299,7 +299,7 @@ _CLASSES = {
     "check": "sargnn.config.verbs:CheckConfig",
     "partition": "sargnn.config.verbs:PartitionConfig",
     "export_ogb": "sargnn.config.verbs:ExportConfig",
-    "bench_kernels": "sargnn.bench.settings:BenchKernelsConfig",
+    "bench_kernels": "sargnn.report.bench.settings:BenchKernelsConfig",
 }
 """A primary file's settings. (Those of ``bench table`` and ``bench plan`` are a table's and a run's together.)"""
 
@@ -318,7 +318,7 @@ def settings_class(config: str, group: str | None, words: Iterable[str], folders
     if group is None:
         return top
     if group == "slurm":
-        return load_attribute("sargnn.launch.slurm:SlurmConfig")
+        return load_attribute("sargnn.run.slurm:SlurmConfig")
     field = top.__dataclass_fields__.get(group)
     if field is None:
         return None

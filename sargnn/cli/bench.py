@@ -20,14 +20,14 @@ _KEPT = ("bench_dir", "resume", "skip_finished")
 
 def kernels(line: CommandLine) -> int:
     """``sargnn bench kernels``; prints its tables."""
-    from sargnn.bench.settings import parse_bench_kernels
     from sargnn.cli.compose import compose_verb
-    from sargnn.launch.env import default_threads, worker_environment
+    from sargnn.report.bench.settings import parse_bench_kernels
+    from sargnn.run.env import default_threads, worker_environment
 
     config = parse_bench_kernels(compose_verb("bench_kernels", line.overrides, keep=("bench_dir",), folders=line.folders))
     # As workers have it; before torch and numba are imported.
     os.environ.update(worker_environment(config.threads or default_threads(1)))
-    from sargnn.bench.kernels import run
+    from sargnn.report.bench.kernels import run
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import attention_table, kernels_table, norms_table, weighted_table
 
@@ -61,7 +61,7 @@ def epoch(line: CommandLine) -> int:
     if resume is not None or skip != "ask" or not config.profile:
         raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
     _check_measured(config)
-    from sargnn.bench.epoch import run
+    from sargnn.report.bench.epoch import run
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import epoch_table
 
@@ -86,7 +86,7 @@ def network(line: CommandLine) -> int:
     config = parse(mapping)
     if config.world == 1:
         raise ConfigError("One worker talks to nobody.", given="world=1", allowed="world=2 and more")
-    from sargnn.bench.network import FILE, run
+    from sargnn.report.bench.network import FILE, run
     from sargnn.tracking.memory import human_bytes
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import info_table
@@ -120,15 +120,15 @@ _OF_ALL_ROWS = ("epochs", "eval_every", "threads")
 
 def table(line: CommandLine) -> int:
     """``sargnn bench table``; prints it."""
-    from sargnn.bench.settings import BenchTableConfig, parse_bench_table
     from sargnn.cli.sweep import as_interrupts
+    from sargnn.report.bench.settings import BenchTableConfig, parse_bench_table
 
     settings, of_runs = _settings_of("bench_table", line, BenchTableConfig, parse_bench_table)
     cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
     configs = {name: _run_of("bench_table", name, case, of_runs, line.folders) for name, case in cases.items()}
-    from sargnn.bench.table.entries import Case
-    from sargnn.bench.table.report import show
-    from sargnn.bench.table.run import run
+    from sargnn.report.bench.table.entries import Case
+    from sargnn.report.bench.table.report import show
+    from sargnn.report.bench.table.run import run
     from sargnn.tracking.progress import say
 
     as_interrupts()
@@ -139,11 +139,11 @@ def table(line: CommandLine) -> int:
 
 def plan(line: CommandLine) -> int:
     """``sargnn bench plan``; prints its table. Exit code 1 where a run failed, or the planner did."""
-    from sargnn.bench.settings import BenchPlanConfig, parse_bench_plan
     from sargnn.cli.sweep import as_interrupts
+    from sargnn.report.bench.settings import BenchPlanConfig, parse_bench_plan
 
     settings, of_runs = _settings_of("bench_plan", line, BenchPlanConfig, parse_bench_plan)
-    from sargnn.bench.plan import find_points, run, summary
+    from sargnn.report.bench.plan import find_points, run, summary
 
     def make(words: Sequence[str]) -> RunConfig:
         name, *more = words
@@ -192,8 +192,8 @@ def _is_of_another(word: str, dataset: str) -> bool:
     """Whether it is a setting that this dataset has not, and another one has: ``dataset.scale`` of a graph of fixed size."""
     from dataclasses import fields
 
-    from sargnn.data import DATASETS
     from sargnn.resolve import resolve
+    from sargnn.sources import DATASETS
 
     group, _, setting = word.partition("=")[0].partition(".")
     if group != "dataset" or dataset not in DATASETS:

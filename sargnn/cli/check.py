@@ -17,10 +17,10 @@ from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sargnn.config.run import RunConfig
-    from sargnn.data.examine.dataset import Findings
-    from sargnn.data.examine.labels import LabelFindings
-    from sargnn.data.examine.remarks import Remark
-    from sargnn.launch.compare_worlds import Graph
+    from sargnn.graph.examine.dataset import Findings
+    from sargnn.graph.examine.labels import LabelFindings
+    from sargnn.graph.examine.remarks import Remark
+    from sargnn.run.compare_worlds import Graph
     from sargnn.training.worlds.compare import Difference, Outcome
 
 _WIDTH = 80
@@ -42,10 +42,10 @@ def main(line: CommandLine) -> int:
     config = build(CheckConfig, {key: mapping[key] for key in _of_graph(line.overrides)}, "")
     config.dataset.check_files()
     from sargnn.config.decides import as_mapping
-    from sargnn.data.dataset import open_dataset
-    from sargnn.data.examine.dataset import examine
-    from sargnn.data.examine.remarks import make_remarks
-    from sargnn.data.prepare import prepare_dataset
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.graph.examine.dataset import examine
+    from sargnn.graph.examine.remarks import make_remarks
+    from sargnn.sources.prepare import prepare_dataset
     from sargnn.tracking.progress import Steps
     from sargnn.tracking.tables import info_table
 
@@ -92,7 +92,7 @@ def _advice(remarks: list[Remark]) -> Iterator[str]:
 
 def figures(findings: Findings) -> Iterator[Row]:
     """The table's rows."""
-    from sargnn.data.examine.dataset import HIDDEN
+    from sargnn.graph.examine.dataset import HIDDEN
     from sargnn.tracking.memory import human_bytes
 
     nodes, edges = (sum(kind.count for kind in of) for of in (findings.nodes.values(), findings.edges))
@@ -175,7 +175,7 @@ def check_model(mapping: dict[str, Any]) -> int:
 
     as_json = mapping.pop("json")
     config = parse(mapping)
-    from sargnn.launch.compare_worlds import compare_worlds
+    from sargnn.run.compare_worlds import compare_worlds
 
     graph, outcome = compare_worlds(config)
     if as_json:
@@ -189,7 +189,7 @@ def as_mapping(config: RunConfig, graph: Graph, outcome: Outcome) -> dict[str, A
     """The same for scripts."""
     from dataclasses import asdict
 
-    from sargnn.launch.compare_worlds import STEPS, WORLDS
+    from sargnn.run.compare_worlds import STEPS, WORLDS
 
     return {
         "agrees": outcome.first is None,
@@ -224,7 +224,7 @@ def _difference(first: Difference, graph: Graph) -> dict[str, Any]:
 
 def show(config: RunConfig, graph: Graph, outcome: Outcome) -> None:
     """Print it for a person."""
-    from sargnn.launch.compare_worlds import STEPS
+    from sargnn.run.compare_worlds import STEPS
     from sargnn.tracking.tables import info_table
 
     part = f", of {graph.of_nodes:,}: what surrounds some training nodes" if graph.of_nodes > graph.nodes else ""

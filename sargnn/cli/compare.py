@@ -18,20 +18,20 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.find_runs import find_run, find_runs, run_names
 
 if TYPE_CHECKING:
-    from sargnn.comparison.charts import Picture
-    from sargnn.comparison.groups import Group
-    from sargnn.comparison.runs import LeftOut, Run
+    from sargnn.report.comparison.charts import Picture
+    from sargnn.report.comparison.groups import Group
+    from sargnn.report.comparison.runs import LeftOut, Run
 
 FOLDER = "compare"
 
 
 def main(line: CommandLine) -> int:
     """Print the table, or JSON or CSV; write the pictures, or the page."""
-    from sargnn.comparison.charts import make_pictures
-    from sargnn.comparison.export import as_csv, as_json
-    from sargnn.comparison.groups import make_groups
-    from sargnn.comparison.losses import losses_equal
-    from sargnn.comparison.runs import find_folders, no_run_left, read_runs
+    from sargnn.report.comparison.charts import make_pictures
+    from sargnn.report.comparison.export import as_csv, as_json
+    from sargnn.report.comparison.groups import make_groups
+    from sargnn.report.comparison.losses import losses_equal
+    from sargnn.report.comparison.runs import find_folders, no_run_left, read_runs
     from sargnn.tracking.progress import say
 
     asked = line.settings
@@ -79,12 +79,12 @@ def _write(
     try:
         if is_page:
             from sargnn.cli.resume import command_of
-            from sargnn.comparison.page import write_page
+            from sargnn.report.comparison.page import write_page
 
             write_page(out, runs, groups, pictures, {run.name: command_of(run.settings) for run in runs}, left_out)
             say(f"report: {out}")
         else:
-            from sargnn.comparison.draw import write_pngs
+            from sargnn.report.comparison.draw import write_pngs
 
             out.mkdir(parents=True, exist_ok=True)
             say(f"plots: {', '.join(str(path) for path in write_pngs(pictures, out))}")
@@ -124,7 +124,7 @@ def _refuse_repeats(groups: Sequence[Group]) -> None:
 def _print_tables(runs: Sequence[Run], groups: Sequence[Group], *, seeds: bool) -> None:
     from rich.console import Console
 
-    from sargnn.comparison.table import groups_lines, runs_lines
+    from sargnn.report.comparison.table import groups_lines, runs_lines
 
     width = max(80, Console(file=sys.stdout).width)
     lines = runs_lines(runs, width)

@@ -26,7 +26,7 @@ def show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, 
     check(config)
     rows = [*_folder_rows(config, resume), ("workers", _workers(config, overrides)), *_store_rows(config)]
     if config.init_from is not None and resume is None:
-        from sargnn.launch.init_from import find_start
+        from sargnn.run.init_from import find_start
 
         rows.append(("parameters", f"from {show_path(Path(str(find_start(config).init_from)))}"))
     for name, text in rows:
@@ -43,7 +43,7 @@ def show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, 
 
 def check(config: RunConfig) -> None:
     """What a run checks of its configuration before anything long. Raises ``SargnnError``."""
-    from sargnn.launch.check import check_network, check_strategies
+    from sargnn.run.check import check_network, check_strategies
 
     check_network(config.comm)
     config.dataset.check_files()
@@ -84,12 +84,12 @@ def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
 
 
 def _folder_rows(config: RunConfig, resume: Path | None) -> Iterator[tuple[str, str]]:
-    from sargnn.launch.run_folder import check_checkpoint, choose_run_dir
+    from sargnn.run.run_folder import check_checkpoint, choose_run_dir
 
     if resume is None:
         yield "run folder", show_path(choose_run_dir(config.run_dir, config.name))
         return
-    from sargnn.launch.more_epochs import check_epochs_left
+    from sargnn.run.more_epochs import check_epochs_left
     from sargnn.training import checkpoint
 
     check_epochs_left(config, resume)
@@ -101,7 +101,7 @@ def _folder_rows(config: RunConfig, resume: Path | None) -> Iterator[tuple[str, 
 def _workers(config: RunConfig, overrides: Sequence[str]) -> str:
     if "world=auto" in overrides:
         return "auto: as few as fit, known once the dataset is there; as with one:"
-    from sargnn.launch.env import default_threads
+    from sargnn.run.env import default_threads
 
     threads = config.threads or default_threads(config.world)
     epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
@@ -109,10 +109,10 @@ def _workers(config: RunConfig, overrides: Sequence[str]) -> str:
 
 
 def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
-    from sargnn.data.dataset import open_dataset
-    from sargnn.data.prepare import dataset_path
-    from sargnn.launch.stores import partition_of
+    from sargnn.graph.dataset import open_dataset
     from sargnn.partition.prepare import partition_path, with_choice
+    from sargnn.run.stores import partition_of
+    from sargnn.sources.prepare import dataset_path
 
     store = config.dataset.find_store(Path(config.store_dir) / "datasets")
     if store is None and (config.dataset.reads_target or config.dataset.fetches):  # to know its name is to do it

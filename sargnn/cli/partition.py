@@ -23,8 +23,8 @@ def main(line: CommandLine) -> int:
     config = build(PartitionConfig, compose_verb("partition", line.overrides, folders=line.folders), "")
     import dataclasses
 
-    from sargnn.data.prepare import prepare_dataset
     from sargnn.partition.prepare import prepare_partition
+    from sargnn.sources.prepare import prepare_dataset
     from sargnn.tracking.progress import Steps, partition_lines, say
 
     with Steps():
@@ -43,14 +43,14 @@ def _compare(line: CommandLine) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from sargnn.comparison.partitions import TITLES, Compared, compared, rows_of, write_picture
-    from sargnn.data.dataset import open_dataset
-    from sargnn.data.prepare import prepare_dataset
     from sargnn.errors import ConfigError
+    from sargnn.graph.dataset import open_dataset
     from sargnn.partition.memory import available_bytes, check
     from sargnn.partition.prepare import partition_path
     from sargnn.partition.room import Room
     from sargnn.partition.trial import try_out
+    from sargnn.report.comparison.partitions import TITLES, Compared, compared, rows_of, write_picture
+    from sargnn.sources.prepare import prepare_dataset
     from sargnn.steps import step
     from sargnn.tracking.progress import Steps, say
 

@@ -51,9 +51,9 @@ class PlannedGraph(ABC):
 
 class _Here(PlannedGraph):
     def __init__(self, config: RunConfig) -> None:
-        from sargnn.data.dataset import open_dataset
-        from sargnn.data.prepare import prepare_dataset
+        from sargnn.graph.dataset import open_dataset
         from sargnn.memory.plan_stores import Plans
+        from sargnn.sources.prepare import prepare_dataset
 
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
         dataset = open_dataset(path, verify=False)

@@ -19,8 +19,8 @@ def main(line: CommandLine) -> int:
     resumed = read_resumed([f"resume={run}", *line.overrides], line.folders, trains=False)
     assert resumed is not None
     config, run_dir = resumed
-    from sargnn.launch.predict import FOLDER
-    from sargnn.launch.predict import predict as write
+    from sargnn.run.predict import FOLDER
+    from sargnn.run.predict import predict as write
     from sargnn.tracking.progress import say
 
     folder = Path(os.path.expanduser(str(settings["out"] or run_dir / FOLDER)))
@@ -48,9 +48,9 @@ def evaluate(line: CommandLine) -> int:
     import numpy as np
 
     from sargnn.config.run import load
-    from sargnn.data.dataset import open_dataset
-    from sargnn.data.prepare import prepare_dataset
-    from sargnn.launch.predict import FOLDER
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.run.predict import FOLDER
+    from sargnn.sources.prepare import prepare_dataset
     from sargnn.tasks.judge import judge_predictions
     from sargnn.tracking import files
     from sargnn.tracking.progress import Steps

@@ -13,7 +13,7 @@ from sargnn.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from sargnn.cli.conf import ConfFolders
     from sargnn.cli.sweep import Outcome, Point
-    from sargnn.figures.spec import Cell, FigureSpec
+    from sargnn.report.figures.spec import Cell, FigureSpec
 
 GROUP = "figure"
 
@@ -28,7 +28,7 @@ def main(line: CommandLine) -> int:
         raise ConfigError("One figure at a time.", given=" ".join(line.words))
     (name,) = line.words
     spec = _spec(name, line.folders)
-    from sargnn.figures.spec import cells_of
+    from sargnn.report.figures.spec import cells_of
 
     cells = cells_of(spec, [f"tracking.experiment={name}", *line.overrides])
     points = list(dict.fromkeys(cell.point for cell in cells))
@@ -56,7 +56,7 @@ def _show_list(folders: ConfFolders) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from sargnn.figures.spec import place_of
+    from sargnn.report.figures.spec import place_of
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title in ("figure", "minutes", "shows", "needs"):
@@ -70,7 +70,7 @@ def _show_list(folders: ConfFolders) -> int:
 
 
 def _spec(name: str, folders: ConfFolders) -> FigureSpec:
-    from sargnn.figures.spec import place_of, read_spec
+    from sargnn.report.figures.spec import place_of, read_spec
 
     path = folders.find(f"{GROUP}/{name}")
     if path is None:
@@ -83,9 +83,9 @@ def _spec(name: str, folders: ConfFolders) -> FigureSpec:
 
 def _draw(name: str, spec: FigureSpec, cells: Sequence[Cell], by_point: dict[Point, Outcome], folder: Path) -> int:
     """From the runs that are finished. Exit code 1 where one is not, 130 after an interrupt."""
-    from sargnn.figures.data import Place, gather
-    from sargnn.figures.report import caption_of, table_of, write_files
-    from sargnn.figures.values import RunFigures, read_figures
+    from sargnn.report.figures.data import Place, gather
+    from sargnn.report.figures.report import caption_of, table_of, write_files
+    from sargnn.report.figures.values import RunFigures, read_figures
     from sargnn.tracking.progress import say
 
     runs: dict[Place, RunFigures] = {}

@@ -12,10 +12,10 @@ import yaml
 
 from sargnn.cli.command_line import words_of
 from sargnn.cli.conf import MAPPINGS, OVERRIDING, ConfFolders, find_folders
-from sargnn.comparison.settings import defaults_of
 from sargnn.config.fields import read_yaml
 from sargnn.config.run import RunConfig, differing, load, parse
 from sargnn.errors import ConfigError
+from sargnn.report.comparison.settings import defaults_of
 from sargnn.tracking.files import CONFIG
 from sargnn.tracking.find_runs import find_run
 

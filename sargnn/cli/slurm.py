@@ -21,7 +21,7 @@ from sargnn.cli.sweep import Plan, free_folder, naming_point, note_points, plan_
 from sargnn.config.fields import build
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
-from sargnn.launch.job_files import (
+from sargnn.run.job_files import (
     check_point,
     choose_point_dir,
     choose_run_dir,
@@ -31,8 +31,8 @@ from sargnn.launch.job_files import (
     script_text,
     write,
 )
-from sargnn.launch.slurm import Job, Shape, SlurmConfig, num_nodes, shape, submit
-from sargnn.launch.slurm_submit import submit_text, write_submit
+from sargnn.run.slurm import Job, Shape, SlurmConfig, num_nodes, shape, submit
+from sargnn.run.slurm_submit import submit_text, write_submit
 
 _OURS = re.compile(r"\+{0,2}slurm[.=]")
 """Words that ask something of the cluster."""
@@ -69,7 +69,7 @@ def main(line: CommandLine) -> int:
 def _resumed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig, Path]:
     from sargnn.cli.compose import compose_verb
     from sargnn.cli.resume import read_resumed
-    from sargnn.launch.more_epochs import check_epochs_left
+    from sargnn.run.more_epochs import check_epochs_left
 
     ours = [override for override in overrides if _OURS.match(override)]
     going_on = read_resumed([override for override in overrides if override not in ours], folders)
@@ -87,7 +87,7 @@ def status(line: CommandLine) -> int:
     if len(named) != 1 or not named[0] or named[0].startswith("-"):
         given = " ".join(named) or "nothing"
         raise ConfigError("--status takes one run, or one sweep.", given=given, hint="sargnn slurm --status NAME")
-    from sargnn.launch.slurm_status import status_lines
+    from sargnn.run.slurm_status import status_lines
     from sargnn.tracking.find_runs import find_runs
 
     runs = find_runs(named[0])
@@ -113,7 +113,7 @@ def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmCo
     config = parse(mapping)
     check_run(config)
     if config.init_from is not None:  # else torch need not be loaded
-        from sargnn.launch.init_from import find_start
+        from sargnn.run.init_from import find_start
 
         config = find_start(config)
     return slurm, on_interface(slurm, config)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sargnn.config.run import RunConfig
-    from sargnn.launch.slurm import SlurmConfig
     from sargnn.memory.plan_stores import NotPlanned, PlannedMemory
+    from sargnn.run.slurm import SlurmConfig
 
 
 class JobMemory:
@@ -26,8 +26,8 @@ class JobMemory:
             per_node: workers of a node at most.
             label: whose memory it is, where there are several jobs.
         """
-        from sargnn.launch.slurm import SITE
         from sargnn.memory.plan_stores import JOB_BYTES, SPARE, PlannedMemory, node_bytes, slurm_bytes, slurm_text
+        from sargnn.run.slurm import SITE
         from sargnn.tracking.memory import human_bytes
         from sargnn.tracking.progress import Steps
 

@@ -24,7 +24,7 @@ from sargnn.graph.edge_columns import WEIGHT
 if TYPE_CHECKING:
     import numpy as np
 
-    from sargnn.data.dgl_partition.reader import DglPartition
+    from sargnn.sources.dgl_partition.reader import DglPartition
 
 
 def prepare(line: CommandLine) -> int:
@@ -32,8 +32,8 @@ def prepare(line: CommandLine) -> int:
     from sargnn.cli.compose import compose_verb
 
     config = build(PrepareConfig, compose_verb("prepare", line.overrides, folders=line.folders), "")
-    from sargnn.data.dataset import open_dataset
-    from sargnn.data.prepare import prepare_dataset
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.sources.prepare import prepare_dataset
     from sargnn.tracking.progress import Steps, graph_lines, say
 
     with Steps():
@@ -58,9 +58,9 @@ def export_ogb(line: CommandLine) -> int:
     config = build(ExportConfig, compose_verb("export_ogb", line.overrides, folders=line.folders), "")
     from pathlib import Path
 
-    from sargnn.data.dataset import open_dataset
-    from sargnn.data.ogb.export import export
-    from sargnn.data.prepare import prepare_dataset
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.sources.ogb.export import export
+    from sargnn.sources.prepare import prepare_dataset
     from sargnn.tracking.progress import Steps
 
     out = Path(os.path.expanduser(config.out))
@@ -89,10 +89,10 @@ def import_dgl(line: CommandLine) -> int:
             allowed="the NAME.json that dgl.distributed.partition_graph wrote",
         )
     from sargnn.config.memory import BufferConfig
-    from sargnn.data.dgl_partition.nodes import Names
-    from sargnn.data.dgl_partition.reader import dgl_partition
-    from sargnn.data.prepare import make_store
     from sargnn.partition.prepare import prepare_partition
+    from sargnn.sources.dgl_partition.nodes import Names
+    from sargnn.sources.dgl_partition.reader import dgl_partition
+    from sargnn.sources.prepare import make_store
     from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
 
     if settings["name"] and not re.fullmatch(r"\w[\w.+-]{0,59}", settings["name"]):

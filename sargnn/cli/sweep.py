@@ -19,7 +19,7 @@ from typing import Any
 
 from sargnn.cli.conf import ConfFolders
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.launch.ending import end_process
+from sargnn.run.ending import end_process
 from sargnn.tracking.summary import Summary, read_summary
 from sargnn.tracking.sweep_points import write_points
 

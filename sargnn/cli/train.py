@@ -54,7 +54,7 @@ def main(line: CommandLine) -> int:
 
 
 def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = None) -> None:
-    from sargnn.launch.local import train
+    from sargnn.run.local import train
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import profile_tables, result_table
 
@@ -130,7 +130,7 @@ def _changed(overrides: Sequence[str], change: str) -> list[str]:
 
 def _can_run(config: RunConfig, change: str) -> bool:
     from sargnn.cli.compose import compose_verb
-    from sargnn.launch.check import check_strategies
+    from sargnn.run.check import check_strategies
 
     key, _, value = change.partition("=")
     try:

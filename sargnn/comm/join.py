@@ -41,7 +41,7 @@ def join(
     """
     token = environment.get(TOKEN)
     if not token:
-        raise CommError("The worker has no token of its run.", hint="sargnn train starts workers; in a job sargnn.launch.task")
+        raise CommError("The worker has no token of its run.", hint="sargnn train starts workers; in a job sargnn.run.task")
     store, hosts = None, {}
     if backend == "mpi":
         return _join_mpi(rank, world, token), ()

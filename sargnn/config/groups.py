@@ -125,7 +125,7 @@ class BatchesConfig:
     Attributes:
         steps: optimizer steps of an epoch, each on its own share of the training nodes, shuffled anew in every epoch.
         count: how many groups each worker's training nodes are in; ``auto``: as few as fit ``memory_budget``.
-        by: how they are put together: a key of ``sargnn.batches.GROUPINGS``, or ``FILE.py:NAME`` of such a function.
+        by: how they are put together: a key of ``sargnn.plan.GROUPINGS``, or ``FILE.py:NAME`` of such a function.
         flows: where the message flows of the groups that are not computed at the moment are.
     """
 

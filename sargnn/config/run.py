@@ -44,12 +44,12 @@ from sargnn.config.memory import AUTO, BufferConfig, MemoryConfig
 from sargnn.config.partitioner import PartitionerConfig, Strategy
 from sargnn.errors import ConfigError
 
-DATASETS = chosen_from("dataset", "sargnn.data:DATASETS")
+DATASETS = chosen_from("dataset", "sargnn.sources:DATASETS")
 
 ONE_GRAPH = ("one_shot", "domain_parallel")
 """Modes that fetch all rows and aggregate one graph."""
 Task = Literal["classes", "multilabel", "regression"]
-"""What a node's labels are: one class, several labels, or numbers (``sargnn.data.labels``)."""
+"""What a node's labels are: one class, several labels, or numbers (``sargnn.graph.labels``)."""
 Metric = Literal["accuracy", "rocauc", "f1", "mse", "mae"]
 """What evaluations measure; ``sargnn.tasks.kinds`` says which go with which labels."""
 
@@ -75,7 +75,7 @@ class KernelConfig(Strategy):
 
 
 class DatasetReader(Protocol):
-    """Where a dataset comes from: raw files or a generator (``sargnn.data.dataset.Reader``)."""
+    """Where a dataset comes from: raw files or a generator (``sargnn.graph.dataset.Reader``)."""
 
     def identity(self) -> dict[str, Any]:
         """What decides the content, JSON-able, for the store's key."""
@@ -86,7 +86,8 @@ class DatasetReader(Protocol):
 
 @dataclass(frozen=True)
 class DatasetSettings(ABC):
-    """What every dataset's settings have: a name, and how the dataset is read. Those of the package: ``sargnn.data.DATASETS``.
+    """What every dataset's settings have: a name, and how the dataset is read. The package's own:
+    ``sargnn.sources.DATASETS``.
 
     Attributes:
         target: ``FILE.py:NAME`` of a class outside the package that extends this one.

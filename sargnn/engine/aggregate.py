@@ -24,10 +24,10 @@ from sargnn.engine.reducers.partial import WithPartials
 from sargnn.engine.segments import KeepLayers
 from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.profile import AGGREGATION, Profile
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
-from sargnn.shards.plan import LayerPlan
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.backends.memory import Pool
 from sargnn.engine.rebuild import rebuild_of, rebuilt_as, rebuilt_by, self_rows
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 
 def fork(pool: Pool, x: Tensor) -> tuple[Tensor, Tensor]:

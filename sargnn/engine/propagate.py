@@ -21,7 +21,7 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.sum import Sum
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 _POWERS = {"dad": (-0.5, -0.5), "da": (-1.0, 0.0), "ad": (0.0, -1.0)}
 """Of D, left and right of A."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 _NAME = "_sargnn_rebuild"
 Rebuild = Callable[[], Tensor]

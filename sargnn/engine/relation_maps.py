@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import wide
 from sargnn.engine.workspace import Workspace
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 _CHUNK_ROWS = 8192
 

@@ -25,14 +25,14 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, SampleConfig
 from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.labels import zero_labels
-from sargnn.data.schema import Schema
 from sargnn.engine.modes.base import Held
 from sargnn.engine.propagate import propagate
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.graph.labels import zero_labels
+from sargnn.graph.schema import Schema
 from sargnn.memory.account_step import (
     INPUTS,
     LAYER_PHASES,
@@ -49,9 +49,9 @@ from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part
-from sargnn.shards.cover import shares_of
-from sargnn.shards.plan import LayerPlan, RowCounts
-from sargnn.shards.sizes import sizes_of_plans
+from sargnn.plan.cover import shares_of
+from sargnn.plan.layer_plan import LayerPlan, RowCounts
+from sargnn.plan.sizes import sizes_of_plans
 from sargnn.tasks.correct_smooth import correct_and_smooth
 from sargnn.tasks.kinds import make_split
 from sargnn.training.build import make_trainer

@@ -11,8 +11,8 @@ import torch
 from sargnn.backends.base import Kernel
 from sargnn.engine.modes.base import Held
 from sargnn.memory.account_trace import BESIDE, Event, StepMemory, replay
-from sargnn.shards.partials import share_room
-from sargnn.shards.sizes import Key, Sizes
+from sargnn.plan.partials import share_room
+from sargnn.plan.sizes import Key, Sizes
 
 OPTIMIZER, INPUTS = "optimizer", "inputs"
 LAYER_PHASES = ("layer {} forward", "layer {} backward")

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sargnn.backends.memory import SMALLEST, Pool, holders, is_held_once
-from sargnn.shards.sizes import Sizes
+from sargnn.plan.sizes import Sizes
 
 FIXED = "gradients, optimizer"
 BESIDE = "{}, beside its aggregation"

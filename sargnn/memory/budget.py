@@ -15,8 +15,6 @@ from functools import partial
 
 import torch
 
-from sargnn.batches.simple import group_in_order
-from sargnn.batches.targets import TargetRows
 from sargnn.bf16 import wide
 from sargnn.comm.group import Group
 from sargnn.engine.segments import KeepLayers
@@ -24,8 +22,9 @@ from sargnn.errors import ConfigError
 from sargnn.memory.account_record import Accounts
 from sargnn.memory.account_step import StepAccount
 from sargnn.models.inputs import GraphShape
-from sargnn.shards.plan import RowCounts
-from sargnn.shards.sizes import Groups, Sizes, sizes_of_plans
+from sargnn.plan.layer_plan import RowCounts
+from sargnn.plan.sizes import Groups, Sizes, sizes_of_plans
+from sargnn.plan.target_groups import TargetRows, group_in_order
 from sargnn.tracking.memory import human_bytes, resident_bytes, trim
 from sargnn.training.fit import Candidates, Choice, Choose, configured_batches, trains_in_batches
 from sargnn.training.trainer import Trainer

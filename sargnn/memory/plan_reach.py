@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.memory.plan_traffic import Messages
 from sargnn.partition.cut import Cutter, Part, with_columns
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.preload import Bounds, cut_server
 from sargnn.partition.store import open_part
-from sargnn.shards.flow_loops import mark_sources, read_only
-from sargnn.shards.in_edges import InEdges, Sample
-from sargnn.shards.load import with_self_loops
-from sargnn.shards.plan import RowCounts
-from sargnn.shards.sizes import Sizes, rows_by_depth
+from sargnn.plan.flow_loops import mark_sources, read_only
+from sargnn.plan.in_edges import InEdges, Sample
+from sargnn.plan.layer_plan import RowCounts
+from sargnn.plan.load import with_self_loops
+from sargnn.plan.sizes import Sizes, rows_by_depth
 
 _NEVER = -1
 Travelling = Callable[[np.ndarray, np.ndarray, tuple[RowCounts, ...]], Sequence[Messages] | None]

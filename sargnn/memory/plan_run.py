@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
 from sargnn.engine.segments import KeepLayers, layer_runs
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
 from sargnn.memory.budget import MOST_EVALUATION_GROUPS, Search, largest_micro_batch
 from sargnn.memory.plan_parts import PartSizes, Published, parts_of_assignment, parts_of_store
 from sargnn.memory.plan_traffic import CutEdges, Messages, layer_bytes, shape_of, traffic_by_layer, traffic_of
@@ -28,8 +28,8 @@ from sargnn.partition import PARTITIONERS, stream
 from sargnn.partition.prepare import partition_path, with_choice
 from sargnn.partition.quality import quality_of
 from sargnn.partition.store import PartitionInfo, array_of, partition_info
+from sargnn.plan.layer_plan import RowCounts
 from sargnn.resolve import resolve
-from sargnn.shards.plan import RowCounts
 from sargnn.steps import step
 from sargnn.tracking.memory import human_bytes
 from sargnn.training.build import label_columns

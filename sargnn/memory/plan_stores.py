@@ -21,7 +21,7 @@ from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, SargnnError
 
 if TYPE_CHECKING:
-    from sargnn.data.dataset import Dataset
+    from sargnn.graph.dataset import Dataset
     from sargnn.memory.plan_run import Cut, WorldPlan
 
 SPARE = 0.1
@@ -111,14 +111,14 @@ def _find_dataset(config: RunConfig) -> Path | None:
         return store
     if dataset.reads_target or dataset.fetches or not any(stores.glob(f"{dataset.name}-*")):
         return None
-    from sargnn.data.prepare import dataset_path
+    from sargnn.sources.prepare import dataset_path
 
     path = dataset_path(dataset, config.store_dir)
     return path if path.exists() else None
 
 
 def _plan(config: RunConfig, path: Path) -> PlannedMemory:
-    from sargnn.data.dataset import open_dataset
+    from sargnn.graph.dataset import open_dataset
 
     config, dataset = config.stand_in, open_dataset(path, verify=False)
     if config.dataset.task not in (None, dataset.task):

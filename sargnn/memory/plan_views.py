@@ -16,16 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.batches.group import group_targets
-from sargnn.batches.simple import group_in_order
-from sargnn.batches.targets import TargetRows
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import WEIGHT
 from sargnn.memory.plan_parts import PartSizes
 from sargnn.memory.plan_reach import Opened, OpenParts, Reached, Travelling, Wanted, reach
@@ -33,9 +30,10 @@ from sargnn.memory.plan_traffic import MOST_CUT_EDGES, CutEdges, Messages
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.preload import Bounds
-from sargnn.shards.cover import shares_of
-from sargnn.shards.in_edges import Sample
-from sargnn.shards.plan import RowCounts
+from sargnn.plan.cover import shares_of
+from sargnn.plan.in_edges import Sample
+from sargnn.plan.layer_plan import RowCounts
+from sargnn.plan.target_groups import TargetRows, group_in_order, group_targets
 from sargnn.tasks.kinds import in_split
 from sargnn.training.fit import LOOKED_AT, evaluation_sample, holds_constants, sample_numbered, trains_in_batches
 from sargnn.training.steps import shuffled_steps

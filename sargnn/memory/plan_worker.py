@@ -28,10 +28,10 @@ from sargnn.memory.plan_reach import Reached
 from sargnn.memory.plan_traffic import bare
 from sargnn.memory.plan_views import WorkerViews, has_views
 from sargnn.models.inputs import GraphShape
-from sargnn.shards.cover import shares_of, spared_shares
-from sargnn.shards.graph import usual_message_rows
-from sargnn.shards.plan import RowCounts
-from sargnn.shards.sizes import Sizes
+from sargnn.plan.cover import shares_of, spared_shares
+from sargnn.plan.graph import usual_message_rows
+from sargnn.plan.layer_plan import RowCounts
+from sargnn.plan.sizes import Sizes
 from sargnn.training.build import share_of_sums
 from sargnn.training.fit import holds_constants, trains_in_batches
 

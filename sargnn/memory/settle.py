@@ -25,7 +25,7 @@ from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import Steps, say
 
 if TYPE_CHECKING:
-    from sargnn.data.dataset import Dataset
+    from sargnn.graph.dataset import Dataset
     from sargnn.memory.plan_run import WorldPlan
     from sargnn.memory.plan_stores import Plans
 
@@ -98,7 +98,7 @@ def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig,
     Raises:
         ConfigError: it cannot fit, with the numbers and what would.
     """
-    from sargnn.data.dataset import open_dataset
+    from sargnn.graph.dataset import open_dataset
     from sargnn.memory.plan_stores import Plans
 
     if config.memory_budget.is_auto:

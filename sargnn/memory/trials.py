@@ -31,10 +31,8 @@ from sargnn.config.decides import as_mapping
 from sargnn.config.groups import PreloadConfig, SmoothConfig
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import ONE_GRAPH, RunConfig, load, save
-from sargnn.data.dataset import Dataset, open_dataset, write_dataset
-from sargnn.data.prepare import prepare_dataset
-from sargnn.data.settings import StoredConfig
 from sargnn.errors import SargnnError
+from sargnn.graph.dataset import Dataset, open_dataset, write_dataset
 from sargnn.memory.plan_parts import PartSizes
 from sargnn.memory.plan_run import find_cut, plan_run
 from sargnn.memory.plan_time import WAITING, Calibration, EpochTime, Load, Trial, epoch_time, load_of
@@ -43,6 +41,8 @@ from sargnn.memory.trials_outline import Outline
 from sargnn.models import MODELS
 from sargnn.profile import CATEGORIES
 from sargnn.resolve import describe_source
+from sargnn.sources.prepare import prepare_dataset
+from sargnn.sources.settings import StoredConfig
 from sargnn.steps import step
 from sargnn.tasks.kinds import in_split
 from sargnn.tracking import files
@@ -60,7 +60,7 @@ _SMALL_SHARE, _FEW_CROSSING = 0.25, 0.05
 """The smaller trial's rows, of the larger one's; edges that lead anywhere of which may leave their part."""
 _EDGES, _FEWEST_ROWS, _MOST_ROWS = 1_500_000, 20_000, 40_000
 """Of the larger trial: edges that it should have, and between how many rows; their tables are larger than a core's caches."""
-_TRIAL = "sargnn.launch.trial"
+_TRIAL = "sargnn.run.trial"
 """The program that trains the graphs of some configuration files."""
 
 

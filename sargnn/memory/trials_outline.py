@@ -19,11 +19,11 @@ import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import Task
-from sargnn.data.dataset import Dataset
-from sargnn.data.labels import random_labels
-from sargnn.data.schema import Relation
-from sargnn.data.typed import Edges, typed_dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.graph.labels import random_labels
+from sargnn.graph.schema import Relation
+from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import metis, stream
 from sargnn.partition.metis import kway
 from sargnn.partition.quality import quality_of

@@ -22,7 +22,7 @@ from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.mlp import MlpLayer
 from sargnn.models.propagation import PropagationStep
 from sargnn.models.stack import GraphLayer, LayeredModel, build_stack
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 
 class AppnpModel(LayeredModel):

@@ -19,9 +19,9 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.rebuild import self_rows
 from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.plan.cover import Costs
+from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Purpose
-from sargnn.shards.cover import Costs
-from sargnn.shards.plan import LayerPlan, RowCounts
 
 if TYPE_CHECKING:
     from sargnn.modules.calls import Observe

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from sargnn.comm.group import Group
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import ModelSettings, RunConfig
-from sargnn.data.schema import Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError, nearest
+from sargnn.graph.schema import Schema
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
 from sargnn.models.probe import try_module, try_without_edges
@@ -30,8 +30,8 @@ from sargnn.modules.calls import StockCalls, describe_replaced
 from sargnn.modules.dgl_typed import GraphMaker
 from sargnn.modules.session import Asked, Places
 from sargnn.modules.tag import Rows, constant, rows_of, tagged
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
-from sargnn.shards.plan import LayerPlan
 
 IN_WIDTHS = ("in_width", "in_size", "in_feats", "in_channels", "in_dim", "num_features")
 """What a constructor calls the width of its input rows."""

@@ -28,8 +28,8 @@ from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Purpose
-from sargnn.shards.plan import LayerPlan, RowCounts
 
 
 class _AttentiveLayer(GraphLayer):

@@ -17,7 +17,7 @@ from sargnn.engine.reducers.sum import Sum
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.propagation import symmetric_sum
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 
 class GcnLayer(GraphLayer):

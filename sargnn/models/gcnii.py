@@ -26,7 +26,7 @@ from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.mlp import MlpLayer
 from sargnn.models.propagation import symmetric_sum
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
-from sargnn.shards.plan import LayerPlan, RowCounts
+from sargnn.plan.layer_plan import LayerPlan, RowCounts
 
 
 class GcniiLayer(GraphLayer):

@@ -21,7 +21,7 @@ from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.row_norm import RowNorm
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import NORMS, GraphLayer, LayerInput, LayerSpec, Stack, build_stack
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 
 class GinLayer(GraphLayer):

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from sargnn.bf16 import wide
 from sargnn.config.run import Task
-from sargnn.data.schema import Schema
 from sargnn.engine.linear import linear_map
 from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
+from sargnn.graph.schema import Schema
 from sargnn.partition.cut import Part
+from sargnn.plan.copies import Copies
 from sargnn.rng import uniform_rows
-from sargnn.shards.copies import Copies
 
 
 @dataclass(frozen=True)

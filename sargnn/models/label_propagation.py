@@ -21,8 +21,8 @@ from sargnn.errors import ConfigError
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack
 from sargnn.partition.cut import Part
-from sargnn.shards.copies import Copies
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.copies import Copies
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.tasks.kinds import KINDS
 
 _LEAST = 1e-12

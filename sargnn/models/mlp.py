@@ -14,7 +14,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 
 class MlpLayer(GraphLayer):

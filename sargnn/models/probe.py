@@ -24,19 +24,19 @@ from torch.nn.parameter import is_lazy
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group, SingleGroup
 from sargnn.config.run import RunConfig
-from sargnn.data.edges_into import ALL_RELATIONS
-from sargnn.data.labels import zero_labels
-from sargnn.data.schema import Relation, Schema
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.graph.edges_into import ALL_RELATIONS
+from sargnn.graph.labels import zero_labels
+from sargnn.graph.schema import Relation, Schema
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS
 from sargnn.partition.cut import Part
-from sargnn.shards.graph import WorkerGraph
-from sargnn.shards.mfg import MessageFlow
+from sargnn.plan.graph import WorkerGraph
+from sargnn.plan.mfg import MessageFlow
 from sargnn.tasks.kinds import make_split
 
 if TYPE_CHECKING:

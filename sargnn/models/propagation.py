@@ -22,8 +22,8 @@ from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.dropped_sum import DroppedSum
 from sargnn.engine.reducers.sum import Sum
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
-from sargnn.shards.plan import LayerPlan
 
 
 def symmetric_sum(

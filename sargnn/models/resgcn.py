@@ -19,8 +19,8 @@ from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.mlp import MlpLayer
 from sargnn.models.sage import SageLayer
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
-from sargnn.shards.plan import LayerPlan
 
 
 class PreActivationStack(Stack):

@@ -27,7 +27,7 @@ from sargnn.engine.reducers.relation_sum import RelationSum
 from sargnn.engine.reducers.rgcn import Rgcn
 from sargnn.models.inputs import GraphShape, TypedRows
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
-from sargnn.shards.plan import LayerPlan, RowCounts
+from sargnn.plan.layer_plan import LayerPlan, RowCounts
 
 
 class RgcnLayer(GraphLayer):

@@ -22,7 +22,7 @@ from sargnn.models.base import LayerInput
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.propagation import PropagationStep
 from sargnn.models.stack import GraphLayer, LayeredModel
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 
 class SgcModel(LayeredModel):

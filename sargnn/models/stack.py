@@ -29,9 +29,9 @@ from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.segments import computed_again, layer_runs
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.plan.cover import Costs
+from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Draw, Purpose
-from sargnn.shards.cover import Costs
-from sargnn.shards.plan import LayerPlan, RowCounts
 
 NORMS: dict[str, type[RowNorm]] = {"batch": DistributedBatchNorm, "layer": LayerNorm}
 """What stands between two layers, beside no norm at all."""

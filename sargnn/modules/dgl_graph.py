@@ -26,7 +26,7 @@ from sargnn.modules.message_functions import describe, message_nodes
 from sargnn.modules.reduce_functions import NodeBatch, reduced
 from sargnn.modules.session import Session, Totals
 from sargnn.modules.tag import Count, Rows, is_shared, rows_of, tagged
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 NODE_ID = "_ID"
 """The field of original ids, as DGL calls it."""

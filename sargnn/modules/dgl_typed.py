@@ -32,7 +32,7 @@ from sargnn.modules.dgl_graph import (
 from sargnn.modules.reduce_functions import NodeBatch
 from sargnn.modules.session import Maker, Session
 from sargnn.modules.tag import Count, Rows, tagged
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 TYPE = "_TYPE"
 """The field of node types and relations in a joined graph, as DGL calls it."""

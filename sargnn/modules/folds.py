@@ -54,8 +54,8 @@ from sargnn.modules.expressions import (
 from sargnn.modules.row_operators import again_of, reader
 from sargnn.modules.session import Session, Totals, paused
 from sargnn.modules.tag import Count, Rows, tag_of, tagged
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Draw
-from sargnn.shards.plan import LayerPlan
 
 _ENDS = {"u": "source nodes", "v": "destination nodes", "e": "edges"}
 

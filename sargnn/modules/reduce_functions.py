@@ -26,8 +26,8 @@ from sargnn.modules.edge_fields import CannotFold, Mailbox
 from sargnn.modules.expressions import Node, Program, decode, encode
 from sargnn.modules.message_functions import Batch, EdgeCalls, Reads, captured_tensors, describe, is_builtin_reduce
 from sargnn.modules.session import paused
+from sargnn.plan.layer_plan import Shard
 from sargnn.rng import Draw
-from sargnn.shards.plan import Shard
 
 if TYPE_CHECKING:
     from sargnn.modules.dgl_graph import ShardedGraph

@@ -23,7 +23,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Tensors
 from sargnn.errors import ConfigError, nearest
 from sargnn.modules.tag import Rows, user_line
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 if TYPE_CHECKING:
     from sargnn.modules.calls import StockCalls

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.steps import step
 
 _CHUNK_EDGES = 1 << 22

@@ -23,9 +23,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.data.dataset import Dataset
-from sargnn.data.edge_buckets import EdgeBuckets
 from sargnn.errors import StoreError
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.edge_buckets import EdgeBuckets
 from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.memory import entries_of
 

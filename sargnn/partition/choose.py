@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.memory import available_bytes, cutting_bytes
 from sargnn.partition.room import Room

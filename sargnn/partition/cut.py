@@ -13,10 +13,10 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.data.check import index_dtype
-from sargnn.data.dataset import Dataset, group_by
-from sargnn.data.schema import Schema
+from sargnn.graph.check import index_dtype
+from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
+from sargnn.graph.schema import Schema
 from sargnn.partition.ground import Ground, lay_ground
 from sargnn.partition.sort_edges import Report, Wanted, sort_edges
 

@@ -10,7 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 
 
 def even_out(dataset: Dataset, part: np.ndarray, world: int, weights: np.ndarray, imbalance: float) -> None:

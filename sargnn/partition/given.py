@@ -14,8 +14,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.manifest import read_header
 from sargnn.partition.room import Room
 

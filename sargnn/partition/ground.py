@@ -14,8 +14,8 @@ import numba
 import numpy as np
 from numpy.lib import format as npy_format
 
-from sargnn.data.check import index_dtype
-from sargnn.data.dataset import Dataset
+from sargnn.graph.check import index_dtype
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import WEIGHT
 
 _CHUNK_EDGES = 1 << 22

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.graph.claim import scratch_folder
+from sargnn.graph.dataset import Dataset
 from sargnn.interop.kaminpar import GraphFile, cut, file_bytes, write_graph
 from sargnn.partition.both_ways import rows_both_ways
 from sargnn.partition.clusters import clusters_graph, find_clusters, refine

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.data.check import index_dtype
-from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
+from sargnn.graph.check import index_dtype
+from sargnn.graph.dataset import Dataset
 
 _METIS_BYTES, _ORDER_BYTES, _NODE_BYTES = 85, 80, 100
 STREAM_NODE_BYTES = 36

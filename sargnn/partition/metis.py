@@ -10,7 +10,7 @@ import pymetis
 from scipy import sparse
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.interop.metis import balanced_kway
 from sargnn.partition.room import Room
 from sargnn.partition.weights import node_weights

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
 from sargnn.graph.claim import scratch_folder
+from sargnn.graph.dataset import Dataset
 from sargnn.interop.kaminpar import cut, write_graph
 from sargnn.partition.both_ways import Rows
 from sargnn.partition.metis import kway

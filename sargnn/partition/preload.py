@@ -28,7 +28,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Cutter, Part, offsets_of
 from sargnn.partition.ground import lay_ground

@@ -12,12 +12,11 @@ import numpy as np
 
 from sargnn.config.run import RunConfig
 from sargnn.config.verbs import PartitionConfig
-from sargnn.data.dataset import Dataset, open_dataset
-from sargnn.data.prepare import key_of
-from sargnn.data.weights import to_json, weight_range
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.graph.edge_columns import names_to_json
 from sargnn.graph.store import StoreWriter
+from sargnn.graph.weights import to_json, weight_range
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.choose import CANDIDATES, as_candidate, choose
 from sargnn.partition.crew import Crew
@@ -32,6 +31,7 @@ from sargnn.partition.stages import cut_parts, order_parts
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info
 from sargnn.partition.unfinished import Unfinished, claim_unfinished, has_assignment
 from sargnn.resolve import resolve
+from sargnn.sources.prepare import key_of
 from sargnn.steps import step
 
 

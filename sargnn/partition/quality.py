@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.weights import node_weights
 

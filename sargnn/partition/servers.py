@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import NO_COLUMNS
 from sargnn.partition.cut import edge_positions
 

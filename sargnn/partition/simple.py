@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.partition.room import Room
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.data.check import index_dtype
-from sargnn.data.dataset import Dataset
+from sargnn.graph.check import index_dtype
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import EdgeColumns
 
 Report = Callable[[int], None]

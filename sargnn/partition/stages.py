@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.data.dataset import Dataset, group_by, open_dataset
+from sargnn.graph.dataset import Dataset, group_by, open_dataset
 from sargnn.graph.store import StoreWriter
 from sargnn.partition.crew import Crew, Job, do_parts
 from sargnn.partition.cut import Cutter

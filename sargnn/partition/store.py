@@ -9,14 +9,14 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from sargnn.data.check import in_range
-from sargnn.data.dataset import Dataset, label_form
-from sargnn.data.labels import LABEL_DTYPES
-from sargnn.data.schema import Schema
-from sargnn.data.weights import Range, all_finite, from_json
+from sargnn.graph.check import in_range
+from sargnn.graph.dataset import Dataset, label_form
 from sargnn.graph.edge_columns import NAMES, WEIGHT, file_of, names_from_json, open_columns
+from sargnn.graph.labels import LABEL_DTYPES
 from sargnn.graph.manifest import blame_manifest, damage_error
+from sargnn.graph.schema import Schema
 from sargnn.graph.store import Store, StoreWriter
+from sargnn.graph.weights import Range, all_finite, from_json
 from sargnn.partition.cut import COPY_ARRAYS, PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part, offsets_of
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.sort_edges import Report

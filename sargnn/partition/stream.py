@@ -22,7 +22,7 @@ import numba
 import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.room import Room
 from sargnn.partition.weights import columns

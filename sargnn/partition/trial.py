@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset, open_dataset
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.claim import scratch_folder
+from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.quality import Quality, quality_of
 from sargnn.partition.room import Room

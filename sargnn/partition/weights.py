@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 
 ROW_EDGES = 32
 """What a row costs beside its edges, in edges: linear maps, norm and dropout of a layer of usual width."""

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 from scipy import sparse
 
-from sargnn.data.dataset import Dataset, group_by
+from sargnn.graph.dataset import Dataset, group_by
 from sargnn.partition.ground import places_of
 from sargnn.partition.sort_edges import gather_sources
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from sargnn.comm.group import Group
 from sargnn.config.run import Metric, RunConfig
 from sargnn.config.run import Task as TaskName
-from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import Part
 from sargnn.resolve import resolve
 from sargnn.tasks import TASKS

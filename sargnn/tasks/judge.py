@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from sargnn.config.run import Metric
-from sargnn.data.dataset import Dataset
-from sargnn.data.labels import task_of
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.labels import task_of
 from sargnn.tasks.kinds import LOGITS, PREDICTIONS, SMOOTHED, choose_metric, split_rows
 
 _ROWS = 1 << 16

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sargnn.config.run import Metric
-from sargnn.data.schema import SPLITS
 from sargnn.errors import ConfigError
+from sargnn.graph.schema import SPLITS
 
 Scores = dict[str, float | None]
 """A metric's values by split; None for an empty one."""

@@ -19,10 +19,10 @@ from torch.autograd.function import once_differentiable
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
-from sargnn.data.labels import task_of
-from sargnn.data.schema import SPLITS
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.labels import task_of
+from sargnn.graph.schema import SPLITS
 from sargnn.partition.cut import Part
 from sargnn.tasks.base import Counted, Predict, Targets, Task
 from sargnn.tasks.kinds import KINDS, Scores, choose_metric, in_split

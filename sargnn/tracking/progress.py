@@ -24,7 +24,7 @@ from rich.table import Column
 from rich.text import Text
 
 from sargnn import steps
-from sargnn.data.schema import Schema
+from sargnn.graph.schema import Schema
 from sargnn.tasks.kinds import KINDS
 from sargnn.tracking.epochs import ProgressFigures, human_seconds
 

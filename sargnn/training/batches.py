@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sargnn.batches.group import group_targets
-from sargnn.batches.targets import TargetRows
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig
 from sargnn.errors import ConfigError
+from sargnn.plan.target_groups import TargetRows, group_targets
 from sargnn.training.views import View, ViewBuilder
 
 

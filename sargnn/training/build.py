@@ -16,17 +16,17 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, PreloadConfig, SampleConfig
 from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.labels import task_of
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
+from sargnn.graph.labels import task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part, with_columns
+from sargnn.plan.copies import Copies
+from sargnn.plan.cover import Share, shares_of
+from sargnn.plan.graph import WorkerGraph, find_labelled
 from sargnn.rng import MAX_ID
-from sargnn.shards.copies import Copies
-from sargnn.shards.cover import Share, shares_of
-from sargnn.shards.graph import WorkerGraph, find_labelled
 from sargnn.training.edge_weights import used_columns
 from sargnn.training.fit import Budget
 from sargnn.training.optim import check_decay

@@ -22,8 +22,8 @@ from sargnn.bf16 import wide
 from sargnn.config.run import RunConfig
 from sargnn.engine.propagate import propagate
 from sargnn.models.base import Model
+from sargnn.plan.graph import WorkerGraph
 from sargnn.profile import EVALUATION
-from sargnn.shards.graph import WorkerGraph
 from sargnn.tasks.base import Targets, Task
 from sargnn.tasks.correct_smooth import correct_and_smooth
 from sargnn.tasks.kinds import Scores

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from sargnn.batches.targets import TargetRows
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
-from sargnn.shards.in_edges import Sample
-from sargnn.shards.sizes import Groups
+from sargnn.plan.in_edges import Sample
+from sargnn.plan.sizes import Groups
+from sargnn.plan.target_groups import TargetRows
 from sargnn.tracking.memory import trim
 from sargnn.training.batches import MicroBatches, find_groups, most_batches
 from sargnn.training.steps import DrawnSteps, OneStep, Steps

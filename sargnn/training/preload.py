@@ -36,8 +36,8 @@ from sargnn.comm.lists import HaloLists, PartialLists
 from sargnn.comm.rates import Rates, measure_rates
 from sargnn.models.base import Model
 from sargnn.models.stack import GraphLayer
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.profile import AGGREGATION, LINEAR, NODEWISE
-from sargnn.shards.plan import LayerPlan
 from sargnn.tracking.memory import human_bytes
 from sargnn.training.trainer import Trainer
 

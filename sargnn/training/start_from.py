@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.config.run import RunConfig
-from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
 from sargnn.graph.manifest import MANIFEST
+from sargnn.graph.schema import Schema
 from sargnn.graph.store import Store
 from sargnn.models.base import Model
 from sargnn.tracking.files import START

@@ -15,8 +15,8 @@ from torch import Tensor
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import Model
+from sargnn.plan.graph import WorkerGraph
 from sargnn.profile import REST
-from sargnn.shards.graph import WorkerGraph
 from sargnn.tasks.base import load_task
 from sargnn.tracking.memory import PeakMeter
 from sargnn.training.batches import MicroBatches

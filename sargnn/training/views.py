@@ -18,12 +18,12 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
-from sargnn.shards.graph import WorkerGraph
-from sargnn.shards.in_edges import Sample
-from sargnn.shards.mfg import MessageFlow
-from sargnn.shards.plan import LayerPlan, RowCounts
-from sargnn.shards.relations import Outward
-from sargnn.shards.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
+from sargnn.plan.graph import WorkerGraph
+from sargnn.plan.in_edges import Sample
+from sargnn.plan.layer_plan import LayerPlan, RowCounts
+from sargnn.plan.mfg import MessageFlow
+from sargnn.plan.relations import Outward
+from sargnn.plan.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
 from sargnn.tasks.base import Targets, Task
 
 

@@ -10,8 +10,8 @@ import torch
 
 import sargnn
 from sargnn.errors import ConfigError
-from tests.data.own.given import arrays_of, typed_arrays_of
 from tests.graphs import nasty_graph, typed_graph, with_weights
+from tests.sources.own.given import arrays_of, typed_arrays_of
 
 
 @pytest.fixture

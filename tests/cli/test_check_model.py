@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.data.dataset import write_dataset
-from sargnn.data.schema import SPLITS
-from sargnn.data.surroundings import cut_surroundings
-from sargnn.launch import compare_worlds
+from sargnn.graph.dataset import write_dataset
+from sargnn.graph.schema import SPLITS
+from sargnn.graph.surroundings import cut_surroundings
+from sargnn.run import compare_worlds
 from tests.graphs import nasty_graph, typed_graph
 from tests.in_process import sargnn_here
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import sargnn
-from sargnn.comparison.figures import over_seeds
-from sargnn.comparison.losses import deviation
 from sargnn.errors import ConfigError
-from tests.comparison.folders import write_run, write_twelve
+from sargnn.report.comparison.figures import over_seeds
+from sargnn.report.comparison.losses import deviation
 from tests.in_process import sargnn_here as run
+from tests.report.comparison.folders import write_run, write_twelve
 
 
 @pytest.fixture

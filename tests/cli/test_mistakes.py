@@ -15,7 +15,7 @@ from tests.cli.conftest import Sargnn
 
 def test_a_worker_imports_neither_mlflow_nor_pandas_nor_dgl() -> None:
     heavy = ("dgl", "mlflow", "ogb", "pandas", "matplotlib", "hydra", "omegaconf", "rich")
-    script = f"import sys; import sargnn.launch.work; print([m for m in {heavy} if m in sys.modules])"
+    script = f"import sys; import sargnn.run.work; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
 

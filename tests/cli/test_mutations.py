@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.bench import kernels  # noqa: F401  (with what it imports, before that is replaced)
 from sargnn.cli import main as cli
+from sargnn.report.bench import kernels  # noqa: F401  (with what it imports, before that is replaced)
 
 VALID = [
     ["train", "model=gat", "mode=sar", "world=2", "epochs=3"],
@@ -71,8 +71,8 @@ def test_no_traceback(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise Reached
 
     for target in (
-        "sargnn.cli.train._train", "sargnn.cli.sweep.run_sweep", "sargnn.data.prepare.prepare_dataset",
-        "sargnn.bench.kernels.run", "subprocess.Popen",
+        "sargnn.cli.train._train", "sargnn.cli.sweep.run_sweep", "sargnn.sources.prepare.prepare_dataset",
+        "sargnn.report.bench.kernels.run", "subprocess.Popen",
     ):  # fmt: skip
         monkeypatch.setattr(target, reached)
     monkeypatch.chdir(tmp_path)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.data.dataset import SPLITS
-from sargnn.launch.slurm_status import status_lines
+from sargnn.graph.dataset import SPLITS
+from sargnn.run.slurm_status import status_lines
 from sargnn.tracking.summary import read_summary
 from tests.cli.conftest import Sargnn
 from tests.graphs import nasty_graph, with_task
@@ -19,7 +19,7 @@ from tests.in_process import sargnn_here as run
 
 READER = """
 from dataclasses import dataclass
-from sargnn.data.settings import InMemoryDataset
+from sargnn.sources.settings import InMemoryDataset
 
 @dataclass(frozen=True)
 class Ours(InMemoryDataset):

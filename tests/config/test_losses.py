@@ -10,22 +10,22 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
-from sargnn.comparison.export import as_csv, run_record
-from sargnn.comparison.groups import make_groups
-from sargnn.comparison.runs import read_runs
-from sargnn.comparison.table import runs_lines
 from sargnn.config.groups import BatchesConfig
 from sargnn.config.losses import losses_depend_on
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.schema import Schema
-from sargnn.launch import local
+from sargnn.graph.schema import Schema
 from sargnn.models.inputs import GraphShape
+from sargnn.report.comparison.export import as_csv, run_record
+from sargnn.report.comparison.groups import make_groups
+from sargnn.report.comparison.runs import read_runs
+from sargnn.report.comparison.table import runs_lines
+from sargnn.run import local
 from sargnn.tracking.summary import Summary
 from sargnn.training.build import make_model
 from sargnn.training.summary import measure_results
-from tests.comparison.folders import write_run
 from tests.graphs import nasty_graph
 from tests.parity import cases
+from tests.report.comparison.folders import write_run
 
 PRELOAD = ("world=4", "servers=2", "preload=shared", "preload.max_hop=1", "partitioner=metis")
 MODULE = """from torch import nn

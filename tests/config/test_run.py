@@ -14,10 +14,10 @@ from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf import conf_dir
 from sargnn.config.decides import DECIDES, FREE, LOSSES, RUN
 from sargnn.config.run import DatasetSettings, ModelSettings, RunConfig, differing, fixed_settings, load, parse, save
-from sargnn.data import DATASETS
 from sargnn.errors import ConfigError
 from sargnn.models import MODELS
 from sargnn.resolve import load_attribute
+from sargnn.sources import DATASETS
 from tests.configs import config
 
 NEEDED = {

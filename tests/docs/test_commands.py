@@ -13,7 +13,7 @@ from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.main import main
 from sargnn.cli.verbs import Verb
 from sargnn.config.run import parse
-from sargnn.figures.spec import cells_of, read_spec
+from sargnn.report.figures.spec import cells_of, read_spec
 from tests.cli.every_verb import EVERY_VERB
 
 ROOT = Path(__file__).parents[2]
@@ -67,9 +67,10 @@ def test_a_command_can_be_composed(command: str, page: str, monkeypatch: pytest.
         assert {word.partition("=")[0] for word in given if "=" in word} <= known, f"{page}: {command}"
         return
     if verb.name in ("bench table", "bench plan"):
-        monkeypatch.setattr("sargnn.bench.table.run.run", lambda settings, cases: [])
-        monkeypatch.setattr("sargnn.bench.plan.run", lambda settings, points: [])
-        monkeypatch.setattr("sargnn.bench.plan.find_points", lambda settings, make: [make((settings.models or ["sage"])[:1])])
+        bench = "sargnn.report.bench"
+        monkeypatch.setattr(f"{bench}.table.run.run", lambda settings, cases: [])
+        monkeypatch.setattr(f"{bench}.plan.run", lambda settings, points: [])
+        monkeypatch.setattr(f"{bench}.plan.find_points", lambda settings, make: [make((settings.models or ["sage"])[:1])])
         monkeypatch.setattr("sargnn.cli.sweep.as_interrupts", lambda: None)
         assert main(words) == 0, f"{page}: {command}"
         return

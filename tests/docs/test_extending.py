@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.bench.attention import whole_plan
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.dataset import open_dataset
-from sargnn.data.prepare import prepare_dataset
 from sargnn.engine.aggregate import Engine
+from sargnn.graph.dataset import open_dataset
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
+from sargnn.report.bench.attention import whole_plan
 from sargnn.resolve import resolve
+from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.summary import read_summary
 from sargnn.training.build import make_trainer
 from tests.in_process import sargnn_here as run

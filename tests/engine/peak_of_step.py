@@ -8,12 +8,12 @@ from multiprocessing.connection import Connection
 import torch
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.bench.attention import whole_plan
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.plan.layer_plan import Shard
+from sargnn.report.bench.attention import whole_plan
 from sargnn.rng import Draw, Purpose
-from sargnn.shards.plan import Shard
 from sargnn.tracking.memory import PeakMeter, return_freed_memory
 
 

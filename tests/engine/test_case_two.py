@@ -14,8 +14,8 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers.sum import Sum
 from sargnn.partition.cut import parts_of
+from sargnn.plan.load import load_plan
 from sargnn.resolve import resolve
-from sargnn.shards.load import load_plan
 from tests.engine.toy import Toy
 from tests.graphs import assign, nasty_graph
 from tests.parity.oracle import adjacency

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.bench.attention import whole_plan
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers import lstm
 from sargnn.models.sage import LstmLayer
 from sargnn.models.stack import LayerInput, LayerSpec
+from sargnn.report.bench.attention import whole_plan
 
 NODES, WIDTH = 40, 3
 

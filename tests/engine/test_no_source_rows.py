@@ -15,8 +15,8 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.partition.cut import parts_of
-from sargnn.shards.load import load_plan
-from sargnn.shards.plan import Shard
+from sargnn.plan.layer_plan import Shard
+from sargnn.plan.load import load_plan
 from tests.graphs import assign, nasty_graph
 from tests.pool import pool
 

@@ -14,7 +14,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.weighted import WeightedMean, WeightedSum
 from sargnn.errors import KernelError
 from sargnn.partition.cut import parts_of
-from sargnn.shards.load import load_plan
+from sargnn.plan.load import load_plan
 from tests.graphs import assign, nasty_graph
 from tests.parity.cases import PAIRS
 from tests.parity.covering import spread

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sargnn.backends.operations import SumOperation
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.shards.plan import Shard
+from sargnn.plan.layer_plan import Shard
 
 
 class Toy(Reducer[SumOperation, Tensor, Tensors]):

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.data.dataset import open_dataset, write_dataset
-from sargnn.data.ogb.csv_tables import ogb_dir
-from sargnn.data.ogb.export import export
-from sargnn.data.settings import OgbDirConfig
 from sargnn.errors import StoreError
+from sargnn.graph.dataset import open_dataset, write_dataset
 from sargnn.graph.manifest import LONGEST, MANIFEST, digest_of, file_name
 from sargnn.graph.store import Store, StoreWriter
+from sargnn.sources.ogb.csv_tables import ogb_dir
+from sargnn.sources.ogb.export import export
+from sargnn.sources.settings import OgbDirConfig
 from sargnn.tracking.tables import info_table
 from tests.graphs import ODD_NAMES, typed_graph, with_odd_names
 

@@ -18,30 +18,30 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.data.dataset import SPLITS, Dataset, InMemoryReader, Reader, group_by, open_dataset
-from sargnn.data.dgl_partition.nodes import Names
-from sargnn.data.dgl_partition.parts import Triplet
-from sargnn.data.dgl_partition.reader import DglPartition, dgl_partition
-from sargnn.data.own.folder import arrays_reader
-from sargnn.data.own.function import object_reader
-from sargnn.data.own.graph import EdgeList
-from sargnn.data.settings import ArraysConfig, PythonConfig
 from sargnn.engine.aggregate import Engine
+from sargnn.graph.dataset import SPLITS, Dataset, InMemoryReader, Reader, group_by, open_dataset
 from sargnn.graph.edge_columns import EdgeColumns, EdgePiece, names_to_json
 from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Part, one_type, parts_of
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.store import FORMAT_VERSION, open_part, write_parts
-from sargnn.shards.cover import Share
-from sargnn.shards.graph import WorkerGraph
-from sargnn.shards.in_edges import Sample
-from sargnn.shards.load import load_plan
-from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
-from tests.data.dgl_files import write_parts as write_dgl
-from tests.data.own import given
+from sargnn.plan.cover import Share
+from sargnn.plan.graph import WorkerGraph
+from sargnn.plan.in_edges import Sample
+from sargnn.plan.layer_plan import LayerPlan, RelationBlock, Shard
+from sargnn.plan.load import load_plan
+from sargnn.sources.dgl_partition.nodes import Names
+from sargnn.sources.dgl_partition.parts import Triplet
+from sargnn.sources.dgl_partition.reader import DglPartition, dgl_partition
+from sargnn.sources.own.folder import arrays_reader
+from sargnn.sources.own.function import object_reader
+from sargnn.sources.own.graph import EdgeList
+from sargnn.sources.settings import ArraysConfig, PythonConfig
 from tests.graphs import assign, nasty_graph, typed_graph, with_weights
 from tests.parity.covering import covering
 from tests.pool import pool
+from tests.sources.dgl_files import write_parts as write_dgl
+from tests.sources.own import given
 
 FORMS = {"toy": np.dtype((np.float32, (3,))), "kind": np.dtype(np.uint8)}
 Edge = tuple[int, int, int, int]

@@ -15,12 +15,12 @@ import pytest
 from sargnn.backends import KERNELS
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
-from sargnn.comparison.losses import deviation
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
 from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError, KernelError
+from sargnn.graph.dataset import Dataset
 from sargnn.partition import PARTITIONERS
+from sargnn.report.comparison.losses import deviation
 from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.pool import pool

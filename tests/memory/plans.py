@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.dataset import Dataset, open_dataset
-from sargnn.data.prepare import prepare_dataset
+from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.memory.plan_run import Cut, find_cut
+from sargnn.sources.prepare import prepare_dataset
 
 
 def planned(words: list[str]) -> tuple[RunConfig, Dataset, Cut]:

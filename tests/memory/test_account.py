@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sargnn.engine.modes.base import Held
 from sargnn.memory.account_step import INPUTS, HaloBytes, LayerHalo
-from sargnn.shards.sizes import Sizes
+from sargnn.plan.sizes import Sizes
 
 
 def test_halo_rows_that_layers_keep_add_up() -> None:

@@ -17,8 +17,8 @@ from sargnn.errors import ConfigError
 from sargnn.memory import budget as budget_module
 from tests.graphs import nasty_graph
 from tests.in_process import sargnn_here
-from tests.launch.runs import summary_of
 from tests.parity import cases
+from tests.run.runs import summary_of
 
 _MODULE = Path(__file__).parents[2] / "examples" / "layers" / "dgl_gat.py"
 

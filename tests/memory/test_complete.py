@@ -23,7 +23,6 @@ from torch.profiler import ProfilerActivity, profile
 import sargnn
 from sargnn.backends import memory as engine_pool
 from sargnn.backends.torch.dgl_kernel import DglKernel
-from sargnn.batches import GROUPINGS
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
 from sargnn.config.groups import (
@@ -36,10 +35,9 @@ from sargnn.config.groups import (
 )
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.dataset import Dataset, open_dataset
-from sargnn.data.prepare import prepare_dataset
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS, lstm
+from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.memory import account_trace
 from sargnn.memory.account_trace import Trace, TracedPool, replay
 from sargnn.memory.plan_run import Cut, plan_views
@@ -47,7 +45,9 @@ from sargnn.memory.plan_traffic import shape_of
 from sargnn.memory.plan_views import Views, has_views
 from sargnn.memory.plan_worker import Account, Runtime, WorkerPlan
 from sargnn.models import MODELS
-from sargnn.shards.sizes import Sizes
+from sargnn.plan import GROUPINGS
+from sargnn.plan.sizes import Sizes
+from sargnn.sources.prepare import prepare_dataset
 from tests.graphs import assign, nasty_graph
 from tests.parity import cases
 from tests.pool import pool

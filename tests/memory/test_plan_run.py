@@ -10,11 +10,11 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import parse
-from sargnn.data.dataset import open_dataset
-from sargnn.data.prepare import prepare_dataset
+from sargnn.graph.dataset import open_dataset
 from sargnn.memory import trials
 from sargnn.memory.plan_run import find_cut, plan_run, smallest_world
 from sargnn.memory.plan_worker import TERMS, Runtime
+from sargnn.sources.prepare import prepare_dataset
 from tests.in_process import sargnn_here
 from tests.memory.plans import planned
 

@@ -11,8 +11,8 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, load, parse, save
-from sargnn.data.dataset import write_dataset
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.graph.dataset import write_dataset
 from sargnn.memory import trials
 from sargnn.memory.plan_parts import PartSizes
 from sargnn.memory.plan_time import WAITING, Calibration, Load, Trial, epoch_time, load_of

@@ -9,14 +9,14 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
-from sargnn.comparison.partitions import compared
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.dataset import open_dataset
-from sargnn.data.prepare import prepare_dataset
+from sargnn.graph.dataset import open_dataset
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.quality import quality_of
 from sargnn.partition.store import open_part
 from sargnn.partition.trial import Trial
+from sargnn.report.comparison.partitions import compared
+from sargnn.sources.prepare import prepare_dataset
 from sargnn.training.build import make_trainer
 from tests.pool import pool
 

@@ -14,9 +14,9 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig
 from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.dataset import Dataset
-from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import Schema
 from sargnn.memory import account_record
 from sargnn.memory.account_step import INPUTS
 from sargnn.memory.budget import Budget
@@ -25,7 +25,7 @@ from sargnn.memory.plan_run import Cut, plan_views
 from sargnn.memory.plan_traffic import shape_of
 from sargnn.memory.plan_worker import Account, Runtime
 from sargnn.models.inputs import GraphShape
-from sargnn.shards.sizes import sizes_of_plans
+from sargnn.plan.sizes import sizes_of_plans
 from tests.graphs import assign, nasty_graph
 from tests.in_process import fork_server
 from tests.parity import cases

@@ -9,8 +9,8 @@ import torch
 
 from sargnn.comm.group import Group, sum_flat
 from sargnn.config.models import GatSettings, GinSettings
-from sargnn.data.dataset import Dataset
 from sargnn.engine.aggregate import Engine
+from sargnn.graph.dataset import Dataset
 from sargnn.interop.dgl import import_dgl
 from sargnn.models.gat import GatLayer, GatV2Layer
 from sargnn.models.gcn import GcnLayer
@@ -18,7 +18,7 @@ from sargnn.models.gin import GinLayer
 from sargnn.models.sage import LstmLayer, PoolLayer, SageLayer
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
-from sargnn.shards.load import load_plan, with_self_loops
+from sargnn.plan.load import load_plan, with_self_loops
 from tests.graphs import assign, nasty_graph
 from tests.parity import cases
 

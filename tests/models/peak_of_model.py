@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.data.dataset import SPLITS, Dataset, by_destination
+from sargnn.graph.dataset import SPLITS, Dataset, by_destination
 from tests.parity import cases
 
 NODES, CLASSES = 20_000, 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sargnn.data.schema import Relation, Schema
+from sargnn.graph.schema import Relation, Schema
 from sargnn.models.inputs import GraphShape
 
 PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3, labelled=0)

@@ -18,8 +18,8 @@ from sargnn.models.gin import GinLayer
 from sargnn.models.sage import SageLayer
 from sargnn.models.stack import LayerInput
 from sargnn.partition.cut import parts_of
+from sargnn.plan.load import load_plan, with_self_loops
 from sargnn.rng import Draw, Purpose, neighbour_keys
-from sargnn.shards.load import load_plan, with_self_loops
 from tests.graphs import assign
 from tests.models.layers import GRAPH, HEADS, IN, dgl_graph, gat, inputs, make, run, spec
 from tests.pool import pool

@@ -9,11 +9,11 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.schema import Relation, Schema
 from sargnn.errors import ConfigError
-from sargnn.launch.check import check_strategies
+from sargnn.graph.schema import Relation, Schema
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
+from sargnn.run.check import check_strategies
 from sargnn.training.build import make_model
 
 PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3)

@@ -10,11 +10,11 @@ import pytest
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.help import candidates
 from sargnn.cli.resume import read_resumed
-from sargnn.comparison.settings import find_differing, flat, show_settings
 from sargnn.config.decides import as_mapping
 from sargnn.config.run import RunConfig, flatten, load, parse, save
 from sargnn.errors import ConfigError
-from sargnn.launch.check import check_strategies
+from sargnn.report.comparison.settings import find_differing, flat, show_settings
+from sargnn.run.check import check_strategies
 from sargnn.tracking.mlflow.target import target_of
 
 TEXT = "from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n\n\nclass Other(Net):\n    pass\n"

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group, sum_flat
-from sargnn.data.dataset import Dataset, by_destination
-from sargnn.data.schema import Schema
 from sargnn.engine.aggregate import Engine
+from sargnn.graph.dataset import Dataset, by_destination
+from sargnn.graph.schema import Schema
 from sargnn.interop.dgl import import_dgl
 from sargnn.models import MODELS
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import parts_of
+from sargnn.plan.load import load_plan, with_self_loops
 from sargnn.resolve import resolve
-from sargnn.shards.load import load_plan, with_self_loops
 from tests.graphs import NUM_CLASSES, NUM_FEATURES, assign, nasty_graph
 from tests.models.layers import dgl_graph
 from tests.parity import cases

@@ -15,7 +15,7 @@ from sargnn.interop.dgl import import_dgl
 from sargnn.models.rgcn import RgcnLayer
 from sargnn.models.stack import LayerInput, LayerSpec
 from sargnn.partition.cut import parts_of
-from sargnn.shards.load import load_plan
+from sargnn.plan.load import load_plan
 from tests.graphs import assign, typed_graph, with_weights
 from tests.pool import pool
 

@@ -10,8 +10,8 @@ import pytest
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
 from sargnn.config.run import KernelConfig, RunConfig, parse
-from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError, KernelError
+from sargnn.graph.schema import Schema
 from sargnn.memory import budget as budget_module
 from sargnn.models.inputs import GraphShape
 from sargnn.training.build import make_model

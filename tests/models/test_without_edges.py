@@ -9,10 +9,10 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.edges_into import ALL_RELATIONS, nodes_without_edges
-from sargnn.data.prepare import prepare_dataset
 from sargnn.errors import ConfigError
-from sargnn.launch.check import check_graph
+from sargnn.graph.edges_into import ALL_RELATIONS, nodes_without_edges
+from sargnn.run.check import check_graph
+from sargnn.sources.prepare import prepare_dataset
 from tests.graphs import nasty_graph, typed_graph
 
 MODULE = """import dgl.nn as gnn

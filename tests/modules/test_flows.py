@@ -17,9 +17,9 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, SampleConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset, by_destination
-from sargnn.data.schema import Relation
-from sargnn.data.typed import Edges, typed_dataset
+from sargnn.graph.dataset import Dataset, by_destination
+from sargnn.graph.schema import Relation
+from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.interop.dgl import import_dgl
 from sargnn.models.base import Model
 from sargnn.models.custom import CustomModel

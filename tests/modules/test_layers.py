@@ -18,7 +18,7 @@ from sargnn.modules.dgl_typed import GraphMaker
 from sargnn.modules.session import Places
 from sargnn.modules.tag import Rows, tagged
 from sargnn.partition.cut import parts_of
-from sargnn.shards.load import load_plan
+from sargnn.plan.load import load_plan
 from tests.graphs import assign, nasty_graph, with_weights
 from tests.modules.dgl_layers import CASES, IN
 from tests.parity.covering import spread

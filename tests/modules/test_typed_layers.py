@@ -21,7 +21,7 @@ from sargnn.modules.dgl_typed import GraphMaker
 from sargnn.modules.session import Places
 from sargnn.modules.tag import Rows, tagged
 from sargnn.partition.cut import parts_of
-from sargnn.shards.graph import WorkerGraph
+from sargnn.plan.graph import WorkerGraph
 from tests.graphs import assign, typed_graph, with_weights
 from tests.parity.covering import spread
 from tests.pool import pool

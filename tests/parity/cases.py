@@ -31,12 +31,11 @@ from sargnn.config.groups import (
 )
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, RunConfig
-from sargnn.data.dataset import Dataset, group_by
-from sargnn.data.settings import SyntheticConfig
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.partial import WithPartials
+from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.store import StoreWriter
 from sargnn.memory.budget import chooser
 from sargnn.models import MODELS
@@ -45,8 +44,9 @@ from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import Part, parts_of
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.store import FORMAT_VERSION, open_part
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import is_target, resolve
-from sargnn.shards.plan import LayerPlan
+from sargnn.sources.settings import SyntheticConfig
 from sargnn.training.build import make_trainer
 from sargnn.training.trainer import Trainer
 from tests.graphs import assign, nasty_graph, typed_graph

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.comparison.losses import deviation
 from sargnn.config.groups import LabelsConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.report.comparison.losses import deviation
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases, oracle
 from tests.parity.oracle import Definition

@@ -10,8 +10,8 @@ import torch
 
 from sargnn.backends.cpu.tile_code import has_tiles
 from sargnn.comm.group import Group
-from sargnn.comparison.losses import deviation
 from sargnn.config.groups import LabelsConfig
+from sargnn.report.comparison.losses import deviation
 from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import pool

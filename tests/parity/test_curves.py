@@ -9,7 +9,7 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 from tests.parity.checks import assert_same_curve

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from sargnn.config.models import CustomSettings
-from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import SPLITS, Dataset
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases

@@ -11,8 +11,8 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
-from sargnn.data.dataset import Dataset
 from sargnn.engine.modes import MODES
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import EdgeColumns
 from tests.graphs import nasty_graph, typed_graph, with_weights
 from tests.parity import cases, checks

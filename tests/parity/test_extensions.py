@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from sargnn.backends import KERNELS
-from sargnn.data import DATASETS
 from sargnn.engine.modes import MODES
 from sargnn.models import MODELS
 from sargnn.resolve import resolve
+from sargnn.sources import DATASETS
 from tests.graphs import assign
 from tests.in_process import sargnn_here
 from tests.parity import cases

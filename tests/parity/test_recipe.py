@@ -13,7 +13,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import SPLITS, Dataset
 from tests.graphs import NUM_CLASSES
 from tests.parity import cases
 from tests.parity.cases import MASKED, QUICK, REUSED

@@ -10,8 +10,8 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import parts_of
 from sargnn.tasks.base import Counted
 from tests.graphs import assign, typed_graph

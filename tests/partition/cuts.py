@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset, by_destination
+from sargnn.graph.dataset import Dataset, by_destination
 from sargnn.partition.metis import symmetric
 from tests.graphs import nasty_graph
 

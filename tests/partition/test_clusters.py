@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.interop.kaminpar import GraphFile, write_graph
 from sargnn.partition import clusters, kaminpar
 from sargnn.partition.both_ways import Rows, rows_both_ways

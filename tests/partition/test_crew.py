@@ -18,9 +18,9 @@ from scipy import sparse
 
 from sargnn.cli.stores import stores
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset, by_destination, open_dataset, write_dataset
 from sargnn.errors import StoreError
 from sargnn.graph.claim import claim, is_claimed
+from sargnn.graph.dataset import Dataset, by_destination, open_dataset, write_dataset
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.partition import crew, prepare, stages
 from sargnn.partition.crew import Crew, Tally

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import write_dataset
 from sargnn.errors import ConfigError
-from sargnn.launch.check import check_strategies
+from sargnn.graph.dataset import write_dataset
 from sargnn.partition.given import assign_given
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import open_part
+from sargnn.run.check import check_strategies
 from sargnn.tracking.summary import read_summary
 from tests.configs import config
 from tests.graphs import nasty_graph

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.data.dataset import by_destination
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import by_destination
 from sargnn.interop import kaminpar as interop
 from sargnn.memory.plan_traffic import CutEdges
 from sargnn.partition import blocks, both_ways, kaminpar, memory, stream
@@ -280,9 +280,9 @@ def test_extreme_settings() -> None:
 
 def test_papers_go_both_ways(tmp_path: Path) -> None:
     """Every edge is there in both directions, parallel ones twice, as OGB adds inverse edges."""
-    from sargnn.data.dataset import open_dataset
-    from sargnn.data.generated.lookalike import Lookalike
-    from sargnn.data.settings import LookalikeConfig
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.sources.generated.lookalike import Lookalike
+    from sargnn.sources.settings import LookalikeConfig
 
     found = {}
     for both in (False, True):
@@ -300,10 +300,10 @@ def test_papers_go_both_ways(tmp_path: Path) -> None:
 
 def test_order_by_kaminpar_brings_neighbours_together(tmp_path: Path) -> None:
     """At least as many edges between rows less than a cluster apart as with METIS's clusters."""
-    from sargnn.data.dataset import open_dataset
-    from sargnn.data.generated.lookalike import Lookalike
-    from sargnn.data.settings import LookalikeConfig
+    from sargnn.graph.dataset import open_dataset
     from sargnn.partition.order import KaMinPar, order_nodes
+    from sargnn.sources.generated.lookalike import Lookalike
+    from sargnn.sources.settings import LookalikeConfig
 
     Lookalike(LookalikeConfig(name="products_like", scale=0.01, seed=0, normalize_features=False)).write(tmp_path / "store")
     dataset = open_dataset(tmp_path / "store", verify=False)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.data.dataset import by_destination, write_dataset
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import by_destination, write_dataset
 from sargnn.graph.store import StoreWriter
 from sargnn.partition import cut as cutting
 from sargnn.partition.cut import PART_ARRAYS, cut

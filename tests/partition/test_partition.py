@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.data.dataset import Dataset, group_by, open_dataset
-from sargnn.data.generated.lookalike import Lookalike
-from sargnn.data.prepare import prepare_dataset
-from sargnn.data.schema import Relation
-from sargnn.data.settings import LookalikeConfig
-from sargnn.data.typed import Edges, typed_dataset
 from sargnn.errors import ConfigError, StoreError
+from sargnn.graph.dataset import Dataset, group_by, open_dataset
+from sargnn.graph.schema import Relation
+from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import Part, cut, parts_of
 from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.stats import StatsCollector
 from sargnn.partition.store import open_part
+from sargnn.sources.generated.lookalike import Lookalike
+from sargnn.sources.prepare import prepare_dataset
+from sargnn.sources.settings import LookalikeConfig
 from tests.configs import config
 from tests.graphs import assign, nasty_graph, typed_graph
 

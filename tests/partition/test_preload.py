@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.data.dataset import Dataset, group_by
 from sargnn.errors import StoreError
+from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Part
 from sargnn.partition.metis import assign as metis

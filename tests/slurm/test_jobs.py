@@ -290,16 +290,16 @@ def test_torchrun_starts_a_prepared_run(tmp_path: Path) -> None:
     def python(*words: str) -> subprocess.CompletedProcess[str]:
         return run_command([sys.executable, *words], tmp_path, environment=environment, timeout_s=300)
 
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "sargnn.launch.task", "runs/torchrun"]
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "sargnn.run.task", "runs/torchrun"]
     early = python(*start)
     assert early.returncode != 0 and "The run is not prepared" in early.stderr
-    assert python("-m", "sargnn.launch.job", "begin", "runs/torchrun").returncode == 0
+    assert python("-m", "sargnn.run.job", "begin", "runs/torchrun").returncode == 0
     done = python(*start)
     assert done.returncode == 0, done.stderr
     sargnn(tmp_path, environment, "train", "debug=tiny", "world=2", "tracking=none", "run_name=local")
     assert summary(run_dir)["losses"] == summary(tmp_path / "runs" / "local")["losses"]
-    assert python("-m", "sargnn.launch.job", "end", "runs/torchrun").returncode == 0
-    alone = python("-m", "sargnn.launch.task", "runs/torchrun")
+    assert python("-m", "sargnn.run.job", "end", "runs/torchrun").returncode == 0
+    alone = python("-m", "sargnn.run.task", "runs/torchrun")
     assert alone.returncode == 1 and "Neither SLURM nor torchrun" in alone.stderr
 
 
@@ -310,7 +310,7 @@ def test_tasks_of_a_job_meet_at_rank_zero(tmp_path: Path) -> None:
     words = ["debug=tiny", "world=2", "tracking=none"]
     sargnn(tmp_path, environment, "slurm", *words, "run_name=job", "comm.timeout_s=60", "epochs=200", "eval_every=200")
     run_dir = tmp_path / "runs" / "job"
-    begun = run_command([sys.executable, "-m", "sargnn.launch.job", "begin", str(run_dir)], tmp_path, timeout_s=300)
+    begun = run_command([sys.executable, "-m", "sargnn.run.job", "begin", str(run_dir)], tmp_path, timeout_s=300)
     assert begun.returncode == 0, begun.stderr
     assert (run_dir / ".token").stat().st_mode & 0o777 == 0o600
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -318,7 +318,7 @@ def test_tasks_of_a_job_meet_at_rank_zero(tmp_path: Path) -> None:
     with ExitStack() as stack:
         tasks = []
         for rank in range(2):
-            command = [sys.executable, "-m", "sargnn.launch.task", str(run_dir)]
+            command = [sys.executable, "-m", "sargnn.run.task", str(run_dir)]
             slurm = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank), "SLURM_NNODES": "1"}
             tasks.append(stack.enter_context(started_command(command, tmp_path, environment=environment | meeting | slurm)))
         for _ in range(2400):

@@ -9,8 +9,7 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import parse
-from sargnn.data.dataset import open_dataset
-from sargnn.data.prepare import prepare_dataset
+from sargnn.graph.dataset import open_dataset
 from sargnn.memory import trials
 from sargnn.memory.plan_run import find_cut, plan_run
 from sargnn.memory.plan_stores import (
@@ -25,6 +24,7 @@ from sargnn.memory.plan_stores import (
 )
 from sargnn.memory.plan_worker import Runtime
 from sargnn.partition.prepare import prepare_partition
+from sargnn.sources.prepare import prepare_dataset
 from tests.in_process import sargnn_here
 
 BASE = 300_000_000

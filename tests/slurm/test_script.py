@@ -16,8 +16,8 @@ import pytest
 from sargnn.cli.conf import conf_dir
 from sargnn.cli.main import main as sargnn
 from sargnn.errors import ConfigError
-from sargnn.launch.job_files import read_job
-from sargnn.launch.slurm import Job, SlurmConfig, directive, render, seconds
+from sargnn.run.job_files import read_job
+from sargnn.run.slurm import Job, SlurmConfig, directive, render, seconds
 from sargnn.tracking.summary import Summary, write_summary
 from sargnn.tracking.sweep_points import label_of
 
@@ -273,8 +273,8 @@ def test_going_on_with_a_run_on_another_number_of_workers(folder: Path, capsys: 
 
 
 def test_a_job_without_progress_is_not_queued_again(folder: Path) -> None:
-    from sargnn.launch.job import end
-    from sargnn.launch.job_files import note_job
+    from sargnn.run.job import end
+    from sargnn.run.job_files import note_job
 
     assert sargnn(["slurm", "run_name=one"]) == 0
     run_dir = folder / "runs" / "one"
@@ -286,7 +286,7 @@ def test_a_job_without_progress_is_not_queued_again(folder: Path) -> None:
 
 
 def test_a_job_is_found_whatever_its_name_is() -> None:
-    from sargnn.launch.slurm_status import _fields
+    from sargnn.run.slurm_status import _fields
 
     line = (
         "JobId=9 ArrayJobId=7 ArrayTaskId=2 JobName=a JobState=FAILED ArrayTaskId=5 Command=/x WorkDir=/ UserId=root(0) "

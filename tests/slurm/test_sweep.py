@@ -15,10 +15,10 @@ from sargnn.cli.compose import sweep_points
 from sargnn.cli.conf import built_in_folder
 from sargnn.cli.sweep import plan_sweep
 from sargnn.config.run import load
-from sargnn.launch.job_files import is_under_way, note_job, read_job
-from sargnn.launch.run_folder import hold_run_dir
-from sargnn.launch.slurm import _ranges
 from sargnn.memory.plan_stores import NotPlanned, PlannedMemory
+from sargnn.run.job_files import is_under_way, note_job, read_job
+from sargnn.run.run_folder import hold_run_dir
+from sargnn.run.slurm import _ranges
 from sargnn.tracking.find_runs import find_runs
 from sargnn.tracking.summary import Summary, write_summary
 from sargnn.tracking.sweep_points import label_of

@@ -14,12 +14,12 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import SmoothConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import SPLITS, Dataset, by_destination
-from tests.data.ogb_files import read
+from sargnn.graph.dataset import SPLITS, Dataset, by_destination
 from tests.graphs import NUM_CLASSES, nasty_graph, typed_graph, with_weights
 from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import pool
+from tests.sources.ogb_files import read
 
 FORMS = ["dad", "da", "ad"]
 

@@ -15,8 +15,8 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LabelsConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
 from sargnn.tasks.base import load_task
 from sargnn.tracking.summary import read_summary
 from tests.graphs import nasty_graph

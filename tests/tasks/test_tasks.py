@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.manifest import digest_of
 from sargnn.tasks.labels import LABELS
 from sargnn.training import checkpoint

@@ -14,8 +14,8 @@ import pytest
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, CheckpointConfig, LabelsConfig, SampleConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
 from sargnn.errors import StoreError
+from sargnn.graph.dataset import Dataset
 from sargnn.training import checkpoint
 from tests.graphs import nasty_graph, typed_graph, with_odd_names
 from tests.parity import cases

@@ -14,12 +14,12 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig, load, parse
-from sargnn.data.dataset import Dataset
-from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
-from sargnn.launch.init_from import find_start
-from sargnn.launch.job import begin
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import Schema
 from sargnn.models.inputs import GraphShape
+from sargnn.run.init_from import find_start
+from sargnn.run.job import begin
 from sargnn.tracking.inputs import read_inputs
 from sargnn.training import checkpoint
 from sargnn.training.build import make_model
@@ -27,9 +27,9 @@ from sargnn.training.start_from import check_start, open_start
 from tests.graphs import typed_graph
 from tests.in_process import kept_handlers
 from tests.in_process import sargnn_here as run
-from tests.launch.runs import summary_of
 from tests.parity import cases
 from tests.pool import pool
+from tests.run.runs import summary_of
 
 TINY = ["dataset.num_nodes=300", "model.hidden=8", "model.dropout=0", "eval_every=2", "tracking=none", "threads=1"]
 

@@ -15,17 +15,17 @@ import pytest
 from sargnn.comm.group import Group
 from sargnn.config.groups import OptimConfig
 from sargnn.config.run import RunConfig, load
-from sargnn.data.dataset import Dataset
-from sargnn.launch.job import NOTHING_TO_DO, begin
-from sargnn.launch.more_epochs import has_settings_of
+from sargnn.graph.dataset import Dataset
+from sargnn.run.job import NOTHING_TO_DO, begin
+from sargnn.run.more_epochs import has_settings_of
 from sargnn.tracking.inputs import read_inputs
 from sargnn.training import checkpoint
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph
 from tests.in_process import kept_handlers
 from tests.in_process import sargnn_here as run
-from tests.launch.runs import summary_of
 from tests.parity import cases
+from tests.run.runs import summary_of
 
 TINY = ["dataset.num_nodes=300", "model.hidden=8", "eval_every=2", "tracking=none", "threads=1"]
 CHANGES = ["model.dropout=0.5", "model.input_dropout=0.2", "optim.schedule=step", "optim.step_every=2", "optim.warmup=1"]

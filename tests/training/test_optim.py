@@ -15,9 +15,9 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import OptimConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
-from sargnn.data.schema import Schema
 from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import Schema
 from sargnn.models.inputs import GraphShape
 from sargnn.tasks.base import Counted
 from sargnn.training import checkpoint

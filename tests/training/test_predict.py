@@ -11,7 +11,7 @@ import pytest
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig, SmoothConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.training import checkpoint
 from sargnn.training.predict import write_predictions
 from tests.graphs import nasty_graph, typed_graph

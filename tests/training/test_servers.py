@@ -16,7 +16,7 @@ from sargnn.comm.group import Group
 from sargnn.comm.rates import Rates
 from sargnn.config.groups import PreloadConfig
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.training import preload
 from tests.parity import cases
 from tests.pool import pool

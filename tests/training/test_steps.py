@@ -13,7 +13,7 @@ from sargnn.cli.main import main
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, OptimConfig, SampleConfig
 from sargnn.config.run import RunConfig
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph
 from tests.parity import cases

@@ -10,9 +10,9 @@ import torch
 from sargnn.comm.exchange import Exchange
 from sargnn.engine.reducers.base import Fold, Reducer, Tensors
 from sargnn.engine.reducers.partial import WithPartials
-from sargnn.shards.cover import Costs
-from sargnn.shards.load import Layout
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.cover import Costs
+from sargnn.plan.layer_plan import LayerPlan
+from sargnn.plan.load import Layout
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call, Held, HeldRows
 from sargnn.engine.modes.partials import partials_backward, partials_forward
 from sargnn.engine.reducers.base import Reducer, Saved, Tensors
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 Kept = dict[Piece, Tensors]
 

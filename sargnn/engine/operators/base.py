@@ -20,8 +20,8 @@ from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.scale import scaled_rows
 from sargnn.engine.workspace import Workspace
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Draw
-from sargnn.shards.plan import LayerPlan
 
 
 class RowMap(NamedTuple):

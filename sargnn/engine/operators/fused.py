@@ -24,8 +24,8 @@ from sargnn.engine.relation_maps import add_mapped
 from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.scale import scale
 from sargnn.engine.workspace import Workspace
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Draw
-from sargnn.shards.plan import LayerPlan
 
 
 class FusedOperators(Operators):

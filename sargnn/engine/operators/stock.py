@@ -17,9 +17,9 @@ from sargnn.engine.modes.base import Mode
 from sargnn.engine.operators.base import Operators, RowMap
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.row_norm import RowNorm
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
-from sargnn.shards.plan import LayerPlan
 
 
 class StockOperators(Operators):

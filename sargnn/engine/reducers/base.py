@@ -19,8 +19,8 @@ from sargnn.backends.operations import Operation
 from sargnn.bf16 import wide
 from sargnn.engine.rounding import narrowed
 from sargnn.engine.workspace import where_products_are
+from sargnn.plan.layer_plan import LayerPlan, Shard
 from sargnn.profile import Profile
-from sargnn.shards.plan import LayerPlan, Shard
 
 Tensors = tuple[Tensor, ...]
 Op = TypeVar("Op", bound=Operation)

@@ -15,8 +15,8 @@ from sargnn.bf16 import wide
 from sargnn.engine.reducers.base import Fold
 from sargnn.engine.reducers.edge_weights import without_weights
 from sargnn.engine.reducers.sum import Sum
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Draw
-from sargnn.shards.plan import LayerPlan
 
 
 class DroppedSum(Sum):

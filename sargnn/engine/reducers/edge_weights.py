@@ -13,7 +13,7 @@ from torch import Tensor
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.operations import AutogradOperation, Operation, takes_weights
 from sargnn.errors import KernelError
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 
 def weight_argument(block: EdgeBlock, *, weighted: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Folds
 from sargnn.engine.reducers.base import Tensors
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 if TYPE_CHECKING:
     from sargnn.engine.reducers.generic import EdgeRun

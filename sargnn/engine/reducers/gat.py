@@ -40,8 +40,8 @@ from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, served_shard
 from sargnn.engine.rounding import empty_sums, zero_sums
 from sargnn.errors import KernelError
+from sargnn.plan.layer_plan import Shard
 from sargnn.rng import Draw
-from sargnn.shards.plan import Shard
 
 AttentionOp = TypeVar("AttentionOp", bound=AttentionOperation)
 

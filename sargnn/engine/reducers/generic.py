@@ -35,7 +35,7 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.backends.operations import Operation
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.folds import MessageFold
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.plan.layer_plan import LayerPlan, Shard
 
 _LEAST_BYTES, _MOST_BYTES = 2 << 20, 64 << 20
 _COPIES = 6

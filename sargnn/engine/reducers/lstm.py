@@ -24,8 +24,8 @@ from sargnn.backends.operations import Operation
 from sargnn.bf16 import wide
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.rounding import zero_sums
+from sargnn.plan.layer_plan import Shard
 from sargnn.rng import Draw, Purpose, neighbour_keys
-from sargnn.shards.plan import Shard
 
 EDGES_AT_ONCE = 1 << 16
 """Edges of one batch of nodes, unless a single node has more."""

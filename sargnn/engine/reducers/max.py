@@ -13,7 +13,7 @@ from sargnn.comm.layout import Column
 from sargnn.comm.lists import PartialRound, Piece
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
-from sargnn.shards.plan import Shard
+from sargnn.plan.layer_plan import Shard
 
 _NONE = torch.iinfo(torch.int32).max
 

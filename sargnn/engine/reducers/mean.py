@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sargnn.bf16 import wide
 from sargnn.engine.reducers.sum import Sum
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 
 class Mean(Sum):

@@ -25,7 +25,7 @@ import torch
 from sargnn.comm.layout import Columns, Layout
 from sargnn.comm.lists import PartialRound, Piece
 from sargnn.engine.reducers.base import Fold, Saved, Tensors
-from sargnn.shards.plan import Joint, Partials, Shard
+from sargnn.plan.layer_plan import Joint, Partials, Shard
 
 
 @dataclass(frozen=True)

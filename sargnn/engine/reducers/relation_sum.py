@@ -21,7 +21,7 @@ from sargnn.backends.operations import SumOperation
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.rounding import zero_sums
-from sargnn.shards.plan import RelationBlock, Shard
+from sargnn.plan.layer_plan import RelationBlock, Shard
 
 
 class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):

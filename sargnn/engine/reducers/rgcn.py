@@ -37,7 +37,7 @@ from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, joint_of, own_shard, partials_of, served_shard
 from sargnn.engine.rounding import widened, zero_sums
-from sargnn.shards.plan import LayerPlan, RelationBlock, Shard
+from sargnn.plan.layer_plan import LayerPlan, RelationBlock, Shard
 
 _Part = tuple[RelationBlock, Tensor, Tensor]
 """A block, the table that its destination rows lie in (sums or gradients), and 1 / |N_r(i)| of each."""

@@ -16,7 +16,7 @@ from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
 from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
 from sargnn.engine.rounding import widened, zero_sums
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.plan.layer_plan import LayerPlan, Shard
 
 SPLIT_COLUMNS = 16
 """Sums of fewer columns are held in one piece."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from sargnn.backends.operations import WeightedSumOperation, takes_weights
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.edge_weights import without_weights
-from sargnn.shards.plan import LayerPlan, Shard
+from sargnn.plan.layer_plan import LayerPlan, Shard
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sargnn.config.fields import AT_LEAST_ONE
-from sargnn.data.dataset import Dataset, by_destination
-from sargnn.data.settings import InMemoryDataset
+from sargnn.graph.dataset import Dataset, by_destination
+from sargnn.sources.settings import InMemoryDataset
 
 
 @dataclass(frozen=True)

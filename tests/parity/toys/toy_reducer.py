@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from sargnn.engine.reducers.sum import Sum
-from sargnn.shards.plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan
 
 
 class Half(Sum):

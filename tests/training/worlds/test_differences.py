@@ -10,7 +10,7 @@ import pytest
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig, parse
-from sargnn.data.dataset import Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import parts_of
 from sargnn.training.build import make_trainer
 from sargnn.training.worlds.compare import Outcome, compare_records

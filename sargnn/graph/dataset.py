@@ -1,0 +1,286 @@
+"""What a dataset is, homogeneous or typed, and its store.
+
+Letters: N nodes, E directed edges, F features, C classes, T node types, R relations.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from sargnn.config.run import Task
+from sargnn.errors import DataError, StoreError
+from sargnn.graph.check import check_content, check_features, check_form, check_split, index_dtype
+from sargnn.graph.edge_columns import (
+    NO_COLUMNS,
+    WEIGHT,
+    EdgeColumns,
+    file_of,
+    names_from_json,
+    names_to_json,
+    open_columns,
+)
+from sargnn.graph.labels import LABEL_DTYPES, task_of
+from sargnn.graph.manifest import blame_manifest
+from sargnn.graph.schema import SPLITS as SPLITS
+from sargnn.graph.schema import UNLABELLED as UNLABELLED
+from sargnn.graph.schema import Schema
+from sargnn.graph.store import Store, StoreWriter
+from sargnn.graph.weights import Range, check_weights, from_json, to_json
+
+FORMAT_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A graph with features, labels and a split. Arrays may be memory-mapped.
+
+    Attributes:
+        name: the dataset's name.
+        num_classes: C, the outputs of a model; of a classification the classes.
+        schema: node types and relations.
+        features: per node type float32 [nodes of the type, F]; F may differ, and is 0 for a type without features.
+        labels: int64 [N], ``UNLABELLED`` where there is none; or those of another task (``sargnn.graph.labels``). Only nodes of
+            one type have labels.
+        split: uint8 [N], 0 or a value of ``SPLITS``.
+        indptr: int64 [N + 1]; the in-edges of node i are ``indices[indptr[i]:indptr[i + 1]]``.
+        indices: int32 [E] (int64 from 2**31 nodes on), the source of each edge, ascending within a destination.
+        relation: uint8 [E], the relation of each edge; None if there is one only.
+        columns: what edges carry, in the order of ``indices``; weights are float32 [E], finite.
+        content_hash: 16 hex digits; empty for a dataset that is in no store.
+        stored_weights: the smallest and the largest weight, of a dataset in a store that has weights (``data.weights``).
+    """
+
+    name: str
+    num_classes: int
+    schema: Schema
+    features: tuple[np.ndarray, ...]
+    labels: np.ndarray
+    split: np.ndarray
+    indptr: np.ndarray
+    indices: np.ndarray
+    relation: np.ndarray | None = None
+    columns: EdgeColumns = NO_COLUMNS
+    content_hash: str = ""
+    stored_weights: tuple[float, float] | None = None
+
+    @classmethod
+    def homogeneous(
+        cls,
+        name: str,
+        num_classes: int,
+        features: np.ndarray,
+        labels: np.ndarray,
+        split: np.ndarray,
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        columns: EdgeColumns = NO_COLUMNS,
+    ) -> Dataset:
+        """A graph with one node type, features [N, F], and one relation."""
+        schema = Schema.homogeneous(len(indptr) - 1)
+        return cls(name, num_classes, schema, (features,), labels, split, indptr, indices, columns=columns)
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """E, directed."""
+        return len(self.indices)
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return task_of(self.labels.dtype)
+
+    @property
+    def feature_widths(self) -> tuple[int, ...]:
+        """F of each node type."""
+        return tuple(rows.shape[1] for rows in self.features)
+
+
+class Reader(ABC):
+    """Where a dataset comes from: raw files or a generator."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What decides the content, JSON-able, for the store's key."""
+
+    @abstractmethod
+    def write(self, path: Path, buffer_bytes: int) -> None:
+        """Write the dataset's store, whose folder does not exist yet; readers that stream hold about ``buffer_bytes``."""
+
+
+class InMemoryReader(Reader):
+    """A reader of datasets that fit this machine's memory."""
+
+    @abstractmethod
+    def read(self) -> Dataset:
+        """The whole dataset."""
+
+    def write(self, path: Path, buffer_bytes: int = 0) -> None:
+        write_dataset(path, self.read(), made_by=self.identity())
+
+
+@numba.njit(cache=True)
+def _group(keys: Any, num_keys: Any) -> Any:  # pragma: no cover - compiled
+    indptr = np.zeros(num_keys + 1, np.int64)
+    for key in keys:
+        indptr[key + 1] += 1
+    for k in range(num_keys):
+        indptr[k + 1] += indptr[k]
+    cursor = indptr[:-1].copy()
+    order = np.empty(len(keys), np.int64)
+    for position in range(len(keys)):
+        key = keys[position]
+        order[cursor[key]] = position
+        cursor[key] += 1
+    return indptr, order
+
+
+def group_by(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """A stable counting sort, O(len(keys) + num_keys).
+
+    Args:
+        keys: integers [E] in [0, num_keys).
+
+    Returns:
+        indptr int64 [num_keys + 1] and order int64 [E]: ``order[indptr[k]:indptr[k + 1]]`` are the positions of key k.
+    """
+    return _group(np.ascontiguousarray(keys), num_keys)
+
+
+def by_destination(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Edges as (indptr, indices), sources ascending within each destination; parallel edges are kept.
+
+    Args:
+        source, destination: integers [E] in [0, num_nodes).
+    """
+    _, order = group_by(source, num_nodes)
+    indptr, second = group_by(destination[order], num_nodes)
+    return indptr, source[order[second]].astype(index_dtype(num_nodes))
+
+
+def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None:
+    """Write a dataset's store.
+
+    Raises:
+        DataError: arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes, a node of the
+            split without a label, features or edge weights that cannot be trained on.
+    """
+    check_form(dataset)
+    check_content(dataset)
+    check_split(dataset.name, dataset.labels, dataset.split, dataset.schema)
+    check_features(dataset)
+    weights = check_weights(dataset)
+    with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
+        for name in ("labels", "split", "indptr", "indices"):
+            writer.put(name, getattr(dataset, name))
+        if dataset.relation is not None:
+            writer.put("relation", dataset.relation)
+        dataset.columns.save(writer)
+        for node_type, rows in enumerate(dataset.features):
+            writer.put(features_name(node_type), rows)
+        describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by, dataset.columns.forms, weights)
+
+
+def label_form(dtype: np.dtype, num_classes: int) -> tuple[np.dtype, tuple[int, ...]]:
+    """What labels that a store names with this dtype must be: a task's dtype (of no task: classes'), and a node's shape."""
+    if dtype not in LABEL_DTYPES.values() or task_of(dtype) == "classes":
+        return LABEL_DTYPES["classes"], ()
+    return dtype, (num_classes,)
+
+
+def features_name(node_type: int) -> str:
+    """The name of a type's features in a store."""
+    return f"features/{node_type:02d}"
+
+
+def describe(
+    writer: StoreWriter,
+    name: str,
+    num_classes: int,
+    schema: Schema,
+    made_by: dict[str, Any],
+    columns: Iterable[str] = (),
+    weights: Range | None = None,
+) -> None:
+    """Put what is no per-node array into a dataset's store.
+
+    Args:
+        columns: names of what edges carry.
+        weights: the range of weights, where there are any.
+    """
+    # As arrays too, so that the content hash covers them.
+    writer.put("type_offsets", np.array(schema.offsets, np.int64))
+    writer.put("relation_ends", np.array([(r.source, r.destination) for r in schema.relations], np.int64))
+    writer.meta = {
+        "name": name,
+        "num_classes": num_classes,
+        "schema": schema.to_json(),
+        "made_by": made_by,
+        "features_checked": True,
+        **names_to_json(columns),
+    }
+    if weights is not None:
+        writer.meta["edge_weights"] = to_json(weights)
+
+
+def open_dataset(path: Path, *, verify: bool) -> Dataset:
+    """Open a dataset's store, arrays memory-mapped.
+
+    Args:
+        verify: compare every checksum first, and check the range of every number; features only where the store was made
+            before they were checked on the way in.
+
+    Raises:
+        StoreError: a store that is damaged or holds no dataset; the file is named.
+    """
+    store = Store(path, "dataset", FORMAT_VERSION)
+    if verify:
+        store.verify()
+    with blame_manifest(path, "of the dataset"):
+        schema = Schema.from_json(store.meta["schema"])
+        name, num_classes = store.meta["name"], store.meta["num_classes"]
+        if type(name) is not str or type(num_classes) is not int:
+            raise TypeError
+        weighted = file_of(WEIGHT) in store.files or "edge_weights" in store.meta
+        weights = from_json(store.meta["edge_weights"]) if weighted else None
+        columns = names_from_json(store.meta, weighted=weighted)
+    n = schema.num_nodes
+    form = label_form(store.dtype("labels"), num_classes)
+    indices = store.array("indices", index_dtype(n), (None,))
+    dataset = Dataset(
+        name=name,
+        num_classes=num_classes,
+        schema=schema,
+        features=tuple(
+            store.array(features_name(t), np.float32, (schema.count(t), None)) for t in range(len(schema.node_types))
+        ),
+        labels=store.array("labels", form[0], (n, *form[1])),
+        split=store.array("split", np.uint8, (n,)),
+        indptr=store.array("indptr", np.int64, (n + 1,)),
+        indices=indices,
+        relation=store.array("relation", np.uint8, (len(indices),)) if len(schema.relations) > 1 else None,
+        columns=open_columns(store, columns, len(indices)),
+        content_hash=store.content_hash,
+        stored_weights=weights,
+    )
+    if verify:
+        try:
+            check_content(dataset)
+            if not store.meta.get("features_checked"):
+                check_features(dataset)
+            if check_weights(dataset) != weights:
+                raise DataError(f"The dataset '{name}' has edge weights of another range than its manifest says.")
+        except DataError as error:
+            raise StoreError(f"The store '{path}' cannot be used. {error}") from error
+    return dataset

@@ -1,0 +1,228 @@
+"""A graph's edges looked over, in pieces of memory-mapped arrays: degrees, loops, repeats, inverses, the classes they join.
+
+Beside a piece there are 4 bytes a node for out-degrees (8 from 2**32 edges on).
+
+Letters: N nodes, E directed edges, R relations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from sargnn.graph.dataset import Dataset
+from sargnn.steps import step
+
+_PIECE = 1 << 22
+_SAMPLE = 1 << 20
+_LOOPS, _REPEATS = 1, 2
+
+
+@dataclass(frozen=True)
+class NodeFindings:
+    """The nodes of a type.
+
+    Attributes:
+        count: how many. in_median, in_max, out_median, out_max: degrees.
+        without_edges: in neither direction. without_in_edges: those and more.
+        split_without_in_edges: of the latter, nodes of the split.
+    """
+
+    count: int
+    in_median: float
+    in_max: int
+    out_median: float
+    out_max: int
+    without_edges: int
+    without_in_edges: int
+    split_without_in_edges: int
+
+
+@dataclass(frozen=True)
+class EdgeFindings:
+    """The edges of a relation.
+
+    Attributes:
+        source, name, destination: the names of the relation and of the types at its ends.
+        count: how many. loops: from a node to itself. repeats: those with the ends of another one, beyond the first.
+        with_inverse: share of the edges without loops whose inverse is there, in any relation; None where there are none.
+        about: that share is of a sample.
+    """
+
+    source: str
+    name: str
+    destination: str
+    count: int
+    loops: int
+    repeats: int
+    with_inverse: float | None
+    about: bool
+
+
+@dataclass(frozen=True)
+class Homophily:
+    """Edges without loops between labelled nodes. ``same``: share of them inside a class; ``chance``: what it would be if the
+    classes of an edge's ends had nothing to do with each other."""
+
+    edges: int
+    same: float
+    chance: float
+
+
+def examine_edges(dataset: Dataset, buffer_bytes: int) -> tuple[dict[str, NodeFindings], list[EdgeFindings], Homophily | None]:
+    """One pass over all edges, and one for inverses; over a sample where the graph is larger than ``buffer_bytes``.
+
+    Returns:
+        By type, by relation, and for a classification with edges between labelled nodes.
+    """
+    schema, e = dataset.schema, dataset.num_edges
+    out_degree = np.zeros(dataset.num_nodes, np.uint32 if e < 2**32 else np.int64)
+    totals = np.zeros((len(schema.relations), 3), np.int64)
+    classes = dataset.num_classes if dataset.task == "classes" else 0
+    labels = np.asarray(dataset.labels) if classes else np.zeros(0, np.int64)
+    inside, ends = np.zeros(1, np.int64), np.zeros((2, classes), np.int64)
+    for row, last, sources, relation in _pieces(dataset):
+        starts = np.asarray(dataset.indptr[row : last + 1])
+        _scan(row, starts - starts[0], sources, relation, labels, out_degree, totals, inside, ends)
+    nodes = {
+        name: _examine_nodes(dataset, out_degree, t, (schema.offsets[t], schema.offsets[t + 1]))
+        for t, name in enumerate(schema.node_types)
+    }
+    asked, inverses, about = _count_inverses(dataset, buffer_bytes)
+    relations = [
+        EdgeFindings(
+            source=schema.node_types[edge_type.source],
+            name=edge_type.name,
+            destination=schema.node_types[edge_type.destination],
+            count=int(totals[r, 0]),
+            loops=int(totals[r, _LOOPS]),
+            repeats=int(totals[r, _REPEATS]),
+            with_inverse=float(inverses[r] / asked[r]) if asked[r] else None,
+            about=about,
+        )
+        for r, edge_type in enumerate(schema.relations)
+    ]
+    between = int(ends[0].sum())
+    chance = float(ends[0] @ (ends[1] / between)) / between if between else 0.0
+    return nodes, relations, Homophily(between, int(inside[0]) / between, chance) if between else None
+
+
+def _pieces(dataset: Dataset) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+    """Destinations [row, last) with their edges' sources and relations (one 0 where there is one relation only)."""
+    indptr, row = dataset.indptr, 0
+    while row < dataset.num_nodes:
+        last = max(row + 1, int(np.searchsorted(indptr, indptr[row] + _PIECE, side="right")) - 1)
+        own = slice(int(indptr[row]), int(indptr[last]))
+        step("looking at edges", own.start, dataset.num_edges)
+        relation = np.zeros(1, np.uint8) if dataset.relation is None else np.asarray(dataset.relation[own])
+        yield row, last, np.asarray(dataset.indices[own]), relation
+        row = last
+
+
+@numba.njit(cache=True)
+def _scan(
+    row: Any, starts: Any, sources: Any, relation: Any, labels: Any, out_degree: Any, totals: Any, inside: Any, ends: Any
+) -> None:  # pragma: no cover - compiled
+    seen = np.full(len(totals), -1, np.int64)  # per relation: where the run of equal sources began that has it already
+    for k in range(len(starts) - 1):
+        destination = row + k
+        last, run = -1, -1
+        for e in range(starts[k], starts[k + 1]):
+            source = sources[e]
+            r = relation[e] if len(totals) > 1 else 0
+            out_degree[source] += 1
+            totals[r, 0] += 1
+            if source != last:
+                last, run = source, e
+            if seen[r] == run:
+                totals[r, _REPEATS] += 1
+            seen[r] = run
+            if source == destination:
+                totals[r, _LOOPS] += 1
+            elif len(labels) and labels[source] >= 0 and labels[destination] >= 0:
+                ends[0, labels[source]] += 1
+                ends[1, labels[destination]] += 1
+                inside[0] += labels[source] == labels[destination]
+
+
+def _examine_nodes(dataset: Dataset, out_degree: np.ndarray, node_type: int, own: tuple[int, int]) -> NodeFindings:
+    """The nodes [first, last) of a type."""
+    in_degrees: Counter[int] = Counter()
+    out_degrees: Counter[int] = Counter()
+    without = without_in = of_split = 0
+    for first in range(*own, _PIECE):
+        last = min(first + _PIECE, own[1])
+        inward, outward = np.diff(dataset.indptr[first : last + 1]), out_degree[first:last]
+        for degrees, counts in ((inward, in_degrees), (outward, out_degrees)):
+            values, numbers = np.unique(degrees, return_counts=True)
+            counts.update(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
+        none = inward == 0
+        without_in += int(none.sum())
+        without += int((none & (outward == 0)).sum())
+        of_split += int((none & (np.asarray(dataset.split[first:last]) > 0)).sum())
+    return NodeFindings(
+        own[1] - own[0],
+        _median(in_degrees),
+        max(in_degrees, default=0),
+        _median(out_degrees),
+        max(out_degrees, default=0),
+        without,
+        without_in,
+        of_split,
+    )
+
+
+def _median(counts: Counter[int]) -> float:
+    """Of values, each as often as it is counted."""
+    values = np.array(sorted(counts))
+    if not len(values):
+        return 0.0
+    below = np.cumsum([counts[value] for value in values.tolist()])
+    middle = np.searchsorted(below, [(below[-1] - 1) // 2, below[-1] // 2], side="right")
+    return float(values[middle].mean())
+
+
+def _count_inverses(dataset: Dataset, buffer_bytes: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """By relation: edges that were asked for and are no loops, those whose inverse is there, and whether it is a sample.
+
+    Looking an inverse up reads the graph here and there, which takes a disk too long for every edge.
+    """
+    indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
+    asked, inverses = (np.zeros(len(dataset.schema.relations), np.int64) for _ in range(2))
+    about = indptr.nbytes + indices.nbytes > buffer_bytes and dataset.num_edges > _SAMPLE
+    if about:
+        step("looking at inverse edges")
+        positions = np.arange(_SAMPLE, dtype=np.int64) * dataset.num_edges // _SAMPLE
+        relation = np.zeros(1, np.uint8) if dataset.relation is None else np.asarray(dataset.relation)[positions]
+        destinations = np.searchsorted(indptr, positions, side="right") - 1
+        _look_up(indices[positions], destinations, relation, indptr, indices, asked, inverses)
+        return asked, inverses, about
+    for row, last, sources, relation in _pieces(dataset):
+        destinations = np.repeat(np.arange(row, last), np.diff(indptr[row : last + 1]))
+        _look_up(sources, destinations, relation, indptr, indices, asked, inverses)
+    return asked, inverses, about
+
+
+@numba.njit(cache=True)
+def _look_up(
+    sources: Any, destinations: Any, relation: Any, indptr: Any, indices: Any, asked: Any, inverses: Any
+) -> None:  # pragma: no cover - compiled
+    for e in range(len(sources)):
+        source, destination = sources[e], destinations[e]
+        if source == destination:
+            continue
+        r = relation[e] if len(asked) > 1 else 0
+        asked[r] += 1
+        low, high = indptr[source], indptr[source + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if indices[middle] < destination:
+                low = middle + 1
+            else:
+                high = middle
+        inverses[r] += low < indptr[source + 1] and indices[low] == destination

@@ -1,0 +1,151 @@
+"""Typed graphs put together from their relations, their inverse relations, and their homogeneous form.
+
+Letters: N nodes, E directed edges, F features, T node types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from sargnn.errors import DataError
+from sargnn.graph.dataset import Dataset, group_by
+from sargnn.graph.edge_columns import NO_COLUMNS, EdgeColumns, join
+from sargnn.graph.labels import blank_labels
+from sargnn.graph.schema import MAX_RELATIONS, Relation, Schema
+
+
+@dataclass(frozen=True)
+class Edges:
+    """One relation's edges.
+
+    Attributes:
+        relation: the types (indices) of the ends, and the name.
+        sources, destinations: integers [E of the relation], numbers within their types.
+        columns: what its edges carry.
+    """
+
+    relation: Relation
+    sources: np.ndarray
+    destinations: np.ndarray
+    columns: EdgeColumns = NO_COLUMNS
+
+    def inverse(self) -> Edges:
+        """The same edges turned round that carry the same, as a relation of its own: ``rev_NAME``."""
+        source, name, destination = self.relation
+        return Edges(Relation(destination, f"rev_{name}", source), self.destinations, self.sources, self.columns)
+
+
+def typed_dataset(
+    name: str,
+    num_classes: int,
+    node_types: Sequence[str],
+    features: Sequence[np.ndarray],
+    relations: Sequence[Edges],
+    labelled: int,
+    labels: np.ndarray,
+    split: np.ndarray,
+) -> Dataset:
+    """Number the nodes type by type and join the relations' edges.
+
+    Args:
+        features: per type float32 [nodes of the type, F], F = 0 without features.
+        relations: where some have a column, the edges of the others carry what added ones do: a weight of 1, else 0.
+        labelled: the type that has labels. labels: of any task (``data.labels``), split: uint8, of its nodes.
+
+    Raises:
+        DataError: more relations than can be numbered.
+    """
+    if len(relations) > MAX_RELATIONS:
+        raise DataError("The graph has too many relations.", given=len(relations), allowed=f"at most {MAX_RELATIONS}")
+    offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in features])])
+    schema = Schema(tuple(node_types), tuple(offsets.tolist()), tuple(edges.relation for edges in relations))
+    n = schema.num_nodes
+    source = _joined([edges.sources + offsets[edges.relation.source] for edges in relations])
+    destination = _joined([edges.destinations + offsets[edges.relation.destination] for edges in relations])
+    relation = np.repeat(np.arange(len(relations), dtype=np.uint8), [len(edges.sources) for edges in relations])
+    _, order = group_by(source, n)
+    indptr, second = group_by(destination[order], n)
+    order = order[second]
+    index_type = np.int32 if n < 2**31 else np.int64
+    columns = join([edges.columns for edges in relations], [len(edges.sources) for edges in relations])
+    labels = labels.astype(np.int64) if labels.ndim == 1 else labels
+    all_labels, all_split = blank_labels(n, labels), np.zeros(n, np.uint8)
+    own = slice(offsets[labelled], offsets[labelled + 1])
+    all_labels[own], all_split[own] = labels, split
+    return Dataset(
+        name=name,
+        num_classes=num_classes,
+        schema=schema,
+        features=tuple(features),
+        labels=all_labels,
+        split=all_split,
+        indptr=indptr,
+        indices=source[order].astype(index_type),
+        relation=relation[order] if len(relations) > 1 else None,
+        columns=columns.take(order),
+    )
+
+
+def _joined(pieces: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *pieces])
+
+
+def homogenize(dataset: Dataset) -> Dataset:
+    """The same nodes and edges without types.
+
+    A type without features gets, node by node, the mean features of its neighbours (along edges in both directions) in the
+    types that have them; types further away follow hop by hop. A node without such neighbours gets zeros. What edges
+    carry stays as it is, and this mean does not see it.
+
+    Raises:
+        DataError: types with features of different widths, or none with features.
+    """
+    schema = dataset.schema
+    if not schema.typed:
+        return dataset
+    widths = sorted({width for width in dataset.feature_widths if width})
+    if len(widths) != 1:
+        raise DataError(
+            "The graph cannot be homogenised: its node types must have features of one width.",
+            given=", ".join(f"{t}: {w}" for t, w in zip(schema.node_types, dataset.feature_widths, strict=True)),
+            hint="dataset.homogenize=false with model=rgcn keeps the types",
+        )
+    n = dataset.num_nodes
+    features = np.zeros((n, widths[0]), np.float32)
+    known = np.zeros(n, bool)
+    for t, rows in enumerate(dataset.features):
+        if rows.shape[1]:
+            own = slice(schema.offsets[t], schema.offsets[t + 1])
+            features[own], known[own] = rows, True
+    ones = np.ones(dataset.num_edges, np.float32)
+    incoming = sparse.csr_array((ones, np.asarray(dataset.indices), np.asarray(dataset.indptr)), shape=(n, n))
+    waiting = [t for t, width in enumerate(dataset.feature_widths) if not width]
+    while waiting:
+        seen = known.astype(np.float32)
+        means: dict[int, np.ndarray] = {}
+        for t in waiting:
+            own = slice(schema.offsets[t], schema.offsets[t + 1])
+            near = incoming[own] + incoming[:, own].T
+            counts = near @ seen
+            if counts.any():
+                means[t] = (near @ features) / np.maximum(counts, 1)[:, None]
+        if not means:
+            break
+        for t, rows in means.items():
+            own = slice(schema.offsets[t], schema.offsets[t + 1])
+            features[own], known[own] = rows, True
+            waiting.remove(t)
+    return Dataset.homogeneous(
+        dataset.name,
+        dataset.num_classes,
+        features,
+        dataset.labels,
+        dataset.split,
+        dataset.indptr,
+        dataset.indices,
+        dataset.columns,
+    )

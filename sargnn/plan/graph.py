@@ -1,0 +1,260 @@
+"""A worker's graph: message flows through it for any rows that are wanted.
+
+Letters: N own rows, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from sargnn.comm.exchange import Exchange
+from sargnn.comm.group import Group
+from sargnn.partition.cut import Part, one_type
+from sargnn.partition.store import release
+from sargnn.plan.copies import Copies
+from sargnn.plan.cover import Share, spared_shares
+from sargnn.plan.drawn import FlowDrawer
+from sargnn.plan.layer_plan import LayerPlan, RowCounts
+from sargnn.plan.load import Layout, with_self_loops
+from sargnn.plan.mfg import MessageFlow, Reach, find_reach, message_flow, only_into
+from sargnn.plan.partials import load_shared_plan
+from sargnn.plan.relations import RelationSplitter
+
+_SMALLEST_MESSAGE_ROWS = 1024
+Sharing = Callable[[Sequence[RowCounts | None]], Sequence[Share | None]]
+
+
+def usual_message_rows(num_nodes: int, world: int) -> int:
+    """How many rows a message holds at most where nobody has said: an eighth of a worker's average rows, at least 1024."""
+    return max(_SMALLEST_MESSAGE_ROWS, -(-num_nodes // (8 * world)))
+
+
+def find_labelled(part: Part, group: Group) -> int:
+    """The node type that has labels; all workers must call it together."""
+    counts = np.bincount(part.schema.types_of(part.node_ids[part.split > 0]), minlength=len(part.schema.node_types))
+    return int(group.sum_(torch.from_numpy(counts)).argmax())
+
+
+class WorkerGraph:
+    """All workers must make one, and call its methods, together.
+
+    Args:
+        part: the worker's part.
+        layout, dtype: as ``load_plan``.
+        add_self_loops: whether the model adds one per node; the data's own stay in ``neighbourhood``.
+        message_rows: no message holds more; None: an eighth of a worker's average rows, so that at prefetch depth 1 all buffers
+            hold at most three quarters as many.
+        by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
+        labelled: the node type that has labels, where it is known already; else all workers find it together.
+        copies: of a part that has some, of which each node counts once in statistics over rows where ``counts_rows``.
+        share: gives, for the layers' counts of rows (``LayerPlan.counts``), how each one's cut edges are shared out
+            (``shards.cover``); where ``by_relation`` holds they stay with their destinations. sums: the same for
+            ``neighbourhood``.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        exchange: Exchange,
+        layout: Layout,
+        *,
+        add_self_loops: bool,
+        device: torch.device,
+        message_rows: int | None = None,
+        by_relation: bool = False,
+        labelled: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        share: Sharing | None = None,
+        sums: Share | None = None,
+        copies: Copies | None = None,
+        counts_rows: bool = False,
+    ) -> None:
+        self.copies, self._counts_rows = copies, counts_rows and copies is not None
+        self._dtype, self._share, self._sums = dtype, share, sums
+        self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
+        self._add_self_loops = add_self_loops
+        group = exchange.group
+        self.rank = group.rank
+        if message_rows is None:
+            message_rows = usual_message_rows(int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64))), group.world)
+        self.message_rows = message_rows
+        self.labelled = find_labelled(part, group) if labelled is None else labelled
+        self._splitter: RelationSplitter | None = None
+        if by_relation and part.schema.typed:
+            self._splitter = RelationSplitter(part, exchange, layout, device=device, message_rows=message_rows, dtype=dtype)
+        self._split: LayerPlan | None = None
+        self._plans: dict[Share | None, LayerPlan] = {}
+        self._flows: dict[int, MessageFlow] = {}
+        self._looped: Part | None = None
+        self._drawer: FlowDrawer | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return len(self.part.node_ids)
+
+    @property
+    def labelled_rows(self) -> slice:
+        """The own rows of the labelled type, without copies."""
+        return self.rows_of_type(self.labelled)
+
+    def rows_of_type(self, node_type: int) -> slice:
+        """The own rows of a type, without copies, which stand behind them."""
+        bounds = self.part.row_bounds
+        first, last = bounds[node_type], bounds[node_type + 1]
+        return slice(first, last if self.copies is None else first + int(self.copies.inner[first:last].sum()))
+
+    @property
+    def num_inner(self) -> int:
+        """Own rows that are no copies."""
+        return self.num_rows if self.copies is None else int(self.copies.inner.sum())
+
+    def whole(self, num_layers: int, uses_edges: Sequence[bool] | None = None) -> MessageFlow:
+        """Every layer computes all rows, the last one those of the labelled type, or all where relations are kept apart.
+
+        With copies: all rows that are none, and of these those that are needed for it.
+
+        Args:
+            uses_edges: per layer, whether it aggregates; all do if not given.
+        """
+        if num_layers not in self._flows and self.copies is not None:
+            wanted = np.zeros(self.num_rows, bool)
+            wanted[self.labelled_rows] = True
+            uses_edges = uses_edges or [True] * num_layers
+            reach = find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges, self.copies.inner)
+            self._flows[num_layers] = self.flow_of(reach)
+        elif num_layers not in self._flows:
+            *before, last = self._shares_of(num_layers, uses_edges or [True] * num_layers)
+            plans, rows = [self._whole_plan(share) for share in before], None
+            if len(self.part.schema.node_types) > 1:
+                rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.device)
+                plans.append(self._labelled_plan(last))
+            else:
+                plans.append(self._whole_plan(last))
+            self._flows[num_layers] = MessageFlow(tuple(plans), None, rows)
+        return self._flows[num_layers]
+
+    def _shares_of(self, num_layers: int, uses_edges: Sequence[bool]) -> list[Share | None]:
+        """Each layer's; one worker has no cut edges, and layers that read none share another's plan, so that fewer are held."""
+        if self._share is None or self.exchange.group.world == 1:
+            return [None] * num_layers
+        return spared_shares(self._share([None] * num_layers), uses_edges)
+
+    def _whole_plan(self, share: Share | None) -> LayerPlan:
+        """The plan that computes all rows."""
+        if self._splitter is not None:
+            if self._split is None:
+                self._split = self._splitter.split(lambda: (self.part, self.part.row_bounds))
+            return self._split
+        if share not in self._plans:
+            self._plans[share] = self._load(self._looped_part, share)
+        return self._plans[share]
+
+    def _labelled_plan(self, share: Share | None) -> LayerPlan:
+        """Of a typed graph: the plan of the last layer, which computes the labelled rows, or all with relations kept apart."""
+        if self._splitter is not None:
+            return self._whole_plan(share)
+        if share is None or self.exchange.group.world == 1:
+            return self._whole_plan(share).only(self.labelled)
+        part, bounds = only_into(self.part, self.rank, self.exchange, self.labelled_rows)
+        return self._load(part, share, bounds)
+
+    def _load(self, part: Part, share: Share | None, out_bounds: tuple[int, ...] | None = None) -> LayerPlan:
+        return load_shared_plan(
+            part,
+            self.rank,
+            self.layout,
+            self.exchange.group,
+            share,
+            device=self.device,
+            message_rows=self.message_rows,
+            out_bounds=out_bounds,
+            dtype=self._dtype,
+        )
+
+    def flow(self, wanted: np.ndarray, uses_edges: list[bool]) -> MessageFlow:
+        """Only what reaches the rows that are wanted; ``whole`` where these are all rows of the labelled type.
+
+        Args:
+            wanted: bool [N]. uses_edges: per layer, whether it aggregates.
+        """
+        left_out = (self.labelled_rows.stop - self.labelled_rows.start) - int(wanted.sum())
+        if self.copies is not None:  # a server's answer need not be another's
+            left_out = 1
+        if not int(self.exchange.group.sum_(torch.tensor(left_out, dtype=torch.int64))):
+            return self.whole(len(uses_edges), uses_edges)
+        return self.flow_of(self.reach(wanted, uses_edges))
+
+    def reach(self, wanted: np.ndarray, uses_edges: Sequence[bool]) -> Reach:
+        """What the wanted rows depend on.
+
+        Args:
+            wanted: bool [N]. uses_edges: per layer, whether it aggregates.
+        """
+        return find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges)
+
+    def flow_of(self, reach: Reach, *, shared: bool = True) -> MessageFlow:
+        """The message flow of what rows depend on. ``shared``: cut edges are shared out."""
+        flow = message_flow(
+            self._looped_part,
+            self.rank,
+            self.layout,
+            self.exchange,
+            reach,
+            device=self.device,
+            message_rows=self.message_rows,
+            splitter=self._splitter,
+            dtype=self._dtype,
+            share=self._share if shared else None,
+        )
+        return self.counting(flow)
+
+    def counting(self, flow: MessageFlow) -> MessageFlow:
+        """The flow, where copies are not to count in statistics over rows with the rows that do."""
+        return self.copies.count_rows(flow) if self._counts_rows and self.copies is not None else flow
+
+    @property
+    def drawer(self) -> FlowDrawer:
+        """Makes flows that are drawn anew; made the first time, and kept. All workers must ask for it together."""
+        if self._drawer is None:
+            self._drawer = FlowDrawer(
+                self._looped_part,
+                self.rank,
+                self.layout,
+                self.exchange,
+                own_loops=self._add_self_loops,
+                device=self.device,
+                message_rows=self.message_rows,
+                dtype=self._dtype,
+                splitter=self._splitter,
+                copies=self.copies,
+            )
+        return self._drawer
+
+    @property
+    def _looped_part(self) -> Part:
+        """The part, with self-loops if the model adds them."""
+        if not self._add_self_loops:
+            return self.part
+        if self._looped is None:
+            self._looped = with_self_loops(self.part, self.rank)
+        return self._looped
+
+    def release(self, *, mapped_only: bool = False) -> None:
+        """Let go of all edges that no plan holds, once plans were made; they are read and made again if needed.
+
+        Args:
+            mapped_only: of those that are mapped from the store, which cost little to read again.
+        """
+        if not mapped_only:
+            self._looped = None
+        release(self.part)
+
+    def neighbourhood(self) -> LayerPlan:
+        """The labelled nodes with the edges between them, as the data has them."""
+        if not self.part.schema.typed:
+            return self._load(self.part, self._sums) if self._add_self_loops else self._whole_plan(self._sums)
+        return self._load(one_type(self.part, self.rank, self.labelled), self._sums)

@@ -1,0 +1,1 @@
+"""What runs say, side by side: comparisons, the papers' figures, benchmarks."""

@@ -1,0 +1,182 @@
+"""Attention: the compiled kernel against DGL's operators, from (rows, scores) to the output and all its gradients.
+
+DGL's side is what its ``GATConv`` runs after its linear map: ``u_add_v``, LeakyReLU, ``edge_softmax``, ``u_mul_e_sum``, under
+autograd. Ours is ``Engine.aggregate`` in one process, under autograd too. Formats are built beforehand.
+
+Letters: N nodes, K heads, D head width.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.torch.dgl_graphs import whole_attention_graph
+from sargnn.comm.group import Group
+from sargnn.comm.lists import HaloLists, Piece
+from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.gat import Gat
+from sargnn.graph.schema import Schema
+from sargnn.interop.dgl import import_dgl
+from sargnn.plan.layer_plan import LayerPlan, Shard
+from sargnn.plan.merged import MergedRows
+from sargnn.report.bench.report import Row, figure
+from sargnn.report.bench.settings import BenchKernelsConfig
+from sargnn.tracking.memory import peak_bytes, reset_peak, resident_bytes
+
+SLOPE = 0.2
+PARTS = ("forward", "backward", "total")
+
+
+class _Gradient(torch.autograd.Function):
+    """Gives the rows a fixed gradient and keeps nothing: an operator that does not need them for it."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, given: Tensor) -> Tensor:
+        ctx.given = given
+        return rows.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return ctx.given, None
+
+
+def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
+    """One row: per side medians and quartiles of each of ``PARTS``, and peak memory.
+
+    ``peak_bytes`` is above what is resident before forward (graph, rows, scores and the output's gradient), with the output
+    let go after forward; ``peak_held_bytes`` with the output held by the caller until the end.
+    """
+    width = config.head_width
+    generator = torch.Generator().manual_seed(config.seed)
+    rows = torch.randn(block.num_src, heads * width, generator=generator).requires_grad_()
+    el, er = (torch.randn(block.num_src, heads, generator=generator).requires_grad_() for _ in range(2))
+    grad_out = torch.randn(block.num_dst, heads * width, generator=generator)
+    leaves = (rows, el, er)
+    sides = {"dgl": _stock(block, leaves, heads), "fused": _ours(block, leaves, heads)}
+    _check(sides, leaves, grad_out)
+    times: dict[str, dict[str, list[float]]] = {side: {part: [] for part in PARTS} for side in sides}
+    peaks: dict[str, list[int]] = {side: [] for side in sides}
+    held: dict[str, int] = {}
+    for _ in range(config.repeats):
+        for side, forward in sides.items():
+            seconds, peak = _once(forward, leaves, grad_out, hold=False)
+            for part, value in zip(PARTS, (*seconds, sum(seconds)), strict=True):
+                times[side][part].append(value)
+            peaks[side].append(peak)
+    for side, forward in sides.items():
+        held[side] = _once(forward, leaves, grad_out, hold=True)[1]
+    row: Row = {"operation": "gat", "heads": heads, "width": width}
+    for side in sides:
+        row[side] = {part: figure(seconds) for part, seconds in times[side].items()}
+        row[side] |= {"peak_bytes": sorted(peaks[side])[len(peaks[side]) // 2], "peak_held_bytes": held[side]}
+    row["speedup"] = {part: row["dgl"][part]["median_s"] / row["fused"][part]["median_s"] for part in PARTS}
+    for name in ("peak", "peak_held"):  # of a graph so small that no memory is asked for there is no ratio
+        base = row["dgl"][f"{name}_bytes"]
+        row[f"{name}_ratio"] = row["fused"][f"{name}_bytes"] / base if base else None
+    row["gathered_bytes"] = block.num_edges * heads * width * rows.element_size()
+    return row
+
+
+def _once(
+    forward: Callable[[], Tensor], leaves: Sequence[Tensor], grad_out: Tensor, *, hold: bool
+) -> tuple[tuple[float, float], int]:
+    """Seconds of forward and backward, and the peak."""
+    for leaf in leaves:
+        leaf.grad = None
+    before = resident_bytes()
+    reset_peak()
+    started = time.perf_counter()
+    out = forward()
+    middle = time.perf_counter()
+    loss = _Gradient.apply(out, grad_out)
+    held = out if hold else None
+    del out
+    loss.backward()
+    ended = time.perf_counter()
+    del held
+    return (middle - started, ended - middle), peak_bytes() - before
+
+
+def _stock(block: EdgeBlock, leaves: Sequence[Tensor], heads: int) -> Callable[[], Tensor]:
+    ops, graph = import_dgl().ops, whole_attention_graph(block)
+    rows, el, er = leaves
+
+    def forward() -> Tensor:
+        scores = leaky_relu(ops.u_add_v(graph, el, er), SLOPE)
+        weights = ops.edge_softmax(graph, scores)
+        return ops.u_mul_e_sum(graph, rows.view(len(rows), heads, -1), weights[:, :, None]).flatten(1)
+
+    return forward
+
+
+def _ours(block: EdgeBlock, leaves: Sequence[Tensor], heads: int) -> Callable[[], Tensor]:
+    engine, plan, reducer = Engine(Group.single(), mode="sar", kernel="fused"), whole_plan(block), Gat(heads, SLOPE)
+    rows, el, er = leaves
+    return lambda: engine.aggregate(plan, reducer, (rows, el), (er,))[0]
+
+
+def whole_plan(block: EdgeBlock) -> LayerPlan:
+    """One worker's plan of a whole graph."""
+    in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
+    return LayerPlan(
+        rank=0,
+        world=1,
+        schema=Schema.homogeneous(block.num_src),
+        row_bounds=(0, block.num_src),
+        out_bounds=(0, block.num_dst),
+        node_ids=block.src_ids,
+        in_degrees=in_degrees,
+        relation_degrees=(in_degrees,),
+        out_degrees=torch.bincount(block.src, minlength=block.num_src),
+        lists=HaloLists((torch.empty(0, dtype=torch.int32),), (0,)),
+        shards={Piece(0, 0): Shard.whole(0, block)},
+        merged=None,
+        merged_rows=MergedRows.lay_out((0, block.num_src), [(0, 0)]),
+    )
+
+
+def _check(sides: dict[str, Callable[[], Tensor]], leaves: Sequence[Tensor], grad_out: Tensor) -> None:
+    """Both sides give the same output and gradients; also what each makes on first use is made."""
+    answers = []
+    for forward in sides.values():
+        for leaf in leaves:
+            leaf.grad = None
+        out = forward()
+        out.backward(grad_out)
+        answers.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    for actual, want in zip(*answers, strict=True):
+        assert actual is not None and want is not None
+        torch.testing.assert_close(actual, want, rtol=1e-3, atol=1e-4 * float(want.abs().max()))
+
+
+def plot(path: Path, rows: Sequence[Row], title: str) -> None:
+    """Seconds of forward and backward, stacked, and peak memory, for both sides and each number of heads."""
+    from matplotlib.figure import Figure
+
+    figure_ = Figure(figsize=(8, 3.6), dpi=110, layout="constrained")
+    seconds, memory = figure_.subplots(1, 2)
+    places = range(len(rows))
+    for number, (side, label) in enumerate((("dgl", "DGL"), ("fused", "sargnn"))):
+        at = [place + (number - 0.5) * 0.4 for place in places]
+        parts = [[row[side][part]["median_s"] for row in rows] for part in ("forward", "backward")]
+        color = f"C{number}"
+        seconds.bar(at, parts[0], 0.38, color=color, label=f"{label}, forward")
+        seconds.bar(at, parts[1], 0.38, bottom=parts[0], color=color, alpha=0.5, label=f"{label}, backward")
+        memory.bar(at, [row[side]["peak_bytes"] / 1e6 for row in rows], 0.38, color=color, label=label)
+    labels = [f"{row['heads']} x {row['width']}" for row in rows]
+    for axes, y_label in ((seconds, "seconds, median"), (memory, "peak memory, MB")):
+        axes.set_xticks(places, labels)
+        axes.set_xlabel("heads x features")
+        axes.set_ylabel(y_label)
+        axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure_.suptitle(f"Attention on {title}", fontsize=10)
+    figure_.savefig(path)

@@ -1,0 +1,151 @@
+"""GraphSage and GAT of DGL's own layers, ``SAGEConv`` and ``GATConv``; and a module of the user's, as it is."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sargnn.config.models import StackSettings
+from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
+from sargnn.models.inputs import GraphShape
+from sargnn.report.bench.stock.network import (
+    NORMS,
+    PLAIN,
+    StockNetwork,
+    edge_weights,
+    for_mean,
+    layer_widths,
+    normed,
+    training_nodes,
+)
+
+
+class _Homogeneous(StockNetwork):
+    """Graph, features and labels; a layer is a DGL convolution.
+
+    Attributes:
+        options: what a convolution is given beside graph and rows: the edges' weights, where there are any.
+    """
+
+    convs: nn.ModuleList
+    norms: nn.ModuleList
+    options: dict[str, Tensor]
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__(config, dataset, dgl)
+        self.dropout = config.model.dropout if isinstance(config.model, StackSettings) else 0.0
+        self.graph = self._graph(config, dataset, dgl)
+        self.options = {"edge_weight": self.graph.edata["w"]} if "w" in self.graph.edata else {}
+        self.features = torch.from_numpy(np.array(dataset.features[0]))
+        nodes = training_nodes(dataset)
+        self.train_rows = torch.from_numpy(nodes)
+        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
+
+    def _graph(self, config: RunConfig, dataset: Dataset, dgl: Any) -> Any:
+        columns = torch.from_numpy(np.array(dataset.indptr, np.int32)), torch.from_numpy(np.array(dataset.indices))
+        graph = dgl.graph(("csc", (*columns, torch.empty(0, dtype=torch.int32))), num_nodes=dataset.num_nodes)
+        if (weight := edge_weights(config, dataset)) is not None:
+            graph.edata["w"] = weight
+        if config.add_self_loops:
+            graph = dgl.add_self_loop(dgl.remove_self_loop(graph), fill_data=1.0)
+        return graph
+
+    def to_bf16(self) -> None:
+        self.to(torch.bfloat16)
+        self.features = self.features.bfloat16()
+        self.options = {name: weight.bfloat16() for name, weight in self.options.items()}
+
+    def forward(self) -> Tensor:
+        """Logits of all nodes."""
+        h = self.features
+        for conv, norm in zip(self.convs, self.norms, strict=False):
+            h = normed(norm, self.dropout, self.convolve(conv, h))
+        return self.last(self.convs[-1], h)
+
+    def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """A layer that is not the last."""
+        out: Tensor = conv(self.graph, rows, **self.options)
+        return out
+
+    def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """The last layer."""
+        return self.convolve(conv, rows)
+
+
+class StockSage(_Homogeneous):
+    """GraphSage with means."""
+
+    builds: ClassVar[dict[str, Any]] = PLAIN | {"aggregator": "mean"}
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__(config, dataset, dgl)
+        if self.options:
+            self.options = {"edge_weight": for_mean(self.graph, self.options["edge_weight"])}
+        self.graph = self.graph.formats(["csc", "csr"])
+        self.graph.create_formats_()
+        model: Any = config.model
+        pairs = layer_widths(self.features.shape[1], model.hidden, dataset.num_classes, model.num_layers)
+        self.convs = nn.ModuleList(dgl.nn.pytorch.SAGEConv(a, b, "mean") for a, b in pairs)
+        self.norms = nn.ModuleList(NORMS[model.norm](b) for _, b in pairs[:-1])
+
+
+class StockGat(_Homogeneous):
+    """GAT: heads are concatenated, those of the last layer averaged."""
+
+    builds: ClassVar[dict[str, Any]] = PLAIN | {
+        "v2": False,
+        "linear_residual": False,
+        "attn_dst": True,
+        "symmetric_norm": False,
+        "edge_dropout": 0,
+    }
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__(config, dataset, dgl)
+        self.graph.create_formats_()  # scores need the edge list, too
+        model: Any = config.model
+        pairs = layer_widths(self.features.shape[1], model.heads * model.hidden, dataset.num_classes, model.num_layers)
+        sizes = [(a, model.hidden, model.heads) for a, _ in pairs[:-1]] + [(*pairs[-1], model.out_heads)]
+        self.convs = nn.ModuleList(
+            dgl.nn.pytorch.GATConv(
+                *size, attn_drop=model.attn_dropout, negative_slope=model.negative_slope, allow_zero_in_degree=True
+            )
+            for size in sizes
+        )
+        self.norms = nn.ModuleList(NORMS[model.norm](b) for _, b in pairs[:-1])
+
+    def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """Heads side by side."""
+        out: Tensor = conv(self.graph, rows, **self.options).flatten(1)
+        return out
+
+    def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """The heads' mean."""
+        out: Tensor = conv(self.graph, rows, **self.options).mean(1)
+        return out
+
+
+class StockCustom(_Homogeneous):
+    """A module with ``forward(graph, x)`` on DGL's own graph, every one of whose ``blocks`` it is."""
+
+    builds: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        if dataset.schema.typed:
+            raise ConfigError("A module on stock DGL is measured with homogeneous graphs only.", hint="stock=false")
+        super().__init__(config, dataset, dgl)
+        self.graph.create_formats_()
+        self.graph.blocks = repeat(self.graph)
+        shape = GraphShape(dataset.schema, dataset.feature_widths, dataset.num_classes)
+        self.module = config.model.build(shape).module
+
+    def forward(self) -> Tensor:
+        """Logits of all nodes."""
+        out: Tensor = self.module(self.graph, self.features)
+        return out

@@ -1,0 +1,105 @@
+"""What the networks of stock DGL have in common: layers between which stand PyTorch's norms, ReLU and dropout.
+
+Letters: N nodes with labels' type, C classes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
+from sargnn.tasks.kinds import in_split
+from sargnn.training.edge_weights import uses_edge_weights
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+"""``model.norm`` -> what stands between two layers, by their width."""
+PLAIN: dict[str, Any] = {"norm": tuple(NORMS), "activation": "relu", "residual": False, "input_dropout": 0}
+"""The settings that every stock network is built with."""
+
+
+class StockNetwork(nn.Module, ABC):
+    """A network on its graph. ``forward()`` gives logits [N, C]. Raises ``ConfigError`` for labels that are no classes.
+
+    Attributes:
+        builds: settings of the model and the values with which this network is the same model; a tuple holds several.
+        typed: whether it is for graphs with types.
+        train_rows: int64, rows of N that the loss is taken on. labels: int64, theirs.
+    """
+
+    builds: ClassVar[dict[str, Any]] = PLAIN
+    typed: ClassVar[bool] = False
+    train_rows: Tensor
+    labels: Tensor
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__()
+        if dataset.task != "classes":
+            raise ConfigError(
+                "Stock DGL is measured with classes only.", given=f"labels of the task {dataset.task}", hint="stock=false"
+            )
+
+    @abstractmethod
+    def forward(self) -> Tensor:
+        """Logits [N, C]."""
+
+    def loss(self) -> Tensor:
+        """Cross entropy over the training rows, in fp32 where they are bf16."""
+        logits = self()[self.train_rows]
+        return F.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, self.labels)
+
+    def train_epoch(self, optimizer: torch.optim.Optimizer) -> float:
+        """One step on the whole graph; the loss before it."""
+        loss = self.loss()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    @abstractmethod
+    def to_bf16(self) -> None:
+        """Graph, features and parameters become bf16, as DGL's guide on mixed precision has it."""
+
+
+def edge_weights(config: RunConfig, dataset: Dataset) -> Tensor | None:
+    """fp32 [E], in the dataset's order; None where there are none or the run uses none."""
+    if dataset.columns.weight is None or not uses_edge_weights(config):
+        return None
+    return torch.from_numpy(np.array(dataset.columns.weight, np.float32))
+
+
+def for_mean(graph: Any, weight: Tensor) -> Tensor:
+    """Weights [E] with which DGL's mean, which divides by the in-degree, becomes that by their sum.
+
+    Args:
+        graph: of one relation.
+    """
+    into = graph.edges()[1].long()
+    degrees = graph.in_degrees().to(weight.dtype)
+    sums = torch.zeros_like(degrees, dtype=torch.float64).index_add_(0, into, weight.double())
+    scale = torch.where(sums > 0, degrees / sums, 0).to(weight.dtype)
+    return weight * scale[into]
+
+
+def training_nodes(dataset: Dataset) -> np.ndarray:
+    """Ids of the training nodes, int64."""
+    return np.flatnonzero(in_split(np.asarray(dataset.split), "train"))
+
+
+def layer_widths(first: int, hidden: int, last: int, layers: int) -> list[tuple[int, int]]:
+    """(input, output) of each layer."""
+    widths = [first, *[hidden] * (layers - 1), last]
+    return list(zip(widths, widths[1:], strict=False))
+
+
+def normed(norm: Callable[[Tensor], Tensor], dropout: float, rows: Tensor) -> Tensor:
+    """What stands between two layers."""
+    return F.dropout(torch.relu(norm(rows)), dropout)

@@ -1,0 +1,52 @@
+"""One training of stock DGL, in a process of its own: ``python -m sargnn.report.bench.stock.process CONFIG STORE THREADS``.
+
+PyTorch's Adam; the graph's formats are made beforehand, and the memory baseline is taken once graph, features and parameters
+are read in, by the meter that workers use. Prints one JSON object: ``times_s`` of every epoch, ``losses``,
+``peak_train_bytes``. THP_MEM_ALLOC_ENABLE=1 turns huge pages on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sargnn.config.run import RunConfig, load
+from sargnn.errors import SargnnError
+from sargnn.graph.dataset import open_dataset
+from sargnn.interop.dgl import import_dgl
+from sargnn.report.bench.stock import SAMPLED, STOCK
+from sargnn.report.bench.stock.network import StockNetwork
+from sargnn.resolve import resolve
+from sargnn.tracking.memory import PeakMeter
+
+
+def measure(config: RunConfig, store: Path, threads: int) -> dict[str, Any]:
+    """Train ``config.epochs`` epochs."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(config.seed)
+    build: type[StockNetwork] = resolve("stock model", SAMPLED if config.draws_flows else STOCK, config.model.name)
+    network = build(config, open_dataset(store, verify=False), import_dgl())
+    if config.precision == "bf16":
+        network.to_bf16()
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.optim.lr, weight_decay=config.optim.weight_decay)
+    meter = PeakMeter.here()
+    times, losses, peak = [], [], 0
+    for _ in range(config.epochs):
+        meter.begin()
+        started = time.perf_counter()
+        losses.append(network.train_epoch(optimizer))
+        times.append(time.perf_counter() - started)
+        peak = max(peak, meter.end())
+    return {"times_s": times, "losses": losses, "peak_train_bytes": peak}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(measure(load(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]))))
+    except SargnnError as error:
+        sys.exit(str(error))

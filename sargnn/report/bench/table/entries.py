@@ -1,0 +1,165 @@
+"""What a table measures, in which order."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sargnn.config.groups import Precision, PreloadConfig
+from sargnn.config.run import ModeConfig, RunConfig
+from sargnn.report.bench.settings import BenchTableConfig
+from sargnn.resolve import resolve
+
+STOCK, HUGE = "stock DGL", "stock DGL, huge pages"
+IN_BF16 = "stock DGL, bf16, huge pages"
+LIMITS = "limits"
+BEFORE, AFTER = f"{LIMITS} before", f"{LIMITS} after"
+NOT_STATIC, PROFILED = ", not static", ", profiled"
+_CHANGES_NOTHING = ("store_dir", "run_dir", "run_name", "tracking", "prepare")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model of the table: its name, and the run that all its rows vary."""
+
+    name: str
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One measurement.
+
+    Attributes:
+        kind: a run of this project, stock DGL, another command, or the machine's limits.
+        name: of its row. command: of the kind ``other``.
+    """
+
+    kind: Literal["train", "stock", "other", "limits"]
+    name: str
+    config: RunConfig
+    command: str = ""
+
+    @property
+    def slug(self) -> str:
+        """The name, for files."""
+        return re.sub(r"[^\w.]+", "-", self.name).strip("-").lower()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a kept result must have been measured with."""
+        cores = len(os.sched_getaffinity(0))
+        if self.kind == "limits":
+            return {"cores": cores, "precision": self.config.precision}
+        settings: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self.config)))
+        for key in _CHANGES_NOTHING:
+            settings.pop(key, None)
+        if self.kind != "train":  # one process, whatever the table's modes and worlds are
+            for key in ("world", "threads", "mode", "kernel", "partitioner", "comm", "engine", "checkpoint"):
+                settings.pop(key, None)
+        return settings | {"cores": cores, "command": self.command}
+
+
+def row_name(mode: str, world: int, precision: str | None = None) -> str:
+    """Of a run of this project; ``precision``: if it is a further one."""
+    return f"{mode}, world {world}{'' if precision is None else f', {precision}'}"
+
+
+def before_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
+    """What is measured once, first."""
+    return [Entry("limits", BEFORE, case.config)] if table.limits else []
+
+
+def of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
+    """One round: each entry with the row before it, so that a drift of the machine meets neighbours alike.
+
+    Stock DGL, this project's first run, stock DGL with huge pages, the others. Entries without the static aggregate stand
+    behind the run that shows whether there is one.
+    """
+    runs = []
+    for world in table.worlds:
+        for mode in table.modes:
+            runs.append(Entry("train", row_name(mode, world), _varied(case.config, mode, world)))
+            if mode in table.not_static and case.config.engine.cache_static == "auto":
+                engine = dataclasses.replace(case.config.engine, cache_static=False)
+                anew = dataclasses.replace(_varied(case.config, mode, world), engine=engine)
+                runs.append(Entry("train", row_name(mode, world) + NOT_STATIC, anew))
+            for precision in _further(case, table):
+                runs.append(Entry("train", row_name(mode, world, precision), _varied(case.config, mode, world, precision)))
+    others = [Entry("other", name, case.config, command) for name, command in table.others.items()]
+    if not table.stock or reasons_without_stock(case):
+        return [*runs, *others]
+    first = next((number for number, run in enumerate(runs) if number and not run.name.endswith(NOT_STATIC)), len(runs))
+    plain, huge = (Entry("stock", name, case.config) for name in (STOCK, HUGE))
+    halves = [Entry("stock", IN_BF16, dataclasses.replace(case.config, precision="bf16"))] * ("bf16" in _further(case, table))
+    return [plain, *runs[:first], huge, *runs[first:], *halves, *others]
+
+
+def after_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
+    """What is measured once, last: a profiled run, and the limits again."""
+    if not table.limits:
+        return []
+    mode, world = profiled_mode(table.modes), table.worlds[0]
+    profiled = []
+    if mode is None:
+        return [Entry("limits", AFTER, case.config)]
+    for precision in (None, *_further(case, table)):
+        config = dataclasses.replace(_varied(case.config, mode, world, precision), profile=True)
+        profiled.append(Entry("train", f"{row_name(mode, world, precision)}{PROFILED}", config))
+        if precision is not None:
+            profiled.append(Entry("limits", f"{LIMITS}, {precision}", dataclasses.replace(case.config, precision=precision)))
+    return [*profiled, Entry("limits", AFTER, case.config)]
+
+
+def _further(case: Case, table: BenchTableConfig) -> list[Precision]:
+    return [precision for precision in table.precisions if precision != case.config.precision]
+
+
+def profiled_mode(modes: Sequence[str]) -> str | None:
+    """The first mode whose work is counted."""
+    from sargnn.report.bench.epoch import counted_modes
+
+    return next((mode for mode in modes if mode in counted_modes()), None)
+
+
+def _varied(config: RunConfig, mode: str, world: int, precision: Precision | None = None) -> RunConfig:
+    if world % config.num_servers:
+        config = dataclasses.replace(config, servers=None, preload=PreloadConfig())
+    return dataclasses.replace(config, mode=ModeConfig(mode), world=world, precision=precision or config.precision)
+
+
+def reasons_without_stock(case: Case) -> list[str]:
+    """Why stock DGL is not measured with this run's model; none: it is."""
+    from sargnn.report.bench.stock import SAMPLED
+    from sargnn.report.bench.stock import STOCK as MODELS
+
+    config = case.config
+    if config.draws_flows:
+        if config.model.name not in SAMPLED:
+            return [f"stock DGL's sampler is not measured with model={config.model.name}"]
+        if config.sample.every != "step" and config.samples:
+            return ["stock DGL's sampler draws anew in every step: sample.every=step"]
+        MODELS = SAMPLED
+    if config.model.name not in MODELS:
+        return [f"stock DGL is not measured with model={config.model.name}"]
+    builds: Mapping[str, Any] = resolve("stock model", MODELS, config.model.name).builds
+    given = dataclasses.asdict(config.model)
+    wanted = {f"model.{key}": (given.get(key), value) for key, value in builds.items()}
+    wanted |= {
+        "labels": (config.labels.name, "none"),
+        "mfg": (config.mfg, False),
+        "precision": (config.precision, "fp32"),
+        "optim": (config.optim.name, "adam"),
+        "batches.count": (config.batches.count, 1),
+    }
+    allowed = {key: value if isinstance(value, tuple) else (value,) for key, (_, value) in wanted.items()}
+    return [
+        f"stock DGL is measured with {key}={' or '.join(map(str, allowed[key]))}"
+        for key, (chosen, _) in wanted.items()
+        if chosen not in allowed[key]
+    ]

@@ -1,0 +1,154 @@
+"""Measures one entry, in processes of its own that end with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+from sargnn.config.run import save
+from sargnn.errors import SargnnError
+from sargnn.report.bench.roofline import measure_roofline
+from sargnn.report.bench.table.entries import HUGE, IN_BF16
+from sargnn.report.bench.table.results import Figures, Kept
+from sargnn.run.ending import end_process
+from sargnn.tracking import files
+from sargnn.tracking.summary import read_summary
+
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+_ENDED_BY = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
+
+
+def measure(kept: Kept, store: Path) -> Figures:
+    """One entry's figures. Raises ``SargnnError`` where its process fails.
+
+    Args:
+        store: of the dataset.
+    """
+    kept.clear()
+    if kept.entry.kind == "limits":
+        return dict(measure_roofline(len(os.sched_getaffinity(0)), kept.entry.config.precision).as_row())
+    if kept.entry.kind == "train":
+        return _train(kept)
+    config = kept.run_dir / files.CONFIG
+    kept.run_dir.mkdir()
+    save(kept.entry.config, config)
+    if kept.entry.kind == "stock":
+        return _stock(kept, config, store)
+    return run_other(kept, config, store)
+
+
+def _train(kept: Kept) -> Figures:
+    config = dataclasses.replace(kept.entry.config, run_dir=str(kept.run_dir))
+    path = kept.run_dir.with_name(f"{kept.run_dir.name}.yaml")
+    save(config, path)
+    _output([sys.executable, "-m", "sargnn.report.bench.table.train_once", str(path)], kept, dict(os.environ))
+    path.unlink()
+    summary = read_summary(kept.run_dir)
+    if summary is None:
+        raise SargnnError("A run of the table left no result.", given=str(kept.run_dir))
+    rows = [row for row in files.MetricsTail(kept.run_dir).new_rows() if row["epoch"] > 0]
+    figures = {
+        "times_s": [row["epoch_time_s"] for row in rows],
+        "waits_s": [row["comm_wait_time_s"] for row in rows],
+        "mean_waits_s": [mean(row["ranks"]["comm_wait_time_s"]) for row in rows],
+    }
+    known = summary.as_dict()
+    return figures | {key: known[key] for key in _OF_A_SUMMARY}
+
+
+_OF_A_SUMMARY = (
+    "losses",
+    "peak_train_bytes",
+    "peak_rss_bytes",
+    "memory_bytes",
+    "startup_time_s",
+    "comm_bytes_per_epoch",
+    "cache_static",
+    "sharded_params",
+    "profile_s",
+    "profile_cpu_s",
+    "profile_work",
+    "kernel",
+    "git_sha",
+    "dataset_hash",
+    "partition_hash",
+)
+
+
+def _stock(kept: Kept, config: Path, store: Path) -> Figures:
+    """Stock DGL with all cores; its numbers of threads are set as those of workers are."""
+    threads = str(len(os.sched_getaffinity(0)))
+    environment = _plain() | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if kept.entry.name in (HUGE, IN_BF16):
+        environment[HUGE_PAGES] = "1"
+    command = [sys.executable, "-m", "sargnn.report.bench.stock.process", str(config), str(store), threads]
+    return _read(_output(command, kept, environment), kept)
+
+
+def run_other(kept: Kept, config: Path, store: Path) -> Figures:
+    """A command of the setting ``others``, started as ``COMMAND CONFIG STORE``.
+
+    CONFIG is a run's ``config.yaml``, STORE the dataset's store. It trains ``epochs`` epochs and prints one JSON object:
+    ``times_s``, seconds of each epoch, the first one included, and ``peak_train_bytes``, a number or one per worker, above what
+    was resident once graph, features and parameters were read in; ``losses`` if it likes.
+    """
+    return _read(_output([*shlex.split(kept.entry.command), str(config), str(store)], kept, _plain()), kept)
+
+
+def _plain() -> dict[str, str]:
+    """The environment without huge pages."""
+    return {key: value for key, value in os.environ.items() if key != HUGE_PAGES}
+
+
+def _read(text: str, kept: Kept) -> Figures:
+    """The last line's JSON object; the first epoch is left out."""
+    try:
+        answer = json.loads(text.strip().splitlines()[-1])
+        times, peaks = [float(seconds) for seconds in answer["times_s"]], answer["peak_train_bytes"]
+        peaks = [int(peak) for peak in (peaks if isinstance(peaks, list) else [peaks])]
+        if len(times) < 2 or not peaks:
+            raise ValueError("too few figures")
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise SargnnError(
+            "A row's command does not print its figures.",
+            given=f"{kept.entry.name}: {text[-200:]!r}",
+            allowed='one JSON object such as {"times_s": [1.5, 1.2], "peak_train_bytes": 1000000}',
+        ) from error
+    return {"times_s": times[1:], "peak_train_bytes": peaks, "losses": answer.get("losses")}
+
+
+def _output(command: Sequence[str], kept: Kept, environment: dict[str, str]) -> str:
+    """A process's stdout. An interrupt ends it, and what it has started, before it is raised again."""
+    try:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SargnnError("A row's command cannot be started.", given=shlex.join(command), hint=str(error)) from error
+    try:
+        output, errors = process.communicate()
+    except BaseException:
+        end_process(process, _ENDED_BY)
+        raise
+    if process.returncode:
+        lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
+        raise SargnnError(
+            f"A run failed: {kept.case.name}, {kept.entry.name}. The end of what it printed:\n"
+            + "\n".join(f"    {line}" for line in lines[-8:]),
+            hint="the same command again goes on from here",
+        )
+    return output

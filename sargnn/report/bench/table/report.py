@@ -1,0 +1,268 @@
+"""A table's rows from its measurements: medians over all rounds, ratios to stock DGL and to the baseline mode, a plot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sargnn.config.groups import PRECISIONS
+from sargnn.profile import EVALUATION, EXCHANGE_WAIT
+from sargnn.report.bench.epoch import EpochReport, limit_line, parts_of
+from sargnn.report.bench.epoch import markdown as parts_markdown
+from sargnn.report.bench.roofline import Roofline
+from sargnn.report.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, STOCK, Case
+from sargnn.report.bench.table.results import Figures
+from sargnn.tracking.memory import human_bytes
+
+BASELINE = "domain_parallel"
+OPTIMIZER_TABLES = 2
+"""Of the embeddings' size: Adam's two moments."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A case's measurements: name of a row -> figures of each round."""
+
+    case: Case
+    runs: dict[str, list[Figures]]
+
+    @property
+    def timed(self) -> dict[str, list[Figures]]:
+        """Without the machine's limits and the profiled run."""
+        return {name: runs for name, runs in self.runs.items() if not name.startswith(LIMITS) and not name.endswith(PROFILED)}
+
+    def figures(self) -> list[dict[str, Any]]:
+        """The rows, as numbers.
+
+        ``epoch_s``: median, smallest and largest over the epochs of all rounds, the first of each run left out.
+        ``peaks_bytes``: of each worker, medians over the rounds; ``peak_bytes``: the largest of them. ``waiting``: for peers,
+        collectives included, as a share of the epoch: of the worker that waits most, and the mean over the workers.
+        """
+        rows = [_row(name, runs) for name, runs in self.timed.items()]
+        by_name = {row["name"]: row for row in rows}
+        for row in rows:
+            row["epoch_to_stock"] = _ratio(row, by_name.get(STOCK), "epoch_s")
+            row["epoch_to_huge"] = _ratio(row, by_name.get(HUGE), "epoch_s")
+            row["peak_to_stock"] = _ratio(row, by_name.get(STOCK), "peak_bytes")
+            mode, _, rest = row["name"].removesuffix(NOT_STATIC).partition(", world ")
+            world = rest.partition(",")[0]
+            baseline = by_name.get(f"{BASELINE}, world {world}")
+            own = by_name.get(f"{mode}, world {world}")
+            row["peak_to_own"], row["bytes_to_own"] = (_ratio(row, own, key) for key in ("peak_bytes", "bytes_per_epoch"))
+            row["epoch_to_baseline"] = _ratio(row, baseline, "epoch_s")
+            row["peak_to_baseline"] = _ratio(row, baseline, "peak_bytes")
+        return rows
+
+    @property
+    def profiled(self) -> dict[str, Figures]:
+        """Name and figures of the profiled runs."""
+        return {name: runs[0] for name, runs in self.runs.items() if name.endswith(PROFILED)}
+
+    def limits(self, name: str) -> tuple[Roofline, Roofline] | None:
+        """The machine's limits before and after a profiled run; of a run in a further precision those that stand behind it."""
+        precision = name.removesuffix(PROFILED).rpartition(", ")[2]
+        names = (f"{LIMITS}, {precision}",) * 2 if f"{LIMITS}, {precision}" in self.runs else (BEFORE, AFTER)
+        if any(key not in self.runs for key in names):
+            return None
+        before, after = (Roofline(**self.runs[key][0]) for key in names)
+        return before, after
+
+
+def _row(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
+    times = [time for run in runs for time in run["times_s"]]
+    peaks = [median(peaks) for peaks in zip(*(run["peak_train_bytes"] for run in runs), strict=True)]
+    row: dict[str, Any] = {
+        "name": name,
+        "epoch_s": [median(times), min(times), max(times)],
+        "peaks_bytes": peaks,
+        "peak_bytes": max(peaks),
+        "waiting": None,
+        "bytes_per_epoch": None,
+        "startup_s": None,
+        "static_aggregate": None,
+        "peak_without_tables_bytes": None,
+    }
+    if "waits_s" not in runs[0]:
+        return row
+    waits = ([wait for run in runs for wait in run[key]] for key in ("waits_s", "mean_waits_s"))
+    row["waiting"] = [median(each) / median(times) for each in waits]
+    row["bytes_per_epoch"] = runs[0]["comm_bytes_per_epoch"]
+    row["startup_s"] = median(run["startup_time_s"] for run in runs)
+    row["static_aggregate"] = runs[0]["cache_static"]
+    if any(runs[0]["sharded_params"]):  # learnable rows: less their optimizer's tables, fp32
+        tables = [OPTIMIZER_TABLES * 4 * numbers for numbers in runs[0]["sharded_params"]]
+        row["peak_without_tables_bytes"] = max(peak - table for peak, table in zip(peaks, tables, strict=True))
+    return row
+
+
+def _ratio(row: dict[str, Any], other: dict[str, Any] | None, key: str) -> float | None:
+    if other is None or row[key] is None:
+        return None
+    own, two = (each[key][0] if isinstance(each[key], list) else each[key] for each in (row, other))
+    return own / two if two else None
+
+
+HEADS = (
+    "model",
+    "run",
+    "static",
+    "epoch s",
+    "epoch / stock",
+    "/ stock, huge pages",
+    f"/ {BASELINE}",
+    "peak of a worker",
+    "peak / stock",
+    f"/ {BASELINE}",
+    "waiting: most, mean",
+    "exchanged",
+    "start-up s",
+    "peak of each, MB",
+)
+_TABLES = "peak less embeddings' optimizer"
+_TO_OWN = "peak / {0}", "exchanged / {0}"
+
+
+def markdown(results: Sequence[Found]) -> list[str]:
+    """The table of all cases, the profiled runs below."""
+    rows = [(measured, row) for measured in results for row in measured.figures()]
+    embedded = any(row["peak_without_tables_bytes"] is not None for _, row in rows)
+    further = any(row["name"].endswith(PRECISIONS) for _, row in rows)
+    own = results[0].case.config.precision if results else ""
+    heads = [*HEADS, *([_TABLES] if embedded else []), *(head.format(own) for head in _TO_OWN if further)]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for measured, row in rows:
+        cells = [
+            measured.case.name,
+            row["name"],
+            {None: "-", True: "on", False: "off"}[row["static_aggregate"]],
+            " ".join(spread(row["epoch_s"])),
+            *(_two(row[key]) for key in ("epoch_to_stock", "epoch_to_huge", "epoch_to_baseline")),
+            human_bytes(row["peak_bytes"]),
+            *(_two(row[key]) for key in ("peak_to_stock", "peak_to_baseline")),
+            waiting(row),
+            _bytes(row["bytes_per_epoch"]),
+            "-" if row["startup_s"] is None else f"{row['startup_s']:.1f}",
+            " ".join(f"{peak / 1e6:.0f}" for peak in row["peaks_bytes"]),
+            *([_bytes(row["peak_without_tables_bytes"])] if embedded else []),
+            *((_two(row["peak_to_own"]), _two(row["bytes_to_own"])) if further else ()),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    for measured in results:
+        for name, figures in measured.profiled.items():
+            lines += _profile_lines(measured, name, figures)
+    return lines
+
+
+def _profile_lines(measured: Found, name: str, figures: Figures) -> list[str]:
+    """Where a profiled run's time went, against the machine's limits."""
+    limits = measured.limits(name)
+    if limits is None:
+        return []
+    cores = len(os.sched_getaffinity(0))
+    report = EpochReport([], cores, limits, figures, Path())
+    parts = EpochReport(parts_of(figures, cores, report.roofline), cores, limits, figures, Path())
+    waits = figures["profile_s"][EXCHANGE_WAIT]
+    whole = sum(sum(seconds) for part, seconds in figures["profile_s"].items() if part != EVALUATION) / len(waits)
+    return [
+        "",
+        f"**{measured.case.name}, {name}**: waiting for the exchange alone {max(waits) / whole:.0%} of the epoch for the "
+        f"worker that waits most; {limit_line(report.roofline)}",
+        "",
+        *parts_markdown(parts)[:-2],
+    ]
+
+
+def spread(times: Sequence[float]) -> tuple[str, str]:
+    """Median, and (smallest-largest)."""
+    middle, low, high = times
+    digits = 2 if middle >= 0.1 else 3
+    return f"{middle:.{digits}f}", f"({low:.{digits}f}-{high:.{digits}f})"
+
+
+def waiting(row: dict[str, Any]) -> str:
+    """Shares of the epoch."""
+    return "-" if row["waiting"] is None else ", ".join(f"{share:.0%}" for share in row["waiting"])
+
+
+def _two(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _bytes(count: float | None) -> str:
+    return "-" if count is None else human_bytes(count)
+
+
+def show(results: Sequence[Found]) -> None:
+    """Print the table to stdout, 80 columns."""
+    from rich.console import Console
+    from rich.table import Table
+
+    for measured in results:
+        table = Table(title=f"{measured.case.name}: {measured.case.config.model.name} on {measured.case.config.dataset.name}")
+        table.add_column("run", overflow="fold")
+        for name in ("world", "epoch s", "/ stock", "peak", "/ stock", "waiting"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in measured.figures():
+            run, _, rest = row["name"].partition(", world ")
+            world, _, static = rest.partition(", ")
+            most = "-" if row["waiting"] is None else f"{row['waiting'][0]:.0%}"
+            table.add_row(
+                run + (f", {static}" if static else ""),
+                world or str(len(row["peaks_bytes"])),
+                "\n".join(spread(row["epoch_s"])),
+                _two(row["epoch_to_stock"]),
+                human_bytes(row["peak_bytes"]),
+                _two(row["peak_to_stock"]),
+                most,
+            )
+        Console().print(table)
+
+
+def plot(path: Path, measured: Found) -> Path | None:
+    """Largest worker's peak against the number of workers, a line per mode; None where there is one number of workers only."""
+    curves: dict[str, dict[int, float]] = {}
+    for row in measured.figures():
+        mode, _, world = row["name"].partition(", world ")
+        if world.isdigit():
+            curves.setdefault(mode, {})[int(world)] = row["peak_bytes"] / 1e6
+    worlds = sorted({world for curve in curves.values() for world in curve})
+    if len(worlds) < 2:
+        return None
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    for number, (mode, curve) in enumerate(curves.items()):
+        # The first ones are drawn wider: for sums and means sar and no_remat lie on each other.
+        axes.plot(list(curve), list(curve.values()), marker="o", linewidth=max(1.5, 5 - 2 * number), label=mode)
+    if STOCK in measured.runs:
+        peak = _row(STOCK, measured.runs[STOCK])["peak_bytes"] / 1e6
+        axes.axhline(peak, color="0.5", linestyle="--", linewidth=1)
+        axes.annotate(
+            "stock DGL, one process",
+            (1, peak),
+            (-4, -12),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right",
+            fontsize=9,
+            color="0.4",
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(worlds, [str(world) for world in worlds])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("workers")
+    axes.set_ylabel("peak training memory of a worker, MB")
+    model: Any = measured.case.config.model
+    heads = f"{model.heads} x " if hasattr(model, "heads") else ""
+    sizes = f" {model.num_layers} x {heads}{model.hidden}" if hasattr(model, "hidden") else ""
+    config = measured.case.config
+    axes.set_title(f"{model.name}{sizes} on {config.dataset.name}, partitioner {config.partitioner.name}", fontsize=10)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
+    return path

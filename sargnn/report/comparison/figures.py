@@ -1,0 +1,160 @@
+"""The figures that runs are compared by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from sargnn.profile import AGGREGATION, ALL_REDUCE, BETWEEN_WAIT, EVALUATION, EXCHANGE_WAIT, LINEAR, NODEWISE, PACKING
+from sargnn.report.comparison.runs import Run
+from sargnn.tasks.kinds import best_of
+from sargnn.tracking.memory import PARTS
+from sargnn.tracking.summary import Summary
+
+Value = float | None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a run.
+
+    Attributes:
+        key: in files for scripts. head: over a narrow column, two words at most. title: in words, for pictures.
+        unit: ``s``, ``bytes`` or none. read: from a run; None where it has none.
+    """
+
+    key: str
+    head: str
+    title: str
+    unit: str
+    read: Callable[[Run], Value]
+
+
+def last_loss(run: Run) -> Value:
+    """Of the last epoch."""
+    return run.epochs[-1]["loss"] if run.epochs else None
+
+
+def score_on_test(run: Run) -> Value:
+    """The test metric at the best validation; of a graph without validation nodes that of the last evaluation."""
+    if run.summary is None:
+        return None
+    at_best = run.summary.test_metric_at_best_val
+    return at_best if at_best is not None else run.summary.test_metric
+
+
+def largest(values: Sequence[float] | None) -> Value:
+    """Of all workers."""
+    return max(values) if values else None
+
+
+FIGURES = (
+    Figure("last_loss", "loss", "loss of the last epoch", "", last_loss),
+    Figure("test_score", "test", "test", "", score_on_test),
+    Figure(
+        "test_acc_smoothed", "smoothed", "test accuracy after Correct & Smooth", "", lambda run: run.result.test_acc_smoothed
+    ),
+    Figure("epoch_time_s", "epoch", "median epoch time", "s", lambda run: run.result.epoch_time_s),
+    Figure("comm_wait_time_s", "wait", "waiting for peers in an epoch", "s", lambda run: run.result.comm_wait_time_s),
+    Figure(
+        "comm_bytes_per_epoch", "sent", "sent in an epoch, all workers", "bytes", lambda run: run.result.comm_bytes_per_epoch
+    ),
+    Figure(
+        "peak_train_bytes",
+        "training",
+        "peak training memory of a worker",
+        "bytes",
+        lambda run: largest(run.result.peak_train_bytes),
+    ),
+    Figure(
+        "redundancy",
+        "redundancy",
+        "rows computed / distinct rows, of micro-batches",
+        "",
+        lambda run: run.result.batches["redundancy"] if run.result.batches else None,
+    ),
+    Figure(
+        "peak_rss_bytes",
+        "resident",
+        "resident memory of a worker, all in all",
+        "bytes",
+        lambda run: largest(run.result.peak_rss_bytes),
+    ),
+)
+"""In the order of the table's columns. Memory: of the worker that has most."""
+BY_KEY = {figure.key: figure for figure in FIGURES}
+
+
+def figures_of(run: Run) -> dict[str, Value]:
+    """Every figure of a finished run; what is not finite counts as missing."""
+    values = {figure.key: figure.read(run) for figure in FIGURES}
+    return {key: float(value) if value is not None and math.isfinite(value) else None for key, value in values.items()}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds: its mean, the sample standard deviation (0 of one seed), and how many seeds there are."""
+
+    mean: float
+    std: float
+    n: int
+
+
+def over_seeds(values: Sequence[Value]) -> Spread | None:
+    """None where a value is missing."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or not known:
+        return None
+    return Spread(mean(known), stdev(known) if len(known) > 1 else 0.0, len(known))
+
+
+def best_scores(runs: Sequence[Run], figure: Figure) -> list[bool]:
+    """Which runs have the best value among those of the same dataset and metric; nobody where there is no other such run.
+
+    After Correct & Smooth the metric is the accuracy.
+    """
+    smoothed = figure.key == "test_acc_smoothed"
+    places: dict[tuple[str, str], list[float]] = {}
+    scores = []
+    for run in runs:
+        value, place = figures_of(run)[figure.key], (run.judged_on[0], "accuracy" if smoothed else run.metric)
+        scores.append((value, place))
+        if value is not None:
+            places.setdefault(place, []).append(value)
+    best = {place: best_of(place[1], *values) for place, values in places.items()}
+    return [value is not None and len(places[place]) > 1 and value == best[place] for value, place in scores]
+
+
+def parts_of(summary: Summary) -> list[dict[str, int]]:
+    """Of each worker the parts of its resident memory, bytes; of a run of before they were measured ``total`` alone."""
+    totals = summary.peak_rss_bytes or []
+    parts = summary.memory_bytes
+    if parts is None or any(len(parts.get(name, ())) != len(totals) for name in PARTS):
+        return [{"total": total} for total in totals]
+    return [{name: parts[name][rank] for name in PARTS} for rank in range(len(totals))]
+
+
+EPOCH_PARTS = ("computing", "inside servers", "between servers", "sums", "rest")
+"""What an epoch goes into: work; waiting for rows and gradients of the own server, and of others; collectives; the rest."""
+_OF_EPOCH = {
+    LINEAR: "computing",
+    AGGREGATION: "computing",
+    NODEWISE: "computing",
+    PACKING: "computing",
+    EXCHANGE_WAIT: "inside servers",
+    BETWEEN_WAIT: "between servers",
+    ALL_REDUCE: "sums",
+}
+
+
+def epoch_parts_of(run: Run) -> dict[str, float]:
+    """Seconds of an epoch by ``EPOCH_PARTS``, means over the workers; empty of a run that was not profiled."""
+    if not run.result.profile_s:
+        return {}
+    parts = dict.fromkeys(EPOCH_PARTS, 0.0)
+    for category, seconds in run.result.profile_s.items():
+        if category != EVALUATION:
+            parts[_OF_EPOCH.get(category, "rest")] += sum(seconds) / len(seconds)
+    return parts

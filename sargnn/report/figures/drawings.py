@@ -1,0 +1,303 @@
+"""How figures are drawn: bars, lines, curves, shares. Ours are filled; the paper's numbers are outlines beside them.
+
+Series differ in colour (Okabe and Ito, which every eye tells apart), and in hatch or marker, so that grey print shows them.
+
+Letters: S series, X values of x.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sargnn.report.comparison.draw import COLOURS, MARKERS, styled
+from sargnn.report.figures.data import PanelData
+
+HATCHES = ("", "//", "xx", "\\\\", "..", "--", "++")
+_DASHES = ((), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))
+_PANEL_HEIGHT, _LINE, _CAPTION_LINE, _MARGIN, _DPI = 2.0, 0.17, 0.125, 0.06, 100
+"""Inches, and dots in one."""
+_CHARACTERS = 17.5
+"""Of a caption, in an inch of the picture's width."""
+_AXIS_CHARACTERS = 24
+"""Of an axis's name, in a line."""
+_THIN, _MOST_NUMBERED = 0.16, 14
+"""Bars narrower than this have their numbers turned; a panel with more of them has none."""
+
+_NARROW, _ROOM = 6.0, 1.18
+"""Inches below which a picture has fewer panels side by side; an axis's length over its highest bar."""
+
+Draw = Callable[[Any, PanelData, bool], None]
+
+
+def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str, x: str, caption: str, width: float) -> Any:
+    """The picture, a ``matplotlib.figure.Figure``.
+
+    Args:
+        kind: of ``DRAWINGS``. panels: by panel, by group. x: the name of the axis. width: inches.
+    """
+    with styled():
+        from matplotlib.figure import Figure
+
+        columns = _columns(len(panels[0]), len(panels), width)
+        flat = [panel for row in panels for panel in row]
+        rows = -(-len(flat) // columns)
+        titles, lines = textwrap.wrap(title, round(width * 12.5)), textwrap.wrap(caption, round(width * _CHARACTERS))
+        handles = _handles(flat, kind)
+        across = _legend_columns(handles, width)
+        heights = [
+            0.1 + _LINE * (len(titles) + (-(-len(handles) // across) if handles else 0)),
+            rows * _PANEL_HEIGHT,
+            0.08 + _CAPTION_LINE * len(lines),
+        ]
+        figure = Figure(figsize=(width, sum(heights)), layout="constrained", facecolor="white")
+        places: Any = figure.subfigures(3, 1, height_ratios=heights)
+        top, middle, bottom = places
+        top.text(_MARGIN / width, 1 - 0.05 / heights[0], "\n".join(titles), va="top", fontsize=9, fontweight="bold")
+        if handles:
+            top.legend(handles=handles, loc="lower left", ncols=across, frameon=False, fontsize=7, borderaxespad=0.1)
+        bottom.text(_MARGIN / width, 1, "\n".join(lines), va="top", fontsize=6.5, linespacing=1.15)
+        grid = middle.subplots(rows, columns, squeeze=False).ravel()
+        for axes, data in zip(grid, flat, strict=False):
+            axes.set_title(data.group)
+            DRAWINGS[kind](axes, data, width < _NARROW)
+            name = "\n".join(textwrap.wrap(data.title, _AXIS_CHARACTERS))
+            if kind == "shares":
+                axes.set_xlabel(name)
+            else:
+                axes.set_ylabel(name)
+                axes.set_xlabel("epoch" if kind == "curves" and not x else x)
+        for axes in grid[len(flat) :]:
+            axes.set_visible(False)
+    return figure
+
+
+def _columns(groups: int, panels: int, width: float) -> int:
+    """Side by side: the groups, or two panels of a single group."""
+    most = 1 if width < _NARROW and groups * panels < 3 else 2 if width < _NARROW else 4
+    return min(most, groups if groups > 1 else panels)
+
+
+def write(figure: Any, path: Path) -> None:
+    """A PNG or SVG file. Raises ``OSError``."""
+    with styled():
+        if path.suffix == ".svg":
+            content = io.StringIO()
+            figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+            path.write_text(content.getvalue())
+        else:
+            figure.savefig(path, dpi=_DPI)
+
+
+def _colour(series: int) -> str:
+    return COLOURS[series % len(COLOURS)]
+
+
+def _marker(series: int) -> str:
+    return MARKERS[series % len(MARKERS)]
+
+
+def _hatch(series: int) -> str:
+    return HATCHES[series % len(HATCHES)]
+
+
+def _dashes(series: int) -> tuple[float | None, ...]:
+    return _DASHES[series % len(_DASHES)] or (None, None)
+
+
+def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
+    """A group of bars for each x; a cross where a run failed; the paper's bars are dashed outlines around or beside."""
+    count = len(data.ours)
+    width = 0.84 / count
+    other = _papers_axes(axes, data)
+    for number, series in enumerate(data.ours):
+        at = [place + (number - (count - 1) / 2) * width for place in range(len(data.x))]
+        bars, heights = _known(at, data.numbers(series))
+        axes.bar(bars, heights, width * 0.94, color=_colour(number), hatch=_hatch(number), edgecolor="white", linewidth=0.3)
+        if not narrow and count * len(data.x) <= _MOST_NUMBERED:
+            turned = 90 if width < _THIN else 0
+            for position, height in zip(bars, heights, strict=True):
+                axes.annotate(f"{height:.3g}", (position, height), ha="center", va="bottom", fontsize=6, rotation=turned)
+        for position, label in zip(at, data.x, strict=True):
+            if (series, label) in data.failed:
+                axes.annotate("x", (position, 0), ha="center", va="bottom", color=_colour(number), fontweight="bold")
+        outlines, given = _known(at, data.paper.get(series, ()))
+        if outlines:
+            other.bar(outlines, given, width * 0.94, fill=False, edgecolor="black", linestyle="--", linewidth=0.9, zorder=3)
+    _set_axes(axes, other, data)
+
+
+def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
+    """A marked line for each series over x; the paper's numbers are hollow markers on dashed lines."""
+    other, places = _papers_axes(axes, data), range(len(data.x))
+    for number, series in enumerate(data.ours):
+        look = {"color": _colour(number), "marker": _marker(number)}
+        axes.plot(*_known(places, data.numbers(series)), markersize=4.5, **look)
+        at, given = _known(places, data.paper.get(series, ()))
+        if at:
+            other.plot(at, given, markersize=6.5, fillstyle="none", linestyle="--", linewidth=0.8, **look)
+    axes.set_xlim(-0.3, len(data.x) - 0.7)
+    _set_axes(axes, other, data)
+
+
+def _known(places: Sequence[float], values: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    """Places and values of what is there."""
+    pairs = [(place, value) for place, value in zip(places, values, strict=False) if value is not None]
+    return [place for place, _ in pairs], [value for _, value in pairs]
+
+
+def _papers_axes(axes: Any, data: PanelData) -> Any:
+    """Where the paper's numbers are drawn: beside ours, or on an axis of their own at the right."""
+    return axes.twinx() if data.own_axis and _given(data.paper) else axes
+
+
+def _set_axes(axes: Any, other: Any, data: PanelData) -> None:
+    """Ticks of x, and scales with room for what is drawn. other: of ``_papers_axes``."""
+    axes.set_xticks(range(len(data.x)), _ticks(data))
+    ours, papers = [value for series in data.ours for value in data.numbers(series) if value is not None], _given(data.paper)
+    _scale(axes, data, [*ours, *(papers if other is axes else ())])
+    if data.panel.relative_to is not None:
+        axes.axhline(1, color="black", linewidth=0.6, linestyle=":")
+    if other is not axes:
+        _scale(other, data, papers)
+        other.set_ylabel(f"the paper's, {data.panel.published.unit}", fontsize=6.5)
+        other.spines["right"].set_visible(True)
+
+
+def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
+    """A curve for each series and value of x; a hollow marker at the right edge where the paper says how it ended."""
+    number = 0
+    last = 0.0
+    for values in data.ours.values():
+        for value in values:
+            if isinstance(value, tuple) and value[0]:
+                xs, ys = value
+                last = max(last, xs[-1])
+                axes.plot(
+                    xs,
+                    ys,
+                    color=_colour(number),
+                    dashes=_dashes(number),
+                    linewidth=1.3,
+                    marker=_marker(number),
+                    markersize=3.5,
+                    markevery=max(1, len(xs) // 7),
+                )
+            number += 1
+    number = 0
+    for series in data.ours:
+        for given in data.paper.get(series, [None] * len(data.x)):
+            if given is not None:
+                axes.plot(
+                    [last],
+                    [given],
+                    color=_colour(number),
+                    marker=_marker(number),
+                    fillstyle="none",
+                    markersize=7,
+                    linestyle="",
+                    clip_on=False,
+                )
+            number += 1
+    if data.panel.log:
+        axes.set_yscale("log")
+
+
+def _shares(axes: Any, data: PanelData, narrow: bool) -> None:
+    """A lying bar for each series and x, of parts that add up; the paper's total is a dashed outline."""
+    names = _parts(data)
+    labels, height = [], 0
+    for series, values in data.ours.items():
+        for place, value in enumerate(values):
+            labels.append(_joined(series, data.x[place]))
+            left = 0.0
+            for number, part in enumerate(names if isinstance(value, dict) else ()):
+                assert isinstance(value, dict)
+                size = value.get(part, 0.0)
+                axes.barh(height, size, left=left, height=0.72, **_look_of_part(number))
+                left += size
+            given = data.paper.get(series, [None] * len(data.x))[place]
+            if given is not None:
+                axes.barh(height, given, height=0.72, fill=False, edgecolor="black", linestyle="--", linewidth=0.9)
+            height += 1
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+
+
+def _look_of_part(number: int) -> dict[str, Any]:
+    """Every second one is hatched."""
+    hatch = HATCHES[1 + number // 2 % (len(HATCHES) - 1)] if number % 2 else ""
+    return {"facecolor": _colour(number), "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+
+
+DRAWINGS: dict[str, Draw] = {"bars": _bars, "lines": _lines, "curves": _curves, "shares": _shares}
+
+
+def _joined(series: str, x: str) -> str:
+    return ", ".join(label for label in (series, x) if label)
+
+
+def _parts(data: PanelData) -> list[str]:
+    parts: dict[str, None] = {}
+    for values in data.ours.values():
+        for value in values:
+            parts |= dict.fromkeys(value) if isinstance(value, dict) else {}
+    return list(parts)
+
+
+def _ticks(data: PanelData) -> list[str]:
+    """Labels of x, the paper's below where they are others."""
+    if data.x == data.paper_x:
+        return list(data.x)
+    return [f"{ours}\n({paper})" for ours, paper in zip(data.x, data.paper_x, strict=True)]
+
+
+def _scale(axes: Any, data: PanelData, values: Sequence[float]) -> None:
+    if data.panel.log and values and min(values) > 0:
+        axes.set_yscale("log")
+    elif values:
+        axes.set_ylim(0, _ROOM * max(values))
+
+
+def _given(paper: dict[str, list[float | None]]) -> list[float]:
+    return [value for values in paper.values() for value in values if value is not None]
+
+
+def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
+    """Of one legend for all panels."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    first = panels[0]
+    if kind == "shares":
+        names = list(dict.fromkeys(name for panel in panels for name in _parts(panel)))
+        for number, name in enumerate(names):
+            handles.append(Patch(label=name, **_look_of_part(number)))
+    elif kind == "curves":
+        names = [_joined(series, x) for series in first.ours for x in first.x]
+        for number, name in enumerate(names):
+            look: dict[str, Any] = {"color": _colour(number), "marker": _marker(number), "dashes": _dashes(number)}
+            handles.append(Line2D([], [], label=name, markersize=4, **look))
+    else:
+        for number, name in enumerate(first.ours if len(first.ours) > 1 else ()):
+            if kind == "bars":
+                handles.append(Patch(facecolor=_colour(number), hatch=_hatch(number), edgecolor="white", label=name))
+            else:
+                handles.append(Line2D([], [], color=_colour(number), marker=_marker(number), markersize=4, label=name))
+    if any(_given(panel.paper) for panel in panels):
+        if kind == "bars" or kind == "shares":
+            handles.append(Patch(fill=False, edgecolor="black", linestyle="--", label="the paper"))
+        else:
+            look = {"color": "black", "marker": "o", "fillstyle": "none", "linestyle": "--" if kind == "lines" else ""}
+            handles.append(Line2D([], [], label="the paper", linewidth=0.8, **look))
+    return handles
+
+
+def _legend_columns(handles: Sequence[Any], width: float) -> int:
+    """As many names beside each other as there is room for."""
+    longest = max((len(handle.get_label()) for handle in handles), default=0)
+    return max(1, min(len(handles), int(width * 14 / (longest + 8))))

@@ -1,0 +1,63 @@
+"""A run for another process, which asks for it in a file and finds the answer in another (``sargnn.api.process``).
+
+    python -m sargnn.run.child REQUEST.json ANSWER.json
+
+So the asking process, a notebook or a script, needs no guard around its main part, keeps its environment and its signals, and
+may go on with torch as it likes. Standard input is a pipe that closes when the asking process ends, however it ends: the run is
+then ended as by SIGTERM, with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from sargnn.config.run import parse
+from sargnn.errors import SargnnError
+
+
+def main() -> int:
+    """Do what the request says; 0 also where it fails in a way that the answer tells."""
+    request_path, answer_path = map(Path, sys.argv[1:])
+    threading.Thread(target=_end_with_caller, name="lifeline", daemon=True).start()
+    answer: dict[str, Any]
+    try:
+        answer = _do(json.loads(request_path.read_text()))
+    except SargnnError as error:
+        answer = {"error": type(error).__name__, "text": str(error), "signal": getattr(error, "signal_number", None)}
+    except KeyboardInterrupt:
+        answer = {"error": "Interrupted", "text": "Interrupted by SIGINT.", "signal": int(signal.SIGINT)}
+    temporary = answer_path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(answer))
+    temporary.replace(answer_path)
+    return 0
+
+
+def _do(request: dict[str, Any]) -> dict[str, Any]:
+    config = parse(request["config"])
+    if request["verb"] == "train":
+        from sargnn.run.local import train
+
+        resume = request["resume"]
+        _, run_dir = train(config, resume=Path(resume) if resume else None)
+        return {"run_dir": str(run_dir)}
+    from sargnn.run.predict import predict
+
+    folder, embeddings = Path(request["folder"]), bool(request["embeddings"])
+    predict(config, Path(request["run_dir"]), folder, which=request["which"], embeddings=embeddings)
+    return {"folder": str(folder)}
+
+
+def _end_with_caller() -> None:
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

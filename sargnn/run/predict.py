@@ -1,0 +1,142 @@
+"""Predictions of a trained run, on local workers: any world, mode and kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sargnn.config.groups import BatchesConfig, PreloadConfig, SampleConfig
+from sargnn.config.memory import MemoryConfig
+from sargnn.config.run import RunConfig, save
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.run.check import check_graph, check_network, check_strategies
+from sargnn.run.env import prepare_process
+from sargnn.run.local import worker_settings
+from sargnn.run.processes import start_fork_server
+from sargnn.run.run_folder import LOCK, check_made_for, hold_run_dir
+from sargnn.run.start import run_workers
+from sargnn.run.stores import prepare_stores
+from sargnn.tracking import files
+from sargnn.tracking.inputs import Inputs, read_inputs, write_inputs
+from sargnn.tracking.progress import say
+
+FOLDER = "predictions"
+
+
+def predict(
+    config: RunConfig, run_dir: Path, folder: Path, *, which: str = "newest", embeddings: bool = False
+) -> dict[str, Any]:
+    """Write what a run's model predicts for all nodes into ``folder``; what ``training.predict`` lists.
+
+    Args:
+        config: the run's; world, mode, kernel, partitioner and ``smooth`` may differ from what it was trained with.
+        which: of its checkpoints: ``newest`` or ``best``.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        SargnnError: anything a user can cause.
+    """
+    started_at = time.time()
+    trained = config
+    _check_folder(folder)
+    config = dataclasses.replace(
+        config, mfg=False, batches=BatchesConfig(), memory_budget=MemoryConfig(), preload=PreloadConfig(), profile=False
+    )
+    if config.eval == "full":
+        config = dataclasses.replace(config, sample=SampleConfig())
+    config = prepare_process(config)
+    check_network(config.comm)
+    config.dataset.check_files()
+    start_fork_server()
+    config = config.stand_in
+    check_strategies(config)
+    from sargnn.training import checkpoint
+    from sargnn.training.predict import MANIFEST
+
+    if embeddings and not config.model.has_embeddings:
+        raise ConfigError(config.model.no_embeddings, given="embeddings=true", allowed="embeddings=false")
+    path, meta, content = None, None, None
+    if config.model.trains:  # else there is nothing to remember
+        path = _choose_checkpoint(run_dir, which)
+        store = checkpoint.open_checkpoint(path, verify=which == "best")
+        meta, content = store.meta, store.content_hash
+        check_made_for(meta, trained, meta["dataset_hash"], path)
+    stores = prepare_stores(config, partial(check_graph, config))
+    if path is not None and meta is not None:
+        check_made_for(meta, trained, stores.dataset_hash, path)
+    epoch = None if meta is None else meta["epoch"]
+    config = dataclasses.replace(config, run_dir=str(run_dir))
+    loaded = str(path.resolve()) if path else None
+    predict = {"embeddings": embeddings}
+    inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict)
+    with _held_empty(folder):
+        write_inputs(folder, inputs)
+        save(config, folder / files.CONFIG)
+        after = f" after epoch {epoch}" if epoch is not None else ""
+        say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
+        run_workers(folder, worker_settings(config), hint="the same command again starts anew")
+        manifest = files.read_json(folder / MANIFEST)
+        manifest |= {"run": str(run_dir), "checkpoint": content, "epoch": epoch, "time_s": time.time() - started_at}
+        files.write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+@contextmanager
+def _held_empty(folder: Path) -> Iterator[None]:
+    """The folder, made or emptied, and held against other processes. Raises ``ConfigError`` where it holds something else."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = hold_run_dir(folder, "Another process is writing predictions into this folder.")
+    except OSError as error:
+        raise ConfigError(
+            f"The folder cannot be written: {error.strerror}.", given=str(folder), hint="choose another: out=FOLDER"
+        ) from error
+    try:
+        _check_folder(folder)
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
+        yield
+    finally:
+        lock.release()
+
+
+def _check_folder(folder: Path) -> None:
+    """Only predictions may be replaced. Raises ``ConfigError``."""
+    if not folder.exists():
+        return
+    try:
+        empty = all(path.name == LOCK for path in folder.iterdir())
+        ours = empty or read_inputs(folder).predict is not None
+    except (OSError, SargnnError):
+        ours = False
+    if not ours:
+        raise ConfigError("The folder holds something else.", given=str(folder), hint="choose another: out=FOLDER")
+
+
+def _choose_checkpoint(run_dir: Path, which: str) -> Path:
+    from sargnn.training import checkpoint
+
+    if which == "best":
+        path = checkpoint.best(run_dir)
+    else:
+        path, problems = checkpoint.newest(run_dir)
+        for _, problem in problems:
+            say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
+    if path is None:
+        raise ConfigError(
+            f"The run holds no {'evaluated' if which == 'best' else 'whole'} checkpoint.",
+            given=str(run_dir),
+            hint="train with checkpoint.every=N; the last epoch is written then, too",
+        )
+    return path

@@ -1,0 +1,84 @@
+"""Starting workers on this machine and waiting for them; starting them again after a failure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from sargnn.errors import SargnnError, WorkerError
+from sargnn.run.processes import Failure, Workers, WorkerSettings
+from sargnn.tracking import files
+from sargnn.tracking.progress import say
+
+_LOG_LINES = 12
+
+
+class Interrupted(SargnnError):
+    """The run was ended by a signal.
+
+    Attributes:
+        signal_number: which one.
+    """
+
+    def __init__(self, signal_number: int, run_dir: Path, hint: str | None = None) -> None:
+        from sargnn.training import checkpoint
+
+        if hint is None and checkpoint.existing(run_dir):
+            hint = f"sargnn train resume={run_dir} goes on from the newest checkpoint"
+        begun = (run_dir / files.METRICS).exists()
+        so_far = f"figures so far are in '{run_dir}'" if begun else f"no epoch was over; its folder is '{run_dir}'"
+        super().__init__(
+            f"Interrupted by {signal.Signals(signal_number).name}; {so_far}.",
+            hint=hint or "no checkpoint was written yet: start it anew, and in another folder if run_dir is given",
+        )
+        self.signal_number = signal_number
+
+
+def run_and_restart(run_dir: Path, settings: WorkerSettings, max_restarts: int, go_back: Callable[[], int]) -> None:
+    """``run_workers``, and after a failure again from the newest checkpoint, ``max_restarts`` times.
+
+    Args:
+        go_back: makes the run folder ready to go on from that checkpoint; returns how many epochs it has.
+    """
+    for restarts_left in reversed(range(max_restarts + 1)):
+        try:
+            return run_workers(run_dir, settings)
+        except WorkerError as error:
+            if not restarts_left:
+                raise
+            epoch = go_back()
+            files.keep_metrics(run_dir, epoch)
+            say(f"{str(error).splitlines()[0]}\nstarting again after epoch {epoch}; restarts left: {restarts_left - 1}")
+
+
+def run_workers(run_dir: Path, settings: WorkerSettings, hint: str | None = None) -> None:
+    """Start the workers and wait for them. Raises ``WorkerError``, or ``Interrupted`` with ``hint``, if given."""
+    from sargnn.run.worker import entry
+
+    workers = Workers(entry, str(run_dir / files.CONFIG), settings)
+    failure = workers.watch()
+    if workers.asked is not None:
+        raise Interrupted(workers.asked, run_dir, hint)
+    if failure is not None:
+        raise _worker_error(run_dir, settings, failure)
+
+
+def _worker_error(run_dir: Path, settings: WorkerSettings, failure: Failure) -> WorkerError:
+    rank, code = failure.rank, failure.exitcode
+    path = files.log_path(run_dir, rank)
+    lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
+    hint = f"the whole log: {path}"
+    if code is None:
+        how = f"hangs: others waited {settings.timeout_s:g} s for it"
+        how += f" (it has begun {failure.begun} exchanges and sums, they {failure.others_begun})"
+        hint += "; if it only is slow, set a larger comm.timeout_s"
+    elif code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            more = f"world={2 * settings.world}"
+            hint += f"; if nobody did that, memory ran out: more workers ({more}) or mode=sar need less each"
+    else:
+        how = f"failed with exit code {code}"
+    tail = "\n".join(f"    {line}" for line in lines)
+    return WorkerError(f"Worker rank {rank} {how}. The last lines of its log:\n{tail}", hint=hint)

@@ -1,0 +1,22 @@
+"""The runs of some configuration files, one after the other: small ones by which epochs are timed (``sargnn.memory.trials``).
+
+python -m sargnn.run.trial config.yaml...
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Train them. Workers import this file, too: what a run needs is imported where it is run."""
+    from sargnn.config.run import load
+    from sargnn.run.local import train
+
+    for file in sys.argv[1:]:
+        train(load(Path(file)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Shards and layer plans: what one worker computes with in one layer."""

@@ -1,0 +1,148 @@
+"""A folder in OGB's raw typed layout, that of ogbn-mag (gzip CSV; h, r, t: a relation and its ends).
+
+    raw/num-node-dict.csv.gz: node types, then their counts          raw/triplet-type-list.csv.gz: h,r,t
+    raw/nodetype-has-label.csv.gz: node types, then True or False
+    raw/relations/h___r___t/edge.csv.gz [E, 2]: node numbers within their types      .../num-edge-list.csv.gz [1]
+    raw/relations/h___r___t/edge-weight.csv.gz [E, 1], where edges have weights
+    raw/node-feat/TYPE/node-feat.csv.gz [N, F], where the type has features
+    raw/node-label/TYPE/node-label.csv.gz [N, 1]
+    split/NAME/TYPE/{train,valid,test}.csv.gz: node numbers
+
+Tables of counts may be missing. A type then has as many nodes as there are rows of features, or of labels, or as its largest
+number among the edges says.
+
+Letters: N nodes of a type, E rows of a relation's edge file, F features.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sargnn.graph.check import count_classes
+from sargnn.graph.dataset import Dataset, InMemoryReader
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.graph.schema import Relation
+from sargnn.graph.typed import Edges, homogenize, typed_dataset
+from sargnn.graph.weights import WeightCheck
+from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES
+from sargnn.sources.ogb.tables import (
+    count_rows,
+    expect_range,
+    expect_shape,
+    identity_of,
+    read_count,
+    read_features,
+    read_labels,
+    read_split,
+    read_table,
+)
+from sargnn.sources.ogb.typed_files import Triplet, find_typed
+from sargnn.sources.settings import OgbConfig, OgbDirConfig
+
+_VERSION = 1
+
+
+class TypedOgbDir(InMemoryReader):
+    """Reads a typed folder. Raises ``DataError`` where files are missing, with all of them."""
+
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
+        self.config, self.root, self.files = config, root, find_typed(root)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the content, for the store's key: the flags, and what tells each raw file from another."""
+        own = self.files
+        paths = [*own.tables, *own.edges.values(), *own.edge_counts.values(), *own.features.values(), own.labels]
+        paths += own.edge_weights.values()
+        return {
+            "reader": "ogb_dir typed",
+            "version": _VERSION,
+            "files": identity_of([*paths, *own.split.values()]),
+            "add_inverse_edges": self.config.add_inverse_edges,
+            "normalize_features": self.config.normalize_features,
+            "homogenize": self.config.homogenize,
+            **({"task": self.config.task} if self.config.task is not None else {}),
+        }
+
+    def read(self) -> Dataset:
+        """Read the raw files.
+
+        Raises:
+            DataError: a file that cannot be read, counts that disagree, an edge to a node that does not exist, a feature
+                that cannot be trained on, a label that is not a class; file and row are named.
+        """
+        files = self.files
+        tables = {triplet: self._table(triplet) for triplet in files.triplets}
+        counts = files.counts if files.counts is not None else self._count_nodes(tables)
+        relations = [self._relation(triplet, edges, counts) for triplet, edges in tables.items()]
+        if self.config.add_inverse_edges:
+            relations += [edges.inverse() for edges in relations]
+        features = [np.zeros((n, 0), np.float32) for n in counts.values()]
+        for node_type, path in files.features.items():
+            if counts[node_type]:
+                rows = read_features(path, counts[node_type], self.config.normalize_features)
+                features[files.node_types.index(node_type)] = rows
+        labels = read_labels(files.labels, counts[files.labelled], self.config.task)
+        dataset = typed_dataset(
+            name=self.config.name if isinstance(self.config, OgbConfig) else self.root.name,
+            num_classes=count_classes(labels, str(files.labels)),
+            node_types=files.node_types,
+            features=features,
+            relations=relations,
+            labelled=files.node_types.index(files.labelled),
+            labels=labels,
+            split=read_split(files.split, counts[files.labelled]),
+        )
+        return homogenize(dataset) if self.config.homogenize else dataset
+
+    def _table(self, triplet: Triplet) -> np.ndarray:
+        """A relation's edge file, int64 [E, 2]."""
+        path, counted = self.files.edges[triplet], self.files.edge_counts.get(triplet)
+        count = read_count(counted, 0, MAX_EDGES) if counted is not None else None
+        edges = read_table(path, np.int64, may_be_empty=not count)
+        if not count and not len(edges):
+            edges = np.zeros((0, 2), np.int64)
+        expect_shape(path, edges, (len(edges) if count is None else count, 2))
+        return edges
+
+    def _count_nodes(self, tables: dict[Triplet, np.ndarray]) -> dict[str, int]:
+        """How many nodes each type has, where no table says it."""
+        counts = {}
+        for node_type in self.files.node_types:
+            if (path := self.files.features.get(node_type)) is not None:
+                counts[node_type] = count_rows(path, 0, MAX_NODES)
+            elif node_type == self.files.labelled:
+                counts[node_type] = count_rows(self.files.labels, 0, MAX_NODES)
+            else:
+                counts[node_type] = self._largest_number(node_type, tables) + 1
+        return counts
+
+    def _largest_number(self, node_type: str, tables: dict[Triplet, np.ndarray]) -> int:
+        """Of a node of this type among the edges; -1 where there is none."""
+        largest = -1
+        for triplet, edges in tables.items():
+            for column in (column for column, end in enumerate((triplet[0], triplet[2])) if end == node_type):
+                numbers = edges[:, column : column + 1]
+                expect_range(self.files.edges[triplet], numbers, 0, MAX_NODES, f"a {node_type} that cannot be")
+                largest = max(largest, int(numbers.max(initial=-1)))
+        return largest
+
+    def _relation(self, triplet: Triplet, edges: np.ndarray, counts: dict[str, int]) -> Edges:
+        head, name, tail = triplet
+        for column, node_type in enumerate((head, tail)):
+            numbers, path = edges[:, column : column + 1], self.files.edges[triplet]
+            expect_range(path, numbers, 0, counts[node_type], f"a {node_type} that does not exist")
+        types = self.files.node_types
+        ends = Relation(types.index(head), name, types.index(tail))
+        return Edges(ends, edges[:, 0], edges[:, 1], EdgeColumns.of({WEIGHT: self._weights(triplet, len(edges))}))
+
+    def _weights(self, triplet: Triplet, count: int) -> np.ndarray | None:
+        """A relation's weights, float32 [count], if it has some."""
+        path = self.files.edge_weights.get(triplet)
+        if path is None:
+            return None
+        table = read_table(path, np.float64, may_be_empty=not count)
+        expect_shape(path, table, (count, 1))
+        return WeightCheck(f"'{path}'", lambda position: f"row {position + 1}").to_float32(table[:, 0])

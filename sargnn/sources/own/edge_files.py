@@ -1,0 +1,209 @@
+"""Edges in files: ``.npy``, ``.csv`` (also ``.csv.gz``) and ``.parquet``, read piece by piece.
+
+A CSV file may have a header: its first line, where no field of it is a number. The columns called source and destination, or
+the like, count, and one called weight; without names the first two, since a third may be anything.
+
+Letters: E edges.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+
+from sargnn.errors import DataError
+from sargnn.graph.edge_columns import WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
+from sargnn.sources.own.graph import NAMES, WEIGHTS, EdgeList
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_SOURCE = ("source", "src", "from", "u", "head")
+_DESTINATION = ("destination", "dst", "target", "to", "v", "tail")
+_BROKEN = (OSError, EOFError, zlib.error, UnicodeDecodeError)
+
+
+class EdgeTable(EdgeList):
+    """A file with a row for each edge."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, f"'{path}'"
+
+    def _columns(self, names: list[str]) -> tuple[int, ...]:
+        """Which columns hold sources, destinations and, if there are some, weights, by their names.
+
+        Raises:
+            DataError: they cannot be told.
+        """
+        lower = [name.strip().strip("\"'").lower() for name in names]
+        weight = [k for k, name in enumerate(lower) if NAMES.get(name) == WEIGHTS]
+        if len(weight) > 1:
+            given = ", ".join(names[k] for k in weight)
+            raise DataError(f"{self.name} has several columns of weights.", given=given, hint="name one of them weight")
+        if weight:
+            self.forms = {WEIGHT: WEIGHT_FORM}
+            self.weights_name = f"{self.name}, column '{lower[weight[0]]}',"
+        ends = [next((k for k, name in enumerate(lower) if name in words), None) for words in (_SOURCE, _DESTINATION)]
+        if ends[0] is not None and ends[1] is not None:
+            return ends[0], ends[1], *weight
+        if len(names) - len(weight) == 2:
+            first, second = (k for k in range(len(names)) if k not in weight)
+            return first, second, *weight
+        raise DataError(
+            f"{self.name} does not say which columns are an edge's two nodes.",
+            given=", ".join(names[:8]),
+            hint="two columns; or name them source and destination",
+        )
+
+    def digest(self) -> str:
+        hasher = hashlib.sha256()
+        for *ends, columns in self.pieces(1 << 20):
+            for column in ends:
+                hasher.update(column.astype(np.int64).data)
+            if (weights := columns.weight) is not None:
+                hasher.update(weights.astype(np.float64).data)
+        return hasher.hexdigest()
+
+    @abstractmethod
+    def pieces(self, rows: int) -> Iterator[EdgePiece]: ...
+
+
+class CsvEdges(EdgeTable):
+    """A text file with an edge in each line; columns are parted by comma, semicolon, tab or blank.
+
+    Raises:
+        DataError: it cannot be read, or a line holds no edge; the line is named.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        number, first = next(((number, line) for number, line in enumerate(self._lines(), start=1) if line), (0, ""))
+        self.separator = next((separator for separator in ",;\t" if separator in first), r"\s+")
+        if not first:
+            raise DataError(f"{self.name} is empty.")
+        fields = self._fields(first)
+        # A line without any number names the columns; one with a number that is broken is an edge that is.
+        self.header = number if fields and not any(field == "" or _is_number(field) for field in fields) else 0
+        if len(fields) == 1:
+            raise DataError(f"{self.name} has one column; an edge has two nodes.", given=f"line {number}: {first[:60]}")
+        self.columns = self._columns(fields) if self.header else (0, 1)
+        if not self.header and len(fields) > 2:
+            self.unread = f"columns of {self.name} after the second (a first line source,target,weight names weights)"
+
+    @cached_property
+    def count(self) -> int:  # type: ignore[override]
+        return sum(1 for line in self._lines() if line) - bool(self.header)
+
+    def _fields(self, line: str) -> list[str]:
+        return [field.strip().strip("\"'") for field in re.split(self.separator, line)] if line else []
+
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
+        if not self.count:
+            return
+        options: dict[str, Any] = {
+            "header": None,
+            "encoding": "utf-8-sig",
+            "skipinitialspace": True,
+            "skiprows": self.header,
+            "chunksize": rows,
+            "dtype": dict(zip(self.columns, (np.int64, np.int64, np.float64), strict=False)),
+        }
+        try:
+            with pd.read_csv(self.path, sep=self.separator, usecols=sorted(self.columns), **options) as reader:
+                for frame in reader:
+                    source, destination, *weight = (np.array(frame[column].to_numpy()) for column in self.columns)
+                    yield source, destination, EdgeColumns.of(dict(zip([WEIGHT], weight, strict=False)))
+        except _BROKEN as error:
+            raise DataError(f"{self.name} cannot be read: {error}") from error
+        except (ValueError, OverflowError) as error:
+            raise self._wrong_line() or DataError(f"{self.name} cannot be read: {error}") from error
+
+    def place(self, position: int) -> str:
+        numbers = (number for number, line in enumerate(self._lines(), start=1) if line)
+        return f"line {next(islice(numbers, position + bool(self.header), None))}"
+
+    def _wrong_line(self) -> DataError | None:
+        """What is wrong with the first line that holds no edge, found by reading the file again, slowly."""
+        for number, line in enumerate(self._lines(), start=1):
+            if not line or number == self.header:
+                continue
+            fields = self._fields(line)
+            whole = len(fields) > max(self.columns) and all(_is_number(fields[k], whole=True) for k in self.columns[:2])
+            if not whole or not all(_is_number(fields[k]) for k in self.columns[2:]):
+                allowed = "two whole numbers" + (" and a weight, a number" if self.weights_name else "")
+                return DataError(f"{self.name} holds no edge in line {number}.", given=line[:60], allowed=allowed)
+        return None
+
+    def _lines(self) -> Iterator[str]:
+        """The lines as they stand in the file, without blanks around them."""
+        try:
+            with self._open() as file:
+                yield from (line.strip() for line in file)
+        except _BROKEN as error:
+            raise DataError(f"{self.name} cannot be read: {error}") from error
+
+    def _open(self) -> IO[str]:
+        # A byte-order mark, as spreadsheets write it, is no part of the first number.
+        if self.path.name.endswith(".gz"):
+            return gzip.open(self.path, "rt", encoding="utf-8-sig")
+        return self.path.open(encoding="utf-8-sig")
+
+
+class ParquetEdges(EdgeTable):
+    """A Parquet file. Raises ``DataError`` where it cannot be read, or its columns hold no whole numbers."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            from pyarrow import ArrowException, parquet, types
+        except ImportError as error:
+            raise DataError(f"{self.name} cannot be read: pyarrow is not installed.", hint="pip install pyarrow") from error
+        try:
+            self._file = parquet.ParquetFile(path)
+        except (ArrowException, OSError) as error:
+            raise DataError(f"{self.name} cannot be read: {error}") from error
+        schema = self._file.schema_arrow
+        self.columns = [schema.names[k] for k in self._columns(schema.names)]
+        for name in self.columns[:2]:
+            if not types.is_integer(schema.field(name).type):
+                given = f"column '{name}': {schema.field(name).type}"
+                raise DataError(f"{self.name} does not hold whole numbers, which an edge's two nodes are.", given=given)
+        for name in self.columns[2:]:
+            kind = schema.field(name).type
+            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+                raise DataError(f"{self.name} holds weights that are no numbers.", given=f"column '{name}': {kind}")
+        self.count = self._file.metadata.num_rows
+
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
+        from pyarrow import ArrowException
+
+        first = 0
+        try:
+            for batch in self._file.iter_batches(rows, columns=self.columns):
+                columns = [batch.column(name) for name in self.columns]
+                for name, column in zip(self.columns, columns, strict=True):
+                    if column.null_count:
+                        row = first + int(np.asarray(column.is_null()).argmax())
+                        raise DataError(f"{self.name} holds no edge in {self.place(row)}.", given=f"column '{name}' is null")
+                source, destination, *weight = (column.to_numpy(zero_copy_only=False) for column in columns)
+                yield source, destination, EdgeColumns.of(dict(zip([WEIGHT], weight, strict=False)))
+                first += batch.num_rows
+        except (ArrowException, OSError) as error:
+            raise DataError(f"{self.name} cannot be read: {error}") from error
+
+
+def _is_number(text: str, *, whole: bool = False) -> bool:
+    try:
+        number = int(text) if whole else float(text)
+    except ValueError:
+        return False
+    return not whole or abs(number) < 2**63

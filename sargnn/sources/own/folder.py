@@ -1,0 +1,197 @@
+"""``dataset=arrays``: a folder of arrays, or one ``.npz`` file with arrays of the same names.
+
+    edge_index.npy [2, E]  or edges.csv, edges.csv.gz, edges.parquet
+    edge_weight.npy [E]  or a column of that file called weight; neither: edges have no weights
+    x.npy [N, F]   y.npy [N] or [N, C]
+    train_mask.npy, val_mask.npy, test_mask.npy [N]  or train_idx.npy, ...; without them dataset.split draws a split
+
+Of a typed graph each of them is a folder: ``edge_index/author___writes___paper.npy``, ``x/paper.npy``, ``y/paper.npy``; in an
+``.npz`` file the arrays are named likewise, ``x/paper``.
+
+Letters: N nodes, E edges, F features, C columns of labels.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sargnn.errors import DataError
+from sargnn.graph.dataset import Reader
+from sargnn.sources.npz import ARCHIVE_ERRORS
+from sargnn.sources.ogb.tables import identity_of
+from sargnn.sources.own.edge_files import SUFFIXES, CsvEdges, ParquetEdges
+from sargnn.sources.own.given import GivenArray, PlainArray, member_of
+from sargnn.sources.own.graph import (
+    COUNT,
+    EDGES,
+    FEATURES,
+    LABELS,
+    MASKS,
+    NAMES,
+    NUMBERS,
+    OF_EDGES,
+    WEIGHTS,
+    EdgeArrays,
+    EdgeList,
+    Unread,
+    build_graph,
+    known_names,
+)
+from sargnn.sources.own.reader import own_reader
+
+if TYPE_CHECKING:
+    from sargnn.sources.settings import ArraysConfig
+
+LAYOUT = """\
+    edge_index.npy   whole numbers [2, edges]: sources, destinations; or edges.csv, edges.parquet
+    edge_weight.npy  a number for each edge; optional
+    x.npy            features, numbers [nodes, features]
+    y.npy            classes, whole numbers [nodes], -1 for a node without one
+    train_mask.npy, val_mask.npy, test_mask.npy
+                     true or false [nodes]; or train_idx.npy, ...: node numbers; or dataset.split=[0.6,0.2,0.2]"""
+_JOINER = "___"
+_KINDS = (".npy", *SUFFIXES)
+
+
+def arrays_reader(config: ArraysConfig) -> Reader:
+    """The reader of the folder or file ``config.root``; the errors of ``find_arrays``, and of arrays that disagree."""
+    unread = Unread()
+    root, leaves, tree = find_arrays(config, unread)
+    graph = build_graph(root.stem if root.is_file() else root.name, f"'{root}'", tree, unread)
+    read = [leaf for name, leaf in leaves.items() if isinstance(leaf, Path) and name.partition("/")[0] in NAMES]
+    return own_reader(graph, config, identity_of(sorted(read) or [root]))
+
+
+def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str, Path | str], dict[str, Any]]:
+    """The folder or file, what lies in it by name, and the tree of its arrays, of which only headers are read.
+
+    Args:
+        unread: gets the names that mean nothing.
+
+    Raises:
+        DataError: something is missing (all of it is named, with the whole layout), or an array has another form.
+    """
+    root = Path(os.path.expanduser(config.root)).resolve()
+    if root.suffix == ".npz" and root.is_file():
+        leaves: Mapping[str, Path | str] = {name: name for name in _members(root)}
+    elif root.is_dir():
+        leaves = _files(root)
+    else:
+        if root.is_file():
+            hint = f"name the folder: dataset.root={root.parent}"
+            raise DataError("This is neither a folder of arrays nor an .npz file.", given=str(root), hint=hint)
+        hint = f"dataset.root=FOLDER names one that holds\n{LAYOUT}"
+        raise DataError("The dataset folder does not exist.", given=str(root), hint=hint)
+    tree = _tree(root, leaves, unread)
+    _refuse_missing(root, tree, list(leaves), drawn=config.split is not None)
+    return root, leaves, tree
+
+
+def _members(path: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    except (*ARCHIVE_ERRORS, OSError, ValueError) as error:
+        raise DataError(f"'{path}' cannot be read: {error}") from error
+
+
+def _files(root: Path) -> dict[str, Path]:
+    """Name of an array, with its type behind a slash, -> its file."""
+    files: dict[str, Path] = {}
+    for path in sorted([*root.glob("*"), *root.glob("*/*")]):
+        suffix = next((ending for ending in _KINDS if path.name.endswith(ending)), None)
+        if suffix is None or not path.is_file():
+            continue
+        name = path.relative_to(root).as_posix().removesuffix(suffix)
+        if suffix != ".npy" and name.partition("/")[0] not in (EDGES, "edges"):
+            continue
+        if name in files:
+            raise DataError(f"'{files[name]}' and '{path}' mean the same.", hint="leave one out")
+        files[name] = path
+    return files
+
+
+def _tree(root: Path, leaves: Mapping[str, Path | str], unread: Unread) -> dict[str, Any]:
+    """The arrays by the names that ``own.graph`` uses; unknown ones are left out."""
+    firsts = {name.partition("/")[0]: f"'{name.partition('/')[0]}'" for name in leaves}
+    known = known_names(firsts, f"'{root}'", unread.of_graph)
+    tree: dict[str, Any] = {}
+    for used, first in known.items():
+        if first in leaves:
+            if any(name.startswith(f"{first}/") for name in leaves):
+                raise DataError(f"'{root}' has '{first}' both as one array and by type.", hint="leave one out")
+            tree[used] = _leaf(root, used, leaves[first])
+            continue
+        of_types = {
+            name.partition("/")[2]: _leaf(root, used, leaf) for name, leaf in leaves.items() if name.startswith(f"{first}/")
+        }
+        tree[used] = {_triplet(root, key): leaf for key, leaf in of_types.items()} if used in OF_EDGES else of_types
+    return tree
+
+
+def _triplet(root: Path, key: str) -> tuple[str, ...]:
+    parts = tuple(key.split(_JOINER))
+    if len(parts) != 3 or not all(parts):
+        raise DataError(
+            f"'{root}' has edges, or weights of some, whose name does not say which types they join.",
+            given=key,
+            allowed=f"SOURCE{_JOINER}RELATION{_JOINER}DESTINATION, such as author{_JOINER}writes{_JOINER}paper",
+        )
+    return parts
+
+
+def _leaf(root: Path, used: str, leaf: Path | str) -> GivenArray | EdgeList | int:
+    if isinstance(leaf, Path) and leaf.suffix != ".npy":
+        return ParquetEdges(leaf) if leaf.suffix == ".parquet" else CsvEdges(leaf)
+    array: GivenArray = member_of(root, leaf) if isinstance(leaf, str) else PlainArray(f"'{leaf}'", _mapped(leaf))
+    if array.dtype.kind not in "fiub":
+        number = "weights.astype(np.float32)" if used == WEIGHTS else "np.unique(texts, return_inverse=True)[1]"
+        hint = f"number texts first: {number}" if array.dtype.kind in "USO" else None
+        raise DataError(f"{array.name} holds no numbers.", given=array.dtype.name, hint=hint)
+    if used == EDGES:
+        return EdgeArrays.of_index(array)
+    if used != COUNT and not array.shape:
+        unit = "edge" if used == WEIGHTS else "node"
+        raise DataError(f"{array.name} is a single number.", allowed=f"an array with an entry for each {unit}")
+    if used == COUNT:
+        count = array.whole().reshape(-1)
+        if count.size != 1 or count.dtype.kind not in "iu":
+            raise DataError(f"{array.name} must be one whole number.", given=f"{array.dtype.name} {list(array.shape)}")
+        return int(count[0])
+    return array
+
+
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        if "allow_pickle" in str(error) or "Python objects" in str(error):
+            what = "it holds Python objects, which are not read: save numbers of one length"
+        else:
+            what = "it is empty" if isinstance(error, ValueError | EOFError) and not path.stat().st_size else str(error)
+        raise DataError(f"'{path}' cannot be read: {what}") from error
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"'{path}' cannot be read: it is no .npy file, but an archive.", hint="dataset.root=FILE.npz reads one")
+    return array
+
+
+def _refuse_missing(root: Path, tree: Mapping[str, Any], names: list[str], *, drawn: bool) -> None:
+    """Raise one ``DataError`` that names everything that a graph needs and the folder does not hold."""
+    missing = [
+        name
+        for name, key in ((f"{EDGES}.npy", EDGES), (f"{FEATURES}.npy", FEATURES), (f"{LABELS}.npy", LABELS))
+        if key not in tree
+    ]
+    if isinstance(tree.get(EDGES), Mapping) and f"{FEATURES}.npy" in missing:
+        missing.remove(f"{FEATURES}.npy")  # a model of typed graphs learns rows
+    if not drawn and not any({**MASKS, **NUMBERS}.get(key) == "train" for key in tree):
+        missing.append("train_mask.npy")
+    if missing:
+        held = ", ".join(sorted(names)) or "none of these"
+        raise DataError(f"'{root}' lacks {', '.join(missing)}.", given=held, allowed=f"a folder or .npz with\n{LAYOUT}")

@@ -1,0 +1,363 @@
+"""Graphs of other libraries as trees of arrays: DGLGraph, PyG's Data and HeteroData, NetworkX, sparse matrices, mappings.
+
+None of the libraries is imported here: who gives an object of theirs has done so.
+
+Letters: N nodes, E edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from sargnn.errors import DataError
+from sargnn.sources.own.given import GivenArray, PlainArray, as_array, as_matrix, given, is_sparse_tensor
+from sargnn.sources.own.graph import (
+    ALIASES,
+    COUNT,
+    EDGES,
+    FEATURES,
+    LABELS,
+    MASKS,
+    NUMBERS,
+    OF_EDGES,
+    WEIGHTS,
+    EdgeArrays,
+    EdgeList,
+    OwnGraph,
+    Tree,
+    Unread,
+    WeightedEdges,
+    build_graph,
+    known_names,
+)
+
+_TRANSPOSED = "adj_t"
+"""Where PyG has a sparse adjacency: a row has the sources of a node's edges."""
+FORMS = (
+    "a DGLGraph (ndata feat, label, train_mask, ...), a PyG Data or HeteroData (x, y, train_mask, ...), a NetworkX graph (node "
+    "attributes x, y, train_mask, ...), a mapping of arrays (edge_index, x, y, train_mask, ...), or a pair of a graph and a "
+    "mapping of its nodes' arrays, such as (sparse matrix, {'x': ..., 'y': ...})"
+)
+
+
+def graph_of(name: str, whole: str, value: Any) -> OwnGraph:
+    """A graph from what a user gives.
+
+    Args:
+        name: of the dataset. whole: what messages call the graph ("the graph").
+
+    Raises:
+        DataError: it is no graph, or lacks something.
+    """
+    unread = Unread()
+    return build_graph(name, whole, _tree(value, whole, unread), unread)
+
+
+def _tree(value: Any, whole: str, unread: Unread) -> Tree:
+    if isinstance(value, tuple) and len(value) == 2 and not _is_array(value[0]):
+        graph, others = value
+        if _is_array(others):  # OGB's own form: a graph and its labels
+            others = {LABELS: others}
+        if isinstance(others, Mapping):
+            return {**_tree(graph, whole, unread), **_from_mapping(others, whole, unread)}
+    for recognises, convert in _CONVERTERS:
+        if recognises(value):
+            return convert(value, whole, unread)
+    hint = None
+    if value is None:
+        hint = "does the function end with 'return graph'?"
+    elif isinstance(value, str):
+        hint = "a folder is named by dataset=arrays dataset.root=FOLDER"
+    elif callable(value) and hasattr(value, "__name__"):
+        hint = f"call it: {value.__name__}()"
+    elif hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_array(value):
+        hint = "a library's dataset is a list of graphs: return dataset[0]"
+    raise DataError(f"{whole} is no graph that can be read.", given=_kind(value), allowed=FORMS, hint=hint)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None: nothing was returned"
+    module = type(value).__module__.partition(".")[0]
+    return f"{'' if module == 'builtins' else module + '.'}{type(value).__name__}"
+
+
+def _is_array(value: Any) -> bool:
+    dense = hasattr(value, "detach") and hasattr(value, "numpy") and not is_sparse_tensor(value)
+    return isinstance(value, np.ndarray) or dense
+
+
+def _is_matrix(value: Any) -> bool:
+    return sparse.issparse(value) or is_sparse_tensor(value)
+
+
+def _is_a(package: str, name: str) -> Callable[[Any], bool]:
+    """Whether a value's class, or one that it extends, is that of this package."""
+    return lambda value: any(
+        base.__module__.partition(".")[0] == package and base.__name__ == name for base in type(value).__mro__
+    )
+
+
+def _leaf(used: str, called: str, value: Any, *, of_type: bool = False) -> Any:
+    """What the tree holds for a value of the name ``used``; ``of_type``: for one node type or relation."""
+    if used == COUNT:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise DataError(f"{called} must be a whole number.", given=repr(value)[:60])
+        return int(value)
+    if used == EDGES:
+        return _edges(called, value, of_relation=of_type)
+    return given(called, value, "edge" if used == WEIGHTS else "node")
+
+
+def _edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
+    """Edges in any form. ``of_relation``: their ends may be of two types, so that a matrix need not be square."""
+    if _is_matrix(value):
+        return _from_matrix(called, as_matrix(called, value), of_relation)
+    if (
+        isinstance(value, tuple | list)
+        and len(value) == 2
+        and (_is_array(value[0]) or isinstance(value[0], list | tuple | range))
+    ):
+        ends = [given(f"{called}, {what}", end) for what, end in zip(("sources", "destinations"), value, strict=True)]
+        return EdgeArrays(called, *(_whole_if_empty(end) for end in ends))
+    if hasattr(value, "coo") and hasattr(value, "sparse_sizes"):  # PyG's SparseTensor, transposed: rows are destinations
+        destinations, sources, values = value.coo()
+        edges = EdgeArrays(called, given(called, sources), given(called, destinations))
+        return edges if values is None else WeightedEdges(edges, given(f"the values of {called}", values, "edge"))
+    return EdgeArrays.of_index(given(called, value))
+
+
+def _transposed_edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
+    """Edges of a matrix whose rows are destinations."""
+    matrix = as_matrix(called, value)
+    return _edges(called, value if matrix is None else matrix.T, of_relation=of_relation)
+
+
+def _whole_if_empty(array: GivenArray) -> GivenArray:
+    """An empty list has no dtype of its own."""
+    return array if array.shape[0] else PlainArray(array.name, np.zeros(0, np.int64))
+
+
+def _from_matrix(called: str, matrix: Any, of_relation: bool) -> EdgeList:
+    """A matrix with another value than 1 has weights."""
+    if not of_relation and matrix.shape[0] != matrix.shape[1]:
+        raise DataError(f"{called} is no adjacency matrix: it is not square.", given=f"shape {list(matrix.shape)}")
+    entries = sparse.coo_array(matrix)
+    stored = entries.data != 0
+    values = entries.data[stored]
+    edges = EdgeArrays(called, PlainArray(called, entries.row[stored]), PlainArray(called, entries.col[stored]))
+    return WeightedEdges(edges, given(f"the values of {called}", values, "edge")) if (values != 1).any() else edges
+
+
+def _from_sparse(matrix: Any, whole: str, unread: Unread) -> Tree:
+    return {EDGES: _edges(whole, matrix), COUNT: int(matrix.shape[0])}
+
+
+def _from_mapping(mapping: Mapping[Any, Any], whole: str, unread: Unread) -> dict[str, Any]:
+    """Arrays by name; of a typed graph mappings of arrays by type."""
+    if not all(isinstance(key, str) for key in mapping):
+        wrong = next(key for key in mapping if not isinstance(key, str))
+        raise DataError(f"{whole} has a key that is no name.", given=repr(wrong)[:60], allowed="'edge_index', 'x', 'y', ...")
+    tree: dict[str, Any] = {}
+    names = [name for name, value in mapping.items() if value is not None]
+    for used, name in known_names(names, whole, unread.of_graph).items():
+        value, called = mapping[name], f"'{name}'"
+        if isinstance(value, Mapping):
+            tree[used] = {
+                _type_key(used, called, key): _leaf(used, f"{called} of {key!r}", leaf, of_type=True)
+                for key, leaf in value.items()
+                if leaf is not None
+            }
+        else:
+            tree[used] = _leaf(used, called, value)
+            if used == EDGES and _is_matrix(value):
+                tree.setdefault(COUNT, int(value.shape[0]))
+    return tree
+
+
+def _type_key(used: str, called: str, key: Any) -> Any:
+    if used in OF_EDGES:
+        if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(name, str) for name in key)):
+            allowed = "('author', 'writes', 'paper')"
+            raise DataError(
+                f"{called} has a key that does not say which types are joined.", given=repr(key)[:60], allowed=allowed
+            )
+    elif not isinstance(key, str):
+        raise DataError(f"{called} has a key that is no node type.", given=repr(key)[:60])
+    return key
+
+
+def _collect(
+    tree: dict[str, Any], node_type: str, data: Mapping[str, Any], called: Callable[[str], str], whole: str, unread: Unread
+) -> None:
+    """Add one type's arrays to a tree by types."""
+    names = {str(name): called(str(name)) for name in data}
+    for used, name in known_names(names, whole, unread.of_graph, without=ALIASES[WEIGHTS]).items():
+        if used not in (EDGES, COUNT) and data[name] is not None:
+            tree.setdefault(used, {})[node_type] = _leaf(used, names[name], data[name])
+
+
+def _flat_if_single(tree: dict[str, Any]) -> Tree:
+    """A graph of one type and one relation has no types."""
+    if (
+        len(tree[EDGES]) != 1
+        or len({end for triplet in tree[EDGES] for end in (triplet[0], triplet[2])} | tree[COUNT].keys()) != 1
+    ):
+        return tree
+    return {used: next(iter(values.values())) for used, values in tree.items()}
+
+
+def _from_dgl(graph: Any, whole: str, unread: Unread) -> Tree:
+    if getattr(graph, "is_block", False):
+        raise DataError(f"{whole} is a block, a step of a sampler.", given="DGLBlock", allowed="a DGLGraph")
+    tree: dict[str, Any] = {EDGES: {}, COUNT: {ntype: int(graph.num_nodes(ntype)) for ntype in graph.ntypes}}
+    single = len(graph.ntypes) == 1
+    # A graph that may be stored by row or by column only cannot list its edges by their numbers.
+    in_all_formats = graph.formats(["coo", "csr", "csc"])
+    for triplet in graph.canonical_etypes:
+        several, data = len(graph.canonical_etypes) > 1, dict(graph.edges[triplet].data)
+        prefix = f"edges[{tuple(triplet)}].data" if several else "edata"
+        names = {str(name): f"{prefix}['{name}']" for name in data}
+        weights = _weights_among(names, data, whole, unread)
+        if weights is not None:
+            tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
+        called = f"the edges {triplet}" if several else "the graph's edges"
+        sources, destinations = in_all_formats.edges(etype=triplet)
+        tree[EDGES][tuple(triplet)] = EdgeArrays(called, given(called, sources), given(called, destinations))
+    for ntype in graph.ntypes:
+        prefix = "ndata" if single else f"nodes['{ntype}'].data"
+        _collect(tree, ntype, dict(graph.nodes[ntype].data), lambda name, prefix=prefix: f"{prefix}['{name}']", whole, unread)  # type: ignore[misc]
+    return _flat_if_single(tree)
+
+
+def _weights_among(names: Mapping[str, str], data: Mapping[str, Any], whole: str, unread: Unread) -> GivenArray | None:
+    """Edge data that are weights, if there are any; the others are left out.
+
+    Args:
+        names: of the data, with what messages call each.
+
+    Raises:
+        DataError: several are.
+    """
+    weight_names = [name for name in names if name in ALIASES[WEIGHTS]]
+    if len(weight_names) > 1:
+        both = " and ".join(names[name] for name in weight_names)
+        raise DataError(f"{whole} has {both}, which mean the same.", hint="leave one out")
+    unread.of_edges.extend(names[name] for name in names if name not in weight_names)
+    return given(names[weight_names[0]], data[weight_names[0]], "edge") if weight_names else None
+
+
+def _from_pyg(data: Any, whole: str, unread: Unread) -> Tree:
+    values = {str(key): data[key] for key in _keys(data)}
+    tree: dict[str, Any] = {}
+    if EDGES not in values and values.get(_TRANSPOSED) is not None:
+        tree[EDGES] = _transposed_edges(f"data.{_TRANSPOSED}", values.pop(_TRANSPOSED))
+    names = {name: f"data.{name}" for name in values}
+    others: list[str] = []
+    known = known_names(names, whole, others, without=("weight", "w"))
+    for called in others:
+        (unread.of_edges if called.startswith("data.edge_") else unread.of_graph).append(called)
+    for used, name in known.items():
+        if values[name] is not None:
+            tree[used] = _leaf(used, names[name], values[name])
+    if EDGES not in tree:
+        raise DataError(f"{whole} has no edges.", given=", ".join(sorted(values)) or "nothing", hint="data.edge_index, [2, E]")
+    if FEATURES not in tree and LABELS not in tree and data.num_nodes is not None:
+        tree.setdefault(COUNT, int(data.num_nodes))
+    return tree
+
+
+def _from_hetero(data: Any, whole: str, unread: Unread) -> Tree:
+    tree: dict[str, Any] = {EDGES: {}, COUNT: {}}
+    for triplet in data.edge_types:
+        store = data[triplet]
+        called = f"data{list(triplet)}"
+        if store.get(EDGES) is not None:
+            tree[EDGES][tuple(triplet)] = _edges(f"{called}.{EDGES}", store[EDGES], of_relation=True)
+        elif store.get(_TRANSPOSED) is not None:
+            turned = store[_TRANSPOSED]
+            tree[EDGES][tuple(triplet)] = _transposed_edges(f"{called}.{_TRANSPOSED}", turned, of_relation=True)
+        else:
+            raise DataError(f"{whole} has no edges of the type {triplet}.", hint=f"{called}.{EDGES}, [2, E]")
+        if store.get(WEIGHTS) is not None:
+            weights = given(f"{called}.{WEIGHTS}", store[WEIGHTS], "edge")
+            tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
+        unread.of_edges.extend(f"{called}.{key}" for key in store if key not in (EDGES, _TRANSPOSED, WEIGHTS))
+    for ntype in data.node_types:
+        store = data[ntype]
+        values = {str(key): store[key] for key in store}
+        _collect(tree, ntype, values, lambda name, ntype=ntype: f"data['{ntype}'].{name}", whole, unread)  # type: ignore[misc]
+        if store.num_nodes is not None:
+            tree[COUNT][ntype] = int(store.num_nodes)
+    if not tree[EDGES]:
+        raise DataError(f"{whole} has no edges.", given=", ".join(data.node_types))
+    return _flat_if_single(tree)
+
+
+def _keys(data: Any) -> list[str]:
+    keys = data.keys() if callable(data.keys) else data.keys  # a property in older releases
+    return list(keys)
+
+
+def _from_networkx(graph: Any, whole: str, unread: Unread) -> Tree:
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    pairs = np.array([(numbers[a], numbers[b]) for a, b in graph.edges()], np.int64).reshape(-1, 2)
+    both = pairs[:, 0] != pairs[:, 1] if not graph.is_directed() else np.zeros(len(pairs), bool)
+    pairs = np.concatenate([pairs, pairs[both][:, ::-1]])  # an edge without direction goes both ways; a loop once
+    called = "the graph's edges"
+    tree: dict[str, Any] = {
+        COUNT: len(numbers),
+        EDGES: EdgeArrays(called, PlainArray(called, pairs[:, 0]), PlainArray(called, pairs[:, 1])),
+    }
+    names = {str(name): f"the edge attribute '{name}'" for _, _, data in graph.edges(data=True) for name in data}
+    if names.pop("weight", None) is not None:  # NetworkX takes an edge without one for 1
+        weights = given("the edge attribute 'weight'", [weight for *_, weight in graph.edges(data="weight", default=1)], "edge")
+        array = weights.whole()
+        tree[WEIGHTS] = PlainArray(weights.name, np.concatenate([array, array[both]]) if len(array) == len(both) else array)
+    unread.of_edges.extend(names.values())
+    attributes = {str(name): f"the node attribute '{name}'" for _, data in graph.nodes(data=True) for name in data}
+    for used, name in known_names(attributes, whole, unread.of_graph, without=ALIASES[WEIGHTS]).items():
+        if used not in (EDGES, COUNT):
+            tree[used] = given(attributes[name], _attribute(graph, used, name, attributes[name]))
+    return tree
+
+
+def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | list[Any]:
+    """An attribute of all nodes; a node without it is in no split and has no label, but must have features."""
+    values = [data.get(name) for _, data in graph.nodes(data=True)]
+    example = next((value for value in values if value is not None), None)
+    first = as_array(example)
+    if (used in MASKS or used in NUMBERS) and (first is None or not first.shape):
+        return np.array([bool(value) for value in values])
+    if first is None or first.dtype.kind not in "fiub":
+        hint = "number texts first: np.unique(texts, return_inverse=True)[1]" if isinstance(example, str) else None
+        raise DataError(f"{called} holds no numbers.", given=repr(example)[:60], hint=hint)
+    if used in MASKS:  # a column for each split
+        values = [np.zeros(first.shape, bool) if value is None else value for value in values]
+    if used == LABELS:
+        blank = np.full(first.shape, np.nan) if first.shape or first.dtype.kind == "f" else -1
+        values = [blank if value is None else value for value in values]
+    for node, value in zip(graph.nodes, values, strict=True):
+        array = None if value is None else as_array(value)
+        if array is None or array.shape != first.shape:
+            what = "nothing" if array is None else f"shape {list(array.shape)}"
+            raise DataError(
+                f"{called} is not there for all nodes in one shape.",
+                given=f"node {node!r}: {what}",
+                allowed=f"shape {list(first.shape)}",
+            )
+    return np.stack([np.asarray(as_array(value)) for value in values])
+
+
+_CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, Unread], Tree]], ...] = (
+    (_is_a("dgl", "DGLGraph"), _from_dgl),
+    (_is_a("torch_geometric", "HeteroData"), _from_hetero),
+    (_is_a("torch_geometric", "Data"), _from_pyg),
+    (_is_a("networkx", "Graph"), _from_networkx),
+    (_is_matrix, _from_sparse),
+    (lambda value: isinstance(value, Mapping), _from_mapping),
+)

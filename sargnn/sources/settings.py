@@ -1,0 +1,318 @@
+"""Settings of datasets: where a graph comes from, and who reads it. Neither numpy nor torch is needed to check them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sargnn.config.decides import ALWAYS_HASHED, RUN
+from sargnn.config.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, PATH, POSITIVE, number
+from sargnn.config.run import DatasetReader, DatasetSettings
+from sargnn.errors import StoreError
+
+if TYPE_CHECKING:
+    from sargnn.graph.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class SyntheticConfig(DatasetSettings):
+    """The embedded graph: a degree-corrected stochastic block model (``sources/generated/synthetic.py`` has it)."""
+
+    num_nodes: int = field(metadata=AT_LEAST_ONE)
+    mean_degree: float = field(metadata=POSITIVE)
+    num_features: int = field(metadata=AT_LEAST_ONE)
+    num_classes: int = field(metadata=number(low=2))
+    blocks_per_class: int = field(metadata=AT_LEAST_ONE)
+    homophily: float = field(metadata=FRACTION)
+    power: float = field(metadata=number(low=1, open_low=True))
+    label_noise: float = field(metadata=FRACTION)
+    feature_signal: float = field(metadata=NOT_NEGATIVE)
+    train_fraction: float = field(metadata=FRACTION)
+    val_fraction: float = field(metadata=FRACTION)
+    seed: int = field(metadata=NOT_NEGATIVE)
+    normalize_features: bool
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.generated.synthetic import Synthetic
+
+        return Synthetic(self)
+
+
+NEWEST_CONTENT = 2
+"""Of the stand-ins' labels, features and split."""
+
+
+def titled(name: str, version: int) -> str:
+    """What a stand-in is called: its name, with the version unless that is the newest."""
+    return name if version == NEWEST_CONTENT else f"{name}-v{version}"
+
+
+@dataclass(frozen=True)
+class LookalikeConfig(DatasetSettings):
+    """A stand-in for a real graph (``sources/generated/lookalike.py``); scale 1.0 has the real graph's nodes and edges.
+
+    Attributes:
+        version: 1 or 2, of labels, features and split. Runs from before there was a choice have the first, the default here.
+        add_inverse_edges: of a directed graph every edge also the other way round; parallel edges that this makes stay.
+    """
+
+    scale: float = field(metadata=number(low=0, high=10, open_low=True))
+    seed: int = field(metadata=number(low=0, high=2**32 - 1))
+    normalize_features: bool
+    version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT))
+    add_inverse_edges: bool = False
+
+    @property
+    def title(self) -> str:
+        return titled(self.name, self.version)
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.generated.lookalike import Lookalike
+
+        return Lookalike(self)
+
+
+@dataclass(frozen=True)
+class MagLikeConfig(DatasetSettings):
+    """A stand-in for ogbn-mag, a typed graph (``sources/generated/mag_like.py``); scale 1.0: the real nodes and edges.
+
+    Attributes:
+        add_inverse_edges: give every relation its inverse, as a relation of its own.
+        homogenize: drop the types; types without features get their neighbours' mean.
+        version: as in ``LookalikeConfig``.
+    """
+
+    scale: float = field(metadata=number(low=0, high=10, open_low=True))
+    seed: int = field(metadata=NOT_NEGATIVE)
+    add_inverse_edges: bool
+    homogenize: bool
+    normalize_features: bool
+    version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT))
+
+    @property
+    def title(self) -> str:
+        return titled(self.name, self.version)
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.generated.mag_like import MagLike
+
+        return MagLike(self)
+
+
+@dataclass(frozen=True)
+class OgbDirConfig(DatasetSettings):
+    """A folder in OGB's raw layout, homogeneous or typed.
+
+    Attributes:
+        add_inverse_edges: every edge also the other way round; of a typed graph, as relations of their own.
+        homogenize: of a typed graph: drop the types; types without features get their neighbours' mean.
+    """
+
+    root: str = field(metadata=RUN)
+    add_inverse_edges: bool
+    normalize_features: bool
+    homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.ogb.csv_tables import ogb_dir
+
+        return ogb_dir(self)
+
+    def check_files(self) -> None:
+        from sargnn.sources.ogb.layouts import check_folder, folder_at, layout_at
+
+        root = folder_at(self.root)
+        check_folder(root, layout_at(root))
+
+
+OGB_NAMES = ("ogbn-products", "ogbn-arxiv", "ogbn-papers100M", "ogbn-mag")
+
+
+@dataclass(frozen=True)
+class OgbConfig(DatasetSettings):
+    """One of OGB's datasets by its name, from its official raw files.
+
+    Attributes:
+        root: the folder that holds the dataset's folder, or that folder itself.
+        download: fetch what is missing.
+        add_inverse_edges, homogenize: as in ``OgbDirConfig``.
+    """
+
+    root: str = field(metadata=RUN)
+    download: bool = field(metadata=RUN)
+    add_inverse_edges: bool
+    normalize_features: bool
+    homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
+
+    fetches: ClassVar[bool] = True
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.ogb.named import ogb_named
+
+        return ogb_named(self)
+
+    def check_files(self) -> None:
+        from sargnn.sources.ogb.layouts import NAMED, check_folder, named_folder
+
+        folder = named_folder(self.name, self.root)
+        if (folder / "raw").is_dir():  # else they are fetched, or a store serves
+            check_folder(folder, NAMED[self.name])
+
+    def is_here(self, stores: Path) -> bool:
+        from sargnn.sources.ogb.layouts import named_folder
+
+        return (named_folder(self.name, self.root) / "raw").is_dir() or self.find_store(stores) is not None
+
+    def find_store(self, stores: Path) -> Path | None:
+        from sargnn.sources.ogb.named import made_before
+
+        return made_before(self, stores)
+
+
+@dataclass(frozen=True)
+class ClassicConfig(DatasetSettings, ABC):
+    """What the settings of the datasets in ``sources/classic`` share. Nothing is fetched.
+
+    Attributes:
+        root: the folder that holds the files, or one in which PyTorch Geometric or DGL put them.
+    """
+
+    root: str = field(metadata=RUN)
+    normalize_features: bool
+
+    def check_files(self) -> None:
+        from sargnn.sources.classic.files import FILES
+
+        FILES[self.name].find(self.root)
+
+    def is_here(self, stores: Path) -> bool:
+        from sargnn.sources.classic.files import FILES
+
+        return FILES[self.name].is_here(self.root)
+
+
+@dataclass(frozen=True)
+class PlanetoidConfig(ClassicConfig):
+    """Cora, Citeseer or Pubmed from Planetoid's raw files, with the public split (``sources/classic/planetoid.py``)."""
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.classic.planetoid import Planetoid
+
+        return Planetoid(self)
+
+
+@dataclass(frozen=True)
+class RedditConfig(ClassicConfig):
+    """Reddit from the two archives that DGL and PyTorch Geometric pass on (``sources/classic/reddit.py``)."""
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.classic.reddit import Reddit
+
+        return Reddit(self)
+
+
+@dataclass(frozen=True)
+class OwnGraphConfig(DatasetSettings, ABC):
+    """What the settings of a user's own graph share; edges stay as they are given.
+
+    Attributes:
+        add_inverse_edges, homogenize: as in ``OgbDirConfig``.
+        split: shares of training, validation and test nodes, drawn by node number from ``split_seed``; null: as the graph says.
+        split_column: of masks with a column for each of several splits, the column, from 0; null: masks have one.
+    """
+
+    add_inverse_edges: bool
+    normalize_features: bool
+    homogenize: bool
+    split: list[float] | None
+    split_seed: int = field(metadata=number(low=0, high=2**32 - 1))
+    split_column: int | None = field(default=None, kw_only=True, metadata=NOT_NEGATIVE)
+
+
+@dataclass(frozen=True)
+class ArraysConfig(OwnGraphConfig):
+    """A folder of arrays, or one ``.npz`` file."""
+
+    root: str = field(metadata=RUN | PATH)
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.own.folder import arrays_reader
+
+        return arrays_reader(self)
+
+    def check_files(self) -> None:
+        from sargnn.sources.own.folder import find_arrays
+        from sargnn.sources.own.graph import Unread
+
+        find_arrays(self, Unread())
+
+
+@dataclass(frozen=True)
+class PythonConfig(OwnGraphConfig):
+    """A function that returns a graph.
+
+    Attributes:
+        target: ``FILE.py:FUNCTION`` or ``package.module:function``. args: its arguments, by name.
+    """
+
+    args: dict[str, Any]
+
+    reads_target: ClassVar[str] = "a function that returns a graph"
+
+    @property
+    def title(self) -> str:
+        return self.name if self.target is None else self.target.rpartition(":")[2]
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.own.function import function_reader
+
+        return function_reader(self)
+
+
+@dataclass(frozen=True)
+class StoredConfig(DatasetSettings):
+    """A dataset store that is there, used in place.
+
+    Attributes:
+        root: the store's folder. Where it lies decides nothing.
+        content: the hash of its content, which decides the losses; null: that of the store that is there now.
+    """
+
+    root: str = field(metadata=RUN | PATH)
+    content: str | None = None
+
+    def __post_init__(self) -> None:
+        from sargnn.sources.stored import content_of
+
+        if self.content is None and (content := content_of(Path(self.root))) is not None:
+            object.__setattr__(self, "content", content)
+
+    @property
+    def title(self) -> str:
+        from sargnn.sources.stored import name_of
+
+        return name_of(Path(self.root)) or self.name
+
+    def reader(self) -> DatasetReader:
+        raise StoreError(f"The store '{self.root}' is used as it is, not made.")
+
+    def find_store(self, stores: Path) -> Path | None:
+        from sargnn.sources.stored import find_stored
+
+        return find_stored(self)
+
+
+@dataclass(frozen=True)
+class InMemoryDataset(DatasetSettings, ABC):
+    """For datasets outside the package that fit this machine's memory: extend it by settings and ``read``."""
+
+    @abstractmethod
+    def read(self) -> Dataset:
+        """The whole dataset, such as ``Dataset.homogeneous(...)`` gives it."""
+
+    def reader(self) -> DatasetReader:
+        from sargnn.sources.outside import SettingsReader
+
+        return SettingsReader(self)

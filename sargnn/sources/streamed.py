@@ -1,0 +1,175 @@
+"""Homogeneous graphs that are read piece by piece into a store: peak memory is a buffer, and a few numbers per node.
+
+Of the buffer a quarter goes to edges being sorted and a sixteenth to each piece that is read. Beside it 25 bytes a node:
+in-degrees and their sums (16), labels (8 where they are classes), split (1). On disk, while it is made: 8 bytes an edge more
+than the store itself, and what edges carry once more.
+
+Letters: N nodes, E directed edges, F features.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+
+from sargnn.errors import StoreError
+from sargnn.graph.check import check_split, count_classes
+from sargnn.graph.dataset import FORMAT_VERSION, Reader, describe, features_name
+from sargnn.graph.edge_buckets import EdgeBuckets
+from sargnn.graph.edge_columns import WEIGHT, EdgePiece
+from sargnn.graph.features import FeatureCheck
+from sargnn.graph.schema import Schema
+from sargnn.graph.store import StoreWriter
+from sargnn.graph.weights import Range, WeightCheck, edge_place
+from sargnn.steps import step
+
+_LARGEST_PIECE_BYTES = 1 << 26
+
+
+class StreamedReader(Reader):
+    """A graph that comes in pieces.
+
+    Attributes:
+        name: the dataset's. num_nodes: N. num_rows: edges as they come.
+        add_inverse_edges: keep every edge also the other way round, carrying the same.
+        normalize_features: divide each row by its L1 norm.
+        forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
+        row_unit: what a row of features or labels is called in errors, and the number of the first.
+    """
+
+    row_unit: ClassVar[tuple[str, int]] = ("row", 1)
+
+    name: str
+    num_nodes: int
+    num_rows: int
+    add_inverse_edges: bool
+    normalize_features: bool
+    forms: Mapping[str, np.dtype] = MappingProxyType({})
+
+    @abstractmethod
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        """Sources and destinations, checked, and columns with weights not yet checked: [at most ``rows``] each."""
+
+    def weights_source(self) -> str:
+        """Where weights come from, for errors."""
+        return f"'{self.name}'"
+
+    def edge_place(self, position: int) -> str:
+        """What an edge's place is called, for errors."""
+        return edge_place(position)
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """F."""
+
+    @abstractmethod
+    def features(self, rows: int) -> Iterator[np.ndarray]:
+        """Floats [at most ``rows``, F] in the nodes' order, as precise as they come."""
+
+    @abstractmethod
+    def features_source(self) -> str:
+        """Where they come from, for errors."""
+
+    @abstractmethod
+    def labels(self) -> np.ndarray:
+        """Of any task (``data.labels``): of classes int64 [N], ``UNLABELLED`` where there is none."""
+
+    @abstractmethod
+    def labels_source(self) -> str:
+        """Where they come from, for errors."""
+
+    @abstractmethod
+    def split(self) -> np.ndarray:
+        """uint8 [N], 0 or a value of ``SPLITS``."""
+
+    @property
+    def label_bytes(self) -> int:
+        """Of a node's labels."""
+        return 8
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.num_rows * (2 if self.add_inverse_edges else 1)
+
+    @property
+    def store_bytes(self) -> int:
+        """Of the store."""
+        index = 4 if self.num_nodes < 2**31 else 8
+        return self.num_edges * (index + self._column_bytes) + self.num_nodes * (
+            8 + self.label_bytes + 1 + 4 * self.num_features
+        )
+
+    @property
+    def _column_bytes(self) -> int:
+        """Of what an edge carries."""
+        return sum(form.itemsize for form in self.forms.values())
+
+    def write(self, path: Path, buffer_bytes: int) -> None:
+        """Make the store.
+
+        Raises:
+            DataError: wrong raw files; file and row are named.
+            StoreError: the disk has too little room, said before anything is read.
+        """
+        piece = min(buffer_bytes // 16, _LARGEST_PIECE_BYTES)
+        with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
+            self._check_disk(writer.folder)
+            # Small arrays first: what is wrong there is found before the long passes.
+            labels, split = self.labels(), self.split()
+            check_split(self.name, labels, split, Schema.homogeneous(self.num_nodes))
+            num_classes = count_classes(labels, self.labels_source())
+            writer.put("labels", labels)
+            writer.put("split", split)
+            del labels, split
+            weights = self._write_edges(writer, max(1, piece // 64), max(1, buffer_bytes // 32))
+            self._write_features(writer, max(1, piece // (16 * max(1, self.num_features))))
+            describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity(), self.forms, weights)
+
+    def _check_disk(self, folder: Path) -> None:
+        needed = self.store_bytes + (8 + self._column_bytes) * self.num_edges
+        free = shutil.disk_usage(folder).free
+        sizes = f"{needed / 1e9:.1f} GB while it is made, {self.store_bytes / 1e9:.1f} GB afterwards"
+        step(f"reading {self.name}: {sizes}")
+        if free < needed:
+            raise StoreError(
+                f"The disk has too little room for '{self.name}'.",
+                given=f"{free / 1e9:.1f} GB free where {folder.parent} lies",
+                allowed=sizes,
+                hint="store_dir=FOLDER on another disk",
+            )
+
+    def _write_edges(self, writer: StoreWriter, rows: int, bucket_edges: int) -> Range | None:
+        """The range of the weights, if there are any."""
+        check = WeightCheck(self.weights_source(), self.edge_place)
+        with (
+            tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
+            EdgeBuckets(Path(scratch), self.num_nodes, self.num_edges, bucket_edges, self.forms) as buckets,
+        ):
+            done = 0
+            for source, destination, given in self.edges(rows):
+                step("reading edges", done, self.num_rows)
+                done += len(source)
+                columns = check.checked(given)
+                buckets.add(destination, source, columns)
+                if self.add_inverse_edges:
+                    buckets.add(source, destination, columns)
+            buckets.write(writer)
+        return check.range if WEIGHT in self.forms else None
+
+    def _write_features(self, writer: StoreWriter, rows: int) -> None:
+        done, check = 0, FeatureCheck(self.features_source(), unit=self.row_unit[0], first=self.row_unit[1])
+        with writer.append(features_name(0), np.float32, (self.num_features,)) as target:
+            for piece in self.features(rows):
+                step("reading features", done, self.num_nodes)
+                target.write(check.to_float32(piece, normalize=self.normalize_features))
+                done += len(piece)
+        check.finish()

@@ -1,0 +1,112 @@
+"""The networks that stock DGL is measured with: the same model as this project's, on the same graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config.models import CustomSettings, StackSettings
+from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
+from sargnn.interop.dgl import import_dgl
+from sargnn.report.bench.stock import STOCK
+from sargnn.report.bench.table.entries import Case, reasons_without_stock
+from sargnn.resolve import resolve
+from tests.graphs import with_weights
+from tests.parity import cases
+
+
+def config_of(name: str, **changes: Any) -> RunConfig:
+    model = cases.model_config(name, dropout=0.0, **({"attn_dropout": 0.0} if name == "gat" else {}), **changes)
+    config = cases.run_config(model, mode="domain_parallel", kernel="dgl", precision="fp32")
+    return dataclasses.replace(config, dataset=dataclasses.replace(config.dataset, add_self_loops=False))
+
+
+def graph_of(name: str) -> Dataset:
+    """Of a typed graph only one type has features, or all have as many."""
+    graph = cases.graph_for(name)
+    widest = max(graph.feature_widths)
+    return dataclasses.replace(
+        graph, features=tuple(rows if rows.shape[1] == widest else rows[:, :0] for rows in graph.features)
+    )  # fmt: skip
+
+
+def test_a_module_of_the_users_computes_what_it_computes_on_shards() -> None:
+    """From the same seed, without dropout, the first loss is the same."""
+    settings = CustomSettings("custom", target="examples/layers/dgl_sage.py:Sage", args={"hidden": 8, "dropout": 0.0})
+    config, graph = cases.run_config(settings, precision="fp32"), cases.graph_for("sage")
+    trainer = cases.trainer_of(Group.single(), config, graph)
+    torch.manual_seed(config.seed)
+    network = resolve("stock model", STOCK, "custom")(config, graph, import_dgl())
+    trainer.model.train()
+    trainer.engine.epoch = 0
+    assert network.loss().item() == pytest.approx(trainer.loop.gradients().value, rel=1e-5)
+    with pytest.raises(ConfigError, match="homogeneous graphs only"):
+        resolve("stock model", STOCK, "custom")(config, cases.graph_for("rgcn"), import_dgl())
+
+
+@pytest.mark.parametrize(("norm", "weighted"), [("batch", False), ("layer", False), ("batch", True)])
+@pytest.mark.parametrize("name", [name for name in STOCK if name != "custom"])
+def test_it_computes_what_the_baseline_mode_computes(name: str, norm: str, weighted: bool) -> None:
+    """With the same parameters the first loss is the same."""
+    config = config_of(name, norm=norm, **({"embedding": None} if name == "rgcn" else {}))
+    graph = with_weights(graph_of(name)) if weighted else graph_of(name)
+    trainer = cases.trainer_of(Group.single(), config, graph)
+    network = resolve("stock model", STOCK, name)(config, graph, import_dgl())
+    ours: dict[str, torch.Tensor] = dict(trainer.model.named_parameters())
+    copied = 0
+    with torch.no_grad():
+        for key, parameter in network.named_parameters():
+            if (same := of_ours(key, ours, graph)) is not None:
+                if len(same) < len(parameter) and key.endswith("bias"):  # of each head; the last layer's heads are averaged
+                    same = same.repeat(len(parameter) // len(same))
+                parameter.copy_(same.reshape(parameter.shape))
+                copied += 1
+            else:  # before a batch norm a bias changes nothing
+                assert key.endswith("bias")
+                parameter.zero_()
+    assert isinstance(config.model, StackSettings)
+    assert copied >= 4 * config.model.num_layers - 2
+    trainer.model.train()
+    trainer.engine.epoch = 0
+    assert network.loss().item() == pytest.approx(trainer.loop.gradients().value, rel=1e-5)
+
+
+def of_ours(key: str, ours: dict[str, torch.Tensor], graph: Dataset) -> torch.Tensor | None:
+    """Our value for a parameter of stock DGL's; None for a bias that we do not have."""
+    kind, first, *rest = key.split(".")
+    schema = graph.schema
+    if kind == "embeddings":
+        return ours[f"inputs.embeddings.{schema.node_types.index(first):02d}_{first}"]
+    if kind == "norms":
+        found = ours[f"norms.{first}.{rest[-1]}"]
+        return found[schema.node_types.index(rest[0])] if len(rest) == 2 else found
+    layer = f"layers.{first}."
+    if kind == "loops":
+        return ours[f"{layer}loop"].T if rest == ["weight"] else ours.get(f"{layer}bias")
+    if rest[0] == "mods":
+        return ours[f"{layer}weight"][[one.name for one in schema.relations].index(rest[1])]
+    names = {
+        "fc_neigh.weight": "neigh.weight", "fc_self.weight": "self.weight", "fc_self.bias": "self.bias", "bias": "bias",
+        "fc.weight": "linear.weight", "attn_l": "attn_src", "attn_r": "attn_dst",
+    }  # fmt: skip
+    return ours.get(layer + names[".".join(rest)])
+
+
+def test_what_it_does_not_build_is_said() -> None:
+    for name, changes, what in (
+        ("sage", {"aggregator": "max"}, "model.aggregator=mean"),
+        ("gat", {"v2": True}, "model.v2=False"),
+        ("rgcn", {"bases": 2, "embedding": None}, "model.bases=None"),
+        ("sage", {"norm": "none"}, "model.norm=batch"),
+        ("gcn", {}, "model=gcn"),
+    ):
+        (reason,) = reasons_without_stock(Case("one", config_of(name, **changes)))
+        assert what in reason
+    assert not reasons_without_stock(Case("one", config_of("sage")))
+    assert not reasons_without_stock(Case("one", config_of("rgcn", embedding=None)))

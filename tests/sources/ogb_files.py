@@ -1,0 +1,29 @@
+"""OGB's raw layout: its packed tables, and what is read from them."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from sargnn.graph.dataset import Dataset, Reader
+from sargnn.sources.ogb.csv_tables import ogb_dir
+from sargnn.sources.settings import OgbDirConfig
+from tests.sources.stores import write_and_read
+
+
+def write_gz(path: Path, text: str) -> None:
+    """Write a packed table, and the folders that it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        file.write(text)
+
+
+def reader_of(folder: Path, inverse: bool = False, normalize: bool = False) -> Reader:
+    """The reader of a folder in the raw layout."""
+    config = OgbDirConfig("ogb_dir", str(folder), add_inverse_edges=inverse, normalize_features=normalize, add_self_loops=None)
+    return ogb_dir(config)
+
+
+def read(folder: Path, inverse: bool = False, normalize: bool = False) -> Dataset:
+    """What the reader makes of the folder."""
+    return write_and_read(reader_of(folder, inverse, normalize))
