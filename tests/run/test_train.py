@@ -18,6 +18,7 @@ import yaml
 
 from sargnn.cli.conf import conf_dir
 from sargnn.profile import BETWEEN_WAIT, CATEGORIES
+from sargnn.report.comparison.losses import deviation
 from tests.in_process import sargnn_here
 from tests.processes import ROOT, family, run_command, sargnn_command, search_path, started_command
 from tests.run.runs import SMALL, summary_of
@@ -283,8 +284,10 @@ def test_a_new_mode_is_one_file_one_yaml_and_one_line(
     table.write_text(table.read_text().replace("\n}", f"\n{line}"))
     done = run(tmp_path, "train", "mode=patient", "world=2", "tracking=none", *SMALL, path=tmp_path)
     assert done.returncode == 0, done.stderr
-    found, want = summary_of(tmp_path / "run"), summary_of(finished[0] / "run")
-    assert found["mode"] == "patient" and found["losses"] == want["losses"]
+    patient, sar = summary_of(tmp_path / "run"), summary_of(finished[0] / "run")
+    # The toy folds rows only: partial results, which sar has here, round otherwise.
+    assert patient["mode"] == "patient" and patient["comm_bytes_per_epoch"] > sar["comm_bytes_per_epoch"]
+    assert deviation(patient["losses"], sar["losses"], "fp32").within
 
 
 def test_the_curve_on_cora_is_the_same_in_the_launched_run(cora: Path, tmp_path: Path) -> None:
