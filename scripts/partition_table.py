@@ -19,8 +19,8 @@ from sargnn.cli.compose import compose_verb
 from sargnn.config.fields import build
 from sargnn.config.verbs import PartitionConfig
 from sargnn.graph.dataset import open_dataset
+from sargnn.partition.balance import Room
 from sargnn.partition.memory import entries_of
-from sargnn.partition.room import Room
 from sargnn.partition.trial import Trial, try_out
 from sargnn.sources.prepare import prepare_dataset
 

@@ -27,7 +27,7 @@ from sargnn.config.run import RunConfig, parse
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.edge_columns import WEIGHT
-from sargnn.graph.labels import task_of
+from sargnn.graph.schema import task_of
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import with_columns
@@ -138,7 +138,7 @@ class GraphShard:
         engine: aggregates over the whole graph, whichever rank has the neighbours; ``engine.epoch`` decides dropout masks.
         ids: int64 [N], the own nodes' numbers in the whole graph.
         features: [N, F] in the run's precision; empty for a typed graph, whose model loads its own (``build_model``).
-        labels: [N] or [N, C], as ``sargnn.graph.labels`` has them. train_mask, val_mask, test_mask: bool [N].
+        labels: [N] or [N, C], as ``sargnn.graph.schema`` has them. train_mask, val_mask, test_mask: bool [N].
         num_classes: C, the outputs that a model needs.
         rank, world: this rank and P.
         plan: the edges that end in own rows, for ``engine.aggregate``.

@@ -25,7 +25,7 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
     from sargnn.cli.compose import compose_verb, says_how_labels_are_read
     from sargnn.config.fields import build
     from sargnn.config.verbs import PrepareConfig
-    from sargnn.sources.own.function import object_reader
+    from sargnn.sources.own.reader import object_reader
     from sargnn.sources.prepare import make_store
     from sargnn.sources.settings import PythonConfig
 

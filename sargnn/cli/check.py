@@ -17,9 +17,8 @@ from sargnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from sargnn.config.run import RunConfig
-    from sargnn.graph.examine.dataset import Findings
-    from sargnn.graph.examine.labels import LabelFindings
-    from sargnn.graph.examine.remarks import Remark
+    from sargnn.graph.examine import Findings, LabelFindings
+    from sargnn.graph.remarks import Remark
     from sargnn.run.compare_worlds import Graph
     from sargnn.training.worlds.compare import Difference, Outcome
 
@@ -43,8 +42,8 @@ def main(line: CommandLine) -> int:
     config.dataset.check_files()
     from sargnn.config.decides import as_mapping
     from sargnn.graph.dataset import open_dataset
-    from sargnn.graph.examine.dataset import examine
-    from sargnn.graph.examine.remarks import make_remarks
+    from sargnn.graph.examine import examine
+    from sargnn.graph.remarks import make_remarks
     from sargnn.sources.prepare import prepare_dataset
     from sargnn.tracking.progress import Steps
     from sargnn.tracking.tables import info_table
@@ -92,7 +91,7 @@ def _advice(remarks: list[Remark]) -> Iterator[str]:
 
 def figures(findings: Findings) -> Iterator[Row]:
     """The table's rows."""
-    from sargnn.graph.examine.dataset import HIDDEN
+    from sargnn.graph.examine import HIDDEN
     from sargnn.tracking.memory import human_bytes
 
     nodes, edges = (sum(kind.count for kind in of) for of in (findings.nodes.values(), findings.edges))

@@ -45,9 +45,9 @@ def _compare(line: CommandLine) -> int:
 
     from sargnn.errors import ConfigError
     from sargnn.graph.dataset import open_dataset
+    from sargnn.partition.balance import Room
     from sargnn.partition.memory import available_bytes, check
     from sargnn.partition.prepare import partition_path
-    from sargnn.partition.room import Room
     from sargnn.partition.trial import try_out
     from sargnn.report.comparison.partitions import TITLES, Compared, compared, rows_of, write_picture
     from sargnn.sources.prepare import prepare_dataset

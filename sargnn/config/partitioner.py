@@ -34,7 +34,7 @@ class PartitionerConfig(Strategy):
 
     Attributes:
         imbalance: how much larger than the mean METIS, KaMinPar and streaming may make a part.
-        file: the assignment of ``given`` (``sargnn.partition.given``), or what a target reads.
+        file: the assignment of ``given`` (``sargnn.partition.simple``), or what a target reads.
         balance: what a part's size is: its nodes, its in-edges, or both as the work that they are (``partition.weights``).
         threads: of KaMinPar, and processes that order nodes and write parts; null: all cores. preset: of KaMinPar.
         passes: of streaming.

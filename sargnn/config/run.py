@@ -49,7 +49,7 @@ DATASETS = chosen_from("dataset", "sargnn.sources:DATASETS")
 ONE_GRAPH = ("one_shot", "domain_parallel")
 """Modes that fetch all rows and aggregate one graph."""
 Task = Literal["classes", "multilabel", "regression"]
-"""What a node's labels are: one class, several labels, or numbers (``sargnn.graph.labels``)."""
+"""What a node's labels are: one class, several labels, or numbers (``sargnn.graph.schema``)."""
 Metric = Literal["accuracy", "rocauc", "f1", "mse", "mae"]
 """What evaluations measure; ``sargnn.tasks.kinds`` says which go with which labels."""
 

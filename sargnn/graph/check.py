@@ -1,27 +1,186 @@
-"""What holds for every dataset, whichever reader made it: labels, split and edges can be trained on.
+"""What holds for every dataset, whichever reader made it: features, weights, labels, split and edges can be trained on.
 
-Letters: N nodes, E directed edges, C classes, R relations.
+Letters: N nodes, E directed edges, F features, C classes, R relations.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.edge_columns import FIXED_FORMS, file_of
-from sargnn.graph.features import FeatureCheck
-from sargnn.graph.labels import LABEL_DTYPES, has_label, task_of
-from sargnn.graph.schema import SPLITS, UNLABELLED, Schema
+from sargnn.graph.edge_columns import FIXED_FORMS, WEIGHT, EdgeColumns, file_of
+from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED, Schema, has_label, task_of
 
 if TYPE_CHECKING:
     from sargnn.graph.dataset import Dataset
 
+LARGEST_FEATURE = 1.8e19
+"""The square of anything larger is no fp32 number, so variances and products of features are infinite.
+
+This holds also where rows are to be normalized: the sum of a row of larger numbers may be infinite, and the row 0.
+"""
+LARGE_FEATURE = 1e6
+"""From here on one rounding of an fp32 attention score, 6e-8 of it, changes its weight by several per cent, so losses depend
+visibly on the order in which things are added."""
+LARGEST_WEIGHT = 1e30
+"""In size: sums of a hundred million of them are still fp32 numbers."""
+_LARGEST_LABEL = 1e15
+"""Of a regression: the squares of a hundred million of them still have a sum in fp32."""
 _FEW_CLASSES = 1000
-_LARGEST_VALUE = 1e15
-"""Of a regression's labels: the squares of a hundred million of them still have a sum in fp32."""
 _CHUNK = 1 << 22
+
+Range = tuple[float, float]
+"""The smallest and the largest weight."""
+
+
+class FeatureCheck:
+    """Takes a table's rows in order, refuses what cannot be trained on, and warns at the end of what rounding will blur.
+
+    Args:
+        source: where the rows come from, for errors.
+        unit: what a row is called there.
+        first: the number of the first.
+    """
+
+    def __init__(self, source: str, *, unit: str = "row", first: int = 1) -> None:
+        self._source, self._unit, self._row = source, unit, first
+        self._largest, self._where = LARGE_FEATURE, ""
+
+    def to_float32(self, rows: np.ndarray, *, normalize: bool = False) -> np.ndarray:
+        """The next rows in fp32.
+
+        Args:
+            rows: float [rows, F], as they stand in the source.
+            normalize: divide each row by its L1 norm.
+
+        Raises:
+            DataError: a number that is not finite, or above ``LARGEST_FEATURE`` in size; its row, column and value are named.
+        """
+        if not rows.size:
+            return rows.astype(np.float32, copy=False)
+        with np.errstate(invalid="ignore"):
+            low, high = float(rows.min()), float(rows.max())
+        if not (-LARGEST_FEATURE <= low and high <= LARGEST_FEATURE):  # also where they are nan
+            row, column = divmod(_first_beyond(rows, LARGEST_FEATURE), rows.shape[1])
+            what = "too large" if np.isfinite(rows[row, column]) else "not finite"
+            raise DataError(
+                f"'{self._source}' holds a feature that is {what} in {self._place(row, column)}.",
+                given=str(rows[row, column]),
+                allowed=f"numbers from {-LARGEST_FEATURE:g} to {LARGEST_FEATURE:g}, whose squares single precision can hold",
+            )
+        taken = rows.astype(np.float32, copy=False)
+        if normalize:
+            taken = taken / np.maximum(np.abs(taken).sum(1, keepdims=True), 1e-12)
+        elif max(-low, high) > self._largest:
+            flat = int(rows.argmin() if -low > high else rows.argmax())
+            self._largest, self._where = max(-low, high), self._place(*divmod(flat, rows.shape[1]))
+        self._row += len(rows)
+        return taken
+
+    def finish(self) -> None:
+        """All rows were given: warn if any of them holds a number above ``LARGE_FEATURE`` in size."""
+        if self._where:
+            logging.getLogger(__name__).warning(
+                f"warning: '{self._source}' holds features up to {self._largest:.3g} in size ({self._where}): rounding will "
+                "show in the losses. Scale the columns, or use dataset.normalize_features=true."
+            )
+
+    def _place(self, row: int, column: int) -> str:
+        return f"{self._unit} {self._row + row}, column {column + 1}"
+
+
+def edge_place(position: int) -> str:
+    """What an edge's place is called that has no better name."""
+    return f"edge {position} (counted from 0)"
+
+
+class WeightCheck:
+    """Takes the weights of edges in their order, refuses what no weight can be, and remembers the range.
+
+    Args:
+        source: where they come from, for errors.
+        place: what an edge's place is called there, from its position.
+    """
+
+    def __init__(self, source: str, place: Callable[[int], str] = edge_place) -> None:
+        self._source, self._place = source, place
+        self._edge = 0
+        self._low, self._high = np.inf, -np.inf
+
+    def to_float32(self, weights: np.ndarray) -> np.ndarray:
+        """The next weights, numbers or bool [E], in fp32.
+
+        Raises:
+            DataError: one that is not finite, or above ``LARGEST_WEIGHT`` in size; its place and value are named.
+        """
+        if not len(weights):
+            return weights.astype(np.float32)
+        low, high = float(weights.min()), float(weights.max())
+        if not (-LARGEST_WEIGHT <= low and high <= LARGEST_WEIGHT):  # also where they are nan
+            row = _first_beyond(weights, LARGEST_WEIGHT)
+            what = "too large" if np.isfinite(np.float64(weights[row])) else "not finite"
+            raise DataError(
+                f"{self._source} holds an edge weight that is {what}, of {self._place(self._edge + row)}.",
+                given=str(weights[row]),
+                allowed=f"numbers from {-LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}",
+                hint="leave such edges out, or give them a weight; 0 keeps an edge and silences it",
+            )
+        taken = weights.astype(np.float32, copy=False)
+        self._low, self._high = min(self._low, float(taken.min())), max(self._high, float(taken.max()))
+        self._edge += len(weights)
+        return taken
+
+    def checked(self, columns: EdgeColumns) -> EdgeColumns:
+        """The next edges' columns, as a store has them: their weights in fp32. Raises as ``to_float32``."""
+        weights = columns.weight
+        return columns if weights is None else columns.put(WEIGHT, self.to_float32(weights))
+
+    @property
+    def range(self) -> Range:
+        """Of all weights so far; 0 to 0 where there was none."""
+        return (self._low, self._high) if self._edge else (0.0, 0.0)
+
+
+def _first_beyond(numbers: np.ndarray, largest: float) -> int:
+    """Where the first number stands, in flat order, that is above ``largest`` in size or nan."""
+    wide = numbers.astype(np.float64, copy=False)
+    return int((~((wide >= -largest) & (wide <= largest))).argmax())
+
+
+def check_weights(dataset: Dataset) -> Range | None:
+    """Every weight of a dataset can be used; one pass. The range, None without weights. Raises ``DataError``."""
+    weights = dataset.columns.weight
+    if weights is None:
+        return None
+    check = WeightCheck(f"The dataset '{dataset.name}'")
+    for _, piece in _pieces(weights):
+        check.to_float32(piece)
+    return check.range
+
+
+def weight_range(dataset: Dataset) -> Range | None:
+    """The range of a dataset's weights: as its store says, else found by reading them. None without weights."""
+    if WEIGHT in dataset.columns and dataset.stored_weights is not None:
+        return dataset.stored_weights
+    return check_weights(dataset)
+
+
+def range_to_json(weights: Range) -> dict[str, Any]:
+    """What a store's manifest says of its weights."""
+    return {"smallest": weights[0], "largest": weights[1]}
+
+
+def range_from_json(content: Any) -> Range:
+    """The inverse of ``range_to_json``. Raises ``TypeError``, ``KeyError`` or ``ValueError`` for something else."""
+    low, high = content["smallest"], content["largest"]
+    if type(low) is not float or type(high) is not float or not low <= high:
+        raise TypeError("no range of numbers")
+    return low, high
 
 
 def count_classes(labels: np.ndarray, source: str) -> int:
@@ -32,8 +191,15 @@ def count_classes(labels: np.ndarray, source: str) -> int:
 
 
 def check_labels(labels: np.ndarray, num_classes: int, source: str, *, unit: str = "row", first: int = 1) -> None:
-    """Labels of any task can be trained on: classes as ``check_classes`` says, 0, 1 or -1 of several labels, finite numbers or
-    nan that have squares in fp32. Its arguments.
+    """Labels can be trained on: classes as ``check_classes`` says; 0, 1 or -1 of several labels; of a regression finite
+    numbers that have squares in fp32, or nan.
+
+    Args:
+        labels: of any task.
+        num_classes: C.
+        source: where they come from.
+        unit: what a label's place is called there.
+        first: the number of the first.
 
     Raises:
         DataError: the source and the place of the first wrong label are named.
@@ -42,11 +208,9 @@ def check_labels(labels: np.ndarray, num_classes: int, source: str, *, unit: str
         return check_classes(np.asarray(labels), num_classes, source, unit=unit, first=first)
     if not labels.shape[1]:
         raise DataError(f"'{source}' has labels of no column.", given=list(labels.shape), allowed="at least 1 column")
-    size = max(1, _CHUNK // labels.shape[1])
-    for start in range(0, len(labels), size):
-        piece = np.asarray(labels[start : start + size])
+    for start, piece in _pieces(labels):
         if piece.dtype.kind == "f":
-            wrong, allowed = ~((np.abs(piece) <= _LARGEST_VALUE) | np.isnan(piece)), "-1e15 to 1e15, or nan: unknown"
+            wrong, allowed = ~((np.abs(piece) <= _LARGEST_LABEL) | np.isnan(piece)), "-1e15 to 1e15, or nan: unknown"
         else:
             wrong, allowed = (piece < UNLABELLED) | (piece > 1), "0, 1, or -1: unknown"
         if wrong.any():
@@ -58,18 +222,11 @@ def check_labels(labels: np.ndarray, num_classes: int, source: str, *, unit: str
             )
 
 
-def check_classes(labels: np.ndarray, num_classes: int, source: str, *, unit: str = "row", first: int = 1) -> None:
-    """The labels belong to C classes, and C is no accident.
+def check_classes(labels: np.ndarray, num_classes: int, source: str, *, unit: str, first: int) -> None:
+    """The labels, int64 [N], belong to C classes, and C is no accident.
 
     Every class is an output of the model and a column of the logits [N, C]. So above a thousand classes at least half must
-    occur: one label of a billion would otherwise ask for gigabytes.
-
-    Args:
-        labels: int64 [N], ``UNLABELLED`` where there is none.
-        source: where they come from. unit, first: what a label's place is called there, and the number of the first.
-
-    Raises:
-        DataError: the source and the place of the largest label are named.
+    occur: one label of a billion would otherwise ask for gigabytes. Arguments and errors are those of ``check_labels``.
     """
     if not len(labels):
         return
@@ -108,15 +265,15 @@ def check_split(name: str, labels: np.ndarray, split: np.ndarray, schema: Schema
 
 def check_form(dataset: Dataset) -> None:
     """Shapes and dtypes are those that ``Dataset`` promises. Raises ``DataError`` naming the array."""
-    n, e = dataset.schema.num_nodes, len(dataset.indices)
+    n, e, title = dataset.schema.num_nodes, len(dataset.indices), f"The dataset '{dataset.name}'"
     if dataset.labels.dtype not in LABEL_DTYPES.values():
         raise DataError(
-            f"The dataset '{dataset.name}' has labels of a dtype that says no task.",
+            f"{title} has labels of a dtype that says no task.",
             given=dataset.labels.dtype.name,
             allowed=[f"{dtype.name} ({task})" for task, dtype in LABEL_DTYPES.items()],
         )
     if len(dataset.features) != len(dataset.schema.node_types):
-        raise DataError(f"The dataset '{dataset.name}' must have a table of features for each of its node types.")
+        raise DataError(f"{title} must have a table of features for each of its node types.")
     wanted: list[tuple[str, np.ndarray, type | np.dtype, tuple[int, ...]]] = [
         ("labels", dataset.labels, dataset.labels.dtype, (n,) if dataset.task == "classes" else (n, dataset.num_classes)),
         ("split", dataset.split, np.uint8, (n,)),
@@ -129,7 +286,7 @@ def check_form(dataset: Dataset) -> None:
         form = FIXED_FORMS.get(name, column.form)
         if column.form != form or len(column) != e:
             raise DataError(
-                f"The dataset '{dataset.name}' has {file_of(name)} of a wrong form.",
+                f"{title} has {file_of(name)} of a wrong form.",
                 given=f"{column.form.base.name} {[len(column), *column.form.shape]}",
                 allowed=f"{form.base.name} {[e, *form.shape]}",
             )
@@ -139,12 +296,12 @@ def check_form(dataset: Dataset) -> None:
     for name, array, dtype, shape in wanted:
         if array.dtype != dtype or array.shape != shape:
             raise DataError(
-                f"The dataset '{dataset.name}' has {name} of a wrong form.",
+                f"{title} has {name} of a wrong form.",
                 given=f"{array.dtype.name} {list(array.shape)}",
                 allowed=f"{np.dtype(dtype).name} {list(shape)}",
             )
     if (dataset.relation is None) != (len(dataset.schema.relations) == 1):
-        raise DataError(f"The dataset '{dataset.name}' must say each edge's relation where there are several, and only there.")
+        raise DataError(f"{title} must say each edge's relation where there are several, and only there.")
 
 
 def check_content(dataset: Dataset) -> None:
@@ -168,19 +325,26 @@ def check_features(dataset: Dataset) -> None:
     for node_type, rows in zip(dataset.schema.node_types, dataset.features, strict=True):
         source = dataset.name if len(dataset.features) == 1 else f"{dataset.name}, {node_type}"
         check = FeatureCheck(source, unit="node", first=0)
-        size = max(1, _CHUNK // max(1, rows.shape[1]))
-        for start in range(0, len(rows), size):
-            check.to_float32(np.asarray(rows[start : start + size]))
+        for _, piece in _pieces(rows):
+            check.to_float32(piece)
         check.finish()
 
 
 def in_range(array: np.ndarray, low: int, high: int) -> bool:
     """All entries of a flat array, which may be mapped, lie in [low, high)."""
-    for start in range(0, len(array), _CHUNK):
-        piece = np.asarray(array[start : start + _CHUNK])
-        if piece.min() < low or piece.max() >= high:
-            return False
-    return True
+    return all(piece.min() >= low and piece.max() < high for _, piece in _pieces(array))
+
+
+def all_finite(numbers: np.ndarray) -> bool:
+    """Of flat floats, which may be mapped."""
+    return all(bool(np.isfinite(piece).all()) for _, piece in _pieces(numbers))
+
+
+def _pieces(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Rows of an array, which may be mapped, some million numbers at a time, each time with the number of the first row."""
+    size = max(1, _CHUNK // max(1, math.prod(array.shape[1:])))
+    for start in range(0, len(array), size):
+        yield start, np.asarray(array[start : start + size])
 
 
 def index_dtype(num_nodes: int) -> np.dtype:

@@ -6,7 +6,7 @@ Letters: N nodes, E directed edges, F features, C classes, T node types, R relat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,25 +16,27 @@ import numpy as np
 
 from sargnn.config.run import Task
 from sargnn.errors import DataError, StoreError
-from sargnn.graph.check import check_content, check_features, check_form, check_split, index_dtype
-from sargnn.graph.edge_columns import (
-    NO_COLUMNS,
-    WEIGHT,
-    EdgeColumns,
-    file_of,
-    names_from_json,
-    names_to_json,
-    open_columns,
+from sargnn.graph.check import (
+    Range,
+    check_content,
+    check_features,
+    check_form,
+    check_split,
+    check_weights,
+    index_dtype,
+    range_from_json,
+    range_to_json,
 )
-from sargnn.graph.labels import LABEL_DTYPES, task_of
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns, file_of, names_from_json, names_to_json, open_columns
 from sargnn.graph.manifest import blame_manifest
 from sargnn.graph.schema import SPLITS as SPLITS
 from sargnn.graph.schema import UNLABELLED as UNLABELLED
-from sargnn.graph.schema import Schema
+from sargnn.graph.schema import Schema, label_form, task_of
 from sargnn.graph.store import Store, StoreWriter
-from sargnn.graph.weights import Range, check_weights, from_json, to_json
+from sargnn.steps import step
 
 FORMAT_VERSION = 2
+_BLOCK_EDGES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,15 @@ class Dataset:
         num_classes: C, the outputs of a model; of a classification the classes.
         schema: node types and relations.
         features: per node type float32 [nodes of the type, F]; F may differ, and is 0 for a type without features.
-        labels: int64 [N], ``UNLABELLED`` where there is none; or those of another task (``sargnn.graph.labels``). Only nodes of
-            one type have labels.
+        labels: int64 [N], ``UNLABELLED`` where there is none; or those of another task (``graph.schema``). Only nodes of one
+            type have labels.
         split: uint8 [N], 0 or a value of ``SPLITS``.
         indptr: int64 [N + 1]; the in-edges of node i are ``indices[indptr[i]:indptr[i + 1]]``.
         indices: int32 [E] (int64 from 2**31 nodes on), the source of each edge, ascending within a destination.
         relation: uint8 [E], the relation of each edge; None if there is one only.
         columns: what edges carry, in the order of ``indices``; weights are float32 [E], finite.
         content_hash: 16 hex digits; empty for a dataset that is in no store.
-        stored_weights: the smallest and the largest weight, of a dataset in a store that has weights (``data.weights``).
+        stored_weights: the smallest and the largest weight, of a dataset in a store that has weights.
     """
 
     name: str
@@ -158,6 +160,38 @@ def group_by(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
     return _group(np.ascontiguousarray(keys), num_keys)
 
 
+def row_runs(indptr: np.ndarray, entries: int) -> Iterator[tuple[int, int]]:
+    """Runs [first, last) of whole rows of a CSR matrix that have at most so many entries together, or are one row."""
+    first = 0
+    while first < len(indptr) - 1:
+        last = max(first + 1, int(np.searchsorted(indptr, indptr[first] + entries, side="right")) - 1)
+        yield first, last
+        first = last
+
+
+def in_edge_blocks(dataset: Dataset, text: str) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """A graph's in-edges from the first node to the last, as they lie in the store, a few million at a time.
+
+    Args:
+        text: what is done meanwhile (``sargnn.steps``).
+
+    Yields:
+        The first node of a run, ``indptr`` from 0 on, int64 [nodes + 1], and the sources of their in-edges.
+    """
+    indptr = np.asarray(dataset.indptr)
+    for first, last in row_runs(indptr, _BLOCK_EDGES):
+        step(text, first, dataset.num_nodes)
+        yield first, indptr[first : last + 1] - indptr[first], np.asarray(dataset.indices[indptr[first] : indptr[last]])
+
+
+def edge_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The positions of all edges of the given rows of a CSR matrix, and for each edge which of ``rows`` it belongs to."""
+    degrees = indptr[rows + 1] - indptr[rows]
+    which = np.repeat(np.arange(len(rows), dtype=np.int64), degrees)
+    starts = np.concatenate([[0], np.cumsum(degrees)])[:-1]
+    return np.arange(len(which), dtype=np.int64) - starts[which] + indptr[rows][which], which
+
+
 def by_destination(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Edges as (indptr, indices), sources ascending within each destination; parallel edges are kept.
 
@@ -192,13 +226,6 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
         describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by, dataset.columns.forms, weights)
 
 
-def label_form(dtype: np.dtype, num_classes: int) -> tuple[np.dtype, tuple[int, ...]]:
-    """What labels that a store names with this dtype must be: a task's dtype (of no task: classes'), and a node's shape."""
-    if dtype not in LABEL_DTYPES.values() or task_of(dtype) == "classes":
-        return LABEL_DTYPES["classes"], ()
-    return dtype, (num_classes,)
-
-
 def features_name(node_type: int) -> str:
     """The name of a type's features in a store."""
     return f"features/{node_type:02d}"
@@ -231,7 +258,7 @@ def describe(
         **names_to_json(columns),
     }
     if weights is not None:
-        writer.meta["edge_weights"] = to_json(weights)
+        writer.meta["edge_weights"] = range_to_json(weights)
 
 
 def open_dataset(path: Path, *, verify: bool) -> Dataset:
@@ -253,10 +280,10 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         if type(name) is not str or type(num_classes) is not int:
             raise TypeError
         weighted = file_of(WEIGHT) in store.files or "edge_weights" in store.meta
-        weights = from_json(store.meta["edge_weights"]) if weighted else None
+        weights = range_from_json(store.meta["edge_weights"]) if weighted else None
         columns = names_from_json(store.meta, weighted=weighted)
     n = schema.num_nodes
-    form = label_form(store.dtype("labels"), num_classes)
+    label_dtype, outputs = label_form(store.dtype("labels"), num_classes)
     indices = store.array("indices", index_dtype(n), (None,))
     dataset = Dataset(
         name=name,
@@ -265,7 +292,7 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         features=tuple(
             store.array(features_name(t), np.float32, (schema.count(t), None)) for t in range(len(schema.node_types))
         ),
-        labels=store.array("labels", form[0], (n, *form[1])),
+        labels=store.array("labels", label_dtype, (n, *outputs)),
         split=store.array("split", np.uint8, (n,)),
         indptr=store.array("indptr", np.int64, (n + 1,)),
         indices=indices,

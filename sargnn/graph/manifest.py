@@ -14,7 +14,7 @@ import json
 import re
 import stat
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from sargnn.errors import StoreError
 MANIFEST = "manifest.json"
 _LARGEST_BYTES = 1 << 26
 _NAME = re.compile(r"[^/\0]+(/[^/\0]+)*")
+_SPECIAL = re.compile("[%/\x00-\x1f\x7f\ud800-\udfff]")
 LONGEST = 200
 """Bytes of a file's name, without its suffix and what a temporary name adds: 255 are a file system's limit."""
 _HASH_DIGITS = 16
@@ -46,14 +47,6 @@ class FileEntry:
     num_bytes: int
     sha256: str
     file: str
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A manifest whose checksum is right and whose entries are well formed."""
-
-    meta: dict[str, Any]
-    files: dict[str, FileEntry]
 
 
 def digest_of(content: dict[str, Any]) -> str:
@@ -89,8 +82,8 @@ def size_inside(store: Path, file: Path) -> int:
     return status.st_size
 
 
-def read_manifest(store: Path, kind: str, version: int) -> Manifest:
-    """Read a store's manifest.
+def read_manifest(store: Path, kind: str, version: int) -> tuple[dict[str, Any], dict[str, FileEntry]]:
+    """What a store's manifest says beside its form: ``meta``, and the files by name.
 
     Raises:
         StoreError: it is missing, unreadable or malformed, its checksum is wrong, or it is of another kind or version.
@@ -119,7 +112,7 @@ def read_manifest(store: Path, kind: str, version: int) -> Manifest:
         raise damage_error(store, path, "its content does not match its checksum")
     if not isinstance(meta, dict) or not isinstance(files, dict):
         raise damage_error(store, path, "its entries 'meta' and 'files' must be mappings")
-    return Manifest(meta, {name: _entry(store, name, entry) for name, entry in files.items()})
+    return meta, {name: _entry(store, name, entry) for name, entry in files.items()}
 
 
 def _entry(store: Path, name: str, content: Any) -> FileEntry:
@@ -169,6 +162,11 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
+def shape_fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    """Whether an array has as many dimensions as wanted, and their lengths; None: any."""
+    return len(shape) == len(wanted) and all(want in (None, have) for want, have in zip(wanted, shape, strict=True))
+
+
 def file_name(text: str, longest: int = LONGEST) -> str:
     """A name of one file, other for every other text: what a user calls a node type, a relation or a part of a module may hold
     slashes, be empty, or be longer than a file's name can be. Texts that can be names stay as they are.
@@ -179,7 +177,7 @@ def file_name(text: str, longest: int = LONGEST) -> str:
     Args:
         longest: bytes in UTF-8 that the name may have.
     """
-    escaped = "".join(_escaped(character) if _is_special(character) else character for character in text)
+    escaped = _SPECIAL.sub(lambda match: _escaped(match[0]), text)
     if set(text) == {"."} and len(text) <= 2:
         escaped = _escaped(".") * len(text)
     encoded = escaped.encode()
@@ -187,10 +185,6 @@ def file_name(text: str, longest: int = LONGEST) -> str:
         return escaped or "%"
     end = f"%~{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:_HASH_DIGITS]}"
     return encoded[: longest - len(end)].decode(errors="ignore") + end
-
-
-def _is_special(character: str) -> bool:
-    return character in "%/\x7f" or character < " " or "\ud800" <= character <= "\udfff"
 
 
 def _escaped(character: str) -> str:

@@ -1,17 +1,27 @@
-"""Node types and relations of a graph.
+"""Node types and relations of a graph, and what its nodes are labelled with.
 
 Nodes are numbered type by type, so a type is a range of original ids; a homogeneous graph has one type and one relation.
 Draws and partitions go by these ids, whatever numbers the nodes have within their types.
 
-Letters: N nodes, T node types, R relations.
+What is predicted is one class of each node, several labels at once, or numbers. The dtype of a dataset's labels says which:
+
+| task | labels | a node without any | outputs C |
+|---|---|---|---|
+| ``classes`` | int64 [N], the class | ``UNLABELLED`` | number of classes |
+| ``multilabel`` | int8 [N, C], 0 or 1; -1: not known | a row of -1 | number of labels |
+| ``regression`` | float32 [N, C]; nan: not known | a row of nan | number of values |
+
+Letters: N nodes, T node types, R relations, C outputs of the model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
+
+from sargnn.config.run import Task
 
 UNLABELLED = -1
 """The label of a node that has none."""
@@ -19,6 +29,11 @@ SPLITS = {"train": 1, "valid": 2, "test": 3}
 """Values of ``Dataset.split``; 0 is none of them."""
 MAX_RELATIONS = 256
 """Relations are stored in one byte each, and draws leave one byte for them."""
+LABEL_DTYPES: dict[Task, np.dtype] = {
+    "classes": np.dtype(np.int64),
+    "multilabel": np.dtype(np.int8),
+    "regression": np.dtype(np.float32),
+}
 
 
 class Relation(NamedTuple):
@@ -86,13 +101,51 @@ class Schema:
         types, offsets = tuple(content["node_types"]), tuple(content["offsets"])
         relations = tuple(Relation(*entry) for entry in content["relations"])
         names = [*types, *(relation.name for relation in relations)]
-        numbers = [*offsets, *(end for relation in relations for end in (relation.source, relation.destination))]
-        if not all(type(name) is str for name in names) or not all(type(number) is int for number in numbers):
-            raise TypeError("names must be texts, and numbers whole")
         ends = [end for relation in relations for end in (relation.source, relation.destination)]
+        if not all(type(name) is str for name in names) or not all(type(number) is int for number in [*offsets, *ends]):
+            raise TypeError("names must be texts, and numbers whole")
         ascending = all(a <= b for a, b in zip(offsets, offsets[1:], strict=False))
         if not types or len(offsets) != len(types) + 1 or offsets[0] != 0 or not ascending:
             raise ValueError("offsets must ascend from 0, one more of them than node types")
         if not 1 <= len(relations) <= MAX_RELATIONS or not all(0 <= end < len(types) for end in ends):
             raise ValueError("relations must join node types")
         return cls(types, offsets, relations)
+
+
+def task_of(dtype: np.dtype) -> Task:
+    """The task whose labels have this dtype. Raises ``KeyError`` where there is none."""
+    return {LABEL_DTYPES[task]: task for task in get_args(Task)}[np.dtype(dtype)]
+
+
+def label_form(dtype: np.dtype, num_classes: int) -> tuple[np.dtype, tuple[int, ...]]:
+    """What labels that a store names with this dtype must be: a task's dtype (of no task: classes'), and a node's shape."""
+    if dtype not in LABEL_DTYPES.values() or task_of(dtype) == "classes":
+        return LABEL_DTYPES["classes"], ()
+    return dtype, (num_classes,)
+
+
+def known_entries(labels: np.ndarray) -> np.ndarray:
+    """bool, of the labels' shape: which are known."""
+    return np.isfinite(labels) if labels.dtype.kind == "f" else labels > UNLABELLED
+
+
+def has_label(labels: np.ndarray) -> np.ndarray:
+    """bool [N]: nodes of which at least one label is known."""
+    known = known_entries(labels)
+    return known if known.ndim == 1 else np.any(known, axis=1)
+
+
+def zero_labels(task: Task, num_nodes: int, num_outputs: int) -> np.ndarray:
+    """Labels 0 of ``num_nodes`` nodes, where only their form counts."""
+    return np.zeros((num_nodes,) if task == "classes" else (num_nodes, num_outputs), LABEL_DTYPES[task])
+
+
+def random_labels(task: Task, rng: np.random.Generator, num_nodes: int, num_outputs: int) -> np.ndarray:
+    """Labels that mean nothing, all known."""
+    if task == "classes":
+        labels = rng.integers(num_outputs, size=num_nodes)
+    elif task == "multilabel":
+        labels = rng.integers(2, size=(num_nodes, num_outputs))
+    else:
+        return rng.standard_normal((num_nodes, num_outputs)).astype(LABEL_DTYPES[task])
+    return labels.astype(LABEL_DTYPES[task])

@@ -34,6 +34,7 @@ from sargnn.graph.manifest import (
     file_name,
     read_header,
     read_manifest,
+    shape_fits,
     size_inside,
 )
 
@@ -260,8 +261,7 @@ class Store:
 
     def __init__(self, path: Path, kind: str, version: int, only: str = "") -> None:
         self.path = path
-        manifest = read_manifest(path, kind, version)
-        self.meta, self.files = manifest.meta, manifest.files
+        self.meta, self.files = read_manifest(path, kind, version)
         for name, entry in self.files.items():
             if not name.startswith(only):
                 continue
@@ -305,10 +305,7 @@ class Store:
             array = np.zeros(*header) if 0 in entry.shape else npy_format.open_memmap(file, mode="c")
         except (OSError, ValueError, OverflowError) as error:
             raise damage_error(self.path, file, "it does not hold the array that the manifest describes") from error
-        fits = shape is None or (
-            len(shape) == array.ndim and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
-        )
-        if not fits or (dtype is not None and array.dtype != dtype):
+        if (shape is not None and not shape_fits(array.shape, shape)) or (dtype is not None and array.dtype != dtype):
             wanted = [np.dtype(dtype).name if dtype is not None else "", *([str(list(shape))] if shape is not None else [])]
             raise damage_error(
                 self.path, file, f"it holds {array.dtype.name} {list(array.shape)} instead of {' '.join(wanted).strip()}"

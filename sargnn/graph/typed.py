@@ -5,17 +5,18 @@ Letters: N nodes, E directed edges, F features, T node types.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from scipy import sparse
 
 from sargnn.errors import DataError
+from sargnn.graph.check import index_dtype
 from sargnn.graph.dataset import Dataset, group_by
-from sargnn.graph.edge_columns import NO_COLUMNS, EdgeColumns, join
-from sargnn.graph.labels import blank_labels
-from sargnn.graph.schema import MAX_RELATIONS, Relation, Schema
+from sargnn.graph.edge_columns import NO_COLUMNS, EdgeColumns, EdgePiece, join
+from sargnn.graph.schema import MAX_RELATIONS, UNLABELLED, Relation, Schema
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,18 @@ class Edges:
     sources: np.ndarray
     destinations: np.ndarray
     columns: EdgeColumns = NO_COLUMNS
+
+    @classmethod
+    def of_pieces(
+        cls, relation: Relation, pieces: Sequence[EdgePiece], forms: Mapping[str, np.dtype] = MappingProxyType({})
+    ) -> Edges:
+        """Joined from pieces; ``forms``: the columns that there are where there is no piece."""
+        nothing = np.zeros(0, np.int64)
+        sources = np.concatenate([nothing, *(source.astype(np.int64, copy=False) for source, _, _ in pieces)])
+        destinations = np.concatenate([nothing, *(destination.astype(np.int64, copy=False) for _, destination, _ in pieces)])
+        counts = [0, *(len(source) for source, *_ in pieces)]
+        columns = join([EdgeColumns.empty(forms), *(columns for *_, columns in pieces)], counts)
+        return cls(relation, sources, destinations, columns)
 
     def inverse(self) -> Edges:
         """The same edges turned round that carry the same, as a relation of its own: ``rev_NAME``."""
@@ -54,7 +67,9 @@ def typed_dataset(
     Args:
         features: per type float32 [nodes of the type, F], F = 0 without features.
         relations: where some have a column, the edges of the others carry what added ones do: a weight of 1, else 0.
-        labelled: the type that has labels. labels: of any task (``data.labels``), split: uint8, of its nodes.
+        labelled: the type that has labels.
+        labels: of any task (``graph.schema``), of its nodes.
+        split: uint8, of the same.
 
     Raises:
         DataError: more relations than can be numbered.
@@ -64,16 +79,17 @@ def typed_dataset(
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in features])])
     schema = Schema(tuple(node_types), tuple(offsets.tolist()), tuple(edges.relation for edges in relations))
     n = schema.num_nodes
-    source = _joined([edges.sources + offsets[edges.relation.source] for edges in relations])
-    destination = _joined([edges.destinations + offsets[edges.relation.destination] for edges in relations])
+    nothing = np.zeros(0, np.int64)
+    source = np.concatenate([nothing, *(edges.sources + offsets[edges.relation.source] for edges in relations)])
+    destination = np.concatenate([nothing, *(edges.destinations + offsets[edges.relation.destination] for edges in relations)])
     relation = np.repeat(np.arange(len(relations), dtype=np.uint8), [len(edges.sources) for edges in relations])
     _, order = group_by(source, n)
     indptr, second = group_by(destination[order], n)
     order = order[second]
-    index_type = np.int32 if n < 2**31 else np.int64
     columns = join([edges.columns for edges in relations], [len(edges.sources) for edges in relations])
     labels = labels.astype(np.int64) if labels.ndim == 1 else labels
-    all_labels, all_split = blank_labels(n, labels), np.zeros(n, np.uint8)
+    blank = np.nan if labels.dtype.kind == "f" else UNLABELLED
+    all_labels, all_split = np.full((n, *labels.shape[1:]), blank, labels.dtype), np.zeros(n, np.uint8)
     own = slice(offsets[labelled], offsets[labelled + 1])
     all_labels[own], all_split[own] = labels, split
     return Dataset(
@@ -84,14 +100,10 @@ def typed_dataset(
         labels=all_labels,
         split=all_split,
         indptr=indptr,
-        indices=source[order].astype(index_type),
+        indices=source[order].astype(index_dtype(n)),
         relation=relation[order] if len(relations) > 1 else None,
         columns=columns.take(order),
     )
-
-
-def _joined(pieces: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int64), *pieces])
 
 
 def homogenize(dataset: Dataset) -> Dataset:
@@ -115,11 +127,10 @@ def homogenize(dataset: Dataset) -> Dataset:
             hint="dataset.homogenize=false with model=rgcn keeps the types",
         )
     n = dataset.num_nodes
-    features = np.zeros((n, widths[0]), np.float32)
-    known = np.zeros(n, bool)
-    for t, rows in enumerate(dataset.features):
+    features, known = np.zeros((n, widths[0]), np.float32), np.zeros(n, bool)
+    spans = [slice(first, last) for first, last in zip(schema.offsets, schema.offsets[1:], strict=False)]
+    for own, rows in zip(spans, dataset.features, strict=True):
         if rows.shape[1]:
-            own = slice(schema.offsets[t], schema.offsets[t + 1])
             features[own], known[own] = rows, True
     ones = np.ones(dataset.num_edges, np.float32)
     incoming = sparse.csr_array((ones, np.asarray(dataset.indices), np.asarray(dataset.indptr)), shape=(n, n))
@@ -128,16 +139,14 @@ def homogenize(dataset: Dataset) -> Dataset:
         seen = known.astype(np.float32)
         means: dict[int, np.ndarray] = {}
         for t in waiting:
-            own = slice(schema.offsets[t], schema.offsets[t + 1])
-            near = incoming[own] + incoming[:, own].T
+            near = incoming[spans[t]] + incoming[:, spans[t]].T
             counts = near @ seen
             if counts.any():
                 means[t] = (near @ features) / np.maximum(counts, 1)[:, None]
         if not means:
             break
         for t, rows in means.items():
-            own = slice(schema.offsets[t], schema.offsets[t + 1])
-            features[own], known[own] = rows, True
+            features[spans[t]], known[spans[t]] = rows, True
             waiting.remove(t)
     return Dataset.homogeneous(
         dataset.name,

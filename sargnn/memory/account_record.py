@@ -31,8 +31,7 @@ from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
-from sargnn.graph.labels import zero_labels
-from sargnn.graph.schema import Schema
+from sargnn.graph.schema import Schema, zero_labels
 from sargnn.memory.account_step import (
     INPUTS,
     LAYER_PHASES,

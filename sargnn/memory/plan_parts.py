@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sargnn.config.run import DatasetSettings
-from sargnn.graph.dataset import Dataset
+from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.graph.schema import Relation, Schema
-from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.store import PartitionInfo, array_of
 from sargnn.plan.sizes import Sizes
 from sargnn.tasks.kinds import in_split

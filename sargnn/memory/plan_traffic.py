@@ -15,13 +15,12 @@ import numpy as np
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.graph.dataset import Dataset
+from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.graph.edge_columns import WEIGHT
-from sargnn.graph.labels import task_of
+from sargnn.graph.schema import task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer, Stack
-from sargnn.partition.blocks import in_edge_blocks
 from sargnn.plan.cover import MOST_EDGES, TILT, TILTS_MORE, TRIALS, Share, least_cover, shares_of
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.training.build import label_columns, make_engine, make_model

@@ -21,13 +21,12 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import Task
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
-from sargnn.graph.labels import random_labels
-from sargnn.graph.schema import Relation
+from sargnn.graph.schema import Relation, random_labels
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import metis, stream
 from sargnn.partition.metis import kway
+from sargnn.partition.order import graph_within, group_members
 from sargnn.partition.quality import quality_of
-from sargnn.partition.within import graph_within, group_members
 from sargnn.tasks.kinds import in_split, make_split
 
 COMMUNITY = 1000

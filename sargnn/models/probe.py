@@ -28,9 +28,8 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
-from sargnn.graph.edges_into import ALL_RELATIONS
-from sargnn.graph.labels import zero_labels
-from sargnn.graph.schema import Relation, Schema
+from sargnn.graph.examine_edges import ALL_RELATIONS
+from sargnn.graph.schema import Relation, Schema, zero_labels
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS

@@ -4,8 +4,8 @@ PARTITIONERS = {
     "metis": "sargnn.partition.metis:assign",
     "kaminpar": "sargnn.partition.kaminpar:assign",
     "stream": "sargnn.partition.stream:assign",
-    "auto": "sargnn.partition.choose:assign",
+    "auto": "sargnn.partition.simple:assign_auto",
     "random": "sargnn.partition.simple:assign_random",
     "range": "sargnn.partition.simple:assign_range",
-    "given": "sargnn.partition.given:assign_given",
+    "given": "sargnn.partition.simple:assign_given",
 }

@@ -24,9 +24,8 @@ import numba
 import numpy as np
 
 from sargnn.errors import StoreError
-from sargnn.graph.dataset import Dataset
+from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.graph.edge_buckets import EdgeBuckets
-from sargnn.partition.blocks import in_edge_blocks
 from sargnn.partition.memory import entries_of
 
 _CHUNK_EDGES = 1 << 22
@@ -39,7 +38,9 @@ class Rows:
     """Some nodes' neighbours.
 
     Attributes:
-        first: the first node. degrees: int64 [nodes]. neighbours: int64 or int32 [M], ascending in each row.
+        first: the first node.
+        degrees: int64 [nodes].
+        neighbours: int64 or int32 [M], ascending in each row.
         weights: int32 [M], how many directed edges join the two nodes, or half of them.
     """
 
@@ -61,7 +62,8 @@ def rows_both_ways(dataset: Dataset, folder: Path, buffer_bytes: int) -> Iterato
     """The rows of A + A^T in order.
 
     Args:
-        folder: where edges are sorted, if they must be. buffer_bytes: about what that takes.
+        folder: where edges are sorted, if they must be.
+        buffer_bytes: about what that takes.
     """
     if entries_of(dataset) == dataset.num_edges and goes_both_ways(dataset):  # else a sample has shown an edge without inverse
         for first, indptr, indices in in_edge_blocks(dataset, "writing the graph for the partitioner"):
@@ -85,7 +87,7 @@ def rows_both_ways(dataset: Dataset, folder: Path, buffer_bytes: int) -> Iterato
                 yield rows
             del keys
     if done < dataset.num_nodes:
-        yield _nothing(done, dataset.num_nodes)
+        yield Rows(done, np.zeros(dataset.num_nodes - done, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32))
 
 
 def _merge(first: int, indptr: np.ndarray, indices: np.ndarray) -> Rows:
@@ -111,10 +113,6 @@ def _of_run(keys: np.ndarray, n: int, done: int) -> Iterator[Rows]:
         bounds = np.searchsorted(some, np.arange(first, last + 1) * n)
         yield _merge(first, bounds, some % n)
         start, done = stop, last
-
-
-def _nothing(first: int, last: int) -> Rows:
-    return Rows(first, np.zeros(last - first, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32))
 
 
 @numba.njit(cache=True)

@@ -87,7 +87,8 @@ def refine(graph: GraphFile, part: np.ndarray, parts: int, imbalance: float) -> 
     """Move nodes, in place, to the part that has most of their neighbours, if it has room.
 
     Args:
-        part: int32 [N]. imbalance: a part may be heavier by so much than the mean.
+        part: int32 [N].
+        imbalance: a part may be heavier by so much than the mean.
     """
     weights = graph.weights_of_nodes()
     load = np.bincount(part, weights=weights, minlength=parts).astype(np.int64)

@@ -39,8 +39,12 @@ _SAID, _CLOSE_S = 400, 10.0
 
 @dataclass(frozen=True)
 class Crew:
-    """Attributes:
-    most: processes at most. buffer_bytes: what they may take together. descriptors: that they inherit.
+    """How many processes there may be.
+
+    Attributes:
+        most: processes at most.
+        buffer_bytes: what they may take together.
+        descriptors: that they inherit.
     """
 
     most: int
@@ -51,7 +55,9 @@ class Crew:
         """How many processes do it: as many as it is worth and as there is memory for, and one in any case.
 
         Args:
-            parts, edges: what is to be done. one_bytes: what one process takes. free_bytes: what can be had.
+            parts, edges: what is to be done.
+            one_bytes: what one process takes.
+            free_bytes: what can be had.
         """
         fit = int(min(self.buffer_bytes, free_bytes) // max(1.0, one_bytes))
         return max(1, min(self.most, parts, fit, 1 + edges // _WORTH_EDGES))
@@ -87,8 +93,10 @@ def do_parts(
     """Do a job for some parts, the largest first.
 
     Args:
-        settings: of the job, JSON-able. text: what is done, for ``steps``.
-        sizes: of each part, how much there is to do. before: how much of the same was done earlier.
+        settings: of the job, JSON-able.
+        text: what is done, for ``steps``.
+        sizes: of each part, how much there is to do.
+        before: how much of the same was done earlier.
 
     Raises:
         StoreError: a process ended; what was finished stays.
@@ -138,7 +146,9 @@ class _Member:
     """One process of a crew.
 
     Attributes:
-        part: what it was given last. over: it has closed its answers. idle: nothing is due.
+        part: what it was given last.
+        over: it has closed its answers.
+        idle: nothing is due.
     """
 
     def __init__(self, job: str, settings: dict[str, Any], crew: Crew, errors_to: int) -> None:

@@ -31,7 +31,8 @@ class Part:
         schema: node types and relations of the whole graph.
         features: per node type float32 [own nodes of the type, F].
         node_ids: int64 [N], original ids of the own nodes in local order: type by type.
-        labels: int64 [N], or of another task than classes [N, C] (``data.labels``). split: uint8 [N].
+        labels: int64 [N], or of another task than classes [N, C] (``graph.schema``).
+        split: uint8 [N].
         in_degrees, out_degrees: int64 [N], in the whole graph, self-loops and parallel edges counted.
         edge_src: int32 [E], row in the halo of the source part (own row for the own part).
         edge_dst: int32 [E], own row. Edges are sorted by (source part, relation, destination, source).
@@ -194,13 +195,23 @@ class Cutter:
             send: per peer, the own rows that it needs, int32.
         """
         own = self.own(p)
+        weights, own_weights, in_weights = self.dataset.columns.weight, edges.columns.weight, None
+        if self._open:
+            in_degrees = np.bincount(edges.edge_dst, minlength=len(own))
+            if own_weights is not None:
+                in_weights = weight_sums(edges.edge_dst, own_weights, len(own))
+        else:
+            in_degrees = self._indptr[own + 1] - self._indptr[own]
+            if weights is not None:
+                in_weights = np.empty(len(own))
+                _sum_weights(self._indptr, np.asarray(weights), own, in_weights)
         return Part(
             schema=self.dataset.schema,
             features=(),
             node_ids=own,
             labels=np.asarray(self.dataset.labels[own]),
             split=np.asarray(self.dataset.split[own]),
-            in_degrees=self._in_degrees(own, edges),
+            in_degrees=in_degrees,
             out_degrees=self._out_degrees[own],
             edge_src=edges.edge_src,
             edge_dst=edges.edge_dst,
@@ -210,24 +221,9 @@ class Cutter:
             send_rows=np.concatenate(send),
             send_offsets=offsets_of(send),
             columns=edges.columns,
-            in_weights=self._in_weights(own, edges),
+            in_weights=in_weights,
             out_weights=None if self._out_weights is None else self._out_weights[own],
         )
-
-    def _in_degrees(self, own: np.ndarray, edges: PartEdges) -> np.ndarray:
-        if self._open:
-            return np.bincount(edges.edge_dst, minlength=len(own))
-        return self._indptr[own + 1] - self._indptr[own]
-
-    def _in_weights(self, own: np.ndarray, edges: PartEdges) -> np.ndarray | None:
-        weights, own_weights = self.dataset.columns.weight, edges.columns.weight
-        if weights is None or own_weights is None:
-            return None
-        if self._open:
-            return weight_sums(edges.edge_dst, own_weights, len(own))
-        totals = np.empty(len(own))
-        _sum_weights(self._indptr, np.asarray(weights), own, totals)
-        return totals
 
     def features(self, p: int, node_type: int) -> Iterator[np.ndarray]:
         """Part p's features of one type, float32 [rows, F], piece by piece."""
@@ -338,14 +334,6 @@ def with_columns(part: Part, names: Sequence[str]) -> Part:
     """The part as that of a graph whose edges carry only what is named."""
     kept = replace(part, columns=part.columns.only(names))
     return kept if kept.weighted else replace(kept, in_weights=None, out_weights=None)
-
-
-def edge_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The positions of all edges of the given rows of a CSR matrix, and for each edge which of ``rows`` it belongs to."""
-    degrees = indptr[rows + 1] - indptr[rows]
-    which = np.repeat(np.arange(len(rows), dtype=np.int64), degrees)
-    starts = np.concatenate([[0], np.cumsum(degrees)])[:-1]
-    return np.arange(len(which), dtype=np.int64) - starts[which] + indptr[rows][which], which
 
 
 def parts_of(dataset: Dataset, assignment: np.ndarray, world: int) -> Iterator[Part]:

@@ -25,10 +25,13 @@ NODE_BYTES = 28
 
 @dataclass(frozen=True)
 class Ground:
-    """Attributes:
-    offsets: int64 [P + 1], nodes: int64 [N]; part p owns ``nodes[offsets[p]:offsets[p + 1]]``, in this order, type by type.
-    place: of each node in ``nodes``, int32 [N] (int64 from 2**31 nodes on).
-    out_degrees: int64 [N]. out_weights: fp64 [N], sums of the weights of out-edges; None: there are none.
+    """What parts are cut on.
+
+    Attributes:
+        offsets, nodes: int64 [P + 1] and [N]; part p owns ``nodes[offsets[p]:offsets[p + 1]]``, in this order, type by type.
+        place: of each node in ``nodes``, int32 [N] (int64 from 2**31 nodes on).
+        out_degrees: int64 [N].
+        out_weights: fp64 [N], sums of the weights of out-edges; None: there are none.
     """
 
     offsets: np.ndarray

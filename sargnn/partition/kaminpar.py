@@ -21,12 +21,13 @@ from sargnn.errors import ConfigError
 from sargnn.graph.claim import scratch_folder
 from sargnn.graph.dataset import Dataset
 from sargnn.interop.kaminpar import GraphFile, cut, file_bytes, write_graph
+from sargnn.partition.balance import Room, even_out, node_weights, runs_of_nodes, trivial, weight_columns
 from sargnn.partition.both_ways import rows_both_ways
 from sargnn.partition.clusters import clusters_graph, find_clusters, refine
 from sargnn.partition.memory import LEAST_NODES, MOST_LEFT, available_bytes, entries_of, whole_bytes
-from sargnn.partition.room import Room
-from sargnn.partition.weights import columns, node_weights
 from sargnn.steps import step
+
+_HINT = "store_dir=FOLDER on a larger disk, or partitioner=stream, which writes none"
 
 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
@@ -36,10 +37,15 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
         ConfigError: the graph's file does not fit the disk, or KaMinPar fails.
     """
     n, room = dataset.num_nodes, room or Room()
-    if world == 1 or n <= world:
-        return (np.arange(n) % world).astype(np.int32)
-    entries = entries_of(dataset)
-    check_disk(room.folder, file_bytes(n, entries) * (1 if config.coarsen == "never" else 1 + MOST_LEFT))
+    if (uncut := trivial(n, world)) is not None:
+        return uncut
+    wanted = file_bytes(n, entries_of(dataset)) * (1 if config.coarsen == "never" else 1 + MOST_LEFT)
+    if wanted > (free := shutil.disk_usage(room.folder).free):
+        raise ConfigError(
+            "The graph's file for KaMinPar does not fit the disk.",
+            given=f"about {wanted / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
+            hint=_HINT,
+        )
     with scratch_folder(room.folder, ".kaminpar-") as folder:
         path = folder / "graph.parhip"
         try:
@@ -51,14 +57,12 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
             raise ConfigError(
                 "The graph's file for KaMinPar could not be written.",
                 given=f"{error}",
-                hint="store_dir=FOLDER on a larger disk, or partitioner=stream, which writes none",
+                hint=_HINT,
             ) from error
     if part is None:
-        return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
+        return runs_of_nodes(n, world)
     if dataset.schema.typed:
-        from sargnn.partition.even import even_out
-
-        even_out(dataset, part, world, columns(dataset, config), config.imbalance)
+        even_out(dataset, part, world, weight_columns(dataset, config.balance), config.imbalance)
     return part
 
 
@@ -111,14 +115,3 @@ def _cut_whole(path: Path, world: int, config: PartitionerConfig) -> np.ndarray:
 def threads_of(config: PartitionerConfig) -> int:
     """How many threads it has: ``config.threads``, or a core each."""
     return config.threads or len(os.sched_getaffinity(0))
-
-
-def check_disk(folder: Path, wanted: float) -> None:
-    """Raises ``ConfigError`` where the disk has not that much room."""
-    free = shutil.disk_usage(folder).free
-    if wanted > free:
-        raise ConfigError(
-            "The graph's file for KaMinPar does not fit the disk.",
-            given=f"about {wanted / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
-            hint="store_dir=FOLDER on a larger disk, or partitioner=stream, which writes none",
-        )

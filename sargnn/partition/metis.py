@@ -12,8 +12,7 @@ from scipy import sparse
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.graph.dataset import Dataset
 from sargnn.interop.metis import balanced_kway
-from sargnn.partition.room import Room
-from sargnn.partition.weights import node_weights
+from sargnn.partition.balance import Room, node_weights, runs_of_nodes, trivial
 
 
 def symmetric(directed: sparse.csr_array) -> sparse.csr_array:
@@ -58,22 +57,17 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
 
     A typed graph is cut as a homogeneous one, with every node type balanced.
     """
-    n = dataset.num_nodes
-    if world == 1 or n <= world:
-        return (np.arange(n) % world).astype(np.int32)
-    graph = _whole(dataset)
+    if (uncut := trivial(dataset.num_nodes, world)) is not None:
+        return uncut
+    ones, shape = np.ones(dataset.num_edges, np.int32), (dataset.num_nodes, dataset.num_nodes)
+    graph = symmetric(sparse.csr_array((ones, np.asarray(dataset.indices), np.asarray(dataset.indptr)), shape=shape))
+    del ones  # nothing but the symmetric graph is held meanwhile
     if graph.nnz == 0:
-        return (np.arange(n, dtype=np.int64) * world // n).astype(np.int32)
+        return runs_of_nodes(dataset.num_nodes, world)
     if len(dataset.schema.node_types) > 1:
         return _typed(dataset, graph, world, config)
     weights = node_weights(dataset, config.balance)
     return kway(graph, world, seed=config.seed, imbalance=config.imbalance, vertex_weights=weights)
-
-
-def _whole(dataset: Dataset) -> sparse.csr_array:
-    """The symmetric graph; nothing else of its size outlives the call."""
-    n, ones = dataset.num_nodes, np.ones(dataset.num_edges, np.int32)
-    return symmetric(sparse.csr_array((ones, np.asarray(dataset.indices), np.asarray(dataset.indptr)), shape=(n, n)))
 
 
 def _typed(dataset: Dataset, graph: sparse.csr_array, world: int, config: PartitionerConfig) -> np.ndarray:

@@ -32,7 +32,7 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Cutter, Part, offsets_of
 from sargnn.partition.ground import lay_ground
-from sargnn.partition.stats import PartitionStats, StatsCollector
+from sargnn.partition.quality import PartitionStats, part_figures, partition_stats
 from sargnn.partition.store import put_features, put_part, put_send_lists
 from sargnn.rng import Purpose, philox_words
 from sargnn.steps import step
@@ -48,7 +48,8 @@ class Bounds:
 
     Attributes:
         hops: L, the model's layers that aggregate.
-        max_hop, fanout: of expansion-aware sampling; None: no bound. seed: of it.
+        max_hop, fanout: of expansion-aware sampling; None: no bound.
+        seed: of it.
     """
 
     hops: int
@@ -73,18 +74,6 @@ class Bounds:
         return dataclasses.asdict(self) | {"max_hop": self.reach}
 
 
-@dataclass(frozen=True)
-class ServerStats:
-    """What a server holds.
-
-    Attributes:
-        nodes: by hop, from 0, the inner nodes, on; edges: by hop, in-edges of these nodes that it holds.
-    """
-
-    nodes: list[int]
-    edges: list[int]
-
-
 def find_hops(dataset: Dataset, inner: np.ndarray, bounds: Bounds) -> np.ndarray:
     """How many hops each node is from a server's inner nodes, int16 [N]; -1: it is not preloaded.
 
@@ -106,8 +95,10 @@ def assign_copies(dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, wor
     """The worker of each node of a server, int32 [N]; -1: none.
 
     Args:
-        hops: int16 [N]. worker_of: int32 [N], of inner nodes; -1: not inner.
-        workers: G. layers: L.
+        hops: int16 [N].
+        worker_of: int32 [N], of inner nodes; -1: not inner.
+        workers: G.
+        layers: L.
     """
     assignment = worker_of.astype(np.int32, copy=True)
     if workers == 1:
@@ -132,19 +123,24 @@ def assign_copies(dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, wor
 
 def write_preloaded(
     writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray, servers: int, bounds: Bounds
-) -> tuple[PartitionStats, list[ServerStats]]:
+) -> tuple[PartitionStats, list[dict[str, list[int]]]]:
     """Cut a dataset into parts that hold all that their server's inner nodes depend on.
 
     Args:
-        offsets: int64 [P + 1], nodes: int64 [N]: the partition, as of ``Ground``. servers: S.
+        offsets, nodes: int64 [P + 1] and [N], the partition, as of ``Ground``.
+        servers: S.
+
+    Returns:
+        The quality, and of each server, by hop from the inner nodes on, ``nodes`` and those nodes' in-edges that it holds,
+        ``edges``.
     """
     world = len(offsets) - 1
     workers = world // servers
-    cutter, collector = Cutter(dataset, lay_ground(dataset, offsets, nodes)), StatsCollector()
+    cutter = Cutter(dataset, lay_ground(dataset, offsets, nodes))
     rank_of, position = np.empty(dataset.num_nodes, np.int32), cutter.place
     for rank in range(world):
         rank_of[nodes[offsets[rank] : offsets[rank + 1]]] = rank
-    places, stats = _Places(dataset, world), []
+    places, figures, held = _Places(dataset, world), [], []
     for server in range(servers):
         first = server * workers
         mine, hops = cut_server(cutter, rank_of, range(first, first + workers), bounds)
@@ -153,22 +149,24 @@ def write_preloaded(
             step("preloading parts", first + worker, world)
             part = mine.part(worker, mine.edges(worker), [np.zeros(0, np.int32)])
             edges_by_hop += np.bincount(hops[part.node_ids[part.edge_dst]], minlength=len(edges_by_hop))
-            collector.add(worker, part)
+            figures.append(part_figures(worker, part))
             put_part(writer, first + worker, part)
             put_features(writer, first + worker, mine, worker)
             places.add(first + worker, part, hops, rank_of, position)
         put_send_lists(writer, mine, first)
         counts = np.bincount(hops[hops >= 0], minlength=len(edges_by_hop))
-        stats.append(ServerStats(counts.tolist(), edges_by_hop.tolist()))
+        held.append({"nodes": counts.tolist(), "edges": edges_by_hop.tolist()})
     places.put(writer)
-    return collector.finish(), stats
+    return partition_stats(figures), held
 
 
 def cut_server(cutter: Cutter, rank_of: np.ndarray, ranks: range, bounds: Bounds) -> tuple[Cutter, np.ndarray]:
     """What cuts one server's parts, by their places in it, and how many hops each node is from its inner nodes, int16 [N].
 
     Args:
-        cutter: of the whole graph. rank_of: int32 [N], each node's owner. ranks: the server's.
+        cutter: of the whole graph.
+        rank_of: int32 [N], each node's owner.
+        ranks: the server's.
     """
     dataset, inside = cutter.dataset, (rank_of >= ranks.start) & (rank_of < ranks.stop)
     inner = cutter.nodes[cutter.offsets[ranks.start] : cutter.offsets[ranks.stop]]
@@ -178,28 +176,15 @@ def cut_server(cutter: Cutter, rank_of: np.ndarray, ranks: range, bounds: Bounds
     read = hops >= 0
     if bounds.exact:  # else nodes that were found late may be near all the same
         read &= hops < bounds.hops
-    offsets, nodes = _in_order(dataset, hops, worker_of, cutter.place, len(ranks))
-    return cutter.among(offsets, nodes, read, open_ended=not bounds.exact), hops
-
-
-def _in_order(
-    dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, position: np.ndarray, workers: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Each worker's nodes, type by type, inner ones first, in the partition's order: int64 [G + 1] and [all of them]."""
     lists = []
-    for worker in range(workers):
+    for worker in range(len(ranks)):  # type by type, inner nodes first, in the partition's order
         own = np.flatnonzero(worker_of == worker)
-        own = own[np.lexsort((position[own], hops[own] > 0, dataset.schema.types_of(own)))]
-        lists.append(own)
-    return offsets_of(lists), np.concatenate(lists)
+        lists.append(own[np.lexsort((cutter.place[own], hops[own] > 0, dataset.schema.types_of(own)))])
+    return cutter.among(offsets_of(lists), np.concatenate(lists), read, open_ended=not bounds.exact), hops
 
 
 class _Places:
-    """Which rows of which part are copies of which rows of which other, collected part by part.
-
-    Args:
-        world: P.
-    """
+    """Which rows of which part are copies of which rows of which other, collected part by part."""
 
     def __init__(self, dataset: Dataset, world: int) -> None:
         self._row = np.empty(dataset.num_nodes, np.int32)

@@ -13,20 +13,19 @@ import numpy as np
 from sargnn.config.run import RunConfig
 from sargnn.config.verbs import PartitionConfig
 from sargnn.errors import ConfigError
+from sargnn.graph.check import range_to_json, weight_range
 from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.graph.edge_columns import names_to_json
 from sargnn.graph.store import StoreWriter
-from sargnn.graph.weights import to_json, weight_range
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.choose import CANDIDATES, as_candidate, choose
+from sargnn.partition.balance import Room
 from sargnn.partition.crew import Crew
 from sargnn.partition.cut import offsets_of
 from sargnn.partition.kaminpar import threads_of
 from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.preload import Bounds, write_preloaded
-from sargnn.partition.room import Room
-from sargnn.partition.servers import assign_in_servers
+from sargnn.partition.simple import CANDIDATES, as_candidate, assign_in_servers, choose
 from sargnn.partition.stages import cut_parts, order_parts
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info
 from sargnn.partition.unfinished import Unfinished, claim_unfinished, has_assignment
@@ -68,7 +67,10 @@ def _make(
             work.keep_assignment(new)
             del new  # it is mapped from here on
         crew = Crew(threads_of(settings), config.prepare.bytes, work.descriptors)
-        order = order_parts(work, dataset_path, world, settings.order, _cluster_threads(config), crew)
+        threads = None  # of KaMinPar, which finds clusters where METIS might not fit, so that it has not cut the graph either
+        if settings.target is None and settings.name in ("kaminpar", "stream"):
+            threads = threads_of(settings) if settings.name == "kaminpar" else 1  # as repeatable as the cut
+        order = order_parts(work, dataset_path, world, settings.order, threads, crew)
         stats = cut_parts(work, writer, dataset_path, *order, crew)
         writer.meta = _meta(dataset, world) | {
             "partition_time_s": time.perf_counter() - started,
@@ -106,13 +108,6 @@ def _assign(config: RunConfig | PartitionConfig, dataset: Dataset) -> np.ndarray
     return np.asarray(assignment, np.int32)
 
 
-def _cluster_threads(config: RunConfig | PartitionConfig) -> int | None:
-    """The threads of KaMinPar where METIS might not fit, so that it has not cut the graph either; None: METIS."""
-    if config.partitioner.target is not None or config.partitioner.name not in ("kaminpar", "stream"):
-        return None
-    return threads_of(config.partitioner) if config.partitioner.name == "kaminpar" else 1  # as repeatable as the cut
-
-
 def _assigner(config: RunConfig | PartitionConfig) -> Callable[[Dataset, int], np.ndarray]:
     """The partitioner, which gives for a graph and a number of parts each node's part."""
     assign = resolve("partitioner", PARTITIONERS, config.partitioner.choice)
@@ -140,14 +135,12 @@ def prepare_preloaded(
         dataset = open_dataset(dataset_path, verify=True)
         parts = [np.asarray(open_part(partition.path, rank).node_ids) for rank in range(config.world)]
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
-            stats, servers = write_preloaded(
-                writer, dataset, offsets_of(parts), np.concatenate(parts), config.num_servers, bounds
-            )
-            held = [dataclasses.asdict(server) for server in servers]
+            ends = offsets_of(parts), np.concatenate(parts)
+            stats, servers = write_preloaded(writer, dataset, *ends, config.num_servers, bounds)
             writer.meta = _meta(dataset, config.world) | {
                 "partition_time_s": time.perf_counter() - started,
                 "stats": dataclasses.asdict(stats),
-                "preload": {"hops": bounds.hops, "bounds": bounds.identity(), "servers": held},
+                "preload": {"hops": bounds.hops, "bounds": bounds.identity(), "servers": servers},
                 "made_by": identity,
             }
     return partition_info(path)
@@ -162,7 +155,7 @@ def _meta(dataset: Dataset, world: int) -> dict[str, Any]:
         "feature_widths": dataset.feature_widths,
         "num_classes": dataset.num_classes,
         "task": dataset.task,
-        **({"edge_weights": to_json(weights)} if (weights := weight_range(dataset)) is not None else {}),
+        **({"edge_weights": range_to_json(weights)} if (weights := weight_range(dataset)) is not None else {}),
         **names_to_json(dataset.columns.forms),
         "dataset_name": dataset.name,
         "dataset_hash": dataset.content_hash,

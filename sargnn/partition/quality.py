@@ -1,27 +1,99 @@
-"""How good an assignment is, without cutting: counted in one pass over the edges.
+"""How good a partition is: from its parts, or without cutting, counted in one pass over the edges.
 
 Letters: N nodes, E directed edges, P parts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numba
 import numpy as np
 
-from sargnn.graph.dataset import Dataset
-from sargnn.partition.blocks import in_edge_blocks
-from sargnn.partition.weights import node_weights
+from sargnn.graph.dataset import Dataset, in_edge_blocks
+from sargnn.partition.balance import node_weights
+from sargnn.partition.cut import Part
 
 _BITS = 64
 
 
 @dataclass(frozen=True)
+class PartitionStats:
+    """Quality of a partition into P parts.
+
+    Attributes:
+        edge_cut: edges whose ends lie in different parts / all edges.
+        cut_edges: their number, directed.
+        halo_rows: per part, the remote rows it needs.
+        nodes, edges: per part, own nodes and in-edges.
+        node_balance, edge_balance: largest part / mean.
+        type_balance: the same for the nodes of each type.
+        volume_rows: sum of halo_rows, the rows that travel in one exchange.
+    """
+
+    edge_cut: float
+    cut_edges: int
+    halo_rows: list[int]
+    nodes: list[int]
+    edges: list[int]
+    node_balance: float
+    edge_balance: float
+    type_balance: list[float]
+    volume_rows: int
+
+
+@dataclass(frozen=True)
+class PartFigures:
+    """Of one part: own nodes, in-edges, halo rows, nodes of each type, and in-edges from other parts."""
+
+    nodes: int
+    edges: int
+    halo: int
+    types: list[int]
+    cut: int
+
+
+def part_figures(rank: int, part: Part) -> PartFigures:
+    """Counted in a part. ``rank``: its place among its peers."""
+    stride = len(part.schema.relations)
+    inside = int(part.edge_offsets[(rank + 1) * stride] - part.edge_offsets[rank * stride])
+    edges = len(part.edge_src)
+    return PartFigures(len(part.node_ids), edges, len(part.halo_ids), np.diff(part.row_bounds).tolist(), edges - inside)
+
+
+def partition_stats(parts: Sequence[PartFigures]) -> PartitionStats:
+    """The figures over all parts, in rank order."""
+    nodes, edges, halo = ([getattr(part, name) for part in parts] for name in ("nodes", "edges", "halo"))
+    cut = sum(part.cut for part in parts)
+    return PartitionStats(
+        edge_cut=cut / max(sum(edges), 1),
+        cut_edges=cut,
+        halo_rows=halo,
+        nodes=nodes,
+        edges=edges,
+        node_balance=_balance(nodes),
+        edge_balance=_balance(edges),
+        type_balance=[_balance(sizes.tolist()) for sizes in np.array([part.types for part in parts]).T],
+        volume_rows=sum(halo),
+    )
+
+
+def _balance(sizes: list[int]) -> float:
+    mean = float(np.mean(sizes))
+    return max(sizes) / mean if mean else 1.0
+
+
+@dataclass(frozen=True)
 class Quality:
-    """Attributes: edge_cut: edges between parts / all. halo_rows: rows that parts need of others, all together. node_balance,
-    edge_balance, work_balance: largest part / mean, in nodes, in-edges, and both as the work that they make."""
+    """How good an assignment is.
+
+    Attributes:
+        edge_cut: edges between parts / all.
+        halo_rows: rows that parts need of others, all together.
+        node_balance, edge_balance, work_balance: largest part / mean, in nodes, in-edges, and both as the work that they make.
+    """
 
     edge_cut: float
     halo_rows: int
@@ -31,7 +103,7 @@ class Quality:
 
 
 def quality_of(dataset: Dataset, part: np.ndarray, world: int) -> Quality:
-    """Args: part: int32 [N]. Takes N P / 8 bytes."""
+    """Count an assignment, int32 [N]; takes N P / 8 bytes."""
     needed = np.zeros((dataset.num_nodes, -(-world // _BITS)), np.uint64)
     cut = 0
     for first, indptr, indices in in_edge_blocks(dataset, "counting cut edges"):

@@ -4,8 +4,7 @@ The rows are gone through in order twice. The first pass finds each source's pos
 relation); the second puts every edge behind the others of its pair, where destinations thus ascend. What is left is to sort the
 sources of each destination, a few at a time.
 
-12 bytes an edge are held at most, 16 where edges carry something: which edge of the
-graph each is.
+12 bytes an edge are held at most, 16 where edges carry something: which edge of the graph each is.
 
 Letters: E in-edges of the part, P parts, R relations.
 """
@@ -20,7 +19,7 @@ import numba
 import numpy as np
 
 from sargnn.graph.check import index_dtype
-from sargnn.graph.dataset import Dataset
+from sargnn.graph.dataset import Dataset, row_runs
 from sargnn.graph.edge_columns import EdgeColumns
 
 Report = Callable[[int], None]
@@ -38,8 +37,10 @@ class Wanted:
     """Which edges.
 
     Attributes:
-        own: int64, the part's nodes. rows: int64, those of their places whose in-edges are looked at, ascending.
-        position: of each node of the graph, negative: its edges are left out. offsets: int64 [P + 1], of positions.
+        own: int64, the part's nodes.
+        rows: int64, those of their places whose in-edges are looked at, ascending.
+        position: of each node of the graph, negative: its edges are left out.
+        offsets: int64 [P + 1], of positions.
         read: bool [N of the graph], of whose in-edges only loops are wanted where it is False; None: all are.
     """
 
@@ -65,8 +66,13 @@ def sort_edges(
     relations = len(dataset.schema.relations)
     relation = np.zeros(0, np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
     ends = np.concatenate([[0], np.cumsum(indptr[own[rows] + 1] - indptr[own[rows]])])
-    pieces = _pieces(ends, chunk_edges)
-    table, shift = _part_table(wanted.offsets)
+    pieces = list(row_runs(ends, chunk_edges))
+    # For each position, shifted, a part that is not behind that of the position, and is near it.
+    shift = 0
+    while (int(wanted.offsets[-1]) >> shift) >= _TABLE:
+        shift += 1
+    starts = np.arange((int(wanted.offsets[-1]) >> shift) + 1, dtype=np.int64) << shift
+    table = np.searchsorted(wanted.offsets, starts, side="right") - 1
     source = np.empty(ends[-1], index_dtype(len(indptr) - 1))
     counts = np.zeros(max(1, (len(wanted.offsets) - 1) * relations) + 1, np.int64)
     for a, b in pieces:
@@ -101,25 +107,6 @@ def sort_edges(
     del source
     _sort_runs(offsets, edge_src, edge_dst, numbers)
     return edge_src, edge_dst, offsets, dataset.columns.take(numbers)
-
-
-def _pieces(ends: np.ndarray, chunk_edges: int) -> list[tuple[int, int]]:
-    """Runs of rows with about so many edges, of one row at least."""
-    pieces, first = [], 0
-    while first < len(ends) - 1:
-        last = max(first + 1, int(np.searchsorted(ends, ends[first] + chunk_edges, side="right")) - 1)
-        pieces.append((first, last))
-        first = last
-    return pieces
-
-
-def _part_table(offsets: np.ndarray) -> tuple[np.ndarray, int]:
-    """For each position, shifted, a part that is not behind that of the position, and is near it; and the shift."""
-    shift = 0
-    while (int(offsets[-1]) >> shift) >= _TABLE:
-        shift += 1
-    first = np.arange((int(offsets[-1]) >> shift) + 1, dtype=np.int64) << shift
-    return np.searchsorted(offsets, first, side="right") - 1, shift
 
 
 @numba.njit(cache=True)

@@ -14,18 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.graph.dataset import Dataset, group_by, open_dataset
+from sargnn.graph.dataset import group_by, open_dataset
 from sargnn.graph.store import StoreWriter
 from sargnn.partition.crew import Crew, Job, do_parts
 from sargnn.partition.cut import Cutter
 from sargnn.partition.ground import lay_ground, make_array, open_ground, places_of
 from sargnn.partition.memory import available_bytes, ordering_bytes, part_edges, writing_bytes
-from sargnn.partition.order import KaMinPar, order_part
+from sargnn.partition.order import KaMinPar, Members, order_part
+from sargnn.partition.quality import PartFigures, PartitionStats, partition_stats
 from sargnn.partition.sort_edges import EDGE_BYTES, Report
-from sargnn.partition.stats import PartFigures, PartitionStats, StatsCollector
 from sargnn.partition.store import FORMAT_VERSION, put_send_lists, write_part
 from sargnn.partition.unfinished import Unfinished, keep_array, name_of, write_record
-from sargnn.partition.within import Members
 from sargnn.steps import step
 
 _GROUPED = "grouped"
@@ -37,7 +36,9 @@ def order_parts(
     """The nodes of all parts in their order, as ``order.order_nodes`` gives them, memory-mapped.
 
     Args:
-        work: keeps the assignment. path: the dataset's store. how: ``locality`` or ``original``.
+        work: keeps the assignment.
+        path: the dataset's store.
+        how: ``locality`` or ``original``.
         threads: of KaMinPar, which then finds the clusters; None: METIS does.
     """
     step("ordering nodes")
@@ -84,8 +85,7 @@ def open_order(settings: dict[str, Any]) -> Job:
 
     def order(p: int, report: Report) -> None:
         places = order_part(dataset, members, p, kaminpar)
-        if places is None:
-            places = np.arange(len(members.own(p)))
+        places = np.arange(len(members.own(p))) if places is None else places
         keep_array(folder / "orders", name_of(p), places.astype(np.int32), settings["of"])
 
     return order
@@ -97,7 +97,8 @@ def cut_parts(
     """Write all parts into the unfinished store.
 
     Args:
-        path: the dataset's store. offsets, nodes: from ``order_parts``.
+        path: the dataset's store.
+        offsets, nodes: from ``order_parts``.
     """
     dataset = open_dataset(path, verify=False)
     step("counting edges")
@@ -105,7 +106,12 @@ def cut_parts(
     of, parts = _digest(offsets, nodes), range(world)
     records = work.find_whole("parts", parts, of, crew.most)
     edges = part_edges(dataset, offsets, nodes)
-    sizes = {p: _size(dataset, nodes[offsets[p] : offsets[p + 1]], int(edges[p])) for p in parts}
+    sizes = {}  # in bytes, as ``sort_edges``, ``put_features`` and ``StoreWriter.seal`` report them
+    for p in parts:
+        bounds = dataset.schema.bounds(nodes[offsets[p] : offsets[p + 1]])
+        rows = zip(bounds, bounds[1:], dataset.feature_widths, strict=False)
+        features = sum((last - first) * 4 * width for first, last, width in rows)
+        sizes[p] = int(edges[p]) * (EDGE_BYTES + 8) + 2 * features
     left = [p for p in parts if p not in records]
     part_bytes = writing_bytes(dataset, int(edges.max()), world)
     processes = crew.size(len(left), int(edges[left].sum()), part_bytes, available_bytes())
@@ -113,12 +119,10 @@ def cut_parts(
     before = sum(sizes[p] for p in records)
     do_parts("write", settings, "cutting parts", {p: sizes[p] for p in left}, before, processes, crew)
     records |= work.read_all("parts", left, of)
-    collector = StatsCollector()
     for p in parts:
         writer.adopt(records[p]["files"])
-        collector.add_figures(PartFigures(**records[p]["figures"]))
     put_send_lists(writer, Cutter(dataset, ground), 0)
-    return collector.finish()
+    return partition_stats([PartFigures(**records[p]["figures"]) for p in parts])
 
 
 def open_write(settings: dict[str, Any]) -> Job:
@@ -133,14 +137,6 @@ def open_write(settings: dict[str, Any]) -> Job:
         write_record(folder / "parts", name_of(p), settings["of"], entries, figures=asdict(figures))
 
     return write
-
-
-def _size(dataset: Dataset, own: np.ndarray, edges: int) -> int:
-    """How much there is to do of a part, in bytes, as ``sort_edges``, ``put_features`` and ``StoreWriter.seal`` tell it."""
-    bounds = dataset.schema.bounds(own)
-    rows = zip(bounds, bounds[1:], dataset.feature_widths, strict=False)
-    features = sum((last - first) * 4 * width for first, last, width in rows)
-    return edges * (EDGE_BYTES + 8) + 2 * features
 
 
 def _digest(*arrays: np.ndarray) -> str:

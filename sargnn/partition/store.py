@@ -9,18 +9,15 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from sargnn.graph.check import in_range
-from sargnn.graph.dataset import Dataset, label_form
+from sargnn.graph.check import Range, all_finite, in_range, range_from_json
+from sargnn.graph.dataset import label_form
 from sargnn.graph.edge_columns import NAMES, WEIGHT, file_of, names_from_json, open_columns
-from sargnn.graph.labels import LABEL_DTYPES
 from sargnn.graph.manifest import blame_manifest, damage_error
-from sargnn.graph.schema import Schema
+from sargnn.graph.schema import LABEL_DTYPES, Schema
 from sargnn.graph.store import Store, StoreWriter
-from sargnn.graph.weights import Range, all_finite, from_json
 from sargnn.partition.cut import COPY_ARRAYS, PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part, offsets_of
-from sargnn.partition.ground import lay_ground
+from sargnn.partition.quality import PartFigures, PartitionStats, part_figures
 from sargnn.partition.sort_edges import Report
-from sargnn.partition.stats import PartFigures, PartitionStats, StatsCollector
 from sargnn.steps import step
 
 FORMAT_VERSION = 2
@@ -37,10 +34,12 @@ class PartitionInfo:
         path: the store's folder.
         world: number of parts.
         num_nodes, num_edges, num_classes: of the whole graph.
-        schema: its node types and relations. feature_widths: F of each type.
+        schema: its node types and relations.
+        feature_widths: F of each type.
         dataset_name, dataset_hash, partition_hash: provenance.
         partition_time_s: seconds that making the store took.
-        stats: quality of the partition. partitioner: the name of who cut it.
+        stats: quality of the partition.
+        partitioner: the name of who cut it.
         task: of the labels; a store without the entry has classes.
         weights: the smallest and the largest edge weight; None: there are none.
         preload: of parts that hold copies of other servers' nodes: ``hops``; ``bounds`` of what is preloaded; and per server
@@ -80,7 +79,7 @@ def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
             stats=PartitionStats(**store.meta["stats"]),
             schema=Schema.from_json(store.meta["schema"]),
             feature_widths=tuple(store.meta["feature_widths"]),
-            weights=from_json(store.meta[_WEIGHTS]) if _WEIGHTS in store.meta else None,
+            weights=range_from_json(store.meta[_WEIGHTS]) if _WEIGHTS in store.meta else None,
             partitioner=str(store.meta.get("made_by", {}).get("partitioner", {}).get("name", "")),
             **meta,
         )
@@ -107,19 +106,10 @@ def _check_types(record: PartitionInfo | PartitionStats) -> None:
                 raise TypeError(name)
 
 
-def write_parts(writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> PartitionStats:
-    """Cut a dataset into a partition store, part after part. ``offsets``, ``nodes``: as of ``Ground``."""
-    cutter, collector = Cutter(dataset, lay_ground(dataset, offsets, nodes)), StatsCollector()
-    for p in range(cutter.world):
-        collector.add_figures(write_part(writer, cutter, p))
-    put_send_lists(writer, cutter, 0)
-    return collector.finish()
-
-
 def write_part(writer: StoreWriter, cutter: Cutter, p: int, report: Report = lambda _: None) -> PartFigures:
     """Cut a part straight into a store, but for what it sends, which its peers' halos say, known when all have been cut."""
     part = cutter.part(p, cutter.edges(p, report), [np.zeros(0, np.int32)])
-    figures = PartFigures.of(p, part)
+    figures = part_figures(p, part)
     put_part(writer, p, part)
     del part
     put_features(writer, p, cutter, p, report)
@@ -217,9 +207,8 @@ _FORMS: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
 def _find_problem(part: Part, rank: int) -> str | None:
     """The first array of a part whose length or numbers cannot be, if there is one."""
     n, world, relations = len(part.node_ids), len(part.halo_offsets) - 1, len(part.schema.relations)
-    lengths = {name: n for name in ("labels", "split", "in_degrees", "out_degrees", "in_weights", "out_weights")}
-    for name, length in lengths.items():
-        if getattr(part, name) is not None and len(getattr(part, name)) != length:
+    for name in ("labels", "split", "in_degrees", "out_degrees", "in_weights", "out_weights"):
+        if getattr(part, name) is not None and len(getattr(part, name)) != n:
             return name
     ends = {
         "edge_offsets": (world * relations, len(part.edge_src)),

@@ -22,10 +22,8 @@ import numba
 import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.graph.dataset import Dataset
-from sargnn.partition.blocks import in_edge_blocks
-from sargnn.partition.room import Room
-from sargnn.partition.weights import columns
+from sargnn.graph.dataset import Dataset, in_edge_blocks
+from sargnn.partition.balance import Room, trivial, weight_columns
 
 _FIRST_SHARE, _GROWTH = 0.5, 1.3
 """Of alpha: in the first pass, and what it grows by from each to the next."""
@@ -33,26 +31,12 @@ _FIRST_SHARE, _GROWTH = 0.5, 1.3
 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
     """The part of each node, int32 [N]; the same settings give the same."""
-    n = dataset.num_nodes
-    if world == 1 or n <= world:
-        return (np.arange(n) % world).astype(np.int32)
-    weights = columns(dataset, config)
-    part = np.full(n, -1, np.int32)
-    return restream(dataset, part, world, weights, config)
-
-
-def restream(dataset: Dataset, part: np.ndarray, world: int, weights: np.ndarray, config: PartitionerConfig) -> np.ndarray:
-    """Passes that place every node, in place.
-
-    Args:
-        part: int32 [N], where nodes are; -1: nowhere yet. weights: int64 [N, K], each balanced.
-    """
+    if (uncut := trivial(dataset.num_nodes, world)) is not None:
+        return uncut
+    weights, part = weight_columns(dataset, config.balance), np.full(dataset.num_nodes, -1, np.int32)
     totals = weights.sum(0).astype(np.float64)
     caps = np.maximum(np.ceil(totals / world * (1 + config.imbalance)), np.ceil(totals / world) + weights.max(0))
     loads = np.zeros((world, weights.shape[1]))
-    placed = part >= 0
-    for k in range(weights.shape[1]):
-        loads[:, k] = np.bincount(part[placed], weights=weights[placed, k], minlength=world)
     alpha = np.sqrt(world) * max(1, dataset.num_edges) / totals[0] ** 1.5
     for number in range(config.passes):
         share = _FIRST_SHARE * _GROWTH**number

@@ -24,16 +24,17 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.claim import scratch_folder
 from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.partition import PARTITIONERS
+from sargnn.partition.balance import Room
 from sargnn.partition.quality import Quality, quality_of
-from sargnn.partition.room import Room
 from sargnn.resolve import resolve
 
+_SETTINGS = ("seed", "imbalance", "balance", "threads", "preset", "passes", "coarsen")
 _LOOK_S, _SAID = 0.02, 400
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Attributes: name: the partitioner's. seconds; peak_bytes. quality: of what it gave. part: int32 [N]."""
+    """What a partitioner gave, ``part`` int32 [N], how good that is, and what it took."""
 
     name: str
     seconds: float
@@ -43,23 +44,13 @@ class Trial:
 
 
 def try_out(name: str, path: Path, world: int, config: PartitionerConfig, room: Room) -> Trial:
-    """Run a partitioner on a dataset's store.
-
-    Raises:
-        ConfigError: it failed; the message has its last words.
-    """
+    """Run a partitioner on a dataset's store. Raises ``ConfigError`` with its last words where it fails."""
     with scratch_folder(room.folder, ".trial-") as folder:
+        settings = {"name": name, **{key: getattr(config, key) for key in _SETTINGS}}
         wanted = {
-            "name": name,
+            "settings": settings,
             "path": str(path),
             "world": world,
-            "seed": config.seed,
-            "imbalance": config.imbalance,
-            "balance": config.balance,
-            "threads": config.threads,
-            "preset": config.preset,
-            "passes": config.passes,
-            "coarsen": config.coarsen,
             "folder": str(folder),
             "buffer": room.buffer_bytes,
         }
@@ -116,9 +107,8 @@ def main(words: Sequence[str]) -> int:
     """The process: runs a partitioner, whose loops are compiled by then, and says how long it took."""
     wanted = json.loads(words[0])
     dataset = open_dataset(Path(wanted["path"]), verify=False)
-    keys = ("name", "seed", "imbalance", "balance", "threads", "preset", "passes", "coarsen")
-    config = PartitionerConfig(order="original", **{key: wanted[key] for key in keys})
-    assign = resolve("partitioner", PARTITIONERS, wanted["name"])
+    config = PartitionerConfig(order="original", **wanted["settings"])
+    assign = resolve("partitioner", PARTITIONERS, config.name)
     folder = Path(wanted["folder"])
     room = Room(folder, wanted["buffer"])
     try:

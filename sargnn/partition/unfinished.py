@@ -90,7 +90,13 @@ def has_assignment(path: Path) -> bool:
 
 
 class Unfinished:
-    """Attributes: folder: the whole of it. store: that of the store. descriptors: that hold the claim."""
+    """What there is of an unfinished store.
+
+    Attributes:
+        folder: the whole of it.
+        store: that of the store.
+        descriptors: that hold the claim.
+    """
 
     def __init__(self, folder: Path, held: Claim | None) -> None:
         self.folder, self.store = folder, folder / "store"
@@ -202,7 +208,8 @@ def read_record(folder: Path, name: str, of: str, files: Path | None = None, *, 
     """A record whose files are as it says; None where there is no such.
 
     Args:
-        files: the folder that they are in, where it is another. look: at the files, too.
+        files: the folder that they are in, where it is another.
+        look: at the files, too.
     """
     try:
         content = json.loads(record_file(folder, name).read_text())

@@ -25,7 +25,7 @@ def check_strategies(config: RunConfig) -> None:
     """
     from sargnn.engine.serving import check_serves, engine_alone
     from sargnn.partition import PARTITIONERS
-    from sargnn.partition.given import check_file
+    from sargnn.partition.simple import check_file
     from sargnn.resolve import resolve
     from sargnn.tasks.base import load_task
 
@@ -92,7 +92,7 @@ def _count_lacking(config: RunConfig, dataset: Dataset) -> dict[int, int]:
     """``nodes_without_edges`` among those that the run surely computes."""
     import numpy as np
 
-    from sargnn.graph.edges_into import nodes_without_edges
+    from sargnn.graph.examine_edges import nodes_without_edges
 
     computed = np.asarray(dataset.split) > 0 if config.mfg or config.eval == "sampled" else None
     return nodes_without_edges(dataset, computed)
@@ -124,9 +124,9 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     """
     import numpy as np
 
+    from sargnn.graph.check import weight_range
     from sargnn.graph.dataset import open_dataset
     from sargnn.graph.edge_columns import WEIGHT
-    from sargnn.graph.weights import weight_range
     from sargnn.models.inputs import GraphShape
     from sargnn.tasks.base import load_task
     from sargnn.training.build import label_columns, make_model

@@ -70,10 +70,6 @@ class Member:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the file."""
         self._open.close()
 
 
@@ -82,10 +78,5 @@ def blame_archive(path: Path) -> Iterator[None]:
     """What is wrong with an archive becomes a ``DataError`` that names it."""
     try:
         yield
-    except (
-        *ARCHIVE_ERRORS,
-        OSError,
-        ValueError,
-        OverflowError,
-    ) as error:  # RuntimeError, RecursionError too, is one of the first
+    except (*ARCHIVE_ERRORS, OSError, ValueError, OverflowError) as error:  # RecursionError is a RuntimeError
         raise DataError(f"'{path}' cannot be read: {str(error) or type(error).__name__}") from error

@@ -1,4 +1,4 @@
-"""From a dataset's configuration to its store: reused when the key matches, made otherwise."""
+"""From a dataset's configuration to its store: reused when the key matches or where it lies, made otherwise."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from sargnn.config.decides import as_mapping
 from sargnn.config.run import DatasetReader, DatasetSettings
-from sargnn.errors import ConfigError
-from sargnn.graph.dataset import FORMAT_VERSION, open_dataset
+from sargnn.errors import ConfigError, StoreError
+from sargnn.graph.dataset import FORMAT_VERSION, Dataset, InMemoryReader, open_dataset
+from sargnn.graph.manifest import MANIFEST
+from sargnn.graph.store import Store
 from sargnn.resolve import describe_source
+from sargnn.sources.settings import InMemoryDataset, StoredConfig
 from sargnn.steps import step
 
 
@@ -24,12 +29,15 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
     """The folder of the dataset's store, which is made if it does not exist.
 
     Args:
+        config: the dataset's settings.
+        store_dir: the folder of all stores.
         buffer_bytes: about how much memory making it may take, beside a few numbers per node.
 
     Raises:
         ConfigError: ``task=`` asks for another task than that of the dataset's labels.
     """
-    path = _find_or_make(config, Path(store_dir) / "datasets", buffer_bytes)
+    stores = Path(store_dir) / "datasets"
+    path = config.find_store(stores) or make_store(config.reader(), config.name, stores, buffer_bytes, _more(config))
     if config.task is not None and (task := open_dataset(path, verify=False).task) != config.task:
         raise ConfigError(
             f"The labels of '{config.name}' are of another task.",
@@ -46,22 +54,16 @@ def dataset_path(config: DatasetSettings, store_dir: str) -> Path:
     return config.find_store(stores) or _path_of(config.reader(), config.name, stores, _more(config))
 
 
-def _find_or_make(config: DatasetSettings, stores: Path, buffer_bytes: int) -> Path:
-    if (path := config.find_store(stores)) is not None:
-        return path
-    return make_store(config.reader(), config.name, stores, buffer_bytes, _more(config))
-
-
 def _more(config: DatasetSettings) -> dict[str, Any]:
     return {"target": describe_source(config.target)} if config.target is not None and not config.reads_target else {}
 
 
-def _path_of(reader: DatasetReader, name: str, stores: Path, more: Mapping[str, Any] | None) -> Path:
-    return stores / f"{name}-{key_of({'format': FORMAT_VERSION, **reader.identity(), **(more or {})})}"
+def _path_of(reader: DatasetReader, name: str, stores: Path, more: Mapping[str, Any]) -> Path:
+    return stores / f"{name}-{key_of({'format': FORMAT_VERSION, **reader.identity(), **more})}"
 
 
 def make_store(
-    reader: DatasetReader, name: str, stores: Path, buffer_bytes: int, more: Mapping[str, Any] | None = None
+    reader: DatasetReader, name: str, stores: Path, buffer_bytes: int, more: Mapping[str, Any] = MappingProxyType({})
 ) -> Path:
     """The folder below ``stores`` of what ``reader`` writes, which is made if it does not exist.
 
@@ -73,3 +75,66 @@ def make_store(
         step(f"making the store of {name}")
         reader.write(path, buffer_bytes)
     return path
+
+
+def content_of(path: Path) -> str | None:
+    """The content hash of a dataset store; None where there is none that can be opened."""
+    try:
+        return Store(path, "dataset", FORMAT_VERSION).content_hash
+    except StoreError:
+        return None
+
+
+def name_of(path: Path) -> str | None:
+    """The dataset's own name; None where there is no store that can be opened."""
+    try:
+        return open_dataset(path, verify=False).name
+    except StoreError:
+        return None
+
+
+def find_stored(config: StoredConfig) -> Path:
+    """The folder of the store.
+
+    Raises:
+        StoreError: it holds no dataset store, or a damaged one.
+        ConfigError: another one than was asked for.
+    """
+    path = Path(config.root)
+    if not (path / MANIFEST).is_file():
+        raise StoreError(
+            f"'{path}' holds no dataset store.",
+            given="no such folder" if not path.is_dir() else f"no {MANIFEST} in it",
+            hint="dataset.root=FOLDER, which sargnn prepare, import-dgl or info names",
+        )
+    try:
+        content = open_dataset(path, verify=False).content_hash
+    except StoreError as error:  # nobody knows how it was made, so removing it is no help
+        what = "\n".join(line for line in str(error).splitlines() if not line.startswith("  next:"))
+        raise StoreError(what, hint=f"copy or make the store anew, or choose another than dataset.root={path}") from error
+    if config.content is not None and content != config.content:
+        raise ConfigError(
+            f"The store '{path}' holds another dataset than the run is of.",
+            given=f"content {content}",
+            allowed=f"content {config.content}",
+            hint="dataset.content=null takes what is there, in a run of its own",
+        )
+    return path
+
+
+class SettingsReader(InMemoryReader):
+    """For datasets outside the package: calls ``read`` of the settings, which all decide the content."""
+
+    def __init__(self, settings: InMemoryDataset) -> None:
+        self.settings = settings
+
+    def identity(self) -> dict[str, Any]:
+        settings = as_mapping(self.settings)
+        return {
+            key: value
+            for key, value in settings.items()
+            if key not in ("target", "add_self_loops", "edge_weights") and (key, value) != ("task", None)
+        }
+
+    def read(self) -> Dataset:
+        return self.settings.read()

@@ -116,7 +116,7 @@ class OgbDirConfig(DatasetSettings):
     homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
 
     def reader(self) -> DatasetReader:
-        from sargnn.sources.ogb.csv_tables import ogb_dir
+        from sargnn.sources.ogb.named import ogb_dir
 
         return ogb_dir(self)
 
@@ -266,7 +266,7 @@ class PythonConfig(OwnGraphConfig):
         return self.name if self.target is None else self.target.rpartition(":")[2]
 
     def reader(self) -> DatasetReader:
-        from sargnn.sources.own.function import function_reader
+        from sargnn.sources.own.reader import function_reader
 
         return function_reader(self)
 
@@ -284,14 +284,14 @@ class StoredConfig(DatasetSettings):
     content: str | None = None
 
     def __post_init__(self) -> None:
-        from sargnn.sources.stored import content_of
+        from sargnn.sources.prepare import content_of
 
         if self.content is None and (content := content_of(Path(self.root))) is not None:
             object.__setattr__(self, "content", content)
 
     @property
     def title(self) -> str:
-        from sargnn.sources.stored import name_of
+        from sargnn.sources.prepare import name_of
 
         return name_of(Path(self.root)) or self.name
 
@@ -299,7 +299,7 @@ class StoredConfig(DatasetSettings):
         raise StoreError(f"The store '{self.root}' is used as it is, not made.")
 
     def find_store(self, stores: Path) -> Path | None:
-        from sargnn.sources.stored import find_stored
+        from sargnn.sources.prepare import find_stored
 
         return find_stored(self)
 
@@ -313,6 +313,6 @@ class InMemoryDataset(DatasetSettings, ABC):
         """The whole dataset, such as ``Dataset.homogeneous(...)`` gives it."""
 
     def reader(self) -> DatasetReader:
-        from sargnn.sources.outside import SettingsReader
+        from sargnn.sources.prepare import SettingsReader
 
         return SettingsReader(self)

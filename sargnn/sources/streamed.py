@@ -20,14 +20,12 @@ from typing import ClassVar
 import numpy as np
 
 from sargnn.errors import StoreError
-from sargnn.graph.check import check_split, count_classes
+from sargnn.graph.check import FeatureCheck, Range, WeightCheck, check_split, count_classes, edge_place
 from sargnn.graph.dataset import FORMAT_VERSION, Reader, describe, features_name
 from sargnn.graph.edge_buckets import EdgeBuckets
 from sargnn.graph.edge_columns import WEIGHT, EdgePiece
-from sargnn.graph.features import FeatureCheck
 from sargnn.graph.schema import Schema
 from sargnn.graph.store import StoreWriter
-from sargnn.graph.weights import Range, WeightCheck, edge_place
 from sargnn.steps import step
 
 _LARGEST_PIECE_BYTES = 1 << 26
@@ -37,11 +35,16 @@ class StreamedReader(Reader):
     """A graph that comes in pieces.
 
     Attributes:
-        name: the dataset's. num_nodes: N. num_rows: edges as they come.
+        name: the dataset's.
+        num_nodes: N.
+        num_rows: edges as they come.
+        num_features: F.
         add_inverse_edges: keep every edge also the other way round, carrying the same.
         normalize_features: divide each row by its L1 norm.
         forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
         row_unit: what a row of features or labels is called in errors, and the number of the first.
+        weights_source, features_source, labels_source: where these come from, for errors.
+        label_bytes: of a node's labels.
     """
 
     row_unit: ClassVar[tuple[str, int]] = ("row", 1)
@@ -49,69 +52,39 @@ class StreamedReader(Reader):
     name: str
     num_nodes: int
     num_rows: int
+    num_features: int
     add_inverse_edges: bool
     normalize_features: bool
     forms: Mapping[str, np.dtype] = MappingProxyType({})
+    weights_source: str = ""
+    features_source: str
+    labels_source: str
+    label_bytes: int = 8
 
     @abstractmethod
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         """Sources and destinations, checked, and columns with weights not yet checked: [at most ``rows``] each."""
 
-    def weights_source(self) -> str:
-        """Where weights come from, for errors."""
-        return f"'{self.name}'"
-
     def edge_place(self, position: int) -> str:
         """What an edge's place is called, for errors."""
         return edge_place(position)
-
-    @property
-    @abstractmethod
-    def num_features(self) -> int:
-        """F."""
 
     @abstractmethod
     def features(self, rows: int) -> Iterator[np.ndarray]:
         """Floats [at most ``rows``, F] in the nodes' order, as precise as they come."""
 
     @abstractmethod
-    def features_source(self) -> str:
-        """Where they come from, for errors."""
-
-    @abstractmethod
     def labels(self) -> np.ndarray:
-        """Of any task (``data.labels``): of classes int64 [N], ``UNLABELLED`` where there is none."""
-
-    @abstractmethod
-    def labels_source(self) -> str:
-        """Where they come from, for errors."""
+        """Of any task (``graph.schema``): of classes int64 [N], ``UNLABELLED`` where there is none."""
 
     @abstractmethod
     def split(self) -> np.ndarray:
         """uint8 [N], 0 or a value of ``SPLITS``."""
 
     @property
-    def label_bytes(self) -> int:
-        """Of a node's labels."""
-        return 8
-
-    @property
     def num_edges(self) -> int:
         """E."""
         return self.num_rows * (2 if self.add_inverse_edges else 1)
-
-    @property
-    def store_bytes(self) -> int:
-        """Of the store."""
-        index = 4 if self.num_nodes < 2**31 else 8
-        return self.num_edges * (index + self._column_bytes) + self.num_nodes * (
-            8 + self.label_bytes + 1 + 4 * self.num_features
-        )
-
-    @property
-    def _column_bytes(self) -> int:
-        """Of what an edge carries."""
-        return sum(form.itemsize for form in self.forms.values())
 
     def write(self, path: Path, buffer_bytes: int) -> None:
         """Make the store.
@@ -126,7 +99,7 @@ class StreamedReader(Reader):
             # Small arrays first: what is wrong there is found before the long passes.
             labels, split = self.labels(), self.split()
             check_split(self.name, labels, split, Schema.homogeneous(self.num_nodes))
-            num_classes = count_classes(labels, self.labels_source())
+            num_classes = count_classes(labels, self.labels_source)
             writer.put("labels", labels)
             writer.put("split", split)
             del labels, split
@@ -135,9 +108,12 @@ class StreamedReader(Reader):
             describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity(), self.forms, weights)
 
     def _check_disk(self, folder: Path) -> None:
-        needed = self.store_bytes + (8 + self._column_bytes) * self.num_edges
+        column_bytes = sum(form.itemsize for form in self.forms.values())
+        edge_bytes = (4 if self.num_nodes < 2**31 else 8) + column_bytes
+        stored = self.num_edges * edge_bytes + self.num_nodes * (8 + self.label_bytes + 1 + 4 * self.num_features)
+        needed = stored + (8 + column_bytes) * self.num_edges
         free = shutil.disk_usage(folder).free
-        sizes = f"{needed / 1e9:.1f} GB while it is made, {self.store_bytes / 1e9:.1f} GB afterwards"
+        sizes = f"{needed / 1e9:.1f} GB while it is made, {stored / 1e9:.1f} GB afterwards"
         step(f"reading {self.name}: {sizes}")
         if free < needed:
             raise StoreError(
@@ -149,7 +125,7 @@ class StreamedReader(Reader):
 
     def _write_edges(self, writer: StoreWriter, rows: int, bucket_edges: int) -> Range | None:
         """The range of the weights, if there are any."""
-        check = WeightCheck(self.weights_source(), self.edge_place)
+        check = WeightCheck(self.weights_source, self.edge_place)
         with (
             tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
             EdgeBuckets(Path(scratch), self.num_nodes, self.num_edges, bucket_edges, self.forms) as buckets,
@@ -166,7 +142,7 @@ class StreamedReader(Reader):
         return check.range if WEIGHT in self.forms else None
 
     def _write_features(self, writer: StoreWriter, rows: int) -> None:
-        done, check = 0, FeatureCheck(self.features_source(), unit=self.row_unit[0], first=self.row_unit[1])
+        done, check = 0, FeatureCheck(self.features_source, unit=self.row_unit[0], first=self.row_unit[1])
         with writer.append(features_name(0), np.float32, (self.num_features,)) as target:
             for piece in self.features(rows):
                 step("reading features", done, self.num_nodes)

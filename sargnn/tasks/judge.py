@@ -12,7 +12,7 @@ import numpy as np
 
 from sargnn.config.run import Metric
 from sargnn.graph.dataset import Dataset
-from sargnn.graph.labels import task_of
+from sargnn.graph.schema import task_of
 from sargnn.tasks.kinds import LOGITS, PREDICTIONS, SMOOTHED, choose_metric, split_rows
 
 _ROWS = 1 << 16

@@ -21,8 +21,7 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
-from sargnn.graph.labels import task_of
-from sargnn.graph.schema import SPLITS
+from sargnn.graph.schema import SPLITS, task_of
 from sargnn.partition.cut import Part
 from sargnn.tasks.base import Counted, Predict, Targets, Task
 from sargnn.tasks.kinds import KINDS, Scores, choose_metric, in_split

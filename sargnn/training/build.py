@@ -19,7 +19,7 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
-from sargnn.graph.labels import task_of
+from sargnn.graph.schema import task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part, with_columns

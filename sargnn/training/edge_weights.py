@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
+from sargnn.graph.check import Range
 from sargnn.graph.edge_columns import WEIGHT
-from sargnn.graph.weights import Range
 
 _WITHOUT = "dataset.edge_weights=false trains as if there were none"
 

@@ -11,7 +11,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.losses import losses_depend_on
 from sargnn.config.run import RunConfig
-from sargnn.partition.choose import as_candidate
+from sargnn.partition.simple import as_candidate
 from sargnn.partition.store import PartitionInfo
 from sargnn.tasks.kinds import summary_columns
 from sargnn.tracking.memory import human_bytes, split_peak

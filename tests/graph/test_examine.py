@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sargnn.graph import examine_edges as edges_module
 from sargnn.graph.dataset import Dataset, by_destination
 from sargnn.graph.edge_columns import EdgeColumns
-from sargnn.graph.examine import edges as edges_module
-from sargnn.graph.examine.dataset import Findings, examine, examine_features
-from sargnn.graph.examine.remarks import Remark, make_remarks
+from sargnn.graph.examine import Findings, examine, examine_features
+from sargnn.graph.remarks import Remark, make_remarks
 from sargnn.graph.schema import Relation
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.sources.ogb.export import export

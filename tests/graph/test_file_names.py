@@ -13,8 +13,8 @@ from sargnn.errors import StoreError
 from sargnn.graph.dataset import open_dataset, write_dataset
 from sargnn.graph.manifest import LONGEST, MANIFEST, digest_of, file_name
 from sargnn.graph.store import Store, StoreWriter
-from sargnn.sources.ogb.csv_tables import ogb_dir
 from sargnn.sources.ogb.export import export
+from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.settings import OgbDirConfig
 from sargnn.tracking.tables import info_table
 from tests.graphs import ODD_NAMES, typed_graph, with_odd_names

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from sargnn.errors import DataError, StoreError
+from sargnn.graph.check import weight_range
 from sargnn.graph.dataset import open_dataset, write_dataset
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.graph.store import Store, StoreWriter
-from sargnn.graph.weights import weight_range
 from tests.graphs import nasty_graph, with_weights
 
 ARRAYS = ("features/00", "labels", "split", "indptr", "indices", "edge_weight")

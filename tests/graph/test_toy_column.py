@@ -24,7 +24,7 @@ from sargnn.graph.edge_columns import EdgeColumns, EdgePiece, names_to_json
 from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Part, one_type, parts_of
 from sargnn.partition.preload import Bounds, write_preloaded
-from sargnn.partition.store import FORMAT_VERSION, open_part, write_parts
+from sargnn.partition.store import FORMAT_VERSION, open_part
 from sargnn.plan.cover import Share
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.in_edges import Sample
@@ -34,11 +34,12 @@ from sargnn.sources.dgl_partition.nodes import Names
 from sargnn.sources.dgl_partition.parts import Triplet
 from sargnn.sources.dgl_partition.reader import DglPartition, dgl_partition
 from sargnn.sources.own.folder import arrays_reader
-from sargnn.sources.own.function import object_reader
 from sargnn.sources.own.graph import EdgeList
+from sargnn.sources.own.reader import object_reader
 from sargnn.sources.settings import ArraysConfig, PythonConfig
 from tests.graphs import assign, nasty_graph, typed_graph, with_weights
 from tests.parity.covering import covering
+from tests.partition.cuts import write_parts
 from tests.pool import pool
 from tests.sources.dgl_files import write_parts as write_dgl
 from tests.sources.own import given
@@ -309,7 +310,7 @@ class ToyParts(DglPartition):
 
 def toyed(reader: Any) -> Reader:
     """A reader of own graphs whose edges carry them; of a typed graph relations are sorted."""
-    if not hasattr(reader, "graph"):
+    if not reader.graph.typed:
         reader._edges = ToyEdges(reader._edges)
         reader.forms = reader._edges.forms
         return reader

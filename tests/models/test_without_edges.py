@@ -10,7 +10,7 @@ import pytest
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
-from sargnn.graph.edges_into import ALL_RELATIONS, nodes_without_edges
+from sargnn.graph.examine_edges import ALL_RELATIONS, nodes_without_edges
 from sargnn.run.check import check_graph
 from sargnn.sources.prepare import prepare_dataset
 from tests.graphs import nasty_graph, typed_graph

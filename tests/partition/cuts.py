@@ -10,7 +10,12 @@ from scipy import sparse
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.graph.dataset import Dataset, by_destination
+from sargnn.graph.store import StoreWriter
+from sargnn.partition.cut import Cutter
+from sargnn.partition.ground import lay_ground
 from sargnn.partition.metis import symmetric
+from sargnn.partition.quality import PartitionStats, partition_stats
+from sargnn.partition.store import put_send_lists, write_part
 from tests.graphs import nasty_graph
 
 
@@ -31,6 +36,14 @@ def two_ways(*, whole: bool = True) -> Dataset:
     indptr, indices = by_destination(source[keep], destination[keep], 220)
     graph = nasty_graph(220)
     return dataclasses.replace(graph, indptr=indptr, indices=indices)
+
+
+def write_parts(writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> PartitionStats:
+    """Cut a dataset into a partition store, part after part. ``offsets``, ``nodes``: as of ``Ground``."""
+    cutter = Cutter(dataset, lay_ground(dataset, offsets, nodes))
+    figures = [write_part(writer, cutter, p) for p in range(cutter.world)]
+    put_send_lists(writer, cutter, 0)
+    return partition_stats(figures)
 
 
 def matrix(graph: Dataset) -> sparse.csr_array:

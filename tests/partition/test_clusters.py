@@ -12,10 +12,10 @@ from scipy import sparse
 from sargnn.graph.dataset import Dataset
 from sargnn.interop.kaminpar import GraphFile, write_graph
 from sargnn.partition import clusters, kaminpar
+from sargnn.partition.balance import Room
 from sargnn.partition.both_ways import Rows, rows_both_ways
 from sargnn.partition.clusters import clusters_graph, find_clusters, refine
 from sargnn.partition.metis import symmetric
-from sargnn.partition.room import Room
 from tests.graphs import nasty_graph
 from tests.partition.cuts import config, cut_of, matrix, two_ways
 

@@ -12,8 +12,8 @@ import pytest
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import write_dataset
-from sargnn.partition.given import assign_given
 from sargnn.partition.prepare import prepare_partition
+from sargnn.partition.simple import assign_given
 from sargnn.partition.store import open_part
 from sargnn.run.check import check_strategies
 from sargnn.tracking.summary import read_summary

@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 
 from sargnn.errors import ConfigError
+from sargnn.graph import dataset as dataset_module
 from sargnn.graph.dataset import by_destination
 from sargnn.interop import kaminpar as interop
 from sargnn.memory.plan_traffic import CutEdges
-from sargnn.partition import blocks, both_ways, kaminpar, memory, stream
+from sargnn.partition import both_ways, kaminpar, memory, stream
+from sargnn.partition.balance import Room, even_out, node_weights, weight_columns
 from sargnn.partition.both_ways import goes_both_ways, rows_both_ways
-from sargnn.partition.choose import choose
-from sargnn.partition.even import even_out
 from sargnn.partition.memory import check, cutting_bytes
-from sargnn.partition.room import Room
-from sargnn.partition.weights import columns, node_weights
+from sargnn.partition.simple import choose
 from tests.configs import config as run_config
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.in_process import sargnn_here
@@ -36,7 +35,7 @@ GRAPHS = {"one way": nasty_graph(), "typed": typed_graph(), "both ways": two_way
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_symmetric_graph(name: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row block by row block it is A + A^T, or half of it where A = A^T."""
-    monkeypatch.setattr(blocks, "_CHUNK_EDGES", chunk)
+    monkeypatch.setattr(dataset_module, "_BLOCK_EDGES", chunk)
     monkeypatch.setattr(both_ways, "_CHUNK_EDGES", chunk)
     graph, want = GRAPHS[name], matrix(GRAPHS[name])
     assert goes_both_ways(graph) == (name == "both ways")
@@ -97,7 +96,7 @@ def test_balance(name: str, balance: str) -> None:
     module, _, function = functions[name].partition(":")
     run = load_attribute(f"sargnn.partition.{module}:{function}")
     part = run(graph, 5, config(name, balance=balance, imbalance=0.05))
-    weights = columns(graph, config(name, balance=balance))[:, 0]
+    weights = weight_columns(graph, balance)[:, 0]
     loads = np.bincount(part, weights=weights, minlength=5)
     assert loads.max() <= 1.05 * loads.mean() + weights.max()
     assert part.dtype == np.int32 and part.min() >= 0 and part.max() < 5

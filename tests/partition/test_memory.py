@@ -16,9 +16,10 @@ from sargnn.partition.cut import PART_ARRAYS, cut
 from sargnn.partition.memory import check, entries_of
 from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
-from sargnn.partition.store import FORMAT_VERSION, open_part, write_parts
+from sargnn.partition.store import FORMAT_VERSION, open_part
 from tests.configs import config
 from tests.graphs import assign, nasty_graph, typed_graph
+from tests.partition.cuts import write_parts
 
 
 @pytest.mark.parametrize("chunk", [1, 50, 10**6])

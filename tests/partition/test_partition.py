@@ -16,7 +16,7 @@ from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import Part, cut, parts_of
 from sargnn.partition.order import order_nodes
 from sargnn.partition.prepare import prepare_partition
-from sargnn.partition.stats import StatsCollector
+from sargnn.partition.quality import part_figures, partition_stats
 from sargnn.partition.store import open_part
 from sargnn.sources.generated.lookalike import Lookalike
 from sargnn.sources.prepare import prepare_dataset
@@ -143,10 +143,7 @@ def test_locality_brings_neighbours_together(tmp_path: Path) -> None:
 
 def test_statistics_equal_a_count_by_hand() -> None:
     assignment = assign(GRAPH, "random", 3)
-    collector = StatsCollector()
-    for rank, part in enumerate(parts_of(GRAPH, assignment, 3)):
-        collector.add(rank, part)
-    stats = collector.finish()
+    stats = partition_stats([part_figures(rank, part) for rank, part in enumerate(parts_of(GRAPH, assignment, 3))])
     crossing = [(a, b) for a, b in all_edges(GRAPH) if assignment[a] != assignment[b]]
     assert stats.cut_edges == len(crossing) and stats.edge_cut == len(crossing) / GRAPH.num_edges
     assert stats.halo_rows == [len({a for a, b in crossing if assignment[b] == p}) for p in range(3)]

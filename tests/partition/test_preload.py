@@ -14,11 +14,11 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.errors import StoreError
 from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.store import StoreWriter
+from sargnn.graph.subgraph import induced
 from sargnn.partition.cut import Part
 from sargnn.partition.metis import assign as metis
 from sargnn.partition.preload import Bounds, find_hops, write_preloaded
-from sargnn.partition.servers import assign_in_servers, induced
-from sargnn.partition.simple import assign_random, assign_range
+from sargnn.partition.simple import assign_in_servers, assign_random, assign_range
 from sargnn.partition.store import FORMAT_VERSION, open_part
 from tests.graphs import assign, nasty_graph, typed_graph, with_weights
 

@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 from sargnn.graph.dataset import Dataset, Reader
-from sargnn.sources.ogb.csv_tables import ogb_dir
+from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.settings import OgbDirConfig
 from tests.sources.stores import write_and_read
 

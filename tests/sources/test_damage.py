@@ -18,8 +18,9 @@ from sargnn.graph.manifest import digest_of
 from sargnn.graph.store import Store, StoreWriter
 from sargnn.partition import store as partition_store
 from sargnn.partition.order import order_nodes
-from sargnn.partition.store import open_part, partition_info, write_parts
+from sargnn.partition.store import open_part, partition_info
 from tests.graphs import assign, nasty_graph, with_weights
+from tests.partition.cuts import write_parts
 
 Content = dict[str, Any]
 

@@ -13,7 +13,7 @@ from sargnn.graph.dataset import SPLITS, Dataset
 from sargnn.partition.cut import cut
 from sargnn.partition.metis import assign
 from sargnn.partition.order import order_nodes
-from sargnn.partition.stats import StatsCollector
+from sargnn.partition.quality import part_figures, partition_stats
 from sargnn.sources.generated.mag_like import NODES, NUM_CLASSES, RELATIONS, SPLIT, MagLike
 from sargnn.sources.settings import MagLikeConfig
 from tests.sources.stores import edges_of
@@ -70,12 +70,12 @@ def test_parts_are_balanced_in_every_type_and_cut_like_a_real_graph(graph: Datas
     config = PartitionerConfig("metis", 0, "locality")
     assignment = assign(graph, 4, config)
     assert np.array_equal(assignment, assign(graph, 4, config))
-    collector = StatsCollector()
+    figures = []
     for rank, part in enumerate(cut(graph, *order_nodes(graph, assignment, 4, "locality"))):
-        collector.add(rank, part)
+        figures.append(part_figures(rank, part))
         types = graph.schema.types_of(part.node_ids)
         assert (np.diff(types) >= 0).all()  # type by type
-    stats = collector.finish()
+    stats = partition_stats(figures)
     assert max(stats.type_balance) < 1.1 and len(stats.type_balance) == 4
     assert 0.1 < stats.edge_cut < 0.4
 

@@ -13,9 +13,8 @@ import pytest
 from sargnn.config.run import Task
 from sargnn.errors import DataError
 from sargnn.graph.dataset import Dataset
-from sargnn.sources.ogb.csv_tables import ogb_dir
 from sargnn.sources.ogb.export import export
-from sargnn.sources.ogb.named import ogb_named
+from sargnn.sources.ogb.named import ogb_dir, ogb_named
 from sargnn.sources.ogb.tables import count_rows, read_table
 from sargnn.sources.prepare import key_of
 from sargnn.sources.settings import OgbConfig, OgbDirConfig
@@ -128,7 +127,7 @@ def test_training_says_it_before_anything_else(tmp_path: Path) -> None:
     assert done.returncode == 1 and "no dataset in one of OGB's layouts" in done.stderr and not list(tmp_path.iterdir())
     script = (
         "import sys; from sargnn.sources.ogb.layouts import check_folder\n"
-        "from sargnn.sources.ogb.typed_files import find_typed; "
+        "from sargnn.sources.ogb.layouts import find_typed; "
         "print([m for m in ('torch', 'numba', 'pandas') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"

@@ -22,9 +22,9 @@ from sargnn.graph.dataset import SPLITS, Dataset
 from sargnn.graph.edge_buckets import EdgeBuckets
 from sargnn.graph.schema import Relation
 from sargnn.graph.typed import Edges, typed_dataset
-from sargnn.sources.ogb import download
-from sargnn.sources.ogb.binary import BinaryOgbDir
+from sargnn.sources.ogb import named
 from sargnn.sources.ogb.export import export
+from sargnn.sources.ogb.homogeneous import BinaryOgbDir
 from sargnn.sources.ogb.named import ogb_named
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.sources.settings import OgbConfig
@@ -408,7 +408,7 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert time.monotonic() - started < 10
         for word in (address, str(tmp_path / "products.zip"), str(tmp_path / "ogbn_products")):
             assert word in str(caught.value)
-    monkeypatch.setattr(download, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(named, "_TIMEOUT_S", 0.5)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -422,4 +422,4 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_addresses_are_ogbs_own() -> None:
     for name in LAYOUTS:
-        assert download.address_of(name).endswith(".zip")
+        assert named.address_of(name).endswith(".zip")

@@ -14,7 +14,7 @@ import pytest
 
 from sargnn.errors import DataError
 from sargnn.graph.dataset import SPLITS, Dataset, open_dataset
-from sargnn.sources.ogb.csv_tables import ogb_dir
+from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.settings import OgbDirConfig
 from tests.sources.ogb_files import write_gz
 from tests.sources.stores import edges_of, write_and_read

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from sargnn.errors import DataError
+from sargnn.graph.check import weight_range
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_buckets import EdgeBuckets
 from sargnn.graph.edge_columns import EdgeColumns
-from sargnn.graph.weights import weight_range
-from sargnn.sources.ogb.csv_tables import ogb_dir
 from sargnn.sources.ogb.export import export
+from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.prepare import key_of
 from sargnn.sources.settings import OgbDirConfig
 from tests.graphs import nasty_graph, typed_graph, with_weights

@@ -15,7 +15,7 @@ from sargnn.errors import DataError
 from sargnn.graph.dataset import SPLITS, Dataset
 from sargnn.sources.classic.pickles import load_array
 from sargnn.sources.classic.planetoid import Planetoid
-from sargnn.sources.ogb.csv_tables import ogb_dir
+from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.prepare import key_of
 from sargnn.sources.settings import OgbDirConfig, PlanetoidConfig
 from tests.in_process import sargnn_here

@@ -15,9 +15,8 @@ from sargnn.config.verbs import PartitionConfig
 from sargnn.errors import DataError, StoreError
 from sargnn.graph.check import count_classes
 from sargnn.graph.dataset import Dataset, open_dataset, write_dataset
-from sargnn.graph.labels import has_label
 from sargnn.graph.manifest import digest_of
-from sargnn.graph.schema import Relation
+from sargnn.graph.schema import Relation, has_label
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import open_part

@@ -15,10 +15,10 @@ from sargnn.config.groups import SmoothConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.errors import ConfigError
+from sargnn.graph.check import weight_range
 from sargnn.graph.dataset import Dataset, write_dataset
 from sargnn.graph.edge_columns import EdgeColumns
-from sargnn.graph.surroundings import cut_surroundings
-from sargnn.graph.weights import weight_range
+from sargnn.graph.subgraph import cut_surroundings
 from sargnn.partition.cut import parts_of
 from sargnn.training.build import make_trainer
 from sargnn.training.edge_weights import check_edge_weights

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from sargnn.errors import DataError
+from sargnn.sources.ogb.layouts import aligned, below_each_other
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class FileSet:
     """The files of one dataset.
 
     Attributes:
-        dataset: its name here. lines: (file, what it holds), as a person is told.
+        dataset: its name here.
+        lines: (file, what it holds), as a person is told.
         origin: who passes the files on, in words.
     """
 
@@ -33,18 +34,22 @@ class FileSet:
         """
         base = Path(os.path.expanduser(root)).resolve()
         names = [name for name, _ in self.lines]
-        folder = next(
-            (candidate for candidate in self._folders(base) if any((candidate / name).is_file() for name in names)), None
-        )
+        bases = [base]
+        if base.is_dir():
+            bases += [path for path in sorted(base.iterdir()) if path.is_dir() and path.name.lower() == self.dataset]
+        folders = [folder for parent in bases for folder in (parent, parent / "raw")]
+        folder = next((folder for folder in folders if any((folder / name).is_file() for name in names)), None)
+        told = below_each_other(aligned(self.lines))
         if folder is None:
             raise DataError(
-                f"The files of {self.dataset} are not there.", given=self._given(base), allowed=self._told(), hint=self._hint()
+                f"The files of {self.dataset} are not there.",
+                given=str(base) if base.is_dir() else f"{base}, which is no folder",
+                allowed=told,
+                hint=f"dataset.root=FOLDER names the folder that holds them; {self.origin}",
             )
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
-            raise DataError(
-                f"'{folder}' lacks {', '.join(missing)}.", allowed=self._told(), hint=f"add what is missing; {self.origin}"
-            )
+            raise DataError(f"'{folder}' lacks {', '.join(missing)}.", allowed=told, hint=f"add what is missing; {self.origin}")
         return {name: folder / name for name in names}
 
     def is_here(self, root: str) -> bool:
@@ -54,23 +59,6 @@ class FileSet:
         except DataError:
             return False
         return True
-
-    def _folders(self, base: Path) -> Iterator[Path]:
-        yield from (base, base / "raw")
-        if base.is_dir():
-            for path in sorted(base.iterdir()):
-                if path.is_dir() and path.name.lower() == self.dataset:
-                    yield from (path, path / "raw")
-
-    def _given(self, base: Path) -> str:
-        return str(base) if base.is_dir() else f"{base}, which is no folder"
-
-    def _told(self) -> str:
-        width = max(len(name) for name, _ in self.lines)
-        return "\n           ".join(f"{name:<{width}}  {text}" for name, text in self.lines)
-
-    def _hint(self) -> str:
-        return f"dataset.root=FOLDER names the folder that holds them; {self.origin}"
 
 
 _PARTS = (

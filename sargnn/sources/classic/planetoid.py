@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.check import count_classes
+from sargnn.graph.check import FeatureCheck, count_classes
 from sargnn.graph.dataset import Dataset, InMemoryReader, by_destination
-from sargnn.graph.features import FeatureCheck
 from sargnn.graph.schema import SPLITS, UNLABELLED
 from sargnn.sources.classic.files import FILES
 from sargnn.sources.classic.pickles import load_array, load_lists, load_matrix

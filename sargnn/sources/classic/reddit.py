@@ -15,7 +15,6 @@ Letters: N nodes, E edges, F features.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.edge_columns import NO_COLUMNS, EdgePiece
+from sargnn.graph.manifest import shape_fits
 from sargnn.graph.schema import SPLITS
 from sargnn.sources.classic.files import FILES, REDDIT_FILES
 from sargnn.sources.npz import Member
@@ -52,9 +52,9 @@ class Reddit(StreamedReader):
         self.name, self.normalize_features = config.name, config.normalize_features
         files = FILES[config.name].find(config.root)
         self.data, self.graph = (files[name] for name in REDDIT_FILES)
+        self.features_source, self.labels_source = f"{self.data}: feature", f"{self.data}: label"
 
     def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key."""
         return {
             "reader": "reddit",
             "version": _VERSION,
@@ -64,8 +64,7 @@ class Reddit(StreamedReader):
 
     def _array(self, path: Path, name: str, shape: tuple[int | None, ...], kinds: str) -> GivenArray:
         array = member_of(path, name)
-        fits = len(array.shape) == len(shape) and all(b in (None, a) for a, b in zip(array.shape, shape, strict=True))
-        if not fits or array.dtype.kind not in kinds:
+        if not shape_fits(array.shape, shape) or array.dtype.kind not in kinds:
             raise DataError(
                 f"'{path}' does not hold '{name}' as it should be.",
                 given=f"{array.dtype} {list(array.shape)}",
@@ -104,32 +103,23 @@ class Reddit(StreamedReader):
         expect_range(self.graph, np.array([[count]]), 0, MAX_EDGES + 1, "a number of edges that cannot be")
         return count
 
-    @property
-    def num_features(self) -> int:
+    @cached_property
+    def num_features(self) -> int:  # type: ignore[override]
         return self._features.shape[1]
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
-        with ExitStack() as stack:
-            sources, destinations = (stack.enter_context(Member(self.graph, name)) for name in ("row", "col"))
-            for first in range(0, self.num_rows, rows):
-                count = min(rows, self.num_rows - first)
-                pair = sources.read(count), destinations.read(count)
-                expect_range(self.graph, np.stack(pair, 1), 0, self.num_nodes, "a node that does not exist", first)
-                yield *pair, NO_COLUMNS
-            sources.finish()
-            destinations.finish()
+        sources, destinations = (self._array(self.graph, name, (self.num_rows,), "iu").pieces(rows) for name in ("row", "col"))
+        first = 0
+        for pair in zip(sources, destinations, strict=True):
+            expect_range(self.graph, np.stack(pair, 1), 0, self.num_nodes, "a node that does not exist", first)
+            yield *pair, NO_COLUMNS
+            first += len(pair[0])
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
-        yield from self._features.pieces(rows)
-
-    def features_source(self) -> str:
-        return f"{self.data}: feature"
+        return self._features.pieces(rows)
 
     def labels(self) -> np.ndarray:
         return read_labels(self._array(self.data, "label", (self.num_nodes,), "iuf"), "classes")
-
-    def labels_source(self) -> str:
-        return f"{self.data}: label"
 
     def split(self) -> np.ndarray:
         node_types = self._array(self.data, "node_types", (self.num_nodes,), "iu").whole()

@@ -43,10 +43,13 @@ class DglNodes:
     """The nodes in their original numbering, type by type.
 
     Attributes:
-        ours: int64 [N], DGL's id -> ours. assignment: int32 [N], the part of each node, by our id.
+        ours: int64 [N], DGL's id -> ours.
+        assignment: int32 [N], the part of each node, by our id.
         known_from: type -> where original ids come from; empty: there are none, DGL's numbers are kept.
-        labelled: the type with labels. labels: int64, split: uint8, of its nodes.
-        features: type -> name of its features, where it has any. widths: their columns.
+        labelled: the type with labels.
+        labels, split: int64 and uint8, of its nodes.
+        features: type -> name of its features, where it has any.
+        widths: their columns.
     """
 
     ours: np.ndarray
@@ -70,7 +73,7 @@ def read_nodes(parts: DglParts, names: Names, mapping: Path | None = None) -> Dg
         DataError: a file that cannot be read, or disagrees with the others; a name that is not there; labels that are no
             classes; a node in two splits. The file is named.
     """
-    given = _Mapping(parts, mapping)
+    given = _read_mapping(parts, mapping)
     ours, assignment = np.full(parts.num_nodes, -1, np.int64), np.empty(parts.num_nodes, np.int32)
     known_from: dict[str, set[str]] = {name: set() for name in parts.nodes}
     chosen: _Chosen | None = None
@@ -84,8 +87,10 @@ def read_nodes(parts: DglParts, names: Names, mapping: Path | None = None) -> Dg
         for name, ids in own_ids.items():
             if not len(ids):
                 continue
-            original, source = given.of(name, ids), str(mapping)
-            if original is None:
+            original, source = None, str(mapping)
+            if name in given:
+                original = given[name][parts.numbers_in_type(name, ids)]
+            else:
                 original, source = _original_ids(parts, p, name, graph, data, saved, names.original)
             if original is None:
                 original, source = parts.numbers_in_type(name, ids), ""
@@ -207,28 +212,21 @@ def _no_such_data(place: Path, name: str, data: Mapping[str, np.ndarray]) -> Dat
     )
 
 
-class _Mapping:
-    """The file that says what nodes were called before, if there is one."""
-
-    def __init__(self, parts: DglParts, path: Path | None) -> None:
-        self.parts, self.path = parts, path
-        content = load_mapping(path) if path is not None else {}
-        self.arrays = content if isinstance(content, dict) else {next(iter(parts.nodes)): content}
-        if path is None:
-            return
-        wanted = {name: [count] for name, count in parts.counts.items()}
-        shapes = {name: list(array.shape) for name, array in self.arrays.items()}
-        if wanted != shapes or any(array.dtype.kind not in "iu" for array in self.arrays.values()):
-            raise DataError(
-                f"'{path}' does not map the nodes of '{parts.path}'.",
-                given=f"arrays {shapes}",
-                allowed=f"whole numbers {wanted}, as partition_graph(return_mapping=True) gives them",
-            )
-
-    def of(self, name: str, ids: np.ndarray) -> np.ndarray | None:
-        """Original numbers of the nodes of a type with these ids of DGL."""
-        array = self.arrays.get(name)
-        return None if array is None else array[self.parts.numbers_in_type(name, ids)]
+def _read_mapping(parts: DglParts, path: Path | None) -> dict[str, np.ndarray]:
+    """What nodes were called before, by type: the original number of each of DGL's; nothing without such a file."""
+    if path is None:
+        return {}
+    content = load_mapping(path)
+    arrays = content if isinstance(content, dict) else {next(iter(parts.nodes)): content}
+    wanted = {name: [count] for name, count in parts.counts.items()}
+    shapes = {name: list(array.shape) for name, array in arrays.items()}
+    if wanted != shapes or any(array.dtype.kind not in "iu" for array in arrays.values()):
+        raise DataError(
+            f"'{path}' does not map the nodes of '{parts.path}'.",
+            given=f"arrays {shapes}",
+            allowed=f"whole numbers {wanted}, as partition_graph(return_mapping=True) gives them",
+        )
+    return arrays
 
 
 def _original_ids(

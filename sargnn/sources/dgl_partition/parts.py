@@ -5,15 +5,19 @@
                part-K: part_graph, node_feats and edge_feats, files beside it; the last is needed for weights only
     partK/graph.dgl: the part's own nodes and their in-edges, with the halo that these come from
     partK/node_feat.dgl: TYPE/NAME -> rows of the own nodes
+    partK/edge_feat.dgl: HEAD:RELATION:TAIL/NAME -> a row for each of the part's own edges, in the order of its graph
 
 DGL numbers nodes and edges anew, so that every part has a range of each type: these are the ids in its files.
 
-Letters: N nodes, P parts.
+Weights are edge data called as in own graphs, ``w`` or ``edge_weight``.
+
+Letters: N nodes, P parts, e own edges of a part of one relation.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +27,10 @@ from typing import Any
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.interop.dgl_files import PartGraph
+from sargnn.graph.check import WeightCheck
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.interop.dgl_files import PartGraph, load_tensors
+from sargnn.sources.own.graph import NAMES, WEIGHTS
 
 Triplet = tuple[str, str, str]
 Ranges = tuple[tuple[int, int], ...]
@@ -34,9 +41,11 @@ class DglParts:
     """A partition as its JSON file describes it; types and relations in sorted order.
 
     Attributes:
-        path: the JSON file. name: of the graph.
+        path: the JSON file.
+        name: of the graph.
         num_nodes, num_edges: of the whole graph.
-        nodes: type -> P ranges of DGL's ids. edges: (head, relation, tail) -> likewise.
+        nodes: type -> P ranges of DGL's ids.
+        edges: (head, relation, tail) -> likewise.
         type_order: the types as DGL numbers them.
         graphs, node_data, edge_data: the files of the parts; of edge data none unless all have one.
     """
@@ -105,14 +114,9 @@ class DglParts:
 
     def types_of(self, ids: np.ndarray) -> np.ndarray:
         """Which of the sorted types each of DGL's ids is of, int64."""
-        starts, types = self._starts
-        return types[np.searchsorted(starts, ids, side="right") - 1]
-
-    @cached_property
-    def _starts(self) -> tuple[np.ndarray, np.ndarray]:
         pieces = [(a, t) for t, ranges in enumerate(self.nodes.values()) for a, b in ranges if b > a]
         starts, types = np.array(sorted(pieces), np.int64).reshape(-1, 2).T
-        return starts, types
+        return types[np.searchsorted(starts, ids, side="right") - 1]
 
     def numbers_in_type(self, name: str, ids: np.ndarray) -> np.ndarray:
         """DGL's numbers within a type, for DGL's ids of nodes of this type: part after part. int64."""
@@ -228,3 +232,59 @@ def _triplet(key: str, nodes: dict[str, Ranges]) -> Triplet:
     if len(rest) != 2 or head not in nodes or rest[1] not in nodes:
         raise ValueError(f"the relation '{key[:60]}' is no HEAD:RELATION:TAIL of its node types")
     return head, rest[0], rest[1]
+
+
+@dataclass(frozen=True)
+class DglWeights:
+    """Which edge data are weights.
+
+    Attributes:
+        files: of the parts.
+        keys: relation -> name in them; relations without weights are left out.
+    """
+
+    files: tuple[Path, ...]
+    keys: dict[Triplet, str]
+
+    def of_part(self, p: int, counts: dict[Triplet, int]) -> dict[Triplet, EdgeColumns]:
+        """Relation -> weights, float32 [e].
+
+        Args:
+            counts: how many own edges of each relation the part has.
+
+        Raises:
+            DataError: they are not there, of another shape, or not finite; the file is named.
+        """
+        data = load_tensors(self.files[p]) if self.keys else {}
+        weights = {}
+        for triplet, key in self.keys.items():
+            rows = data.get(key)
+            if rows is None or rows.size != counts[triplet] or len(rows) != counts[triplet]:
+                raise DataError(
+                    f"'{self.files[p]}' does not hold '{key}' for each of the part's own edges.",
+                    given="nothing" if rows is None else list(rows.shape),
+                    allowed=f"[{counts[triplet]}]",
+                )
+            check = WeightCheck(f"'{self.files[p]}'", lambda position, key=key: f"row {position} of '{key}' (counted from 0)")  # type: ignore[misc]
+            weights[triplet] = EdgeColumns.of({WEIGHT: check.to_float32(rows.reshape(-1))})
+        return weights
+
+
+def find_weights(parts: DglParts) -> DglWeights:
+    """The weights that the first part has; a warning names edge data that is not read. Raises ``DataError`` for two names."""
+    if not parts.edge_data:
+        return DglWeights((), {})
+    place, others = parts.edge_data[0], []
+    keys: dict[Triplet, str] = {}
+    for key in sorted(load_tensors(place)):
+        prefix, _, name = key.rpartition("/")
+        triplet = next((relation for relation in parts.edges if prefix in (":".join(relation), relation[1])), None)
+        if triplet is None or NAMES.get(name) != WEIGHTS:
+            others.append(key)
+        elif triplet in keys:
+            raise DataError(f"'{place}' holds '{keys[triplet]}' and '{key}', which mean the same.", hint="leave one out")
+        else:
+            keys[triplet] = key
+    if others:
+        logging.getLogger(__name__).warning(f"not read of '{place.parent.parent}': edge data {', '.join(others)}")
+    return DglWeights(parts.edge_data, keys)

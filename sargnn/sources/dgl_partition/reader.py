@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.check import count_classes
+from sargnn.graph.check import FeatureCheck, count_classes
 from sargnn.graph.dataset import Dataset, InMemoryReader, Reader, features_name
-from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece, join
-from sargnn.graph.features import FeatureCheck
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece
 from sargnn.graph.schema import Relation
 from sargnn.graph.store import StoreWriter
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.interop.dgl_files import load_part, load_tensors
 from sargnn.sources.dgl_partition.nodes import ORIGINAL_IDS, DglNodes, Names, read_nodes, rows_of
-from sargnn.sources.dgl_partition.parts import DglParts, Triplet, read_parts
-from sargnn.sources.dgl_partition.weights import DglWeights, find_weights
+from sargnn.sources.dgl_partition.parts import DglParts, DglWeights, Triplet, find_weights, read_parts
 from sargnn.sources.ogb.tables import identity_of
 from sargnn.sources.streamed import StreamedReader
 from sargnn.steps import step
@@ -37,7 +34,8 @@ class DglPartition:
     """What is read of a partition, and the dataset that it becomes.
 
     Attributes:
-        parts, nodes, weights: as they were read. name: of the dataset.
+        parts, nodes, weights: as they were read.
+        name: of the dataset.
         inverse: every edge also the other way round; of a typed graph, as relations of their own.
         identity: what decides the dataset's content, JSON-able.
     """
@@ -72,10 +70,9 @@ class DglPartition:
         """
         for p in range(self.parts.num_parts):
             step("reading features", p, self.parts.num_parts)
-            yield from self._features_of(p)
+            yield from self._features_of(p)  # of which nothing is held when the next one is loaded
 
     def _features_of(self, p: int) -> Iterator[tuple[str, np.ndarray, np.ndarray, str]]:
-        """One part's: nothing of it is held when the next one is loaded."""
         parts, nodes, place = self.parts, self.nodes, self.parts.node_data[p]
         data, own = load_tensors(place), parts.own_nodes(p, load_part(parts.graphs[p]))
         for node_type, key in nodes.features.items():
@@ -99,8 +96,10 @@ def dgl_partition(
     """Read a partition's JSON file, and the nodes of all its parts.
 
     Args:
+        path: the JSON file.
+        names, mapping: as ``read_nodes`` takes them.
         name: of the dataset; empty: as DGL's file calls the graph.
-        names, mapping: as ``read_nodes`` takes them. inverse: as in ``DglPartition``.
+        inverse: as in ``DglPartition``.
 
     Raises:
         DataError: what cannot be read, with its file's name.
@@ -129,6 +128,8 @@ class HomogeneousDgl(StreamedReader):
         self.name, self.num_nodes, self.num_rows = partition.name, self.parts.num_nodes, self.parts.num_edges
         self.add_inverse_edges, self.normalize_features = partition.inverse, False
         self.forms = {WEIGHT: WEIGHT_FORM} if partition.weights.keys else {}
+        self.num_features = self.nodes.widths.get(self.nodes.labelled, 0)
+        self.weights_source = self.features_source = self.labels_source = str(self.parts.path)
 
     def identity(self) -> dict[str, Any]:
         return dict(self.partition.identity)
@@ -140,16 +141,9 @@ class HomogeneousDgl(StreamedReader):
                 piece = slice(first, first + rows)
                 yield sources[piece], destinations[piece], columns.run(piece)
 
-    @property
-    def num_features(self) -> int:
-        return self.nodes.widths.get(self.nodes.labelled, 0)
-
     def features(self, rows: int) -> Iterator[np.ndarray]:
         """Part by part, and not in the nodes' order: only ``_write_features`` reads them."""
         return (table for _, _, table, _ in self.partition.features())
-
-    def features_source(self) -> str:
-        return str(self.parts.path)
 
     def _write_features(self, writer: StoreWriter, rows: int) -> None:
         """Every part's rows to their places."""
@@ -167,9 +161,6 @@ class HomogeneousDgl(StreamedReader):
     def labels(self) -> np.ndarray:
         return self.nodes.labels
 
-    def labels_source(self) -> str:
-        return str(self.parts.path)
-
     def split(self) -> np.ndarray:
         return self.nodes.split
 
@@ -179,13 +170,10 @@ class TypedDgl(InMemoryReader):
 
     def __init__(self, partition: DglPartition) -> None:
         self.partition, self.parts, self.nodes = partition, partition.parts, partition.nodes
+        self._types = list(self.parts.nodes)
 
     def identity(self) -> dict[str, Any]:
         return dict(self.partition.identity)
-
-    @cached_property
-    def _types(self) -> list[str]:
-        return list(self.parts.nodes)
 
     def read(self) -> Dataset:
         """Read edges and features of all parts.
@@ -215,15 +203,10 @@ class TypedDgl(InMemoryReader):
             for triplet, (sources, destinations, columns) in self.partition.edges(p).items():
                 head, _, tail = triplet
                 pieces[triplet].append((sources - parts.offsets[head], destinations - parts.offsets[tail], columns))
-        relations = []
-        for (head, name, tail), ends in pieces.items():
-            relation = Relation(self._types.index(head), name, self._types.index(tail))
-            sources, destinations = (
-                np.concatenate(side) for side in ([piece[0] for piece in ends], [piece[1] for piece in ends])
-            )
-            columns = join([carried for *_, carried in ends], [len(piece[0]) for piece in ends])
-            relations.append(Edges(relation, sources, destinations, columns))
-        return relations
+        return [
+            Edges.of_pieces(Relation(self._types.index(head), name, self._types.index(tail)), ends)
+            for (head, name, tail), ends in pieces.items()
+        ]
 
     def _features(self) -> list[np.ndarray]:
         """Of each type float32 [nodes of the type, F], F = 0 without features."""

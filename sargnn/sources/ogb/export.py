@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.lib import format as npy_format
 
 from sargnn.errors import ConfigError
-from sargnn.graph.dataset import SPLITS, UNLABELLED, Dataset
+from sargnn.graph.dataset import SPLITS, UNLABELLED, Dataset, row_runs
 from sargnn.graph.edge_columns import WEIGHT, EdgePiece
 from sargnn.graph.manifest import file_name
 from sargnn.steps import step
@@ -69,16 +69,13 @@ def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> Non
 def edge_pieces(dataset: Dataset, once: bool) -> Iterator[EdgePiece]:
     """Sources and destinations, int64, and columns; with ``once`` only edges to larger ids."""
     indptr = np.asarray(dataset.indptr)
-    row = 0
-    while row < dataset.num_nodes:
-        last = max(row + 1, int(np.searchsorted(indptr, indptr[row] + _CHUNK, side="right")) - 1)
-        source = np.asarray(dataset.indices[indptr[row] : indptr[last]]).astype(np.int64)
-        destination = np.repeat(np.arange(row, last), np.diff(indptr[row : last + 1]))
+    for row, last in row_runs(indptr, _CHUNK):
         step("writing edges", row, dataset.num_nodes)
+        own = slice(int(indptr[row]), int(indptr[last]))
+        source, columns = np.asarray(dataset.indices[own]).astype(np.int64), dataset.columns.run(own)
+        destination = np.repeat(np.arange(row, last), np.diff(indptr[row : last + 1]))
         kept: Any = source < destination if once else slice(None)
-        columns = dataset.columns.run(slice(int(indptr[row]), int(indptr[last])))
         yield source[kept], destination[kept], columns.take(kept) if once else columns
-        row = last
 
 
 def _weights(dataset: Dataset, once: bool) -> Iterator[np.ndarray]:
@@ -100,8 +97,10 @@ def _rows(rows: np.ndarray) -> Iterator[np.ndarray]:
         yield np.asarray(rows[first : first + _CHUNK // 16])
 
 
-def _label_rows(labels: np.ndarray) -> np.ndarray:
-    """float32 [N, 1], nan where there is none."""
+def _label_rows(labels: np.ndarray, *, whole: bool = False) -> np.ndarray:
+    """float32 [N, 1], nan where there is none; with ``whole`` as they are where all nodes have one."""
+    if whole and bool((labels != UNLABELLED).all()):
+        return labels[:, None]
     return np.where(labels == UNLABELLED, np.nan, labels).astype(np.float32)[:, None]
 
 
@@ -123,9 +122,7 @@ def _csv(dataset: Dataset, root: Path, symmetric: bool) -> None:
     if WEIGHT in dataset.columns:
         _table(raw / "edge-weight.csv.gz", _weights(dataset, symmetric))
     _table(raw / "node-feat.csv.gz", _rows(dataset.features[0]))
-    labels = np.asarray(dataset.labels)
-    labelled = bool((labels != UNLABELLED).all())
-    _table(raw / "node-label.csv.gz", [labels[:, None] if labelled else _label_rows(labels)])
+    _table(raw / "node-label.csv.gz", [_label_rows(np.asarray(dataset.labels), whole=True)])
     _table(raw / "num-node-list.csv.gz", [np.array([dataset.num_nodes])])
     _table(raw / "num-edge-list.csv.gz", [np.array([edges])])
     _splits(root / "split" / "sales_ranking", np.asarray(dataset.split))
@@ -134,7 +131,7 @@ def _csv(dataset: Dataset, root: Path, symmetric: bool) -> None:
 
 def _binary(dataset: Dataset, root: Path, symmetric: bool) -> None:
     total = sum(len(source) for source, *_ in edge_pieces(dataset, symmetric)) if symmetric else dataset.num_edges
-    with _archive(root / "raw" / "data.npz") as archive:
+    with zipfile.ZipFile(root / "raw" / "data.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         ends = (pair[side].tobytes() for side in (0, 1) for *pair, _ in edge_pieces(dataset, symmetric))
         _member(archive, "edge_index", (2, total), np.dtype(np.int64), ends)
         if WEIGHT in dataset.columns:
@@ -146,15 +143,11 @@ def _binary(dataset: Dataset, root: Path, symmetric: bool) -> None:
         _member(archive, "node_feat", dataset.features[0].shape, np.dtype(np.float32), rows)
         years = iter([np.full((dataset.num_nodes, 1), 2000).tobytes()])
         _member(archive, "node_year", (dataset.num_nodes, 1), np.dtype(np.int64), years)
-    with _archive(root / "raw" / "node-label.npz") as archive:
+    with zipfile.ZipFile(root / "raw" / "node-label.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         labels = _label_rows(np.asarray(dataset.labels))
         _member(archive, "node_label", labels.shape, labels.dtype, iter([labels.tobytes()]))
     _splits(root / "split" / "time", np.asarray(dataset.split))
     (root / "RELEASE_v1.txt").write_text("")
-
-
-def _archive(path: Path) -> zipfile.ZipFile:
-    return zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
 
 
 def _member(archive: zipfile.ZipFile, name: str, shape: Any, dtype: np.dtype, content: Iterator[bytes]) -> None:
@@ -189,9 +182,8 @@ def _typed(dataset: Dataset, root: Path, symmetric: bool) -> None:
             _table(raw / "node-feat" / names[t] / "node-feat.csv.gz", _rows(rows))
     own_nodes = slice(offsets[labelled], offsets[labelled + 1])
     _table(raw / "node-feat" / names[labelled] / "node_year.csv.gz", [np.full((schema.count(labelled), 1), 2000)])
-    labels = np.asarray(dataset.labels[own_nodes])
-    known = bool((labels != UNLABELLED).all())
-    _table(raw / "node-label" / names[labelled] / "node-label.csv.gz", [labels[:, None] if known else _label_rows(labels)])
+    labels = _label_rows(np.asarray(dataset.labels[own_nodes]), whole=True)
+    _table(raw / "node-label" / names[labelled] / "node-label.csv.gz", [labels])
     split = root / "split" / "time"
     _splits(split / names[labelled], np.asarray(dataset.split[own_nodes]))
     _text(split / "nodetype-has-split.csv.gz", [names, [str(t == labelled) for t in range(len(names))]])

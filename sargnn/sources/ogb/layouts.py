@@ -1,15 +1,24 @@
 """OGB's raw layouts: which files a folder must hold, which it may, and all that is missing, said at once.
 
-Nothing heavy is imported and next to nothing is read, so that a missing file is told before anything is begun.
+Nothing heavy is imported and next to nothing is read, so that a missing file is told before anything is begun. Of the typed
+layout three small tables are read:
 
-Files that only hold counts may be missing: they follow from the others.
+    raw/triplet-type-list.csv.gz: h,r,t, a relation and its ends
+    raw/num-node-dict.csv.gz: node types, then their counts
+    raw/nodetype-has-label.csv.gz: types, then True or False
+
+Files that only hold counts may be missing: they follow from the others. So may the last table: the labelled type is then that
+which has a file of labels. Without the second one types are those of the relations, features and labels.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +36,8 @@ class Layout:
     """One of the layouts.
 
     Attributes:
-        title: what it is called. marker: a file that only this layout has.
+        title: what it is called.
+        marker: a file that only this layout has.
         signs: other files or folders of this layout alone, which tell it where the marker is missing.
         lines: (file, what it holds), as a person is told.
     """
@@ -85,7 +95,8 @@ TYPED = Layout(
 LAYOUTS = (TYPED, BINARY, CSV)
 NAMED = {"ogbn-products": CSV, "ogbn-arxiv": CSV, "ogbn-papers100M": BINARY, "ogbn-mag": TYPED}
 _OTHER_FILES = "dataset=arrays reads .npy files"
-_ARRAYS = ("edge_index", "node_feat")
+_FEATURES, _LABELS = "raw/node-feat/{}/node-feat.csv.gz", "raw/node-label/{}/node-label.csv.gz"
+Triplet = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -97,32 +108,24 @@ class FlatFiles:
 
 
 class RawFiles:
-    """Gathers a folder's files, and says at the end what is missing.
-
-    Args:
-        root: the folder. layout: that it has.
-    """
+    """Gathers the files of a folder that has a layout, and says at the end what is missing."""
 
     def __init__(self, root: Path, layout: Layout) -> None:
         self.root, self.layout = root, layout
-        self._missing: list[str] = []
+        self.missing: list[str] = []
         self._wrong: DataError | None = None
 
     def need(self, name: str | Path) -> Path:
         """A file that must be there."""
         path = self.root / name
         if not path.is_file():
-            self.miss(str(name))
+            self.missing.append(str(name))
         return path
 
     def may(self, name: str | Path) -> Path | None:
         """A file that may be missing."""
         path = self.root / name
         return path if path.is_file() else None
-
-    def miss(self, what: str) -> None:
-        """Something that must be there is not."""
-        self._missing.append(what)
 
     def split(self, below: str = "") -> dict[str, Path]:
         """The files of the one folder in ``split/``, by the names of ``SPLITS``; ``below``: in a folder of that one."""
@@ -138,18 +141,30 @@ class RawFiles:
 
     def check(self) -> None:
         """All was asked for. Raises ``DataError`` with everything that is missing, and the layout."""
-        if self._missing:
-            what = "1 part is missing" if len(self._missing) == 1 else f"{len(self._missing)} parts are missing"
-            plain = [name for name in self._missing if name.endswith(".gz") and (self.root / name[:-3]).is_file()]
+        if self.missing:
+            what = "1 part is missing" if len(self.missing) == 1 else f"{len(self.missing)} parts are missing"
+            plain = [name for name in self.missing if name.endswith(".gz") and (self.root / name[:-3]).is_file()]
             hint = f"gzip {self.root / plain[0][:-3]}" if plain else f"add what is missing; or {_OTHER_FILES}"
             raise DataError(
                 f"'{self.root}' is no whole dataset in {self.layout.title}: {what}.",
-                given=_column([f"no {name}" for name in self._missing]),
-                allowed=_column(_told(self.layout)),
+                given=below_each_other(f"no {name}" for name in self.missing),
+                allowed=below_each_other(aligned(self.layout.lines)),
                 hint=hint,
             )
         if self._wrong is not None:
             raise self._wrong
+
+
+def aligned(lines: Iterable[tuple[str, str]]) -> list[str]:
+    """Files with what they hold, in two columns."""
+    pairs = list(lines)
+    width = max(len(file) for file, _ in pairs)
+    return [f"{file:<{width}}  {text}" for file, text in pairs]
+
+
+def below_each_other(lines: Iterable[str]) -> str:
+    """Lines as a part of an error."""
+    return "\n           ".join(lines)
 
 
 def folder_at(given: str) -> Path:
@@ -182,16 +197,14 @@ def layout_at(root: Path) -> Layout:
     for layout in LAYOUTS:
         if any((root / sign).exists() for sign in layout.signs):
             return layout
-    told = [
-        line
-        for layout in reversed(LAYOUTS)
-        for line in (f"{layout.title}:", *(f"  {file_line}" for file_line in _told(layout)))
-    ]
+    told = []
+    for layout in reversed(LAYOUTS):
+        told += [f"{layout.title}:", *(f"  {line}" for line in aligned(layout.lines))]
     held = sorted(path.name for path in root.iterdir())
     raise DataError(
         f"'{root}' holds no dataset in one of OGB's layouts.",
         given=", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "") if held else "an empty folder",
-        allowed=_column(told),
+        allowed=below_each_other(told),
         hint=f"put the files there, or name another folder; {_OTHER_FILES}",
     )
 
@@ -212,37 +225,157 @@ def find_binary(root: Path) -> FlatFiles:
     """The files of a folder in the binary layout. Raises ``DataError`` with all files and arrays that are missing."""
     files = RawFiles(root, BINARY)
     raw = {"data": files.need(BINARY.marker), "label": files.need("raw/node-label.npz")}
-    for key, names in (("data", _ARRAYS), ("label", ("node_label",))):
-        held = _arrays_in(raw[key])
-        for name in () if held is None else sorted(set(names).difference(held)):
-            files.miss(f"array '{name}' in {raw[key].relative_to(root)}")
+    for key, names in (("data", ("edge_index", "node_feat")), ("label", ("node_label",))):
+        try:
+            with zipfile.ZipFile(raw[key]) as archive:
+                held = [name.removesuffix(".npy") for name in archive.namelist()]
+        except (*ARCHIVE_ERRORS, OSError, ValueError):  # missing or damaged, which reading it says
+            continue
+        missing = sorted(set(names).difference(held))
+        files.missing += [f"array '{name}' in {raw[key].relative_to(root)}" for name in missing]
     split = files.split()
     files.check()
     return FlatFiles(raw, split)
 
 
+@dataclass(frozen=True)
+class TypedFiles:
+    """What a typed folder holds. Types and relations in sorted order, as OGB's own reader takes them.
+
+    Attributes:
+        tables: the small tables that are there.
+        node_types: names.
+        counts: of their nodes, where a table says them.
+        triplets: relations.
+        edges: a file for each relation.
+        edge_counts, edge_weights: for those that have such a file.
+        features: for types that have them.
+        labelled: the type that has labels.
+        labels: their file.
+        split: the files of the split, by name.
+    """
+
+    tables: list[Path]
+    node_types: list[str]
+    counts: dict[str, int] | None
+    triplets: list[Triplet]
+    edges: dict[Triplet, Path]
+    edge_counts: dict[Triplet, Path]
+    edge_weights: dict[Triplet, Path]
+    features: dict[str, Path]
+    labelled: str
+    labels: Path
+    split: dict[str, Path]
+
+
+def find_typed(root: Path) -> TypedFiles:
+    """The files of a folder in the typed layout, and what its small tables say.
+
+    Raises:
+        DataError: files are missing, all of which are named; or a small table that cannot be.
+    """
+    files = RawFiles(root, TYPED)
+    table = files.need(TYPED.marker)
+    count_table, label_table = files.may("raw/num-node-dict.csv.gz"), files.may("raw/nodetype-has-label.csv.gz")
+    counts = _counts(count_table) if count_table is not None else None
+    triplets = _triplets(table, list(counts) if counts is not None else None) if table.is_file() else []
+    if counts is not None:
+        node_types = sorted(counts)
+    else:
+        ends = {end for head, _, tail in triplets for end in (head, tail)}
+        named = {path.parent.name for pattern in (_FEATURES, _LABELS) for path in root.glob(pattern.format("*"))}
+        node_types = sorted(ends | named)
+    if label_table is not None:
+        labelled = _labelled(label_table, node_types if table.is_file() or counts is not None else None)
+    else:
+        with_labels = [t for t in node_types if (root / _LABELS.format(t)).is_file()]
+        if len(with_labels) > 1:
+            raise DataError(
+                f"'{root / 'raw' / 'node-label'}' holds labels of several node types: exactly one can be trained on.",
+                given=", ".join(with_labels),
+                hint="say which in raw/nodetype-has-label.csv.gz: a row of types, then a row of True and False",
+            )
+        labelled = next(iter(with_labels), "TYPE")
+    features = {t: path for t in node_types if (path := files.may(_FEATURES.format(t))) is not None}
+    edges, edge_counts, edge_weights = {}, {}, {}
+    for triplet in triplets:
+        place = f"raw/relations/{'___'.join(triplet)}"
+        edges[triplet] = files.need(f"{place}/edge.csv.gz")
+        if (path := files.may(f"{place}/num-edge-list.csv.gz")) is not None:
+            edge_counts[triplet] = path
+        if (path := files.may(f"{place}/edge-weight.csv.gz")) is not None:
+            edge_weights[triplet] = path
+    labels = files.need(_LABELS.format(labelled))
+    split = files.split(labelled)
+    files.check()
+    tables = [path for path in (count_table, table, label_table) if path is not None]
+    return TypedFiles(tables, node_types, counts, triplets, edges, edge_counts, edge_weights, features, labelled, labels, split)
+
+
+def _counts(path: Path) -> dict[str, int]:
+    """How many nodes each type has."""
+    rows = _words(path)
+    counts = [text for text in rows[-1] if text.isdecimal() and len(text) < 20 and int(text) <= MAX_NODES]
+    if len(rows) != 2 or not len(set(rows[0])) == len(rows[0]) == len(rows[1]) == len(counts):
+        raise DataError(f"'{path}' must hold a row of distinct node types and a row of their counts.", given=rows)
+    _check_names(path, rows[0])
+    return dict(sorted(zip(rows[0], map(int, rows[1]), strict=True)))
+
+
+def _triplets(path: Path, node_types: list[str] | None) -> list[Triplet]:
+    """The relations; ``node_types``: what their ends may be, None: anything."""
+    rows = sorted(tuple(row) for row in _words(path))
+    if len(set(rows)) != len(rows):
+        raise DataError(f"'{path}' names a relation twice.")
+    triplets = []
+    for row in rows:
+        if len(row) != 3 or (node_types is not None and not {row[0], row[2]} <= set(node_types)):
+            ends = f" with ends among {', '.join(node_types)}" if node_types is not None else " in each row"
+            raise DataError(
+                f"'{path}' names a relation whose ends are no node types.",
+                given=",".join(row),
+                allowed=f"HEAD,RELATION,TAIL{ends}",
+            )
+        _check_names(path, row)
+        triplets.append((row[0], row[1], row[2]))
+    return triplets
+
+
+def _labelled(path: Path, node_types: list[str] | None) -> str:
+    """The one type that has labels; ``node_types``: what it may be, None: anything."""
+    rows = _words(path)
+    flags = dict(zip(*rows, strict=True)) if len(rows) == 2 and len(rows[0]) == len(rows[1]) else {}
+    labelled = [t for t, flag in flags.items() if flag == "True"]
+    if len(labelled) != 1 or (node_types is not None and labelled[0] not in node_types):
+        raise DataError(
+            f"'{path}' must say which node type has labels: exactly one can be trained on.",
+            given=", ".join(labelled) or "none",
+            allowed=", ".join(node_types if node_types is not None else flags) or "one of the node types",
+        )
+    _check_names(path, labelled)
+    return labelled[0]
+
+
+def _check_names(path: Path, names: tuple[str, ...] | list[str]) -> None:
+    """Names of types and relations are names of folders, too."""
+    wrong = [name for name in names if name in ("", ".", "..") or "/" in name or "\0" in name]
+    if wrong:
+        raise DataError(f"'{path}' holds a name that no folder can have.", given=repr(wrong[0])[:80])
+
+
+def _words(path: Path) -> list[list[str]]:
+    """A small CSV's rows, as texts; at least one."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, EOFError, ValueError, zlib.error, csv.Error) as error:
+        raise DataError(f"'{path}' cannot be read: {error}") from error
+    if not rows:
+        raise DataError(f"'{path}' cannot be read: it is empty")
+    return rows
+
+
 def check_folder(root: Path, layout: Layout) -> None:
     """Everything that a folder must hold is there. Raises ``DataError`` with all that is missing."""
-    from sargnn.sources.ogb.typed_files import find_typed
-
     finders: dict[str, Callable[[Path], object]] = {CSV.title: find_csv, BINARY.title: find_binary, TYPED.title: find_typed}
     finders[layout.title](root)
-
-
-def _arrays_in(path: Path) -> list[str] | None:
-    """The arrays of an archive, from its table of contents; None where it is missing or damaged, which reading it says."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (*ARCHIVE_ERRORS, OSError, ValueError):
-        return None
-
-
-def _told(layout: Layout) -> list[str]:
-    width = max(len(file) for file, _ in layout.lines)
-    return [f"{file:<{width}}  {text}" for file, text in layout.lines]
-
-
-def _column(lines: Sequence[str]) -> str:
-    """Lines below each other, as a part of an error."""
-    return "\n           ".join(lines)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from sargnn.config.run import Task
 from sargnn.errors import DataError
-from sargnn.graph.features import FeatureCheck
+from sargnn.graph.check import FeatureCheck
 from sargnn.graph.schema import SPLITS, UNLABELLED
 from sargnn.graph.store import sha256_of
 from sargnn.sources.own.given import PlainArray
@@ -82,7 +82,7 @@ def read_features(path: Path, num_nodes: int, normalize: bool) -> np.ndarray:
 
 
 def read_labels(path: Path, num_nodes: int, task: Task | None) -> np.ndarray:
-    """Labels of a task (``sargnn.graph.labels``), of classes int64 [num_nodes]; the errors of ``expect_one_column``."""
+    """Labels of a task (``sargnn.graph.schema``), of classes int64 [num_nodes]; the errors of ``expect_one_column``."""
     raw = read_table(path, np.float64)
     expect_one_column(path, raw.shape[1], task)
     return labels_from(path, raw, num_nodes, task)

@@ -21,13 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.graph.check import count_classes
+from sargnn.graph.check import WeightCheck, count_classes
 from sargnn.graph.dataset import Dataset, InMemoryReader
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 from sargnn.graph.schema import Relation
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
-from sargnn.graph.weights import WeightCheck
-from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES
+from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES, Triplet, find_typed
 from sargnn.sources.ogb.tables import (
     count_rows,
     expect_range,
@@ -39,7 +38,6 @@ from sargnn.sources.ogb.tables import (
     read_split,
     read_table,
 )
-from sargnn.sources.ogb.typed_files import Triplet, find_typed
 from sargnn.sources.settings import OgbConfig, OgbDirConfig
 
 _VERSION = 1
@@ -52,7 +50,6 @@ class TypedOgbDir(InMemoryReader):
         self.config, self.root, self.files = config, root, find_typed(root)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key: the flags, and what tells each raw file from another."""
         own = self.files
         paths = [*own.tables, *own.edges.values(), *own.edge_counts.values(), *own.features.values(), own.labels]
         paths += own.edge_weights.values()
@@ -116,18 +113,12 @@ class TypedOgbDir(InMemoryReader):
             elif node_type == self.files.labelled:
                 counts[node_type] = count_rows(self.files.labels, 0, MAX_NODES)
             else:
-                counts[node_type] = self._largest_number(node_type, tables) + 1
+                ends = [(t, edges, k) for t, edges in tables.items() for k in (0, 1) if t[2 * k] == node_type]
+                for triplet, edges, k in ends:
+                    what = f"a {node_type} that cannot be"
+                    expect_range(self.files.edges[triplet], edges[:, k : k + 1], 0, MAX_NODES, what)
+                counts[node_type] = max((int(edges[:, k].max(initial=-1)) for _, edges, k in ends), default=-1) + 1
         return counts
-
-    def _largest_number(self, node_type: str, tables: dict[Triplet, np.ndarray]) -> int:
-        """Of a node of this type among the edges; -1 where there is none."""
-        largest = -1
-        for triplet, edges in tables.items():
-            for column in (column for column, end in enumerate((triplet[0], triplet[2])) if end == node_type):
-                numbers = edges[:, column : column + 1]
-                expect_range(self.files.edges[triplet], numbers, 0, MAX_NODES, f"a {node_type} that cannot be")
-                largest = max(largest, int(numbers.max(initial=-1)))
-        return largest
 
     def _relation(self, triplet: Triplet, edges: np.ndarray, counts: dict[str, int]) -> Edges:
         head, name, tail = triplet

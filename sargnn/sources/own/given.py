@@ -18,13 +18,15 @@ from sargnn.errors import DataError
 from sargnn.sources.npz import ARCHIVE_ERRORS, Member
 
 _PIECE_BYTES = 1 << 24
+_SPARSE_LAYOUTS = ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc")
 
 
 class GivenArray(ABC):
     """An array that can be read from its beginning.
 
     Attributes:
-        name: what messages call it. shape, dtype: of the whole.
+        name: what messages call it.
+        shape, dtype: of the whole.
     """
 
     name: str
@@ -37,7 +39,8 @@ class GivenArray(ABC):
 
     def whole(self) -> np.ndarray:
         """All of it."""
-        return np.concatenate([*self.pieces(max(1, self.shape[0]))]) if self.shape[0] else np.zeros(self.shape, self.dtype)
+        pieces = list(self.pieces(max(1, self.shape[0])))
+        return pieces[0] if pieces else np.zeros(self.shape, self.dtype)
 
     def row(self, number: int) -> GivenArray:
         """One row of a table [rows, entries], as an array of its own."""
@@ -85,6 +88,8 @@ class MemberArray(GivenArray):
     """An array of an ``.npz`` file, of which only what is read at the moment is in memory.
 
     Args:
+        path: the archive.
+        member: the array's name in it.
         skipped, entries: a part of a flat array: so many entries are passed over, and so many taken; all if not given.
     """
 
@@ -111,7 +116,7 @@ class MemberArray(GivenArray):
                 return reader.read(1).reshape(())
         return super().whole()
 
-    def row(self, number: int) -> GivenArray:
+    def row(self, number: int) -> MemberArray:
         return MemberArray(self.path, self.member, number * self.shape[1], self.shape[1])
 
 
@@ -140,6 +145,8 @@ def given(name: str, value: Any, of: str = "node") -> GivenArray:
     """Whatever holds numbers: a NumPy array, a tensor, a list, a table of pandas, a sparse matrix of SciPy or PyTorch.
 
     Args:
+        name: what messages call it.
+        value: what was given.
         of: what each entry is of, for messages.
 
     Raises:
@@ -163,9 +170,6 @@ def given(name: str, value: Any, of: str = "node") -> GivenArray:
     return PlainArray(name, array)
 
 
-_LAYOUTS = ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc")
-
-
 def is_sparse_tensor(value: Any) -> bool:
     """Whether it is a tensor of PyTorch that stores some of its entries only."""
     return hasattr(value, "detach") and str(getattr(value, "layout", "torch.strided")) != "torch.strided"
@@ -174,22 +178,19 @@ def is_sparse_tensor(value: Any) -> bool:
 def as_matrix(name: str, value: Any) -> Any | None:
     """A sparse matrix as SciPy's, with every entry that is stored, also of the same place; None for what is none.
 
-    Args:
-        name: what messages call it.
-
     Raises:
-        DataError: a tensor of PyTorch that is sparse in another way.
+        DataError: a tensor of PyTorch that is sparse in another way; ``name`` is what the message calls it.
     """
     if sparse.issparse(value):
         return value
     if not is_sparse_tensor(value):
         return None
     tensor, layout = value.detach().cpu(), str(value.layout)
-    if layout not in _LAYOUTS or tensor.ndim != 2 or tensor.dense_dim():
+    if layout not in _SPARSE_LAYOUTS or tensor.ndim != 2 or tensor.dense_dim():
         raise DataError(
             f"{name} is a sparse tensor of a form that is not read.",
             given=f"{layout} {list(tensor.shape)}",
-            allowed=[f"{form}, two-dimensional" for form in _LAYOUTS],
+            allowed=[f"{form}, two-dimensional" for form in _SPARSE_LAYOUTS],
             hint="tensor.to_dense().to_sparse()",
         )
     if layout == "torch.sparse_coo":

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from sargnn.errors import DataError
+from sargnn.graph.check import edge_place
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece
-from sargnn.graph.weights import edge_place
 from sargnn.sources.own.given import GivenArray
 
 EDGES, WEIGHTS, FEATURES, LABELS, COUNT = "edge_index", "edge_weight", "x", "y", "num_nodes"
@@ -42,15 +42,11 @@ NUMBERS = {
 """Name of an array of node numbers -> name of the split."""
 
 
-def _also_of_nodes(*names: str) -> tuple[str, ...]:
-    return names + tuple(f"node_{name}" for name in names)
-
-
+_OF_NODES = {FEATURES: ("feat", "feats", "feature", "features"), LABELS: ("label", "labels")}
 ALIASES = {
     EDGES: (EDGES, "edges"),
     WEIGHTS: (WEIGHTS, "edge_weights", "weight", "w"),
-    FEATURES: (FEATURES, *_also_of_nodes("feat", "feats", "feature", "features")),
-    LABELS: (LABELS, *_also_of_nodes("label", "labels")),
+    **{used: (used, *names, *(f"node_{name}" for name in names)) for used, names in _OF_NODES.items()},
     COUNT: (COUNT,),
 } | {name: (name,) for name in (*MASKS, *NUMBERS)}
 NAMES = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
@@ -67,7 +63,8 @@ class EdgeList(ABC):
     """Edges that are read from the first to the last.
 
     Attributes:
-        name: what messages call it. count: E.
+        name: what messages call it.
+        count: E.
         forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
         weights_name: what messages call the edges' weights; empty: they have none.
         unread: what stands beside the edges and is not read, and what to do; empty: nothing.
@@ -183,8 +180,11 @@ class Nodes:
     """What is known of the nodes of one type.
 
     Attributes:
-        count: N. features: [N, F] or [N]. labels: [N] or [N, C].
-        masks: split name -> [N]. numbers: split name -> node numbers.
+        count: N.
+        features: [N, F] or [N].
+        labels: [N] or [N, C].
+        masks: split name -> [N].
+        numbers: split name -> node numbers.
     """
 
     count: int
@@ -208,21 +208,12 @@ class Unread:
     """What was given under names that mean nothing here, as messages call it.
 
     Attributes:
-        of_graph: of nodes, or of the whole. of_edges: of edges.
+        of_graph: of nodes, or of the whole.
+        of_edges: of edges.
     """
 
     of_graph: list[str] = field(default_factory=list)
     of_edges: list[str] = field(default_factory=list)
-
-    def lines(self, whole: str) -> Iterator[str]:
-        """A line for each kind that there is something of. ``whole``: what messages call the graph."""
-        if self.of_graph:
-            features, labels = (", ".join(ALIASES[used]) for used in (FEATURES, LABELS))
-            what = f"Features are read from {features}, labels from {labels}; all names: docs/OWN_DATA.md."
-            yield f"not read of {whole}: {', '.join(self.of_graph)}. {what}"
-        if self.of_edges:
-            what = f"Of edges only weights are read: name them {WEIGHTS} (in NetworkX weight)."
-            yield f"not read of {whole}: {', '.join(self.of_edges)}. {what}"
 
 
 @dataclass(frozen=True)
@@ -230,8 +221,10 @@ class OwnGraph:
     """A graph as it was given.
 
     Attributes:
-        name: of the dataset. whole: what messages call the graph.
-        nodes: by type, sorted by name. edges: by triplet, sorted.
+        name: of the dataset.
+        whole: what messages call the graph.
+        nodes: by type, sorted by name.
+        edges: by triplet, sorted.
         unread: what was given and is not read.
     """
 
@@ -243,7 +236,13 @@ class OwnGraph:
 
     def remarks(self) -> Iterator[str]:
         """What is not read, and what to do about it, in lines for a person."""
-        yield from self.unread.lines(self.whole)
+        if of_graph := self.unread.of_graph:
+            features, labels = (", ".join(ALIASES[used]) for used in (FEATURES, LABELS))
+            what = f"Features are read from {features}, labels from {labels}; all names: docs/OWN_DATA.md."
+            yield f"not read of {self.whole}: {', '.join(of_graph)}. {what}"
+        if of_edges := self.unread.of_edges:
+            what = f"Of edges only weights are read: name them {WEIGHTS} (in NetworkX weight)."
+            yield f"not read of {self.whole}: {', '.join(of_edges)}. {what}"
         yield from (f"not read: {edges.unread}" for edges in self.edges.values() if edges.unread)
 
     @property
@@ -329,7 +328,13 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
                 how = "(source, relation, destination)" if key == WEIGHTS else "node type"
                 raise DataError(f"{whole} has types, but '{key}' does not say of which.", hint=f"'{key}' by {how}")
             if key == WEIGHTS:
-                edges |= _with_weights(edges, values, whole)
+                if unknown := [triplet for triplet in values if triplet not in edges]:
+                    raise DataError(
+                        f"{whole} has edge weights of a relation that has no edges.",
+                        given=" ".join(unknown[0]),
+                        allowed=[" ".join(relation) for relation in edges],
+                    )
+                edges |= {triplet: WeightedEdges(edges[triplet], weights) for triplet, weights in values.items()}
                 continue
             for node_type, value in values.items():
                 if node_type not in joined:
@@ -339,20 +344,6 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
                 by_type.setdefault(node_type, {})[key] = value
     nodes = {type_name: _nodes(type_name, by_type[type_name], edges, whole) for type_name in sorted(by_type)}
     return OwnGraph(name, whole, nodes, edges, unread)
-
-
-def _with_weights(
-    edges: Mapping[Triplet, EdgeList], given: Mapping[Triplet, GivenArray], whole: str
-) -> dict[Triplet, EdgeList]:
-    """The relations that get weights, with them."""
-    for triplet in given:
-        if triplet not in edges:
-            raise DataError(
-                f"{whole} has edge weights of a relation that has no edges.",
-                given=" ".join(triplet),
-                allowed=[" ".join(relation) for relation in edges],
-            )
-    return {triplet: WeightedEdges(edges[triplet], weights) for triplet, weights in given.items()}
 
 
 def _nodes(node_type: str, arrays: Mapping[str, Any], edges: Mapping[Triplet, EdgeList], whole: str) -> Nodes:

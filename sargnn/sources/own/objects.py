@@ -27,11 +27,9 @@ from sargnn.sources.own.graph import (
     WEIGHTS,
     EdgeArrays,
     EdgeList,
-    OwnGraph,
     Tree,
     Unread,
     WeightedEdges,
-    build_graph,
     known_names,
 )
 
@@ -44,26 +42,23 @@ FORMS = (
 )
 
 
-def graph_of(name: str, whole: str, value: Any) -> OwnGraph:
-    """A graph from what a user gives.
+def tree_of(value: Any, whole: str, unread: Unread) -> Tree:
+    """What a user gives as arrays by name.
 
     Args:
-        name: of the dataset. whole: what messages call the graph ("the graph").
+        value: any of the forms that there are.
+        whole: what messages call the graph.
+        unread: gets the names that mean nothing.
 
     Raises:
         DataError: it is no graph, or lacks something.
     """
-    unread = Unread()
-    return build_graph(name, whole, _tree(value, whole, unread), unread)
-
-
-def _tree(value: Any, whole: str, unread: Unread) -> Tree:
     if isinstance(value, tuple) and len(value) == 2 and not _is_array(value[0]):
         graph, others = value
         if _is_array(others):  # OGB's own form: a graph and its labels
             others = {LABELS: others}
         if isinstance(others, Mapping):
-            return {**_tree(graph, whole, unread), **_from_mapping(others, whole, unread)}
+            return {**tree_of(graph, whole, unread), **_from_mapping(others, whole, unread)}
     for recognises, convert in _CONVERTERS:
         if recognises(value):
             return convert(value, whole, unread)
@@ -76,14 +71,10 @@ def _tree(value: Any, whole: str, unread: Unread) -> Tree:
         hint = f"call it: {value.__name__}()"
     elif hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_array(value):
         hint = "a library's dataset is a list of graphs: return dataset[0]"
-    raise DataError(f"{whole} is no graph that can be read.", given=_kind(value), allowed=FORMS, hint=hint)
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "None: nothing was returned"
     module = type(value).__module__.partition(".")[0]
-    return f"{'' if module == 'builtins' else module + '.'}{type(value).__name__}"
+    kind = f"{'' if module == 'builtins' else module + '.'}{type(value).__name__}"
+    given_as = "None: nothing was returned" if value is None else kind
+    raise DataError(f"{whole} is no graph that can be read.", given=given_as, allowed=FORMS, hint=hint)
 
 
 def _is_array(value: Any) -> bool:
@@ -116,14 +107,22 @@ def _leaf(used: str, called: str, value: Any, *, of_type: bool = False) -> Any:
 def _edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
     """Edges in any form. ``of_relation``: their ends may be of two types, so that a matrix need not be square."""
     if _is_matrix(value):
-        return _from_matrix(called, as_matrix(called, value), of_relation)
+        matrix: Any = as_matrix(called, value)
+        if not of_relation and matrix.shape[0] != matrix.shape[1]:
+            raise DataError(f"{called} is no adjacency matrix: it is not square.", given=f"shape {list(matrix.shape)}")
+        entries = sparse.coo_array(matrix)
+        stored = entries.data != 0
+        edges = EdgeArrays(called, PlainArray(called, entries.row[stored]), PlainArray(called, entries.col[stored]))
+        values = entries.data[stored]  # other ones than 1 are weights
+        return WeightedEdges(edges, given(f"the values of {called}", values, "edge")) if (values != 1).any() else edges
     if (
         isinstance(value, tuple | list)
         and len(value) == 2
         and (_is_array(value[0]) or isinstance(value[0], list | tuple | range))
     ):
         ends = [given(f"{called}, {what}", end) for what, end in zip(("sources", "destinations"), value, strict=True)]
-        return EdgeArrays(called, *(_whole_if_empty(end) for end in ends))
+        nothing = np.zeros(0, np.int64)  # an empty list has no dtype of its own
+        return EdgeArrays(called, *(end if end.shape[0] else PlainArray(end.name, nothing) for end in ends))
     if hasattr(value, "coo") and hasattr(value, "sparse_sizes"):  # PyG's SparseTensor, transposed: rows are destinations
         destinations, sources, values = value.coo()
         edges = EdgeArrays(called, given(called, sources), given(called, destinations))
@@ -135,26 +134,6 @@ def _transposed_edges(called: str, value: Any, *, of_relation: bool = False) -> 
     """Edges of a matrix whose rows are destinations."""
     matrix = as_matrix(called, value)
     return _edges(called, value if matrix is None else matrix.T, of_relation=of_relation)
-
-
-def _whole_if_empty(array: GivenArray) -> GivenArray:
-    """An empty list has no dtype of its own."""
-    return array if array.shape[0] else PlainArray(array.name, np.zeros(0, np.int64))
-
-
-def _from_matrix(called: str, matrix: Any, of_relation: bool) -> EdgeList:
-    """A matrix with another value than 1 has weights."""
-    if not of_relation and matrix.shape[0] != matrix.shape[1]:
-        raise DataError(f"{called} is no adjacency matrix: it is not square.", given=f"shape {list(matrix.shape)}")
-    entries = sparse.coo_array(matrix)
-    stored = entries.data != 0
-    values = entries.data[stored]
-    edges = EdgeArrays(called, PlainArray(called, entries.row[stored]), PlainArray(called, entries.col[stored]))
-    return WeightedEdges(edges, given(f"the values of {called}", values, "edge")) if (values != 1).any() else edges
-
-
-def _from_sparse(matrix: Any, whole: str, unread: Unread) -> Tree:
-    return {EDGES: _edges(whole, matrix), COUNT: int(matrix.shape[0])}
 
 
 def _from_mapping(mapping: Mapping[Any, Any], whole: str, unread: Unread) -> dict[str, Any]:
@@ -252,7 +231,8 @@ def _weights_among(names: Mapping[str, str], data: Mapping[str, Any], whole: str
 
 
 def _from_pyg(data: Any, whole: str, unread: Unread) -> Tree:
-    values = {str(key): data[key] for key in _keys(data)}
+    keys = data.keys() if callable(data.keys) else data.keys  # a property in older releases
+    values = {str(key): data[key] for key in keys}
     tree: dict[str, Any] = {}
     if EDGES not in values and values.get(_TRANSPOSED) is not None:
         tree[EDGES] = _transposed_edges(f"data.{_TRANSPOSED}", values.pop(_TRANSPOSED))
@@ -296,11 +276,6 @@ def _from_hetero(data: Any, whole: str, unread: Unread) -> Tree:
     if not tree[EDGES]:
         raise DataError(f"{whole} has no edges.", given=", ".join(data.node_types))
     return _flat_if_single(tree)
-
-
-def _keys(data: Any) -> list[str]:
-    keys = data.keys() if callable(data.keys) else data.keys  # a property in older releases
-    return list(keys)
 
 
 def _from_networkx(graph: Any, whole: str, unread: Unread) -> Tree:
@@ -358,6 +333,6 @@ _CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, Unread], Tre
     (_is_a("torch_geometric", "HeteroData"), _from_hetero),
     (_is_a("torch_geometric", "Data"), _from_pyg),
     (_is_a("networkx", "Graph"), _from_networkx),
-    (_is_matrix, _from_sparse),
+    (_is_matrix, lambda matrix, whole, _: {EDGES: _edges(whole, matrix), COUNT: int(matrix.shape[0])}),
     (lambda value: isinstance(value, Mapping), _from_mapping),
 )

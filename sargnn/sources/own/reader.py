@@ -1,45 +1,123 @@
 """Own graphs on their way into a store: homogeneous ones piece by piece, typed ones in memory.
 
+``dataset=python`` is a function of the user's that returns a graph. It is called whenever a run needs the dataset, and the
+store's key covers what it returns: whatever it reads, a store that holds something else is never used.
+
 Letters: N nodes, E edges, F features.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sargnn.errors import DataError
-from sargnn.graph.check import count_classes
+from sargnn.config.run import DatasetSettings
+from sargnn.errors import DataError, SargnnError
+from sargnn.graph.check import FeatureCheck, WeightCheck, count_classes
 from sargnn.graph.dataset import Dataset, InMemoryReader, Reader
-from sargnn.graph.edge_columns import WEIGHT, EdgeColumns, EdgePiece, join
-from sargnn.graph.features import FeatureCheck
-from sargnn.graph.labels import LABEL_DTYPES, has_label
-from sargnn.graph.schema import SPLITS, Relation
+from sargnn.graph.edge_columns import WEIGHT, EdgePiece
+from sargnn.graph.schema import LABEL_DTYPES, SPLITS, Relation, has_label
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
-from sargnn.graph.weights import WeightCheck
+from sargnn.resolve import resolve
 from sargnn.sources.ogb.layouts import MAX_NODES
 from sargnn.sources.own.given import GivenArray
-from sargnn.sources.own.graph import EdgeList, Nodes, OwnGraph, Triplet
+from sargnn.sources.own.graph import EdgeList, Nodes, OwnGraph, Triplet, Unread, build_graph
+from sargnn.sources.own.objects import tree_of
 from sargnn.sources.own.targets import check_fractions, check_split_column, draw_split, labelled_type, read_labels, read_split
 from sargnn.sources.streamed import StreamedReader
+from sargnn.steps import step
 
 if TYPE_CHECKING:
-    from sargnn.sources.settings import OwnGraphConfig
+    from sargnn.sources.settings import OwnGraphConfig, PythonConfig
 
 _VERSION = 1
 _PIECE_NUMBERS = 1 << 22
+
+
+def function_reader(config: PythonConfig) -> Reader:
+    """The reader of what the function returns.
+
+    Raises:
+        ConfigError: there is no such function.
+        DataError: it cannot be called so, fails, or returns something else than a graph; its file and line are named.
+    """
+    assert config.target is not None
+    function = resolve("dataset", {}, config.name, config.target)
+    place, name = config.target.rpartition(":")[0], config.title
+    if isinstance(function, type) and issubclass(function, DatasetSettings):
+        hint = "a class of settings is an option of its own: a file in conf/dataset with target: (docs/EXTENDING.md)"
+        raise DataError("'dataset.target' names a class of settings, not a function.", given=config.target, hint=hint)
+    if not callable(function):
+        given = f"{config.target}, a {type(function).__name__}"
+        raise DataError("'dataset.target' names something that cannot be called.", given=given, allowed="a function")
+    origin = f"{place}, {name}"
+    try:
+        line = inspect.getsourcelines(inspect.unwrap(function))[1]
+        place = inspect.getsourcefile(inspect.unwrap(function)) or place
+        origin = f"{place} line {line}, {name}"
+    except (OSError, TypeError):
+        pass
+    step(f"calling {name}")
+    value = _call(function, name, config.args, place, origin)
+    return object_reader(value, config, name, f"what '{name}' returns", origin)
+
+
+def _call(function: Callable[..., Any], name: str, arguments: dict[str, Any], place: str, origin: str) -> Any:
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
+        raise DataError(
+            f"'{name}' cannot be called so: {error}.",
+            given=f"{given}; {origin}",
+            allowed=f"{name}{inspect.signature(function)}",
+            hint="dataset.args.KEY=VALUE gives an argument",
+        ) from error
+    except ValueError:  # a function of C without a signature
+        pass
+    try:
+        return function(**arguments)
+    except SargnnError:
+        raise
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename) == Path(place)] or list(frames)[1:] or list(frames)
+        raise DataError(
+            f"'{name}' failed: {type(error).__name__}: {error}",
+            given=f"{own[-1].filename} line {own[-1].lineno}",
+            hint="SARGNN_FULL_ERROR=1 shows the whole traceback",
+        ) from error
+
+
+def object_reader(value: Any, config: OwnGraphConfig, name: str, whole: str, origin: str | None) -> Reader:
+    """The reader of a graph that is an object in memory.
+
+    Args:
+        value: any of the forms that ``own.objects`` knows.
+        config: the dataset's settings.
+        name: of the dataset.
+        whole: what messages call the graph ("the graph").
+        origin: as of ``own_reader``.
+    """
+    unread = Unread()
+    with blame(origin):
+        graph = build_graph(name, whole, tree_of(value, whole, unread), unread)
+    return own_reader(graph, config, graph.digest(), origin)
 
 
 def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: str | None = None) -> Reader:
     """The reader of a graph.
 
     Args:
+        graph: as it was given.
+        config: the dataset's settings.
         content: what decides the arrays, JSON-able, for the store's key.
         origin: where the graph came from, added to every error; None where the arrays' names say it.
 
@@ -98,77 +176,71 @@ def _check(graph: OwnGraph, config: OwnGraphConfig) -> None:
         raise DataError("A split is drawn, and one of the graph's own is asked for, too.", given=given, hint="leave one out")
 
 
-class _Targets:
-    """Labels and split of the type that has them, read once."""
+class _OwnReader(Reader):
+    """What readers of own graphs share: where errors say the graph came from; labels and split of the type that has them."""
 
-    def __init__(self, graph: OwnGraph, config: OwnGraphConfig) -> None:
-        self.whole, self.config = graph.whole, config
-        self.node_type = labelled_type(graph.nodes, graph.whole)
-        self.nodes: Nodes = graph.nodes[self.node_type]
+    def __init__(self, graph: OwnGraph, config: OwnGraphConfig, identity: dict[str, Any], origin: str | None) -> None:
+        self.graph, self.config, self._identity, self._origin = graph, config, identity, origin
+        self.labelled_type = labelled_type(graph.nodes, graph.whole)
+        self.labelled = graph.nodes[self.labelled_type]
+        assert self.labelled.labels is not None
+        self.given_labels = self.labelled.labels
+        self.labels_source = _bare(self.given_labels.name)
 
-    @cached_property
-    def given(self) -> GivenArray:
-        assert self.nodes.labels is not None
-        return self.nodes.labels
+    def identity(self) -> dict[str, Any]:
+        return self._identity
+
+    def write(self, path: Path, buffer_bytes: int = 0) -> None:
+        with blame(self._origin):
+            super().write(path, buffer_bytes)  # type: ignore[safe-super]
 
     def labels(self) -> np.ndarray:
-        return read_labels(self.given, self.config.task)
+        return read_labels(self.given_labels, self.config.task)
 
-    def split(self, labels: np.ndarray) -> np.ndarray:
+    def split_of(self, labels: np.ndarray) -> np.ndarray:
         """uint8 [N]. Raises ``DataError``, also for a node that is in a split and has no label."""
-        labelled = has_label(labels)
+        known, nodes = has_label(labels), self.labelled
         if self.config.split is not None:
-            given = [array.name for array in (*self.nodes.masks.values(), *self.nodes.numbers.values())]
+            given = [array.name for array in (*nodes.masks.values(), *nodes.numbers.values())]
             if given:
                 logging.getLogger(__name__).warning(f"dataset.split draws the split; not read: {', '.join(given)}")
-            return draw_split(labelled, self.config.split, self.config.split_seed)
-        split = read_split(self.nodes, self.whole, self.config.split_column)
+            return draw_split(known, self.config.split, self.config.split_seed)
+        split = read_split(nodes, self.graph.whole, self.config.split_column)
         if not (split == SPLITS["train"]).any():
-            mask = self.nodes.masks.get("train") or self.nodes.numbers["train"]
+            mask = nodes.masks.get("train") or nodes.numbers["train"]
             raise DataError(f"{mask.name} names no node to train on.", hint="dataset.split=[0.6,0.2,0.2] draws a split")
-        wrong = (split > 0) & ~labelled
+        wrong = (split > 0) & ~known
         if wrong.any():
             raise DataError(
-                f"{self.given.name} has no label for a node that is in a split.",
+                f"{self.given_labels.name} has no label for a node that is in a split.",
                 given=f"node {int(wrong.argmax())} (counted from 0), {int(wrong.sum())} in all",
                 hint="leave it out of the masks",
             )
         return split
 
 
-class _Homogeneous(StreamedReader):
+class _Homogeneous(_OwnReader, StreamedReader):
     """One type, one relation."""
 
     row_unit = ("node", 0)
 
     def __init__(self, graph: OwnGraph, config: OwnGraphConfig, identity: dict[str, Any], origin: str | None) -> None:
-        self.name, self._identity, self._origin = graph.name, identity, origin
-        ((_, nodes),) = graph.nodes.items()
-        ((_, self._edges),) = graph.edges.items()
-        self.num_nodes, self.num_rows = nodes.count, self._edges.count
-        self.forms = self._edges.forms
+        super().__init__(graph, config, identity, origin)
+        (self._edges,) = graph.edges.values()
+        self.name, self.num_nodes, self.num_rows = graph.name, self.labelled.count, self._edges.count
+        self.forms, self.weights_source = self._edges.forms, self._edges.weights_name
         self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
-        self._features, self._targets = nodes.features, _Targets(graph, config)
-
-    def identity(self) -> dict[str, Any]:
-        return self._identity
-
-    def write(self, path: Path, buffer_bytes: int) -> None:
-        with blame(self._origin):
-            super().write(path, buffer_bytes)
+        self._features = self.labelled.features
+        self.num_features = _width(self._features)
+        self.features_source = _bare(self._features.name) if self._features is not None else "features"
+        width = int(np.prod(self.given_labels.shape[1:], dtype=np.int64))
+        self.label_bytes = width * LABEL_DTYPES[config.task or "classes"].itemsize
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
-        yield from checked_edges(self._edges, rows, self.num_nodes, self.num_nodes)
-
-    def weights_source(self) -> str:
-        return self._edges.weights_name
+        return checked_edges(self._edges, rows, self.num_nodes, self.num_nodes)
 
     def edge_place(self, position: int) -> str:
         return self._edges.place(position)
-
-    @property
-    def num_features(self) -> int:
-        return _width(self._features)
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
         if self._features is None:
@@ -177,55 +249,33 @@ class _Homogeneous(StreamedReader):
         for piece in self._features.pieces(rows):
             yield piece.reshape(len(piece), -1)
 
-    @property
-    def label_bytes(self) -> int:
-        width = int(np.prod(self._targets.given.shape[1:], dtype=np.int64))
-        return width * LABEL_DTYPES[self._targets.config.task or "classes"].itemsize
-
-    def features_source(self) -> str:
-        return _bare(self._features.name) if self._features is not None else "features"
-
     def labels(self) -> np.ndarray:
-        self._labels = self._targets.labels()
+        self._labels = super().labels()
         return self._labels
 
-    def labels_source(self) -> str:
-        return _bare(self._targets.given.name)
-
     def split(self) -> np.ndarray:
-        split = self._targets.split(self._labels)
+        split = self.split_of(self._labels)
         del self._labels
         return split
 
 
-class _Typed(InMemoryReader):
+class _Typed(_OwnReader, InMemoryReader):
     """Several types or relations."""
 
-    def __init__(self, graph: OwnGraph, config: OwnGraphConfig, identity: dict[str, Any], origin: str | None) -> None:
-        self.graph, self.config, self._identity, self._origin = graph, config, identity, origin
-        self._targets = _Targets(graph, config)
-
-    def identity(self) -> dict[str, Any]:
-        return self._identity
-
-    def write(self, path: Path, buffer_bytes: int = 0) -> None:
-        with blame(self._origin):
-            super().write(path, buffer_bytes)
-
     def read(self) -> Dataset:
-        labels = self._targets.labels()
-        split = self._targets.split(labels)
+        labels = self.labels()
+        split = self.split_of(labels)
         node_types = list(self.graph.nodes)
         relations = [self._relation(triplet, edges, node_types) for triplet, edges in self.graph.edges.items()]
         if self.config.add_inverse_edges:
             relations += [edges.inverse() for edges in relations]
         dataset = typed_dataset(
             name=self.graph.name,
-            num_classes=count_classes(labels, _bare(self._targets.given.name)),
+            num_classes=count_classes(labels, self.labels_source),
             node_types=node_types,
             features=[self._table(nodes) for nodes in self.graph.nodes.values()],
             relations=relations,
-            labelled=node_types.index(self._targets.node_type),
+            labelled=node_types.index(self.labelled_type),
             labels=labels,
             split=split,
         )
@@ -234,18 +284,10 @@ class _Typed(InMemoryReader):
     def _relation(self, triplet: Triplet, edges: EdgeList, node_types: list[str]) -> Edges:
         source, name, destination = triplet
         counts = self.graph.nodes[source].count, self.graph.nodes[destination].count
-        pieces = list(checked_edges(edges, _PIECE_NUMBERS, *counts))
-        sources, destinations = (
-            np.concatenate([np.zeros(0, np.int64), *(ends.astype(np.int64) for ends in column)])
-            for column in ([piece[0] for piece in pieces], [piece[1] for piece in pieces])
-        )
         check = WeightCheck(edges.weights_name, edges.place)
-        columns = join(
-            [EdgeColumns.empty(edges.forms), *(check.checked(carried) for *_, carried in pieces)],
-            [0, *(len(piece[0]) for piece in pieces)],
-        )
-        ends = Relation(node_types.index(source), name, node_types.index(destination))
-        return Edges(ends, sources, destinations, columns)
+        pieces = [(a, b, check.checked(columns)) for a, b, columns in checked_edges(edges, _PIECE_NUMBERS, *counts)]
+        relation = Relation(node_types.index(source), name, node_types.index(destination))
+        return Edges.of_pieces(relation, pieces, edges.forms)
 
     def _table(self, nodes: Nodes) -> np.ndarray:
         """float32 [N, F]."""
@@ -290,3 +332,7 @@ def checked_edges(edges: EdgeList, rows: int, sources: int, destinations: int) -
             )
         yield piece
         first += len(piece[0])
+
+
+if TYPE_CHECKING:
+    from sargnn.sources.settings import OwnGraphConfig, PythonConfig

@@ -12,8 +12,7 @@ import numpy as np
 
 from sargnn.config.run import Task
 from sargnn.errors import DataError
-from sargnn.graph.labels import LABEL_DTYPES
-from sargnn.graph.schema import SPLITS, UNLABELLED
+from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED
 from sargnn.sources.own.given import GivenArray
 from sargnn.sources.own.graph import Nodes
 
@@ -22,7 +21,7 @@ _PIECE_NUMBERS = 1 << 20
 
 
 def read_labels(given: GivenArray, task: Task | None) -> np.ndarray:
-    """Labels as ``sargnn.graph.labels`` has them, read piece by piece.
+    """Labels as ``sargnn.graph.schema`` has them, read piece by piece.
 
     Args:
         given: numbers [N] or [N, C].

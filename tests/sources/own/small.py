@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sargnn.sources.own.folder import arrays_reader
-from sargnn.sources.own.function import object_reader
+from sargnn.sources.own.reader import object_reader
 from sargnn.sources.settings import ArraysConfig, PythonConfig
 from tests.sources.own.given import Arrays
 

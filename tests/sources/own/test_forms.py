@@ -15,9 +15,9 @@ import pytest
 from sargnn.errors import DataError
 from sargnn.graph.dataset import Dataset, open_dataset, write_dataset
 from sargnn.graph.edge_columns import EdgeColumns
-from sargnn.sources.ogb.csv_tables import ogb_dir
+from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.own.folder import arrays_reader
-from sargnn.sources.own.function import object_reader
+from sargnn.sources.own.reader import object_reader
 from sargnn.sources.settings import ArraysConfig, OgbDirConfig, PythonConfig
 from tests.graphs import nasty_graph, typed_graph, with_weights
 from tests.sources.own import given

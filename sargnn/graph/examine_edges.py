@@ -15,11 +15,14 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.graph.dataset import Dataset
+from sargnn.graph.dataset import Dataset, row_runs
 from sargnn.steps import step
 
+ALL_RELATIONS = -1
+"""Stands for all relations into a node together."""
 _PIECE = 1 << 22
 _SAMPLE = 1 << 20
+_CHUNK_EDGES = 1 << 24
 _LOOPS, _REPEATS = 1, 2
 
 
@@ -28,8 +31,10 @@ class NodeFindings:
     """The nodes of a type.
 
     Attributes:
-        count: how many. in_median, in_max, out_median, out_max: degrees.
-        without_edges: in neither direction. without_in_edges: those and more.
+        count: how many.
+        in_median, in_max, out_median, out_max: degrees.
+        without_edges: in neither direction.
+        without_in_edges: those and more.
         split_without_in_edges: of the latter, nodes of the split.
     """
 
@@ -49,7 +54,9 @@ class EdgeFindings:
 
     Attributes:
         source, name, destination: the names of the relation and of the types at its ends.
-        count: how many. loops: from a node to itself. repeats: those with the ends of another one, beyond the first.
+        count: how many.
+        loops: from a node to itself.
+        repeats: those with the ends of another one, beyond the first.
         with_inverse: share of the edges without loops whose inverse is there, in any relation; None where there are none.
         about: that share is of a sample.
     """
@@ -89,10 +96,8 @@ def examine_edges(dataset: Dataset, buffer_bytes: int) -> tuple[dict[str, NodeFi
     for row, last, sources, relation in _pieces(dataset):
         starts = np.asarray(dataset.indptr[row : last + 1])
         _scan(row, starts - starts[0], sources, relation, labels, out_degree, totals, inside, ends)
-    nodes = {
-        name: _examine_nodes(dataset, out_degree, t, (schema.offsets[t], schema.offsets[t + 1]))
-        for t, name in enumerate(schema.node_types)
-    }
+    bounds = zip(schema.node_types, schema.offsets, schema.offsets[1:], strict=False)
+    nodes = {name: _examine_nodes(dataset, out_degree, begin, end) for name, begin, end in bounds}
     asked, inverses, about = _count_inverses(dataset, buffer_bytes)
     relations = [
         EdgeFindings(
@@ -114,14 +119,11 @@ def examine_edges(dataset: Dataset, buffer_bytes: int) -> tuple[dict[str, NodeFi
 
 def _pieces(dataset: Dataset) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Destinations [row, last) with their edges' sources and relations (one 0 where there is one relation only)."""
-    indptr, row = dataset.indptr, 0
-    while row < dataset.num_nodes:
-        last = max(row + 1, int(np.searchsorted(indptr, indptr[row] + _PIECE, side="right")) - 1)
-        own = slice(int(indptr[row]), int(indptr[last]))
+    for row, last in row_runs(dataset.indptr, _PIECE):
+        own = slice(int(dataset.indptr[row]), int(dataset.indptr[last]))
         step("looking at edges", own.start, dataset.num_edges)
         relation = np.zeros(1, np.uint8) if dataset.relation is None else np.asarray(dataset.relation[own])
         yield row, last, np.asarray(dataset.indices[own]), relation
-        row = last
 
 
 @numba.njit(cache=True)
@@ -150,13 +152,13 @@ def _scan(
                 inside[0] += labels[source] == labels[destination]
 
 
-def _examine_nodes(dataset: Dataset, out_degree: np.ndarray, node_type: int, own: tuple[int, int]) -> NodeFindings:
-    """The nodes [first, last) of a type."""
+def _examine_nodes(dataset: Dataset, out_degree: np.ndarray, begin: int, end: int) -> NodeFindings:
+    """The nodes [begin, end), of a type."""
     in_degrees: Counter[int] = Counter()
     out_degrees: Counter[int] = Counter()
     without = without_in = of_split = 0
-    for first in range(*own, _PIECE):
-        last = min(first + _PIECE, own[1])
+    for first in range(begin, end, _PIECE):
+        last = min(first + _PIECE, end)
         inward, outward = np.diff(dataset.indptr[first : last + 1]), out_degree[first:last]
         for degrees, counts in ((inward, in_degrees), (outward, out_degrees)):
             values, numbers = np.unique(degrees, return_counts=True)
@@ -166,14 +168,14 @@ def _examine_nodes(dataset: Dataset, out_degree: np.ndarray, node_type: int, own
         without += int((none & (outward == 0)).sum())
         of_split += int((none & (np.asarray(dataset.split[first:last]) > 0)).sum())
     return NodeFindings(
-        own[1] - own[0],
-        _median(in_degrees),
-        max(in_degrees, default=0),
-        _median(out_degrees),
-        max(out_degrees, default=0),
-        without,
-        without_in,
-        of_split,
+        count=end - begin,
+        in_median=_median(in_degrees),
+        in_max=max(in_degrees, default=0),
+        out_median=_median(out_degrees),
+        out_max=max(out_degrees, default=0),
+        without_edges=without,
+        without_in_edges=without_in,
+        split_without_in_edges=of_split,
     )
 
 
@@ -226,3 +228,36 @@ def _look_up(
             else:
                 high = middle
         inverses[r] += low < indptr[source + 1] and indices[low] == destination
+
+
+def nodes_without_edges(dataset: Dataset, wanted: np.ndarray | None = None) -> dict[int, int]:
+    """Of each relation that nodes of its destination type have no edge of, how many; of ``ALL_RELATIONS``, how many no
+    relation into their type reaches.
+
+    Edges of a typed graph are read in runs of whole nodes; of others only ``indptr`` is.
+
+    Args:
+        wanted: bool [N], the nodes that are counted; None: all.
+    """
+    schema = dataset.schema
+    nodes_without: Counter[int] = Counter()
+    asked = [(number, relation.destination) for number, relation in enumerate(schema.relations)]
+    asked += [(ALL_RELATIONS, destination) for destination in {relation.destination for relation in schema.relations}]
+    for number, destination in asked:
+        first, last = schema.offsets[destination], schema.offsets[destination + 1]
+        lacks = _in_degrees(dataset, number, first, last) == 0
+        nodes_without[number] += int((lacks if wanted is None else lacks & wanted[first:last]).sum())
+    return {relation: nodes for relation, nodes in nodes_without.items() if nodes}
+
+
+def _in_degrees(dataset: Dataset, relation: int, first: int, last: int) -> np.ndarray:
+    """Edges of a relation into the nodes from ``first`` up to ``last``."""
+    indptr = np.asarray(dataset.indptr[first : last + 1])
+    if dataset.relation is None or relation == ALL_RELATIONS:
+        return np.diff(indptr)
+    degrees = np.zeros(last - first, np.int64)
+    for at, end in row_runs(indptr, _CHUNK_EDGES):
+        own = np.asarray(dataset.relation[indptr[at] : indptr[end]]) == relation
+        sums = np.concatenate([[0], np.cumsum(own)])
+        degrees[at:end] = np.diff(sums[indptr[at : end + 1] - indptr[at]])
+    return degrees

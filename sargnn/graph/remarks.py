@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sargnn.graph.examine.dataset import FeatureFindings, Findings, WeightFindings
-from sargnn.graph.examine.edges import NodeFindings
-from sargnn.graph.examine.labels import ClassFindings, LabelFindings
+from sargnn.graph.examine import ClassFindings, FeatureFindings, Findings, LabelFindings, WeightFindings
+from sargnn.graph.examine_edges import NodeFindings
 
 _NAMED = 10
 _INVERSE, _NORMALIZE = "add_inverse_edges", "normalize_features"

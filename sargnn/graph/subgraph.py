@@ -1,4 +1,4 @@
-"""A small part of a graph for what must be quick: some training nodes, what reaches them, and the edges between all of these.
+"""Parts of a graph as graphs of their own: the edges between some of its nodes, which are numbered anew.
 
 Letters: N nodes, E directed edges, K nodes that are kept.
 """
@@ -10,23 +10,31 @@ import dataclasses
 import numpy as np
 
 from sargnn.graph.check import index_dtype
-from sargnn.graph.dataset import Dataset
+from sargnn.graph.dataset import Dataset, edge_positions
+from sargnn.graph.edge_columns import NO_COLUMNS
 from sargnn.graph.schema import SPLITS
 
 _SEEDS = 64
 """At most so many nodes to begin with: training nodes, and as many of each type, so that none is without nodes."""
+_CHUNK_ROWS = 1 << 16
 
 
 def cut_surroundings(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
     """The graph between at most ``count`` nodes: training nodes, their in-neighbours, the in-neighbours of these, and so on.
 
-    Nodes are numbered anew in the order of their original ids. Reads the edges into the kept nodes only, and the split.
+    For what must be quick. Reads the edges into the kept nodes only, and the split.
 
     Args:
-        dataset: with memory-mapped arrays or not. count: at least a few hundred. seed: of the choice.
+        dataset: with memory-mapped arrays or not.
+        count: at least a few hundred.
+        seed: of the choice.
     """
     ids = _choose(dataset, count, np.random.default_rng(seed))
-    sources, destinations, positions = _edges_between(dataset, ids)
+    positions, destinations = edge_positions(dataset.indptr, ids)
+    given = np.asarray(dataset.indices[positions])
+    sources = np.searchsorted(ids, given)
+    kept = ids[np.minimum(sources, len(ids) - 1)] == given
+    sources, destinations, positions = sources[kept], destinations[kept], positions[kept]
     schema = dataset.schema
     bounds = schema.bounds(ids)
     rows = [ids[a:b] - first for a, b, first in zip(bounds, bounds[1:], schema.offsets, strict=False)]
@@ -54,7 +62,7 @@ def _choose(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarra
         chosen = np.union1d(chosen, first + rng.choice(last - first, min(seeds, last - first), replace=False))
     reached = chosen
     while len(reached) and len(chosen) < count:
-        places, _ = _in_edges(dataset, reached)
+        places, _ = edge_positions(dataset.indptr, reached)
         reached = np.setdiff1d(np.asarray(dataset.indices[places]), chosen)
         if len(reached) > count - len(chosen):
             reached = rng.choice(reached, count - len(chosen), replace=False)
@@ -65,19 +73,36 @@ def _choose(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarra
     return chosen.astype(np.int64)
 
 
-def _in_edges(dataset: Dataset, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the edges into nodes, and the place of each one's destination among them, both int64 [edges]."""
-    first, last = np.asarray(dataset.indptr[nodes]), np.asarray(dataset.indptr[nodes + 1])
-    counts = last - first
-    place = np.repeat(np.arange(len(nodes)), counts)
-    within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return first[place] + within, place
+def induced(dataset: Dataset, nodes: np.ndarray) -> Dataset:
+    """The graph of some nodes and the edges between them, without features and what edges carry.
 
-
-def _edges_between(dataset: Dataset, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sources and destinations by their new numbers, sorted as before, and the edges' positions."""
-    positions, destinations = _in_edges(dataset, ids)
-    given = np.asarray(dataset.indices[positions])
-    sources = np.searchsorted(ids, given)
-    kept = ids[np.minimum(sources, len(ids) - 1)] == given
-    return sources[kept], destinations[kept], positions[kept]
+    Args:
+        nodes: int64 [K], ascending.
+    """
+    place = np.full(dataset.num_nodes, -1, np.int64)
+    place[nodes] = np.arange(len(nodes))
+    indptr = np.asarray(dataset.indptr)
+    sources, relations, degrees = [], [], np.zeros(len(nodes), np.int64)
+    for first in range(0, len(nodes), _CHUNK_ROWS):
+        chunk = nodes[first : first + _CHUNK_ROWS]
+        positions, which = edge_positions(indptr, chunk)
+        source = place[dataset.indices[positions]]
+        inside = source >= 0
+        degrees[first : first + _CHUNK_ROWS] = np.bincount(which[inside], minlength=len(chunk))
+        sources.append(source[inside].astype(np.int32))
+        if dataset.relation is not None:
+            relations.append(dataset.relation[positions[inside]])
+    schema = dataclasses.replace(dataset.schema, offsets=dataset.schema.bounds(nodes))
+    return dataclasses.replace(
+        dataset,
+        schema=schema,
+        features=tuple(np.zeros((schema.count(t), 0), np.float32) for t in range(len(schema.node_types))),
+        labels=np.asarray(dataset.labels)[nodes],
+        split=np.asarray(dataset.split)[nodes],
+        indptr=np.concatenate([[0], np.cumsum(degrees)]),
+        indices=np.concatenate(sources),
+        relation=np.concatenate(relations) if relations else None,
+        columns=NO_COLUMNS,
+        content_hash="",
+        stored_weights=None,
+    )

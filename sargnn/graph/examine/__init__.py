@@ -1,1 +1,0 @@
-"""A dataset looked over before training."""

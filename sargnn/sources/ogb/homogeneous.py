@@ -1,0 +1,223 @@
+"""OGB's raw layouts of homogeneous graphs, read piece by piece.
+
+Gzip CSV without header (ogbn-products, ogbn-arxiv):
+
+    raw/edge.csv.gz [E, 2]   raw/edge-weight.csv.gz [E, 1], where edges have weights
+    raw/node-feat.csv.gz [N, F]   raw/node-label.csv.gz [N, 1]
+    raw/num-node-list.csv.gz [1]   raw/num-edge-list.csv.gz [1]: where they are missing, rows are counted
+
+Binary (ogbn-papers100M), arrays in deflated ``.npz`` files, too large to be read at once:
+
+    raw/data.npz: edge_index int [2, E], node_feat float [N, F] (node_year is not used); num_nodes_list, num_edges_list [1],
+        which may be missing: then the shapes of the others say it; edge_weight [E] or [E, 1] where edges have weights
+    raw/node-label.npz: node_label float [N, 1], nan where there is none
+
+Both have ``split/NAME/{train,valid,test}.csv.gz``: node numbers. Members of archives are inflated piece by piece, never
+unpickled. Sources and destinations lie one after the other in ``edge_index``, so that it is inflated twice, once for each.
+
+Letters: N nodes, E edges, F features.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sargnn.errors import DataError
+from sargnn.graph.check import edge_place
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
+from sargnn.graph.manifest import shape_fits
+from sargnn.sources.npz import blame_archive
+from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES, FlatFiles, find_binary, find_csv
+from sargnn.sources.ogb.tables import (
+    count_rows,
+    expect_one_column,
+    expect_range,
+    identity_of,
+    labels_from,
+    read_count,
+    read_labels,
+    read_split,
+    table_pieces,
+    width_of,
+)
+from sargnn.sources.own.given import MemberArray
+from sargnn.sources.settings import OgbConfig, OgbDirConfig
+from sargnn.sources.streamed import StreamedReader
+from sargnn.steps import step
+
+
+class OgbFolder(StreamedReader):
+    """A folder in one of the layouts.
+
+    Attributes:
+        layout, version: of the reader, part of the store's key.
+        raw: the files' paths by what they hold.
+    """
+
+    layout: str
+    version: int
+
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path, files: FlatFiles) -> None:
+        self.name = config.name if isinstance(config, OgbConfig) else root.name
+        self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
+        self.task = config.task
+        self.raw, self._split = files.raw, files.split
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "reader": self.layout,
+            "version": self.version,
+            "files": identity_of([*self.raw.values(), *self._split.values()]),
+            "add_inverse_edges": self.add_inverse_edges,
+            "normalize_features": self.normalize_features,
+            **({"task": self.task} if self.task is not None else {}),
+            **({"edge_weights": True} if WEIGHT in self.forms else {}),
+        }
+
+    def split(self) -> np.ndarray:
+        return read_split(self._split, self.num_nodes)
+
+
+class OgbDir(OgbFolder):
+    """Reads a folder of CSV files.
+
+    Raises (reading):
+        DataError: a file that cannot be read, counts that disagree, an edge to a node that does not exist, a feature that
+            cannot be trained on, a label that is not a class; file and row are named.
+    """
+
+    layout, version = "ogb_dir", 2
+
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
+        super().__init__(config, root, find_csv(root))
+        if "edge-weight" in self.raw:
+            self.forms, self.weights_source = {WEIGHT: WEIGHT_FORM}, f"'{self.raw['edge-weight']}'"
+        self.features_source, self.labels_source = str(self.raw["node-feat"]), str(self.raw["node-label"])
+
+    @cached_property
+    def num_nodes(self) -> int:  # type: ignore[override]
+        if "num-node-list" in self.raw:
+            return read_count(self.raw["num-node-list"], 1, MAX_NODES)
+        return count_rows(self.raw["node-label"], 1, MAX_NODES)
+
+    @cached_property
+    def num_rows(self) -> int:  # type: ignore[override]
+        if "num-edge-list" in self.raw:
+            return read_count(self.raw["num-edge-list"], 0, MAX_EDGES)
+        step("counting edges")
+        return count_rows(self.raw["edge"], 0, MAX_EDGES)
+
+    @cached_property
+    def num_features(self) -> int:  # type: ignore[override]
+        return width_of(self.raw["node-feat"])
+
+    def edge_place(self, position: int) -> str:
+        return f"row {position + 1}"
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        path = self.raw["edge"]
+        weights = self._weights(rows) if self.forms else repeat(NO_COLUMNS)
+        for first, piece in table_pieces(path, np.int64, rows, 2, self.num_rows):
+            expect_range(path, piece, 0, self.num_nodes, "a node that does not exist", first)
+            yield piece[:, 0], piece[:, 1], next(weights)
+
+    def _weights(self, rows: int) -> Iterator[EdgeColumns]:
+        """Float64 [at most ``rows``] each, cut as the edges are."""
+        last = None
+        for _, piece in table_pieces(self.raw["edge-weight"], np.float64, rows, 1, self.num_rows):
+            if last is not None:
+                yield last
+            last = EdgeColumns.of({WEIGHT: piece[:, 0]})
+        if last is not None:  # only now is it known that there are as many as edges
+            yield last
+
+    def features(self, rows: int) -> Iterator[np.ndarray]:
+        # As OGB's reader: parsed in double precision, rounded by who stores them.
+        for _, piece in table_pieces(self.raw["node-feat"], np.float64, rows, self.num_features, self.num_nodes):
+            yield piece
+
+    def labels(self) -> np.ndarray:
+        return read_labels(self.raw["node-label"], self.num_nodes, self.task)
+
+
+class BinaryOgbDir(OgbFolder):
+    """Reads a folder in the binary layout.
+
+    Raises (reading):
+        DataError: a file that is missing, cut off or damaged, counts that disagree, an edge to a node that does not exist, a
+            feature that cannot be trained on, a label that is not a class.
+    """
+
+    layout, version = "ogb_binary", 1
+
+    def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
+        super().__init__(config, root, find_binary(root))
+        self.data, self.label = self.raw["data"], self.raw["label"]
+        with blame_archive(self.data), zipfile.ZipFile(self.data) as archive:
+            self._held = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
+        self.forms = {WEIGHT: WEIGHT_FORM} if "edge_weight" in self._held else {}
+        self.weights_source, self.features_source, self.labels_source = f"'{self.data}'", str(self.data), str(self.label)
+
+    @cached_property
+    def num_nodes(self) -> int:  # type: ignore[override]
+        return self._count("num_nodes_list", 1, MAX_NODES, "node_feat", 0)
+
+    @cached_property
+    def num_rows(self) -> int:  # type: ignore[override]
+        return self._count("num_edges_list", 0, MAX_EDGES, "edge_index", 1)
+
+    def _count(self, name: str, low: int, high: int, other: str, axis: int) -> int:
+        """The count that ``name`` holds; where there is no such array, a length of the array ``other``."""
+        if name in self._held:
+            count, what = self._array(self.data, name, (1,), "iu").whole(), f"a count in '{name}' that cannot be"
+        else:
+            length = self._array(self.data, other, (None, None), "iuf").shape[axis]
+            count, what = np.array([length]), f"a length of '{other}' that cannot be"
+        expect_range(self.data, count.reshape(1, 1), low, high + 1, what)
+        return int(count[0])
+
+    def _array(self, path: Path, name: str, shape: tuple[int | None, ...], kinds: str) -> MemberArray:
+        array = MemberArray(path, name)
+        if not shape_fits(array.shape, shape) or array.dtype.kind not in kinds:
+            raise DataError(
+                f"'{path}' does not hold '{name}' as the counts give it.",
+                given=f"{array.dtype} {list(array.shape)}",
+                allowed=f"{[n or 'any' for n in shape]}",
+            )
+        return array
+
+    @cached_property
+    def num_features(self) -> int:  # type: ignore[override]
+        return self._array(self.data, "node_feat", (self.num_nodes, None), "f").shape[1]
+
+    def edge_place(self, position: int) -> str:
+        return edge_place(position)
+
+    def edges(self, rows: int) -> Iterator[EdgePiece]:
+        index, first = self._array(self.data, "edge_index", (2, self.num_rows), "iu"), 0
+        weights = self._weights(rows) if self.forms else repeat(NO_COLUMNS, -(-self.num_rows // rows))
+        for source, destination, columns in zip(index.row(0).pieces(rows), index.row(1).pieces(rows), weights, strict=True):
+            pair = np.stack([source, destination], 1)
+            expect_range(self.data, pair, 0, self.num_nodes, "a node that does not exist", first)
+            yield source, destination, columns
+            first += len(source)
+
+    def _weights(self, rows: int) -> Iterator[EdgeColumns]:
+        columns = MemberArray(self.data, "edge_weight").shape[1:]
+        array = self._array(self.data, "edge_weight", (self.num_rows, 1) if columns else (self.num_rows,), "fiub")
+        return (EdgeColumns.of({WEIGHT: piece.reshape(-1)}) for piece in array.pieces(rows))
+
+    def features(self, rows: int) -> Iterator[np.ndarray]:
+        return self._array(self.data, "node_feat", (self.num_nodes, self.num_features), "f").pieces(rows)
+
+    def labels(self) -> np.ndarray:
+        array = self._array(self.label, "node_label", (self.num_nodes, None), "fiu")
+        expect_one_column(self.label, array.shape[1], self.task)
+        return labels_from(self.label, array.whole(), self.num_nodes, self.task)
