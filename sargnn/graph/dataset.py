@@ -192,15 +192,24 @@ def edge_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np
     return np.arange(len(which), dtype=np.int64) - starts[which] + indptr[rows][which], which
 
 
-def by_destination(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Edges as (indptr, indices), sources ascending within each destination; parallel edges are kept.
+def destination_order(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The positions of edges by destination, then source; parallel edges stay in their order.
 
     Args:
         source, destination: integers [E] in [0, num_nodes).
+
+    Returns:
+        indptr int64 [num_nodes + 1] and order int64 [E].
     """
     _, order = group_by(source, num_nodes)
     indptr, second = group_by(destination[order], num_nodes)
-    return indptr, source[order[second]].astype(index_dtype(num_nodes))
+    return indptr, order[second]
+
+
+def by_destination(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Edges as (indptr, indices), sources ascending within each destination; parallel edges are kept."""
+    indptr, order = destination_order(source, destination, num_nodes)
+    return indptr, source[order].astype(index_dtype(num_nodes))
 
 
 def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None:

@@ -301,7 +301,9 @@ def open_columns(store: Store, names: Sequence[str], count: int, folder: str = "
     """Columns of a store, mapped.
 
     Args:
-        names: which. count: E. folder: as ``EdgeColumns.save``.
+        names: which.
+        count: E.
+        folder: as ``EdgeColumns.save``.
 
     Raises:
         StoreError: one is not there, or has another form or number of rows; the file is named.

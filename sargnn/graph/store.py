@@ -83,6 +83,14 @@ class AppendedArray:
         self._file.flush()
 
 
+def map_new(file: Path, shape: tuple[int, ...], dtype: np.dtype | type) -> np.memmap:
+    """A new ``.npy`` file, memory-mapped. A disk that is full says so here, not by a signal at the first write to a page."""
+    array = npy_format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
+    with file.open("r+b") as opened:
+        os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+    return array
+
+
 def temporary_beside(path: Path) -> Path:
     """A folder of this process's own, for what is to be at ``path``."""
     return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
@@ -134,11 +142,7 @@ class StoreWriter:
         """A memory-mapped array to fill piece by piece, so that nothing of its size is ever held."""
         if 0 in shape:
             raise ValueError(f"cannot map an empty array: {name} {shape}")
-        target = self._target(name)
-        array = npy_format.open_memmap(target, mode="w+", dtype=np.dtype(dtype), shape=shape)
-        with target.open("r+b") as file:  # a disk that is full says so here, not by a signal at the first write to a page
-            os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
-        return array
+        return map_new(self._target(name), shape, dtype)
 
     @contextmanager
     def append(self, name: str, dtype: np.dtype | type, row: tuple[int, ...] = ()) -> Iterator[AppendedArray]:

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from sargnn.errors import DataError
 from sargnn.graph.check import index_dtype
-from sargnn.graph.dataset import Dataset, group_by
+from sargnn.graph.dataset import Dataset, destination_order
 from sargnn.graph.edge_columns import NO_COLUMNS, EdgeColumns, EdgePiece, join
 from sargnn.graph.schema import MAX_RELATIONS, UNLABELLED, Relation, Schema
 
@@ -83,9 +83,7 @@ def typed_dataset(
     source = np.concatenate([nothing, *(edges.sources + offsets[edges.relation.source] for edges in relations)])
     destination = np.concatenate([nothing, *(edges.destinations + offsets[edges.relation.destination] for edges in relations)])
     relation = np.repeat(np.arange(len(relations), dtype=np.uint8), [len(edges.sources) for edges in relations])
-    _, order = group_by(source, n)
-    indptr, second = group_by(destination[order], n)
-    order = order[second]
+    indptr, order = destination_order(source, destination, n)
     columns = join([edges.columns for edges in relations], [len(edges.sources) for edges in relations])
     labels = labels.astype(np.int64) if labels.ndim == 1 else labels
     blank = np.nan if labels.dtype.kind == "f" else UNLABELLED

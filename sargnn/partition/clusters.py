@@ -49,7 +49,7 @@ def find_clusters(graph: GraphFile, parts: int, seed: int) -> np.ndarray:
     for number in range(_PASSES):
         moved = 0
         for a, b in _blocks(graph, f"clustering nodes, pass {number + 1} of {_PASSES}"):
-            moved += _gather(a, b, *graph.arrays, cluster, load, cap, counts, touched, seed % _MOST_SEED + number)
+            moved += _gather(a, b, graph.arrays, cluster, load, cap, counts, touched, seed % _MOST_SEED + number)
         if moved < _STILL * n:
             break
     _number(cluster, counts)
@@ -66,7 +66,7 @@ def clusters_graph(graph: GraphFile, cluster: np.ndarray) -> tuple[np.ndarray, I
     starts = np.zeros(count + 1, np.int64)
     members = np.empty(len(cluster), np.int32)
     weights = np.zeros(count, np.int64)
-    _group(cluster, *graph.arrays, starts, members, weights)
+    _group(cluster, graph.arrays[4], starts, members, weights)
     return weights, _rows(graph, cluster, starts, members)
 
 
@@ -78,7 +78,7 @@ def _rows(graph: GraphFile, cluster: np.ndarray, starts: np.ndarray, members: np
     first = 0
     while first < count:
         step("writing the graph of clusters", first, count)
-        last, used = _merge(first, *graph.arrays, starts, members, cluster, sums, neighbours, weights, degrees)
+        last, used = _merge(first, graph.arrays, starts, members, cluster, sums, neighbours, weights, degrees)
         yield Rows(first, degrees[first:last], neighbours[:used].copy(), weights[:used].copy())
         first = last
 
@@ -97,7 +97,7 @@ def refine(graph: GraphFile, part: np.ndarray, parts: int, imbalance: float) -> 
     for number in range(_PASSES):
         moved = 0
         for a, b in _blocks(graph, f"moving nodes, pass {number + 1} of {_PASSES}"):
-            moved += _move(a, b, *graph.arrays, part, load, cap, sums, touched)
+            moved += _move(a, b, graph.arrays, part, load, cap, sums, touched)
         if moved < _STILL * graph.num_nodes:
             break
 
@@ -113,10 +113,9 @@ def _blocks(graph: GraphFile, what: str) -> Iterator[tuple[int, int]]:
 
 
 @numba.njit(cache=True)
-def _tally(
-    v: Any, addresses: Any, base: Any, neighbours: Any, entry_weights: Any, label: Any, sums: Any, touched: Any
-) -> Any:  # pragma: no cover - compiled
+def _tally(v: Any, graph: Any, label: Any, sums: Any, touched: Any) -> Any:  # pragma: no cover - compiled
     """Add the weights of a node's neighbours up by their label; gives how many labels were touched."""
+    addresses, base, neighbours, entry_weights, _ = graph
     num_touched = 0
     for e in range((np.int64(addresses[v]) - base) // 4, (np.int64(addresses[v + 1]) - base) // 4):
         neighbour_label = label[neighbours[e]]
@@ -129,26 +128,15 @@ def _tally(
 
 @numba.njit(cache=True)
 def _gather(
-    a: Any,
-    b: Any,
-    addresses: Any,
-    base: Any,
-    neighbours: Any,
-    entry_weights: Any,
-    node_weights: Any,
-    cluster: Any,
-    load: Any,
-    cap: Any,
-    counts: Any,
-    touched: Any,
-    salt: Any,
+    a: Any, b: Any, graph: Any, cluster: Any, load: Any, cap: Any, counts: Any, touched: Any, salt: Any
 ) -> Any:  # pragma: no cover - compiled
     """A pass over rows a to b; gives how many nodes moved. Of clusters that are alike a hash decides."""
+    node_weights = graph[4]
     moved = 0
     for v in range(a, b):
         own = cluster[v]
         weight = node_weights[v] if len(node_weights) else 1
-        num_touched = _tally(v, addresses, base, neighbours, entry_weights, cluster, counts, touched)
+        num_touched = _tally(v, graph, cluster, counts, touched)
         best, score = own, counts[own]
         for j in range(num_touched):
             c = touched[j]
@@ -187,17 +175,7 @@ def _number(cluster: Any, numbers: Any) -> None:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True)
-def _group(
-    cluster: Any,
-    addresses: Any,
-    base: Any,
-    neighbours: Any,
-    entry_weights: Any,
-    node_weights: Any,
-    starts: Any,
-    members: Any,
-    weights: Any,
-) -> None:  # pragma: no cover - compiled
+def _group(cluster: Any, node_weights: Any, starts: Any, members: Any, weights: Any) -> None:  # pragma: no cover - compiled
     """Nodes by cluster, and what clusters weigh."""
     n = len(cluster)
     for v in range(n):
@@ -215,21 +193,10 @@ def _group(
 
 @numba.njit(cache=True)
 def _merge(
-    first: Any,
-    addresses: Any,
-    base: Any,
-    neighbours: Any,
-    entry_weights: Any,
-    node_weights: Any,
-    starts: Any,
-    members: Any,
-    cluster: Any,
-    sums: Any,
-    out: Any,
-    out_weights: Any,
-    degrees: Any,
+    first: Any, graph: Any, starts: Any, members: Any, cluster: Any, sums: Any, out: Any, out_weights: Any, degrees: Any
 ) -> Any:  # pragma: no cover - compiled
     """Rows of clusters from the first on, as many as there is room for; gives the next one, and how many entries."""
+    addresses, base, neighbours, entry_weights, _ = graph
     used, count, c = 0, len(starts) - 1, first
     while c < count:
         bound = np.int64(0)
@@ -259,25 +226,15 @@ def _merge(
 
 @numba.njit(cache=True)
 def _move(
-    a: Any,
-    b: Any,
-    addresses: Any,
-    base: Any,
-    neighbours: Any,
-    entry_weights: Any,
-    node_weights: Any,
-    part: Any,
-    load: Any,
-    cap: Any,
-    sums: Any,
-    touched: Any,
+    a: Any, b: Any, graph: Any, part: Any, load: Any, cap: Any, sums: Any, touched: Any
 ) -> Any:  # pragma: no cover - compiled
     """A pass over rows a to b; gives how many nodes moved. Of parts that are alike the lighter one, by more than the node."""
+    node_weights = graph[4]
     moved = 0
     for v in range(a, b):
         own = part[v]
         weight = node_weights[v] if len(node_weights) else 1
-        num_touched = _tally(v, addresses, base, neighbours, entry_weights, part, sums, touched)
+        num_touched = _tally(v, graph, part, sums, touched)
         best, score = own, sums[own]
         for j in range(num_touched):
             p = touched[j]

@@ -5,18 +5,17 @@ Letters: N nodes, P parts.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
-from numpy.lib import format as npy_format
 
 from sargnn.graph.check import index_dtype
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import WEIGHT
+from sargnn.graph.store import map_new
 
 _CHUNK_EDGES = 1 << 22
 NODE_BYTES = 28
@@ -45,11 +44,7 @@ def make_array(folder: Path | None, name: str, shape: tuple[int, ...], dtype: np
     """Zeros: in memory, or mapped from a file that is made."""
     if folder is None or 0 in shape:
         return np.zeros(shape, dtype)
-    file = folder / f"{name}.npy"
-    array = npy_format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
-    with file.open("r+b") as opened:  # a disk that is full says so here, not by a signal at the first write to a page
-        os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
-    return np.asarray(array)
+    return np.asarray(map_new(folder / f"{name}.npy", shape, dtype))
 
 
 def places_of(nodes: np.ndarray, folder: Path | None = None, name: str = "place") -> np.ndarray:

@@ -54,11 +54,7 @@ def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room |
             del weights
             part = _cut(path, world, config) if num_edges else None
         except OSError as error:
-            raise ConfigError(
-                "The graph's file for KaMinPar could not be written.",
-                given=f"{error}",
-                hint=_HINT,
-            ) from error
+            raise ConfigError("The graph's file for KaMinPar could not be written.", given=str(error), hint=_HINT) from error
     if part is None:
         return runs_of_nodes(n, world)
     if dataset.schema.typed:

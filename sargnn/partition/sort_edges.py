@@ -72,7 +72,7 @@ def sort_edges(
     while (int(wanted.offsets[-1]) >> shift) >= _TABLE:
         shift += 1
     starts = np.arange((int(wanted.offsets[-1]) >> shift) + 1, dtype=np.int64) << shift
-    table = np.searchsorted(wanted.offsets, starts, side="right") - 1
+    parts = wanted.offsets, np.searchsorted(wanted.offsets, starts, side="right") - 1, shift
     source = np.empty(ends[-1], index_dtype(len(indptr) - 1))
     counts = np.zeros(max(1, (len(wanted.offsets) - 1) * relations) + 1, np.int64)
     for a, b in pieces:
@@ -80,7 +80,7 @@ def sort_edges(
         gather_sources(indptr, indices, nodes, wanted.position, piece)
         if wanted.read is not None:
             _leave_out(indptr, nodes, wanted.position, wanted.read, piece)
-        _count(indptr, relation, nodes, wanted.offsets, table, shift, relations, piece, counts[1:])
+        _count(indptr, relation, nodes, parts, relations, piece, counts[1:])
         report(len(piece) * EDGE_BYTES // 2)
     offsets = np.cumsum(counts)[: (len(wanted.offsets) - 1) * relations + 1]
     edge_src, edge_dst = (np.empty(offsets[-1], np.int32) for _ in range(2))
@@ -88,21 +88,7 @@ def sort_edges(
     cursor = offsets[:-1].copy()
     for a, b in pieces:
         piece = source[ends[a] : ends[b]]
-        _put(
-            indptr,
-            relation,
-            own,
-            rows[a:b],
-            wanted.offsets,
-            table,
-            shift,
-            relations,
-            piece,
-            cursor,
-            edge_src,
-            edge_dst,
-            numbers,
-        )
+        _put(indptr, relation, own, rows[a:b], parts, relations, piece, cursor, (edge_src, edge_dst, numbers))
         report(len(piece) * (EDGE_BYTES - EDGE_BYTES // 2))
     del source
     _sort_runs(offsets, edge_src, edge_dst, numbers)
@@ -110,8 +96,9 @@ def sort_edges(
 
 
 @numba.njit(cache=True)
-def _part_of(position: Any, offsets: Any, table: Any, shift: Any) -> Any:  # pragma: no cover - compiled
+def _part_of(position: Any, parts: Any) -> Any:  # pragma: no cover - compiled
     """The part whose positions include this one."""
+    offsets, table, shift = parts
     part = table[position >> shift]
     while position >= offsets[part + 1]:
         part += 1
@@ -157,39 +144,28 @@ def _leave_out(indptr: Any, nodes: Any, place: Any, read: Any, source: Any) -> N
 
 @numba.njit(cache=True)
 def _count(
-    indptr: Any, relation: Any, nodes: Any, offsets: Any, table: Any, shift: Any, relations: Any, source: Any, counts: Any
+    indptr: Any, relation: Any, nodes: Any, parts: Any, relations: Any, source: Any, counts: Any
 ) -> None:  # pragma: no cover - compiled
     """Count the edges of each (part, relation), those marked left out."""
     if relations == 1:
         for position in source:
             if position >= 0:
-                counts[_part_of(position, offsets, table, shift)] += 1
+                counts[_part_of(position, parts)] += 1
         return
     k = 0
     for node in nodes:
         for e in range(indptr[node], indptr[node + 1]):
             if source[k] >= 0:
-                counts[_part_of(source[k], offsets, table, shift) * relations + relation[e]] += 1
+                counts[_part_of(source[k], parts) * relations + relation[e]] += 1
             k += 1
 
 
 @numba.njit(cache=True)
 def _put(
-    indptr: Any,
-    relation: Any,
-    own: Any,
-    rows: Any,
-    offsets: Any,
-    table: Any,
-    shift: Any,
-    relations: Any,
-    source: Any,
-    cursor: Any,
-    edge_src: Any,
-    edge_dst: Any,
-    numbers: Any,
+    indptr: Any, relation: Any, own: Any, rows: Any, parts: Any, relations: Any, source: Any, cursor: Any, out: Any
 ) -> None:  # pragma: no cover - compiled
     """Put some rows' edges behind those of the same (part, relation) that were there before."""
+    edge_src, edge_dst, numbers = out
     starts, stops = indptr[own[rows]], indptr[own[rows] + 1]
     k = 0
     for i in range(len(rows)):
@@ -199,11 +175,11 @@ def _put(
             k += 1
             if position < 0:
                 continue
-            part = _part_of(position, offsets, table, shift)
+            part = _part_of(position, parts)
             group = part if relations == 1 else part * relations + relation[e]
             slot = cursor[group]
             cursor[group] = slot + 1
-            edge_src[slot] = position - offsets[part]
+            edge_src[slot] = position - parts[0][part]
             edge_dst[slot] = row
             if len(numbers):
                 numbers[slot] = e

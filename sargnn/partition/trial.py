@@ -47,13 +47,7 @@ def try_out(name: str, path: Path, world: int, config: PartitionerConfig, room: 
     """Run a partitioner on a dataset's store. Raises ``ConfigError`` with its last words where it fails."""
     with scratch_folder(room.folder, ".trial-") as folder:
         settings = {"name": name, **{key: getattr(config, key) for key in _SETTINGS}}
-        wanted = {
-            "settings": settings,
-            "path": str(path),
-            "world": world,
-            "folder": str(folder),
-            "buffer": room.buffer_bytes,
-        }
+        wanted = {"settings": settings, "path": str(path), "world": world, "folder": str(folder), "buffer": room.buffer_bytes}
         errors = folder / "errors"
         with errors.open("w") as file:
             command = [sys.executable, "-m", "sargnn.partition.trial", json.dumps(wanted)]

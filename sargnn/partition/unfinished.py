@@ -2,7 +2,7 @@
 
 A hidden folder beside the store, under a name that follows from the store's, which only one process at a time has:
 
-    lock                        held by who makes the store, and by its processes (``data.claim``)
+    lock                        held by who makes the store, and by its processes (``graph.claim``)
     assignment.npy, .json       each node's part
     orders/003.npy, .json       part 3's nodes in their order, as places among its nodes by original id
     parts/003.json              that part 3 is written, and its figures
@@ -129,13 +129,8 @@ class Unfinished:
         if read_record(self.folder, "assignment", of="") is None:
             return None
         assignment = self.open_assignment()
-        fits = (
-            assignment.shape == (num_nodes,)
-            and assignment.dtype == np.int32
-            and 0 <= assignment.min()
-            and assignment.max() < world
-        )
-        return assignment if fits else None
+        fits = assignment.shape == (num_nodes,) and assignment.dtype == np.int32
+        return assignment if fits and 0 <= assignment.min() and assignment.max() < world else None
 
     def find_whole(self, kind: str, parts: Sequence[int], of: str, threads: int) -> dict[int, dict[str, Any]]:
         """The records of the parts whose files are whole, of ``orders`` or ``parts``."""

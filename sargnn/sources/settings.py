@@ -11,13 +11,26 @@ from sargnn.config.decides import ALWAYS_HASHED, RUN
 from sargnn.config.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, PATH, POSITIVE, number
 from sargnn.config.run import DatasetReader, DatasetSettings
 from sargnn.errors import StoreError
+from sargnn.resolve import load_attribute
 
 if TYPE_CHECKING:
     from sargnn.graph.dataset import Dataset
 
 
 @dataclass(frozen=True)
-class SyntheticConfig(DatasetSettings):
+class _PackageDataset(DatasetSettings, ABC):
+    """Settings of a dataset that the package reads."""
+
+    read_by: ClassVar[str]
+    """``module:name`` of what makes the reader from the settings, imported when it is asked for."""
+
+    def reader(self) -> DatasetReader:
+        reader: DatasetReader = load_attribute(self.read_by)(self)
+        return reader
+
+
+@dataclass(frozen=True)
+class SyntheticConfig(_PackageDataset):
     """The embedded graph: a degree-corrected stochastic block model (``sources/generated/synthetic.py`` has it)."""
 
     num_nodes: int = field(metadata=AT_LEAST_ONE)
@@ -34,10 +47,7 @@ class SyntheticConfig(DatasetSettings):
     seed: int = field(metadata=NOT_NEGATIVE)
     normalize_features: bool
 
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.generated.synthetic import Synthetic
-
-        return Synthetic(self)
+    read_by: ClassVar[str] = "sargnn.sources.generated.synthetic:Synthetic"
 
 
 NEWEST_CONTENT = 2
@@ -50,7 +60,7 @@ def titled(name: str, version: int) -> str:
 
 
 @dataclass(frozen=True)
-class LookalikeConfig(DatasetSettings):
+class LookalikeConfig(_PackageDataset):
     """A stand-in for a real graph (``sources/generated/lookalike.py``); scale 1.0 has the real graph's nodes and edges.
 
     Attributes:
@@ -68,14 +78,11 @@ class LookalikeConfig(DatasetSettings):
     def title(self) -> str:
         return titled(self.name, self.version)
 
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.generated.lookalike import Lookalike
-
-        return Lookalike(self)
+    read_by: ClassVar[str] = "sargnn.sources.generated.lookalike:Lookalike"
 
 
 @dataclass(frozen=True)
-class MagLikeConfig(DatasetSettings):
+class MagLikeConfig(_PackageDataset):
     """A stand-in for ogbn-mag, a typed graph (``sources/generated/mag_like.py``); scale 1.0: the real nodes and edges.
 
     Attributes:
@@ -95,14 +102,11 @@ class MagLikeConfig(DatasetSettings):
     def title(self) -> str:
         return titled(self.name, self.version)
 
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.generated.mag_like import MagLike
-
-        return MagLike(self)
+    read_by: ClassVar[str] = "sargnn.sources.generated.mag_like:MagLike"
 
 
 @dataclass(frozen=True)
-class OgbDirConfig(DatasetSettings):
+class OgbDirConfig(_PackageDataset):
     """A folder in OGB's raw layout, homogeneous or typed.
 
     Attributes:
@@ -115,10 +119,7 @@ class OgbDirConfig(DatasetSettings):
     normalize_features: bool
     homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
 
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.ogb.named import ogb_dir
-
-        return ogb_dir(self)
+    read_by: ClassVar[str] = "sargnn.sources.ogb.named:ogb_dir"
 
     def check_files(self) -> None:
         from sargnn.sources.ogb.layouts import check_folder, folder_at, layout_at
@@ -131,7 +132,7 @@ OGB_NAMES = ("ogbn-products", "ogbn-arxiv", "ogbn-papers100M", "ogbn-mag")
 
 
 @dataclass(frozen=True)
-class OgbConfig(DatasetSettings):
+class OgbConfig(_PackageDataset):
     """One of OGB's datasets by its name, from its official raw files.
 
     Attributes:
@@ -147,11 +148,7 @@ class OgbConfig(DatasetSettings):
     homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
 
     fetches: ClassVar[bool] = True
-
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.ogb.named import ogb_named
-
-        return ogb_named(self)
+    read_by: ClassVar[str] = "sargnn.sources.ogb.named:ogb_named"
 
     def check_files(self) -> None:
         from sargnn.sources.ogb.layouts import NAMED, check_folder, named_folder
@@ -172,7 +169,7 @@ class OgbConfig(DatasetSettings):
 
 
 @dataclass(frozen=True)
-class ClassicConfig(DatasetSettings, ABC):
+class ClassicConfig(_PackageDataset, ABC):
     """What the settings of the datasets in ``sources/classic`` share. Nothing is fetched.
 
     Attributes:
@@ -197,24 +194,18 @@ class ClassicConfig(DatasetSettings, ABC):
 class PlanetoidConfig(ClassicConfig):
     """Cora, Citeseer or Pubmed from Planetoid's raw files, with the public split (``sources/classic/planetoid.py``)."""
 
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.classic.planetoid import Planetoid
-
-        return Planetoid(self)
+    read_by: ClassVar[str] = "sargnn.sources.classic.planetoid:Planetoid"
 
 
 @dataclass(frozen=True)
 class RedditConfig(ClassicConfig):
     """Reddit from the two archives that DGL and PyTorch Geometric pass on (``sources/classic/reddit.py``)."""
 
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.classic.reddit import Reddit
-
-        return Reddit(self)
+    read_by: ClassVar[str] = "sargnn.sources.classic.reddit:Reddit"
 
 
 @dataclass(frozen=True)
-class OwnGraphConfig(DatasetSettings, ABC):
+class OwnGraphConfig(_PackageDataset, ABC):
     """What the settings of a user's own graph share; edges stay as they are given.
 
     Attributes:
@@ -237,10 +228,7 @@ class ArraysConfig(OwnGraphConfig):
 
     root: str = field(metadata=RUN | PATH)
 
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.own.folder import arrays_reader
-
-        return arrays_reader(self)
+    read_by: ClassVar[str] = "sargnn.sources.own.folder:arrays_reader"
 
     def check_files(self) -> None:
         from sargnn.sources.own.folder import find_arrays
@@ -265,10 +253,7 @@ class PythonConfig(OwnGraphConfig):
     def title(self) -> str:
         return self.name if self.target is None else self.target.rpartition(":")[2]
 
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.own.reader import function_reader
-
-        return function_reader(self)
+    read_by: ClassVar[str] = "sargnn.sources.own.reader:function_reader"
 
 
 @dataclass(frozen=True)
@@ -305,14 +290,11 @@ class StoredConfig(DatasetSettings):
 
 
 @dataclass(frozen=True)
-class InMemoryDataset(DatasetSettings, ABC):
+class InMemoryDataset(_PackageDataset, ABC):
     """For datasets outside the package that fit this machine's memory: extend it by settings and ``read``."""
 
     @abstractmethod
     def read(self) -> Dataset:
         """The whole dataset, such as ``Dataset.homogeneous(...)`` gives it."""
 
-    def reader(self) -> DatasetReader:
-        from sargnn.sources.prepare import SettingsReader
-
-        return SettingsReader(self)
+    read_by: ClassVar[str] = "sargnn.sources.prepare:SettingsReader"

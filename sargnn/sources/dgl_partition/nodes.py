@@ -155,7 +155,13 @@ class _Chosen:
                 raise _no_such_data(self.place, f"{self.labelled}/{name.rpartition('/')[2]}", data)
             self.masks[split] = keys[self.labelled]
         self.features = self._find(names.features, data) if names.features else {}
-        self.widths = {name: _width_of(self.place, key, data[key]) for name, key in self.features.items()}
+        self.widths: dict[str, int] = {}
+        for name, key in self.features.items():
+            table = data[key]
+            if not 1 <= table.ndim <= 2 or table.dtype.kind not in "fiub":
+                given, what = f"{table.dtype} {list(table.shape)}", f"features '{key}' that are no table of numbers"
+                raise DataError(f"'{self.place}' holds {what}.", given=given, allowed="[nodes, columns]")
+            self.widths[name] = 1 if table.ndim == 1 else int(table.shape[1])
         n = parts.counts[self.labelled]
         self.labels, self.split = np.full(n, UNLABELLED, np.int64), np.zeros(n, np.uint8)
 
@@ -191,16 +197,6 @@ class _Chosen:
                 node = int(chosen[self.split[chosen] > 0][0])
                 raise DataError(f"'{place}' has node {node} of type '{kind}' in two of {', '.join(self.masks.values())}.")
             self.split[chosen] = SPLITS[split]
-
-
-def _width_of(place: Path, key: str, features: np.ndarray) -> int:
-    """Columns of features; flat ones are a column."""
-    if not 1 <= features.ndim <= 2 or features.dtype.kind not in "fiub":
-        given = f"{features.dtype} {list(features.shape)}"
-        raise DataError(
-            f"'{place}' holds features '{key}' that are no table of numbers.", given=given, allowed="[nodes, columns]"
-        )
-    return 1 if features.ndim == 1 else int(features.shape[1])
 
 
 def _no_such_data(place: Path, name: str, data: Mapping[str, np.ndarray]) -> DataError:

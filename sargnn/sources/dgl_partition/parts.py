@@ -204,13 +204,10 @@ def _whole(value: Any, low: int) -> int:
 
 
 def _ranges(what: str, value: Any, parts: int) -> Ranges:
-    if (
-        not isinstance(value, list)
-        or len(value) != parts
-        or not all(isinstance(bounds, list) and len(bounds) == 2 for bounds in value)
-    ):
+    pairs = [bounds for bounds in value if isinstance(bounds, list) and len(bounds) == 2] if isinstance(value, list) else []
+    if not isinstance(value, list) or not len(pairs) == len(value) == parts:
         raise ValueError(f"the {what} is no list of {parts} ranges, one for each part")
-    return tuple((_whole(first, 0), _whole(last, first)) for first, last in value)
+    return tuple((_whole(first, 0), _whole(last, first)) for first, last in pairs)
 
 
 def _check_cover(what: str, ranges: Any, total: int) -> None:

@@ -34,12 +34,14 @@ Letters: N nodes of a chunk, K communities, F features, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numba
 import numpy as np
 
+from sargnn.graph.schema import SPLITS
 from sargnn.rng import Purpose, philox_words
 
 CLASSES_PER_GROUP = 4
@@ -55,7 +57,9 @@ class Communities:
     """What is drawn for each community.
 
     Attributes:
-        main, minor: classes int32 [K]. minor_share: float64 [K]. known: bool [K].
+        main, minor: classes int32 [K].
+        minor_share: float64 [K].
+        known: bool [K].
         cumulative: float64 [C], of the classes' shares.
     """
 
@@ -68,13 +72,8 @@ class Communities:
     @classmethod
     def draw(cls, rng: np.random.Generator, count: int, per_run: int, num_classes: int) -> Communities:
         """K = ``count`` of them, ``per_run`` neighbouring ones of one group."""
-        weights = 1.0 / (np.arange(num_classes) + 4.0)
-        weights /= weights.sum()
-        group = _groups(num_classes)
-        runs = -(-count // per_run)
-        of_run = rng.choice(num_classes, size=runs, p=weights)
-        each_once = rng.permutation(runs)[:num_classes]
-        of_run[each_once] = np.arange(len(each_once))
+        weights, group = class_shares(num_classes), _groups(num_classes)
+        of_run = classes_of_runs(rng, -(-count // per_run), weights)
         main = _in_group(of_run[np.arange(count) // per_run], group, weights, rng)
         minor = _in_group(main, group, weights, rng)
         share = LARGEST_MINOR * rng.random(count)
@@ -86,11 +85,41 @@ class Communities:
         """The labels y, int64 [N], and the classes f that the features show, int64 [N].
 
         Args:
-            ids: original ids, int64 [N]. community: of each, int32 or int64 [N].
+            ids: original ids, int64 [N].
+            community: of each, int32 or int64 [N].
         """
         labels, shown = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
         _draw_nodes(ids, community, np.uint64(seed), self.main, self.minor, self.minor_share, self.cumulative, labels, shown)
         return labels, shown
+
+
+def class_shares(num_classes: int) -> np.ndarray:
+    """Classes of unequal size, float64 [C]: the share of the k-th goes with 1 / (k + 4)."""
+    weights = 1.0 / (np.arange(num_classes) + 4.0)
+    return weights / weights.sum()
+
+
+def classes_of_runs(rng: np.random.Generator, runs: int, shares: np.ndarray) -> np.ndarray:
+    """The class of each run of communities, drawn by their shares; each class has one where there are enough."""
+    of_run = rng.choice(len(shares), size=runs, p=shares)
+    each_once = rng.permutation(runs)[: len(shares)]
+    of_run[each_once] = np.arange(len(each_once))
+    return of_run
+
+
+def split_in_order(order: np.ndarray, sizes: Mapping[str, int], scale: float) -> np.ndarray:
+    """uint8 [N]: the parts of a split, by name, one behind the other in the order of a permutation of the nodes.
+
+    Args:
+        order: integers [N].
+        sizes: of the parts, which are multiplied by ``scale``; each has a node at least.
+    """
+    split, start = np.zeros(len(order), np.uint8), 0
+    for name, size in sizes.items():
+        end = min(len(order), start + max(1, round(size * scale)))
+        split[order[start:end]] = SPLITS[name]
+        start = end
+    return split
 
 
 def class_signals(rng: np.random.Generator, num_classes: int, num_features: int) -> np.ndarray:
@@ -106,7 +135,8 @@ def training_first(order: np.ndarray, may_train: np.ndarray, count: int) -> np.n
     """``order`` with ``count`` nodes moved to its front: the first of those that may train, then others if they are too few.
 
     Args:
-        order: a permutation of [0, N). may_train: bool [N], by node.
+        order: a permutation of [0, N).
+        may_train: bool [N], by node.
     """
     chosen = np.flatnonzero(may_train[order])[:count]
     if len(chosen) < count:

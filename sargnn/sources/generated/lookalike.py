@@ -28,12 +28,20 @@ import numba
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.dataset import FORMAT_VERSION, SPLITS, UNLABELLED, Reader, describe, features_name
+from sargnn.graph.dataset import FORMAT_VERSION, UNLABELLED, Reader, describe, features_name
 from sargnn.graph.edge_buckets import EdgeBuckets
 from sargnn.graph.schema import Schema
 from sargnn.graph.store import StoreWriter
 from sargnn.rng import Purpose, philox_words
-from sargnn.sources.generated.communities import SCALE, Communities, class_signals, training_first
+from sargnn.sources.generated.communities import (
+    SCALE,
+    Communities,
+    class_shares,
+    class_signals,
+    classes_of_runs,
+    split_in_order,
+    training_first,
+)
 from sargnn.sources.settings import LookalikeConfig
 from sargnn.steps import step
 
@@ -50,7 +58,7 @@ _DRAWN_EDGES, _BUCKET_EDGES, _FEATURE_ROWS = 1 << 22, 1 << 24, 1 << 16
 
 @dataclass(frozen=True)
 class Shape:
-    """A real graph's figures. Attributes: N, directed E, whether edges go both ways, F, C, split sizes by name."""
+    """A real graph's figures; ``symmetric``: its edges go both ways."""
 
     num_nodes: int
     num_edges: int
@@ -73,6 +81,7 @@ class Lookalike(Reader):
         self.config = config
         self.shape = SHAPES[config.name]
         self.num_nodes = round(self.shape.num_nodes * config.scale)
+        self.num_edges = round(self.shape.num_edges * config.scale)
         if self.num_nodes < 2 * COMMUNITY:
             smallest = 2 * COMMUNITY / self.shape.num_nodes
             raise DataError(
@@ -82,7 +91,6 @@ class Lookalike(Reader):
             )
 
     def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key."""
         c = self.config
         flags: dict[str, Any] = {"scale": c.scale, "seed": c.seed, "normalize_features": c.normalize_features}
         if c.add_inverse_edges:
@@ -97,22 +105,19 @@ class Lookalike(Reader):
         with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
             with (
                 tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
-                EdgeBuckets(Path(scratch), n, self._num_edges, _BUCKET_EDGES) as buckets,
+                EdgeBuckets(Path(scratch), n, self.num_edges, _BUCKET_EDGES) as buckets,
             ):
                 self._draw(id_of, buckets)
                 rank_of = np.empty_like(id_of)
                 rank_of[id_of] = np.arange(n, dtype=np.int32)
                 del id_of
                 self._thin(buckets, writer)
-            self._nodes(writer, rank_of)
+            draw = self._easy_nodes if self.config.version == 1 else self._hard_nodes
+            draw(writer, np.minimum(rank_of // COMMUNITY, n // COMMUNITY - 1))
             describe(writer, self.config.title, shape.num_classes, Schema.homogeneous(n), self.identity())
 
     def _rng(self, purpose: str, chunk: int = 0) -> np.random.Generator:
         return np.random.default_rng([self.config.seed, *purpose.encode(), chunk])
-
-    @property
-    def _num_edges(self) -> int:
-        return round(self.shape.num_edges * self.config.scale)
 
     def _draw(self, id_of: np.ndarray, buckets: EdgeBuckets) -> None:
         n, directions = self.num_nodes, 2 if self.shape.symmetric else 1
@@ -146,7 +151,7 @@ class Lookalike(Reader):
             return
         with (
             tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
-            EdgeBuckets(Path(scratch), n, 2 * self._num_edges, _BUCKET_EDGES) as both,
+            EdgeBuckets(Path(scratch), n, 2 * self.num_edges, _BUCKET_EDGES) as both,
         ):
             for keys in buckets.runs():
                 for start in range(0, len(keys), _DRAWN_EDGES):
@@ -158,50 +163,44 @@ class Lookalike(Reader):
                 del keys
             both.write(writer)
 
-    def _nodes(self, writer: StoreWriter, rank_of: np.ndarray) -> None:
-        """Labels, split and features."""
-        draw = self._easy_nodes if self.config.version == 1 else self._hard_nodes
-        draw(writer, np.minimum(rank_of // COMMUNITY, self.num_nodes // COMMUNITY - 1))
-
     def _easy_nodes(self, writer: StoreWriter, community: np.ndarray) -> None:
-        """Version 1. Args: community: int32 [N]."""
+        """Labels, split and features of version 1, from each node's community, int32 [N]."""
         n, shape, rng = self.num_nodes, self.shape, self._rng("classes")
-        # Classes of unequal size: the share of the k-th goes with 1 / (k + 4).
-        weights = 1.0 / (np.arange(shape.num_classes) + 4.0)
+        shares = class_shares(shape.num_classes)
         runs = -(-(n // COMMUNITY) // COMMUNITIES_PER_RUN) + 1
-        class_of_run = rng.choice(shape.num_classes, size=runs, p=weights / weights.sum())
-        each_once = rng.permutation(runs)[: shape.num_classes]
-        class_of_run[each_once] = np.arange(len(each_once))
-        classes = class_of_run[community // COMMUNITIES_PER_RUN]
+        classes = classes_of_runs(rng, runs, shares)[community // COMMUNITIES_PER_RUN]
 
         labels = classes.astype(np.int64)
         noisy = np.flatnonzero(rng.random(n, dtype=np.float32) < LABEL_NOISE)
-        labels[noisy] = rng.choice(shape.num_classes, size=len(noisy), p=weights / weights.sum())
+        labels[noisy] = rng.choice(shape.num_classes, size=len(noisy), p=shares)
         order = np.arange(n, dtype=np.int32)
         rng.shuffle(order)
-        split = self._split(order)
+        split = split_in_order(order, shape.split, self.config.scale)
         labels[split == 0] = UNLABELLED
         writer.put("labels", labels)
         writer.put("split", split)
 
         directions = rng.standard_normal((shape.num_classes, shape.num_features)) / np.sqrt(shape.num_features)
         signal = (FEATURE_SIGNAL * directions).astype(np.float32)
-        features = self._create_features(writer)
+        features = writer.create(features_name(0), (n, shape.num_features), np.float32)
         for number, rows in enumerate(self._chunks()):
             self._draw_features(features, number, rows, signal[classes[rows]])
         features.flush()
 
     def _hard_nodes(self, writer: StoreWriter, community: np.ndarray) -> None:
-        """Version 2. Args: community: int32 [N]."""
+        """The same of version 2."""
         n, classes, rng = self.num_nodes, self.shape.num_classes, self._rng("communities")
         drawn = Communities.draw(rng, n // COMMUNITY, COMMUNITIES_PER_RUN, classes)
         signal = class_signals(rng, classes, self.shape.num_features)
         order = np.arange(n, dtype=np.int32)
         self._rng("split").shuffle(order)
-        split = self._split(training_first(order, drawn.known[community], self._split_sizes()[0]))
+        training = max(1, round(self.shape.split["train"] * self.config.scale))
+        order = training_first(order, drawn.known[community], training)
+        split = split_in_order(order, self.shape.split, self.config.scale)
         writer.put("split", split)
 
-        labels, features = writer.create("labels", (n,), np.int64), self._create_features(writer)
+        labels = writer.create("labels", (n,), np.int64)
+        features = writer.create(features_name(0), (n, self.shape.num_features), np.float32)
         for number, rows in enumerate(self._chunks()):
             ids = np.arange(rows.start, rows.stop)
             drawn_labels, shown = drawn.nodes(ids, community[rows], self.config.seed)
@@ -210,25 +209,10 @@ class Lookalike(Reader):
         labels.flush()
         features.flush()
 
-    def _split_sizes(self) -> list[int]:
-        return [max(1, round(size * self.config.scale)) for size in self.shape.split.values()]
-
-    def _split(self, order: np.ndarray) -> np.ndarray:
-        """uint8 [N], parts in the order of ``order`` [N]."""
-        split, start = np.zeros(self.num_nodes, np.uint8), 0
-        for name, size in zip(self.shape.split, self._split_sizes(), strict=True):
-            end = min(self.num_nodes, start + size)
-            split[order[start:end]] = SPLITS[name]
-            start = end
-        return split
-
     def _chunks(self) -> Iterator[slice]:
         for start in range(0, self.num_nodes, _FEATURE_ROWS):
             step("drawing features", start, self.num_nodes)
             yield slice(start, min(self.num_nodes, start + _FEATURE_ROWS))
-
-    def _create_features(self, writer: StoreWriter) -> np.memmap:
-        return writer.create(features_name(0), (self.num_nodes, self.shape.num_features), np.float32)
 
     def _draw_features(self, features: np.ndarray, number: int, rows: slice, signal: np.ndarray) -> None:
         """Chunk ``number`` of the features: noise and ``signal`` [its rows, F]."""

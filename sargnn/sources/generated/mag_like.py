@@ -20,10 +20,17 @@ from typing import Any
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.dataset import SPLITS, UNLABELLED, Dataset, InMemoryReader
+from sargnn.graph.dataset import UNLABELLED, Dataset, InMemoryReader
 from sargnn.graph.schema import Relation
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
-from sargnn.sources.generated.communities import SCALE, Communities, class_signals
+from sargnn.sources.generated.communities import (
+    SCALE,
+    Communities,
+    class_shares,
+    class_signals,
+    classes_of_runs,
+    split_in_order,
+)
 from sargnn.sources.settings import MagLikeConfig
 from sargnn.steps import step
 
@@ -78,14 +85,12 @@ class MagLike(InMemoryReader):
         self.communities = self.counts[_PAPER] // COMMUNITY_PAPERS
 
     def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key."""
         c = self.config
         flags: dict[str, Any] = {"add_inverse_edges": c.add_inverse_edges, "homogenize": c.homogenize}
         flags |= {"scale": c.scale, "seed": c.seed, "normalize_features": c.normalize_features}
         return {"generator": c.name, "version": c.version, **flags}
 
     def read(self) -> Dataset:
-        """Make the graph."""
         places = [self._rng(f"order {t}").permutation(n) for t, n in enumerate(self.counts)]  # latent rank -> number
         relations = []
         for number, shape in enumerate(RELATIONS):
@@ -139,25 +144,20 @@ class MagLike(InMemoryReader):
         return features, labels, split
 
     def _easy_papers(self, community: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Version 1. Args: community: int64 [N]."""
-        n, rng = len(community), self._rng("papers")
-        weights = 1.0 / (np.arange(NUM_CLASSES) + 4.0)
-        weights /= weights.sum()
-        runs = -(-self.communities // COMMUNITIES_PER_RUN)
-        class_of_run = rng.choice(NUM_CLASSES, size=runs, p=weights)
-        each_once = rng.permutation(runs)[:NUM_CLASSES]
-        class_of_run[each_once] = np.arange(len(each_once))
-        classes = class_of_run[community // COMMUNITIES_PER_RUN]
+        """Version 1, from each paper's community, int64 [N]."""
+        n, rng, shares = len(community), self._rng("papers"), class_shares(NUM_CLASSES)
+        of_run = classes_of_runs(rng, -(-self.communities // COMMUNITIES_PER_RUN), shares)
+        classes = of_run[community // COMMUNITIES_PER_RUN]
         noisy = rng.random(n) < LABEL_NOISE
-        labels = np.where(noisy, rng.choice(NUM_CLASSES, size=n, p=weights), classes).astype(np.int64)
-        split = self._split(rng)
+        labels = np.where(noisy, rng.choice(NUM_CLASSES, size=n, p=shares), classes).astype(np.int64)
+        split = split_in_order(rng.permutation(n), SPLIT, self.config.scale)
         directions = rng.standard_normal((NUM_CLASSES, NUM_FEATURES)) / np.sqrt(NUM_FEATURES)
         features = rng.standard_normal((n, NUM_FEATURES), dtype=np.float32)
         features += (FEATURE_SIGNAL * directions).astype(np.float32)[classes]
         return features, labels, split
 
     def _hard_papers(self, community: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Version 2. Args: community: int64 [N]."""
+        """The same of version 2."""
         n, rng = len(community), self._rng("communities")
         drawn = Communities.draw(rng, self.communities, COMMUNITIES_PER_RUN, NUM_CLASSES)
         signal = class_signals(rng, NUM_CLASSES, NUM_FEATURES)
@@ -165,17 +165,7 @@ class MagLike(InMemoryReader):
         features = rng.standard_normal((n, NUM_FEATURES), dtype=np.float32)
         features += signal[shown]
         features *= np.float32(SCALE)
-        return features, labels, self._split(rng)
-
-    def _split(self, rng: np.random.Generator) -> np.ndarray:
-        """uint8 [N] of the papers, drawn uniformly."""
-        n = self.counts[_PAPER]
-        order, split, start = rng.permutation(n), np.zeros(n, np.uint8), 0
-        for name, size in SPLIT.items():
-            end = min(n, start + max(1, round(size * self.config.scale)))
-            split[order[start:end]] = SPLITS[name]
-            start = end
-        return split
+        return features, labels, split_in_order(rng.permutation(n), SPLIT, self.config.scale)
 
 
 def _member(community: np.ndarray, u: np.ndarray, communities: int, size: int) -> np.ndarray:

@@ -26,13 +26,11 @@ class Synthetic(InMemoryReader):
         self.config = config
 
     def identity(self) -> dict[str, Any]:
-        """What decides the content, for the store's key."""
         c = self.config
         fields = {k: v for k, v in vars(c).items() if k not in ("add_self_loops", "edge_weights")}
         return {"generator": "synthetic", "version": _VERSION, **fields}
 
     def read(self) -> Dataset:
-        """Make the graph."""
         c = self.config
         rng = np.random.default_rng(c.seed)
         num_blocks = c.num_classes * c.blocks_per_class

@@ -32,11 +32,7 @@ from sargnn.sources.ogb.typed import TypedOgbDir
 from sargnn.sources.settings import OGB_NAMES, OgbConfig, OgbDirConfig
 from sargnn.steps import step
 
-_READERS: dict[str, Callable[[Any, Path], Reader]] = {
-    CSV.title: OgbDir,
-    BINARY.title: BinaryOgbDir,
-    TYPED.title: TypedOgbDir,
-}
+_READERS: dict[str, Callable[[Any, Path], Reader]] = {CSV.title: OgbDir, BINARY.title: BinaryOgbDir, TYPED.title: TypedOgbDir}
 _RELEASES = {"ogbn-mag": 2}
 """That are read; of others the first."""
 _TIMEOUT_S = 8.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -124,10 +125,7 @@ def read_split(paths: dict[str, Path], num_nodes: int) -> np.ndarray:
     for name, value in SPLITS.items():
         rows = read_table(paths[name], np.int64, may_be_empty=name != "train")
         if rows.shape[1] != 1:
-            raise DataError(
-                f"'{paths[name]}' must hold one node number in each row.",
-                given=f"{rows.shape[1]} columns",
-            )
+            raise DataError(f"'{paths[name]}' must hold one node number in each row.", given=f"{rows.shape[1]} columns")
         expect_range(paths[name], rows, 0, num_nodes, "a node that does not exist")
         if split[rows[:, 0]].any():
             row = int(np.flatnonzero(split[rows[:, 0]])[0])
@@ -138,17 +136,9 @@ def read_split(paths: dict[str, Path], num_nodes: int) -> np.ndarray:
 
 def read_table(path: Path, dtype: type, *, may_be_empty: bool = False, rows: int | None = None) -> np.ndarray:
     """A headerless CSV, or its first ``rows`` rows, as a writable [rows, columns] array."""
-    try:
-        frame = pd.read_csv(path, header=None, dtype=dtype, nrows=rows)
-    except pd.errors.EmptyDataError as error:
-        if may_be_empty:
-            return np.zeros((0, 1), dtype)
-        raise DataError(f"'{path}' is empty.") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"'{path}' cannot be read: {error}") from error
-    except (ValueError, OverflowError) as error:
-        raise _malformed(path, dtype) or DataError(f"'{path}' cannot be read: {error}") from error
-    return np.array(frame.to_numpy())
+    with _blame_table(path, dtype, may_be_empty=may_be_empty):
+        return np.array(pd.read_csv(path, header=None, dtype=dtype, nrows=rows).to_numpy())
+    return np.zeros((0, 1), dtype)
 
 
 def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -158,27 +148,36 @@ def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -
         DataError: a file that cannot be read, or another number of rows or columns than expected.
     """
     rows_read = 0
-    try:
-        with pd.read_csv(path, header=None, dtype=dtype, chunksize=rows) as reader:
-            for frame in reader:
-                piece = np.array(frame.to_numpy())
-                if piece.shape[1] != columns or rows_read + len(piece) > total:
-                    expect_shape(path, np.empty((rows_read + len(piece), piece.shape[1]), bool), (total, columns))
-                yield rows_read, piece
-                rows_read += len(piece)
-    except pd.errors.EmptyDataError as error:
-        if total:
-            raise DataError(f"'{path}' is empty.") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"'{path}' cannot be read: {error}") from error
-    except (ValueError, OverflowError) as error:
-        raise _malformed(path, dtype) or DataError(f"'{path}' cannot be read: {error}") from error
+    with (
+        _blame_table(path, dtype, may_be_empty=not total),
+        pd.read_csv(path, header=None, dtype=dtype, chunksize=rows) as reader,
+    ):
+        for frame in reader:
+            piece = np.array(frame.to_numpy())
+            if piece.shape[1] != columns or rows_read + len(piece) > total:
+                expect_shape(path, np.empty((rows_read + len(piece), piece.shape[1]), bool), (total, columns))
+            yield rows_read, piece
+            rows_read += len(piece)
     if rows_read != total:
         raise DataError(
             f"'{path}' does not have the shape that the counts and the other files give.",
             given=f"{rows_read} rows",
             allowed=f"{total} rows",
         )
+
+
+@contextmanager
+def _blame_table(path: Path, dtype: type, *, may_be_empty: bool) -> Iterator[None]:
+    """What keeps a table from being read becomes a ``DataError`` that names the row; but that it is empty, where it may be."""
+    try:
+        yield
+    except pd.errors.EmptyDataError as error:
+        if not may_be_empty:
+            raise DataError(f"'{path}' is empty.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"'{path}' cannot be read: {error}") from error
+    except (ValueError, OverflowError) as error:
+        raise _malformed(path, dtype) or DataError(f"'{path}' cannot be read: {error}") from error
 
 
 def width_of(path: Path) -> int:
@@ -221,6 +220,7 @@ def _line_of(path: Path, row: int) -> str | None:
 
 
 def expect_shape(path: Path, array: np.ndarray, shape: tuple[int, int]) -> None:
+    """A table has so many rows and columns. Raises ``DataError``."""
     if array.shape != shape:
         raise DataError(
             f"'{path}' does not have the shape that the counts and the other files give.",

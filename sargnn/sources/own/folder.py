@@ -23,7 +23,7 @@ import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.dataset import Reader
-from sargnn.sources.npz import ARCHIVE_ERRORS
+from sargnn.sources.npz import blame_archive
 from sargnn.sources.ogb.tables import identity_of
 from sargnn.sources.own.edge_files import SUFFIXES, CsvEdges, ParquetEdges
 from sargnn.sources.own.given import GivenArray, PlainArray, member_of
@@ -72,6 +72,7 @@ def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str
     """The folder or file, what lies in it by name, and the tree of its arrays, of which only headers are read.
 
     Args:
+        config: the dataset's settings.
         unread: gets the names that mean nothing.
 
     Raises:
@@ -79,7 +80,9 @@ def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str
     """
     root = Path(os.path.expanduser(config.root)).resolve()
     if root.suffix == ".npz" and root.is_file():
-        leaves: Mapping[str, Path | str] = {name: name for name in _members(root)}
+        with blame_archive(root), zipfile.ZipFile(root) as archive:
+            members = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        leaves: Mapping[str, Path | str] = {name: name for name in members}
     elif root.is_dir():
         leaves = _files(root)
     else:
@@ -89,16 +92,15 @@ def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str
         hint = f"dataset.root=FOLDER names one that holds\n{LAYOUT}"
         raise DataError("The dataset folder does not exist.", given=str(root), hint=hint)
     tree = _tree(root, leaves, unread)
-    _refuse_missing(root, tree, list(leaves), drawn=config.split is not None)
+    missing = [f"{name}.npy" for name in (EDGES, FEATURES, LABELS) if name not in tree]
+    if isinstance(tree.get(EDGES), Mapping) and f"{FEATURES}.npy" in missing:
+        missing.remove(f"{FEATURES}.npy")  # a model of typed graphs learns rows
+    if config.split is None and not any({**MASKS, **NUMBERS}.get(key) == "train" for key in tree):
+        missing.append("train_mask.npy")
+    if missing:
+        held = ", ".join(sorted(leaves)) or "none of these"
+        raise DataError(f"'{root}' lacks {', '.join(missing)}.", given=held, allowed=f"a folder or .npz with\n{LAYOUT}")
     return root, leaves, tree
-
-
-def _members(path: Path) -> list[str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-    except (*ARCHIVE_ERRORS, OSError, ValueError) as error:
-        raise DataError(f"'{path}' cannot be read: {error}") from error
 
 
 def _files(root: Path) -> dict[str, Path]:
@@ -179,19 +181,3 @@ def _mapped(path: Path) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise DataError(f"'{path}' cannot be read: it is no .npy file, but an archive.", hint="dataset.root=FILE.npz reads one")
     return array
-
-
-def _refuse_missing(root: Path, tree: Mapping[str, Any], names: list[str], *, drawn: bool) -> None:
-    """Raise one ``DataError`` that names everything that a graph needs and the folder does not hold."""
-    missing = [
-        name
-        for name, key in ((f"{EDGES}.npy", EDGES), (f"{FEATURES}.npy", FEATURES), (f"{LABELS}.npy", LABELS))
-        if key not in tree
-    ]
-    if isinstance(tree.get(EDGES), Mapping) and f"{FEATURES}.npy" in missing:
-        missing.remove(f"{FEATURES}.npy")  # a model of typed graphs learns rows
-    if not drawn and not any({**MASKS, **NUMBERS}.get(key) == "train" for key in tree):
-        missing.append("train_mask.npy")
-    if missing:
-        held = ", ".join(sorted(names)) or "none of these"
-        raise DataError(f"'{root}' lacks {', '.join(missing)}.", given=held, allowed=f"a folder or .npz with\n{LAYOUT}")

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from sargnn.errors import DataError
-from sargnn.sources.npz import ARCHIVE_ERRORS, Member
+from sargnn.sources.npz import Member, blame_archive
 
 _PIECE_BYTES = 1 << 24
 _SPARSE_LAYOUTS = ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc")
@@ -135,10 +135,8 @@ def member_of(path: Path, member: str) -> GivenArray:
         if "Fortran order: True" not in str(error):
             raise
     with np.load(path, allow_pickle=False) as archive:
-        try:
+        with blame_archive(path):
             return PlainArray(f"'{path}': '{member}'", archive[member])
-        except (*ARCHIVE_ERRORS, OSError, ValueError) as error:
-            raise DataError(f"'{path}' cannot be read: {error}") from error
 
 
 def given(name: str, value: Any, of: str = "node") -> GivenArray:

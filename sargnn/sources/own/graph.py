@@ -193,14 +193,12 @@ class Nodes:
     masks: Mapping[str, GivenArray] = field(default_factory=dict)
     numbers: Mapping[str, GivenArray] = field(default_factory=dict)
 
-    def arrays(self) -> Iterator[tuple[str, GivenArray]]:
-        """Each with what it is."""
-        for name, array in ((FEATURES, self.features), (LABELS, self.labels)):
-            if array is not None:
-                yield name, array
-        for kind, those in (("mask", self.masks), ("numbers", self.numbers)):
-            for name, array in those.items():
-                yield f"{name} {kind}", array
+    def digest(self) -> dict[str, Any]:
+        """What decides the content, JSON-able."""
+        arrays = {FEATURES: self.features, LABELS: self.labels}
+        arrays |= {f"{name} mask": array for name, array in self.masks.items()}
+        arrays |= {f"{name} numbers": array for name, array in self.numbers.items()}
+        return {"count": self.count} | {what: array.digest() for what, array in arrays.items() if array is not None}
 
 
 @dataclass(frozen=True)
@@ -252,10 +250,7 @@ class OwnGraph:
 
     def digest(self) -> dict[str, Any]:
         """What decides the content, JSON-able."""
-        nodes = {
-            name: {"count": type_nodes.count} | {what: array.digest() for what, array in type_nodes.arrays()}
-            for name, type_nodes in self.nodes.items()
-        }
+        nodes = {name: type_nodes.digest() for name, type_nodes in self.nodes.items()}
         return {"nodes": nodes, "edges": [[*triplet, edges.digest()] for triplet, edges in self.edges.items()]}
 
 

@@ -219,7 +219,9 @@ def draw_split(labelled: np.ndarray, fractions: Sequence[float], seed: int) -> n
     The shares are met as far as independent draws do.
 
     Args:
-        labelled: bool [N]. fractions: of training, validation and test nodes.
+        labelled: bool [N].
+        fractions: of training, validation and test nodes.
+        seed: of the draw.
 
     Raises:
         DataError: too many nodes to be drawn for.
