@@ -34,19 +34,8 @@ from sargnn.graph.check import edge_place
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
 from sargnn.graph.manifest import shape_fits
 from sargnn.sources.npz import blame_archive
+from sargnn.sources.ogb import tables
 from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES, FlatFiles, find_binary, find_csv
-from sargnn.sources.ogb.tables import (
-    count_rows,
-    expect_one_column,
-    expect_range,
-    identity_of,
-    labels_from,
-    read_count,
-    read_labels,
-    read_split,
-    table_pieces,
-    width_of,
-)
 from sargnn.sources.own.given import MemberArray
 from sargnn.sources.settings import OgbConfig, OgbDirConfig
 from sargnn.sources.streamed import StreamedReader
@@ -74,7 +63,7 @@ class OgbFolder(StreamedReader):
         return {
             "reader": self.layout,
             "version": self.version,
-            "files": identity_of([*self.raw.values(), *self._split.values()]),
+            "files": tables.identity_of([*self.raw.values(), *self._split.values()]),
             "add_inverse_edges": self.add_inverse_edges,
             "normalize_features": self.normalize_features,
             **({"task": self.task} if self.task is not None else {}),
@@ -82,7 +71,7 @@ class OgbFolder(StreamedReader):
         }
 
     def split(self) -> np.ndarray:
-        return read_split(self._split, self.num_nodes)
+        return tables.read_split(self._split, self.num_nodes)
 
 
 class OgbDir(OgbFolder):
@@ -104,19 +93,19 @@ class OgbDir(OgbFolder):
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
         if "num-node-list" in self.raw:
-            return read_count(self.raw["num-node-list"], 1, MAX_NODES)
-        return count_rows(self.raw["node-label"], 1, MAX_NODES)
+            return tables.read_count(self.raw["num-node-list"], 1, MAX_NODES)
+        return tables.count_rows(self.raw["node-label"], 1, MAX_NODES)
 
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]
         if "num-edge-list" in self.raw:
-            return read_count(self.raw["num-edge-list"], 0, MAX_EDGES)
+            return tables.read_count(self.raw["num-edge-list"], 0, MAX_EDGES)
         step("counting edges")
-        return count_rows(self.raw["edge"], 0, MAX_EDGES)
+        return tables.count_rows(self.raw["edge"], 0, MAX_EDGES)
 
     @cached_property
     def num_features(self) -> int:  # type: ignore[override]
-        return width_of(self.raw["node-feat"])
+        return tables.width_of(self.raw["node-feat"])
 
     def edge_place(self, position: int) -> str:
         return f"row {position + 1}"
@@ -124,14 +113,14 @@ class OgbDir(OgbFolder):
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         path = self.raw["edge"]
         weights = self._weights(rows) if self.forms else repeat(NO_COLUMNS)
-        for first, piece in table_pieces(path, np.int64, rows, 2, self.num_rows):
-            expect_range(path, piece, 0, self.num_nodes, "a node that does not exist", first)
+        for first, piece in tables.table_pieces(path, np.int64, rows, 2, self.num_rows):
+            tables.expect_range(path, piece, 0, self.num_nodes, "a node that does not exist", first)
             yield piece[:, 0], piece[:, 1], next(weights)
 
     def _weights(self, rows: int) -> Iterator[EdgeColumns]:
         """Float64 [at most ``rows``] each, cut as the edges are."""
         last = None
-        for _, piece in table_pieces(self.raw["edge-weight"], np.float64, rows, 1, self.num_rows):
+        for _, piece in tables.table_pieces(self.raw["edge-weight"], np.float64, rows, 1, self.num_rows):
             if last is not None:
                 yield last
             last = EdgeColumns.of({WEIGHT: piece[:, 0]})
@@ -140,11 +129,11 @@ class OgbDir(OgbFolder):
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
         # As OGB's reader: parsed in double precision, rounded by who stores them.
-        for _, piece in table_pieces(self.raw["node-feat"], np.float64, rows, self.num_features, self.num_nodes):
+        for _, piece in tables.table_pieces(self.raw["node-feat"], np.float64, rows, self.num_features, self.num_nodes):
             yield piece
 
     def labels(self) -> np.ndarray:
-        return read_labels(self.raw["node-label"], self.num_nodes, self.task)
+        return tables.read_labels(self.raw["node-label"], self.num_nodes, self.task)
 
 
 class BinaryOgbDir(OgbFolder):
@@ -180,7 +169,7 @@ class BinaryOgbDir(OgbFolder):
         else:
             length = self._array(self.data, other, (None, None), "iuf").shape[axis]
             count, what = np.array([length]), f"a length of '{other}' that cannot be"
-        expect_range(self.data, count.reshape(1, 1), low, high + 1, what)
+        tables.expect_range(self.data, count.reshape(1, 1), low, high + 1, what)
         return int(count[0])
 
     def _array(self, path: Path, name: str, shape: tuple[int | None, ...], kinds: str) -> MemberArray:
@@ -205,7 +194,7 @@ class BinaryOgbDir(OgbFolder):
         weights = self._weights(rows) if self.forms else repeat(NO_COLUMNS, -(-self.num_rows // rows))
         for source, destination, columns in zip(index.row(0).pieces(rows), index.row(1).pieces(rows), weights, strict=True):
             pair = np.stack([source, destination], 1)
-            expect_range(self.data, pair, 0, self.num_nodes, "a node that does not exist", first)
+            tables.expect_range(self.data, pair, 0, self.num_nodes, "a node that does not exist", first)
             yield source, destination, columns
             first += len(source)
 
@@ -219,5 +208,5 @@ class BinaryOgbDir(OgbFolder):
 
     def labels(self) -> np.ndarray:
         array = self._array(self.label, "node_label", (self.num_nodes, None), "fiu")
-        expect_one_column(self.label, array.shape[1], self.task)
-        return labels_from(self.label, array.whole(), self.num_nodes, self.task)
+        tables.expect_one_column(self.label, array.shape[1], self.task)
+        return tables.labels_from(self.label, array.whole(), self.num_nodes, self.task)

@@ -26,18 +26,8 @@ from sargnn.graph.dataset import Dataset, InMemoryReader
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
 from sargnn.graph.schema import Relation
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
+from sargnn.sources.ogb import tables
 from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES, Triplet, find_typed
-from sargnn.sources.ogb.tables import (
-    count_rows,
-    expect_range,
-    expect_shape,
-    identity_of,
-    read_count,
-    read_features,
-    read_labels,
-    read_split,
-    read_table,
-)
 from sargnn.sources.settings import OgbConfig, OgbDirConfig
 
 _VERSION = 1
@@ -56,7 +46,7 @@ class TypedOgbDir(InMemoryReader):
         return {
             "reader": "ogb_dir typed",
             "version": _VERSION,
-            "files": identity_of([*paths, *own.split.values()]),
+            "files": tables.identity_of([*paths, *own.split.values()]),
             "add_inverse_edges": self.config.add_inverse_edges,
             "normalize_features": self.config.normalize_features,
             "homogenize": self.config.homogenize,
@@ -71,17 +61,17 @@ class TypedOgbDir(InMemoryReader):
                 that cannot be trained on, a label that is not a class; file and row are named.
         """
         files = self.files
-        tables = {triplet: self._table(triplet) for triplet in files.triplets}
-        counts = files.counts if files.counts is not None else self._count_nodes(tables)
-        relations = [self._relation(triplet, edges, counts) for triplet, edges in tables.items()]
+        pairs = {triplet: self._table(triplet) for triplet in files.triplets}
+        counts = files.counts if files.counts is not None else self._count_nodes(pairs)
+        relations = [self._relation(triplet, edges, counts) for triplet, edges in pairs.items()]
         if self.config.add_inverse_edges:
             relations += [edges.inverse() for edges in relations]
         features = [np.zeros((n, 0), np.float32) for n in counts.values()]
         for node_type, path in files.features.items():
             if counts[node_type]:
-                rows = read_features(path, counts[node_type], self.config.normalize_features)
+                rows = tables.read_features(path, counts[node_type], self.config.normalize_features)
                 features[files.node_types.index(node_type)] = rows
-        labels = read_labels(files.labels, counts[files.labelled], self.config.task)
+        labels = tables.read_labels(files.labels, counts[files.labelled], self.config.task)
         dataset = typed_dataset(
             name=self.config.name if isinstance(self.config, OgbConfig) else self.root.name,
             num_classes=count_classes(labels, str(files.labels)),
@@ -90,33 +80,33 @@ class TypedOgbDir(InMemoryReader):
             relations=relations,
             labelled=files.node_types.index(files.labelled),
             labels=labels,
-            split=read_split(files.split, counts[files.labelled]),
+            split=tables.read_split(files.split, counts[files.labelled]),
         )
         return homogenize(dataset) if self.config.homogenize else dataset
 
     def _table(self, triplet: Triplet) -> np.ndarray:
         """A relation's edge file, int64 [E, 2]."""
         path, counted = self.files.edges[triplet], self.files.edge_counts.get(triplet)
-        count = read_count(counted, 0, MAX_EDGES) if counted is not None else None
-        edges = read_table(path, np.int64, may_be_empty=not count)
+        count = tables.read_count(counted, 0, MAX_EDGES) if counted is not None else None
+        edges = tables.read_table(path, np.int64, may_be_empty=not count)
         if not count and not len(edges):
             edges = np.zeros((0, 2), np.int64)
-        expect_shape(path, edges, (len(edges) if count is None else count, 2))
+        tables.expect_shape(path, edges, (len(edges) if count is None else count, 2))
         return edges
 
-    def _count_nodes(self, tables: dict[Triplet, np.ndarray]) -> dict[str, int]:
+    def _count_nodes(self, pairs: dict[Triplet, np.ndarray]) -> dict[str, int]:
         """How many nodes each type has, where no table says it."""
         counts = {}
         for node_type in self.files.node_types:
             if (path := self.files.features.get(node_type)) is not None:
-                counts[node_type] = count_rows(path, 0, MAX_NODES)
+                counts[node_type] = tables.count_rows(path, 0, MAX_NODES)
             elif node_type == self.files.labelled:
-                counts[node_type] = count_rows(self.files.labels, 0, MAX_NODES)
+                counts[node_type] = tables.count_rows(self.files.labels, 0, MAX_NODES)
             else:
-                ends = [(t, edges, k) for t, edges in tables.items() for k in (0, 1) if t[2 * k] == node_type]
+                ends = [(t, edges, k) for t, edges in pairs.items() for k in (0, 1) if t[2 * k] == node_type]
                 for triplet, edges, k in ends:
                     what = f"a {node_type} that cannot be"
-                    expect_range(self.files.edges[triplet], edges[:, k : k + 1], 0, MAX_NODES, what)
+                    tables.expect_range(self.files.edges[triplet], edges[:, k : k + 1], 0, MAX_NODES, what)
                 counts[node_type] = max((int(edges[:, k].max(initial=-1)) for _, edges, k in ends), default=-1) + 1
         return counts
 
@@ -124,7 +114,7 @@ class TypedOgbDir(InMemoryReader):
         head, name, tail = triplet
         for column, node_type in enumerate((head, tail)):
             numbers, path = edges[:, column : column + 1], self.files.edges[triplet]
-            expect_range(path, numbers, 0, counts[node_type], f"a {node_type} that does not exist")
+            tables.expect_range(path, numbers, 0, counts[node_type], f"a {node_type} that does not exist")
         types = self.files.node_types
         ends = Relation(types.index(head), name, types.index(tail))
         return Edges(ends, edges[:, 0], edges[:, 1], EdgeColumns.of({WEIGHT: self._weights(triplet, len(edges))}))
@@ -134,6 +124,6 @@ class TypedOgbDir(InMemoryReader):
         path = self.files.edge_weights.get(triplet)
         if path is None:
             return None
-        table = read_table(path, np.float64, may_be_empty=not count)
-        expect_shape(path, table, (count, 1))
+        table = tables.read_table(path, np.float64, may_be_empty=not count)
+        tables.expect_shape(path, table, (count, 1))
         return WeightCheck(f"'{path}'", lambda position: f"row {position + 1}").to_float32(table[:, 0])
