@@ -112,6 +112,9 @@ class StoreWriter:
         version: format version, checked by readers.
         into: a folder on the same disk that is written in place of one of this writer's own. It may hold some of the store's
             files, which ``adopt`` takes; an exception leaves it as it is.
+
+    Attributes:
+        folder: the one that is written, on the disk that the store will be on.
     """
 
     def __init__(self, path: Path, kind: str, version: int, into: Path | None = None) -> None:
@@ -121,16 +124,16 @@ class StoreWriter:
         self._entries: dict[str, dict[str, Any]] = {}
         self._keeps = into is not None
         self._claim: Claim | None = None
-        self._temporary = into or temporary_beside(path)
+        self.folder = into or temporary_beside(path)
 
     def __enter__(self) -> StoreWriter:
         try:
-            self._temporary.mkdir(parents=True, exist_ok=self._keeps)
+            self.folder.mkdir(parents=True, exist_ok=self._keeps)
         except OSError as error:
             raise folder_error(self.path.parent, error) from error
         if not self._keeps:
             with suppress(OSError):  # it only tells others that this folder is in use
-                self._claim = claim(self._temporary)
+                self._claim = claim(self.folder)
         return self
 
     def put(self, name: str, array: np.ndarray) -> None:
@@ -158,13 +161,8 @@ class StoreWriter:
             yield array
             array.finish()
 
-    @property
-    def folder(self) -> Path:
-        """The folder that is written, on the disk that the store will be on."""
-        return self._temporary
-
     def _target(self, name: str) -> Path:
-        target = self._temporary / f"{_file_of(name)}.npy"
+        target = self.folder / f"{_file_of(name)}.npy"
         target.parent.mkdir(exist_ok=True)
         self._names.append(name)
         return target
@@ -178,7 +176,7 @@ class StoreWriter:
         sealed = {}
         for name in self._names:
             path_inside = _file_of(name)
-            path = self._temporary / f"{path_inside}.npy"
+            path = self.folder / f"{path_inside}.npy"
             with path.open("rb") as file:
                 shape, dtype = read_header(file)
                 os.fsync(file.fileno())
@@ -213,7 +211,7 @@ class StoreWriter:
 
     def _discard(self) -> None:
         if not self._keeps:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write_error(self, error: OSError) -> StoreError:
         # NumPy's own word for a write that was cut short has no number.
@@ -232,13 +230,13 @@ class StoreWriter:
         self.seal()
         manifest: dict[str, Any] = {"kind": self.kind, "version": self.version, "meta": self.meta, "files": self._entries}
         manifest["sha256"] = digest_of(json.loads(json.dumps(manifest)))
-        with (self._temporary / MANIFEST).open("w") as out:
+        with (self.folder / MANIFEST).open("w") as out:
             json.dump(manifest, out, indent=1)
             out.flush()
             os.fsync(out.fileno())
-        (self._temporary / LOCK).unlink(missing_ok=True)
+        (self.folder / LOCK).unlink(missing_ok=True)
         try:
-            self._temporary.rename(self.path)
+            self.folder.rename(self.path)
         except OSError:
             if not (self.path / MANIFEST).exists():
                 raise

@@ -12,12 +12,11 @@ import gzip
 import hashlib
 import re
 import zlib
-from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -72,9 +71,6 @@ class EdgeTable(EdgeList):
             if (weights := columns.weight) is not None:
                 hasher.update(weights.astype(np.float64).data)
         return hasher.hexdigest()
-
-    @abstractmethod
-    def pieces(self, rows: int) -> Iterator[EdgePiece]: ...
 
 
 class CsvEdges(EdgeTable):
@@ -145,17 +141,12 @@ class CsvEdges(EdgeTable):
 
     def _lines(self) -> Iterator[str]:
         """The lines as they stand in the file, without blanks around them."""
+        opened: Any = gzip.open if self.path.name.endswith(".gz") else open
         try:
-            with self._open() as file:
+            with opened(self.path, "rt", encoding="utf-8-sig") as file:  # a byte-order mark is no part of the first number
                 yield from (line.strip() for line in file)
         except _BROKEN as error:
             raise DataError(f"{self.name} cannot be read: {error}") from error
-
-    def _open(self) -> IO[str]:
-        # A byte-order mark, as spreadsheets write it, is no part of the first number.
-        if self.path.name.endswith(".gz"):
-            return gzip.open(self.path, "rt", encoding="utf-8-sig")
-        return self.path.open(encoding="utf-8-sig")
 
 
 class ParquetEdges(EdgeTable):

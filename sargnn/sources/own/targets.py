@@ -6,7 +6,6 @@ Letters: N nodes, C columns of labels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -41,46 +40,38 @@ def read_labels(given: GivenArray, task: Task | None) -> np.ndarray:
             given=f"shape {list(given.shape)}",
             hint="task=multilabel for labels 0 and 1, task=regression for values; y.argmax(1) where they are one-hot",
         )
-    convert = {"multilabel": _multilabel, "regression": _values}.get(task or "", _classes)
     labels = np.empty((given.shape[0], columns), LABEL_DTYPES[task or "classes"])
     first = 0
     for piece in given.pieces(max(1, _PIECE_NUMBERS // columns)):
-        labels[first : first + len(piece)] = convert(given.name, piece.reshape(len(piece), -1), first, task is None)
+        labels[first : first + len(piece)] = _convert(task, given.name, piece.reshape(len(piece), -1), first)
         first += len(piece)
     return labels if task in ("multilabel", "regression") else labels[:, 0]
 
 
-def _values(name: str, table: np.ndarray, first: int, guessed: bool) -> np.ndarray:
-    wrong = np.isinf(table).any(1) if table.dtype.kind == "f" else np.zeros(len(table), bool)
-    _refuse_row(wrong, table, first, f"{name} holds a value that is not finite", "numbers; nan where one is not known")
-    return table.astype(LABEL_DTYPES["regression"])
-
-
-def _classes(name: str, table: np.ndarray, first: int, guessed: bool) -> np.ndarray:
-    missing = np.isnan(table) if table.dtype.kind == "f" else np.zeros(table.shape, bool)
+def _convert(task: Task | None, name: str, table: np.ndarray, first: int) -> np.ndarray:
+    """Some nodes' labels [n, C] in the dtype of their task. ``first``: the first node's number. Raises ``DataError``."""
+    fractions, hint = table.dtype.kind == "f", None
+    missing = np.isnan(table) if fractions else np.zeros(table.shape, bool)
     known = np.where(missing, UNLABELLED, table)
-    whole = known == np.floor(known) if table.dtype.kind == "f" else np.ones(table.shape, bool)
-    hint = "task=regression, if these are values" if guessed and not whole.all() else None
-    allowed = f"whole numbers from 0 to {_LARGEST_CLASS}; {UNLABELLED} or nan for a node without a label"
-    wrong = (~whole | (known < UNLABELLED) | (known > _LARGEST_CLASS))[:, 0]
-    _refuse_row(wrong, table, first, f"{name} holds a label that is not a class", allowed, hint)
-    return known.astype(LABEL_DTYPES["classes"])
-
-
-def _multilabel(name: str, table: np.ndarray, first: int, guessed: bool) -> np.ndarray:
-    unknown = np.isnan(table) if table.dtype.kind == "f" else np.zeros(table.shape, bool)
-    known = np.where(unknown, UNLABELLED, table)
-    wrong = ~np.isin(known, (UNLABELLED, 0, 1)).all(1)
-    allowed = f"0, 1; {UNLABELLED} or nan where one is not known"
-    _refuse_row(wrong, table, first, f"{name} holds a label that is neither 0 nor 1", allowed)
-    return known.astype(LABEL_DTYPES["multilabel"])
-
-
-def _refuse_row(wrong: Any, table: np.ndarray, first: int, what: str, allowed: str, hint: str | None = None) -> None:
+    if task == "regression":
+        known, wrong = table, np.isinf(table).any(1) if fractions else np.zeros(len(table), bool)
+        what, allowed = "a value that is not finite", "numbers; nan where one is not known"
+    elif task == "multilabel":
+        wrong = ~np.isin(known, (UNLABELLED, 0, 1)).all(1)
+        what, allowed = "a label that is neither 0 nor 1", f"0, 1; {UNLABELLED} or nan where one is not known"
+    else:
+        whole = known == np.floor(known) if fractions else np.ones(table.shape, bool)
+        wrong = (~whole | (known < UNLABELLED) | (known > _LARGEST_CLASS))[:, 0]
+        hint = "task=regression, if these are values" if task is None and not whole.all() else None
+        what = "a label that is not a class"
+        allowed = f"whole numbers from 0 to {_LARGEST_CLASS}; {UNLABELLED} or nan for a node without a label"
     if wrong.any():
         row = int(wrong.argmax())
         shown = ", ".join(str(label) for label in table[row][:5]) + (", ..." if table.shape[1] > 5 else "")
-        raise DataError(f"{what}, at node {first + row} (counted from 0).", given=shown, allowed=allowed, hint=hint)
+        raise DataError(
+            f"{name} holds {what}, at node {first + row} (counted from 0).", given=shown, allowed=allowed, hint=hint
+        )
+    return known.astype(LABEL_DTYPES[task or "classes"])
 
 
 def check_split_column(nodes: Nodes, column: int | None) -> None:
