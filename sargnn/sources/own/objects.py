@@ -182,10 +182,8 @@ def _collect(
 
 def _flat_if_single(tree: dict[str, Any]) -> Tree:
     """A graph of one type and one relation has no types."""
-    if (
-        len(tree[EDGES]) != 1
-        or len({end for triplet in tree[EDGES] for end in (triplet[0], triplet[2])} | tree[COUNT].keys()) != 1
-    ):
+    types = {end for triplet in tree[EDGES] for end in (triplet[0], triplet[2])} | tree[COUNT].keys()
+    if len(tree[EDGES]) != 1 or len(types) != 1:
         return tree
     return {used: next(iter(values.values())) for used, values in tree.items()}
 
