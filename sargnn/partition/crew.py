@@ -107,7 +107,7 @@ def do_parts(
     if not order:
         return
     if processes == 1:
-        work = _open(job, settings)
+        work: Job = load_attribute(JOBS[job])(settings)
         for p in order:
             work(p, partial(tally.add, p))
             tally.finish(p)
@@ -217,10 +217,6 @@ def _error_of(answer: dict[str, Any]) -> Exception:
     return error_class(text)
 
 
-def _open(job: str, settings: dict[str, Any]) -> Job:
-    return load_attribute(JOBS[job])(settings)
-
-
 def main(words: Sequence[str]) -> int:
     """A process of a crew."""
     wanted = json.loads(words[0])
@@ -232,7 +228,7 @@ def main(words: Sequence[str]) -> int:
         print(json.dumps(content), file=answers, flush=True)
 
     try:
-        work = _open(wanted["job"], wanted["settings"])
+        work: Job = load_attribute(JOBS[wanted["job"]])(wanted["settings"])
         for line in sys.stdin:
             work(int(line), lambda amount: answer(more=amount))
             answer(done=int(line))
