@@ -30,8 +30,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Moves
 from sargnn.comm.group import Group, Work
-from sargnn.comm.layout import Columns, Layout, copy_sections
-from sargnn.comm.lists import HaloLists, PartialLists, Piece, Round
+from sargnn.comm.lists import Columns, HaloLists, Layout, PartialLists, Piece, Round, copy_sections
 from sargnn.comm.partial_rounds import Ask, PartialRounds, Serve
 from sargnn.profile import PACKING
 

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.group import Work
-from sargnn.comm.layout import Columns, Layout, copy_sections
-from sargnn.comm.lists import PartialLists, PartialRound, Piece
+from sargnn.comm.lists import Columns, Layout, PartialLists, PartialRound, Piece, copy_sections
 from sargnn.profile import PACKING
 
 if TYPE_CHECKING:

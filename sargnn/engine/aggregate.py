@@ -19,8 +19,7 @@ from sargnn.engine.modes.base import Call, Mode
 from sargnn.engine.operators.base import Operators
 from sargnn.engine.operators.fused import FusedOperators
 from sargnn.engine.operators.stock import StockOperators
-from sargnn.engine.reducers.base import Fold, Reducer, Tensors
-from sargnn.engine.reducers.partial import WithPartials
+from sargnn.engine.reducers.base import Fold, Reducer, Tensors, WithPartials
 from sargnn.engine.segments import KeepLayers
 from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError

@@ -20,8 +20,7 @@ def warm_up() -> None:
     from sargnn import rng
     from sargnn.backends import block
     from sargnn.backends.cpu import (
-        destination_records,
-        edge_dropout,
+        attention_parts,
         folds,
         layer_norm_loops,
         mixed_rows,
@@ -44,9 +43,8 @@ def warm_up() -> None:
         block,
         nodewise_loops,
         layer_norm_loops,
-        edge_dropout,
+        attention_parts,
         folds,
-        destination_records,
         mixed_rows,
         tile_products,
     ]

@@ -9,8 +9,7 @@ from torch import Tensor
 from sargnn.backends.cpu.moves import CpuMoves
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
-from sargnn.comm.layout import Column
-from sargnn.comm.lists import PartialLists, PartialRound, Piece
+from sargnn.comm.lists import Column, PartialLists, PartialRound, Piece
 from tests.pool import pool
 
 NUMBER = (Column(1, torch.float64),)

@@ -11,7 +11,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.reducers.weighted import WeightedMean, WeightedSum
+from sargnn.engine.reducers.sum import WeightedMean, WeightedSum
 from sargnn.errors import KernelError
 from sargnn.partition.cut import parts_of
 from sargnn.plan.load import load_plan

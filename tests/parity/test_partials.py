@@ -9,8 +9,8 @@ import pytest
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.reducers.mean import Mean
-from sargnn.engine.reducers.partial import WithPartials
+from sargnn.engine.reducers.base import WithPartials
+from sargnn.engine.reducers.sum import Mean
 from tests.parity import cases
 from tests.parity.checks import GRAPHS, check
 from tests.parity.covering import spread

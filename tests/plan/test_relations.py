@@ -10,8 +10,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.reducers.mean import Mean
-from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.reducers.sum import Mean, Sum
 from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import parts_of
 from sargnn.plan.graph import WorkerGraph

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Folds
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.cpu.edge_dropout import drop_weights
+from sargnn.backends.cpu.attention_parts import drop_weights
 from sargnn.backends.operations import RunningSoftmax
 from sargnn.bf16 import array_of, wide, widen
 from sargnn.rng import Draw

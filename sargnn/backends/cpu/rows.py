@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Activation, Rows
 from sargnn.backends.cpu import layer_norm_loops, mixed_rows, nodewise_loops, tile_products
-from sargnn.backends.cpu.edge_dropout import words_of
+from sargnn.backends.cpu.attention_parts import words_of
 from sargnn.backends.cpu.tile_code import has_tiles
 from sargnn.bf16 import array_of, multiplies_in_bf16, number, products_in_bf16, wide
 from sargnn.rng import Draw, dropout_rows

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sargnn.comm.exchange import Exchange
-from sargnn.engine.reducers.base import Fold, Reducer, Tensors
-from sargnn.engine.reducers.partial import WithPartials
+from sargnn.engine.reducers.base import Fold, Reducer, Tensors, WithPartials
 from sargnn.plan.cover import Costs
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.plan.load import Layout

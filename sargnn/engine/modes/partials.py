@@ -9,8 +9,7 @@ from typing import Any
 from sargnn.comm.lists import PartialRound
 from sargnn.comm.partial_rounds import PartialRounds
 from sargnn.engine.modes.base import Call
-from sargnn.engine.reducers.base import Fold, Saved, Tensors
-from sargnn.engine.reducers.partial import PartialColumns, WithPartials
+from sargnn.engine.reducers.base import Fold, PartialColumns, Saved, Tensors, WithPartials
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.torch.dgl_graphs import whole_attention_graph
+from sargnn.backends.torch.dgl_kernel import whole_attention_graph
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, Piece
 from sargnn.engine.aggregate import Engine
