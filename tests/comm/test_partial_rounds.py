@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sargnn.backends.cpu.moves import CpuMoves
+from sargnn.backends.cpu.folds import CpuMoves
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.lists import Column, PartialLists, PartialRound, Piece

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu import gat_loops, gatv2_loops
-from sargnn.backends.cpu.attention_parts import destination_records, words_of
-from sargnn.backends.cpu.block_arrays import chunks_of_block, lanes_of_block, listed_rows, listed_sources, numpy_of
+from sargnn.backends.cpu.attention_parts import destination_records
+from sargnn.backends.cpu.block_arrays import edges_of, numpy_of
 from sargnn.backends.operations import (
     Attention,
     AttentionGradients,
@@ -22,6 +22,7 @@ from sargnn.backends.operations import (
     RunningSoftmax,
 )
 from sargnn.bf16 import number, wide
+from sargnn.rng import words_of
 
 
 class _FusedAttention(AttentionOperation):
@@ -40,7 +41,7 @@ class FusedGat(_FusedAttention, GatOperation):
         if block.num_edges:
             z, el = inputs.sources
             gat_loops.fold_attention(
-                _into(block, chunks_of_block(block, "forward")),
+                edges_of(block, "forward"),
                 *(numpy_of(tensor) for tensor in (z, el, inputs.destinations)),
                 _numbers(block, attention, z),
                 _weights(block, inputs, by_source=False),
@@ -70,10 +71,11 @@ class FusedGat(_FusedAttention, GatOperation):
                 d_z.zero_()
                 d_el.zero_()
             return
-        bounds = lanes_of_block(block, "backward")
+        edges = edges_of(block, "backward", by_lane=True)
+        bounds = edges[0]
         lanes = d_er[None] if len(bounds) == 2 else d_er.new_zeros(len(bounds) - 1, *d_er.shape)
         gat_loops.write_attention_gradients(
-            _out_of(block, bounds),
+            edges,
             *(numpy_of(tensor) for tensor in (z, el, records, grad)),
             _numbers(block, attention, z),
             _weights(block, inputs, by_source=True),
@@ -94,7 +96,7 @@ class FusedGatV2(_FusedAttention, GatV2Operation):
     def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         if block.num_edges:
             gatv2_loops.fold_attention_v2(
-                _into(block, chunks_of_block(block, "forward")),
+                edges_of(block, "forward"),
                 *_ends(inputs),
                 _numbers(block, attention, inputs.sources[0]),
                 _weights(block, inputs, by_source=False),
@@ -122,28 +124,18 @@ class FusedGatV2(_FusedAttention, GatV2Operation):
         assert into.att is not None
         numbers = _numbers(block, attention, inputs.sources[0])
         given = (_ends(inputs), numpy_of(records), numpy_of(grad), numbers)
-        bounds = lanes_of_block(block, "forward")
-        lanes = torch.zeros(len(bounds) - 1, into.att.numel(), dtype=torch.float64)
+        edges = edges_of(block, "forward", by_lane=True)
+        lanes = torch.zeros(len(edges[0]) - 1, into.att.numel(), dtype=torch.float64)
         weights = _weights(block, inputs, by_source=False)
         d_x = numpy_of(into.destinations)
-        gatv2_loops.add_destination_gradients(_into(block, bounds), *given, weights, _scores(inputs), d_x, numpy_of(lanes))
+        gatv2_loops.add_destination_gradients(edges, *given, weights, _scores(inputs), d_x, numpy_of(lanes))
         into.att.add_(lanes.sum(0).to(into.att.dtype))
         if d_z is not None:
-            edges, weights = _out_of(block, chunks_of_block(block, "backward")), _weights(block, inputs, by_source=True)
+            edges, weights = edges_of(block, "backward"), _weights(block, inputs, by_source=True)
             gatv2_loops.write_source_gradients(edges, *given, weights, _kept_by_source(block, inputs), int(add), numpy_of(d_z))
 
 
 # What the compiled loops take
-
-
-def _into(block: EdgeBlock, runs: Any) -> tuple[Any, ...]:
-    """Edges by destination, with runs of listed destination rows."""
-    return runs, listed_rows(block), block.indptr.numpy(), block.src.numpy()
-
-
-def _out_of(block: EdgeBlock, runs: Any) -> tuple[Any, ...]:
-    """Edges by source, with runs of listed source rows."""
-    return runs, listed_sources(block), block.t_indptr.numpy(), block.t_dst.numpy()
 
 
 def _numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from sargnn.backends.cpu.attention_vector_code import RECORD
 from sargnn.backends.operations import RunningSoftmax
 from sargnn.bf16 import array_of, wide, widen
-from sargnn.rng import Draw, philox_words
+from sargnn.rng import Draw, philox_words, words_of
 
 
 @numba.njit(inline="always")
@@ -75,13 +75,6 @@ def drop_weights(
         out.numpy(),
     )
     return out
-
-
-def words_of(draw: Draw | None) -> tuple[Any, ...]:
-    """A draw as the compiled loops take it: seed, epoch, tag, threshold; a threshold of 0 drops nothing."""
-    if draw is None:
-        return (*[np.uint64(0)] * 4,)
-    return tuple(np.uint64(word) for word in (draw.seed, draw.epoch, draw.tag, draw.threshold))
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)

@@ -23,7 +23,7 @@ import numba
 import numpy as np
 import torch
 
-from sargnn.backends.cpu.attention_parts import drop_edge, words_of
+from sargnn.backends.cpu.attention_parts import drop_edge
 from sargnn.backends.cpu.attention_vector_code import (
     edge_softmax,
     edge_weights,
@@ -34,6 +34,7 @@ from sargnn.backends.cpu.attention_vector_code import (
     score_gradients,
 )
 from sargnn.bf16 import array_of, narrow, number, wide, widen
+from sargnn.rng import words_of
 
 BATCH = 256
 """Edges whose weights are held at a time."""
@@ -55,8 +56,7 @@ def fold_attention(
     """Fold a block's edges into the running softmax of every listed destination.
 
     Args:
-        edges: int64, boundaries of runs of listed rows with about equal edges; int32 [A], the listed rows, empty for all;
-            indptr int32 [A + 1]; indices int32 [E].
+        edges: as ``edges_of`` gives them, by destination.
         z: [S, K D], may be bf16; all else is fp32 then.
         el: [S, K].
         er: [M, K].
@@ -113,8 +113,7 @@ def write_attention_gradients(
     """Gradients of a block's source rows and scores, and of the destinations' scores.
 
     Args:
-        edges: int64 [T + 1], the listed source rows of each lane; int32 [B], these rows, empty for all; indptr int32 [B + 1]
-            and indices int32 [E], the destinations of each listed source.
+        edges: as ``edges_of`` gives them, by source, a run for each lane.
         records: [M, 4 K], see ``attention_vector_code.edge_weights``.
         grad: [M, K D], bf16 if z is.
         kept: scores [E, K], x_ji that forward has kept, empty: they are computed again; int32 [E], the place of each edge among

@@ -19,10 +19,11 @@ import numba
 import numpy as np
 import torch
 
-from sargnn.backends.cpu.attention_parts import dot, drop_edge, words_of
+from sargnn.backends.cpu.attention_parts import dot, drop_edge
 from sargnn.backends.cpu.attention_vector_code import fold_rows, pair_scores, row_of, score_softmax
 from sargnn.backends.cpu.gat_loops import BATCH, weigh_edges
 from sargnn.bf16 import array_of, narrow, number, wide, widen
+from sargnn.rng import words_of
 
 
 @numba.njit(fastmath={"contract"}, nogil=True)
@@ -138,7 +139,7 @@ def add_destination_gradients(
     """Gradients of the destinations' rows and of ``att``.
 
     Args:
-        edges: as of ``fold_attention_v2``, but with the listed rows of each lane, int64 [T + 1].
+        edges: as ``edges_of`` gives them, by destination, a run for each lane.
         ends: z, x and att.
         records: [M, 4 K].
         grad: [M, K D], bf16 if z is.
@@ -176,7 +177,7 @@ def write_source_gradients(
     """Gradients of the sources' rows.
 
     Args:
-        edges: boundaries of runs of listed source rows; int32 [B], these rows, empty for all; their destinations.
+        edges: as ``edges_of`` gives them, by source.
         ends: z, x and att.
         kept: as of ``gat_loops.write_attention_gradients``.
         add: 1 to add to ``d_z``, 0 to overwrite it.
