@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from sargnn.backends.base import Activation
 from sargnn.backends.choose import make_kernel, make_operation
 from sargnn.backends.cpu.folds import CpuMoves
 from sargnn.backends.cpu.row_loops import add_table
 from sargnn.backends.cpu.rows import CpuRows
 from sargnn.bf16 import array_of
 from sargnn.comm.group import Group
-from sargnn.engine.nodewise import norm_act_drop
-from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.norm import DistributedBatchNorm, norm_act_drop
 from sargnn.engine.workspace import Workspace
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.profile import Profile
@@ -210,7 +210,7 @@ def test_between_layers(count: int, width: int, normed: bool, activation: str, p
         if normed:
             out = layer.fused(Workspace(), leaf, Group.single(), activation, ids, draw)
         else:
-            out = norm_act_drop(Workspace(), leaf, None, None, None, activation, ids, draw, Group.single())
+            out = norm_act_drop(Workspace(), Group.single(), leaf, Activation(activation, ids, draw))
         out.backward(d_out.to(dtype))
         assert leaf.grad is not None
         found[dtype] = out.detach(), leaf.grad, layer.weight.grad, layer.bias.grad

@@ -19,7 +19,8 @@ class Call:
     """One aggregation: who computes what on which graph.
 
     Attributes:
-        reducer: the mathematics. fold: what it works with: plan, kernel operation, memory, profile.
+        reducer: the mathematics.
+        fold: what it works with: plan, kernel operation, memory, profile.
         exchange: how rows travel.
         widths: F_t of the exchanged tensors.
         exchanged_needs_grad: whether gradients of the exchanged rows are wanted at all (not those of constant features).
@@ -132,7 +133,7 @@ class Mode(ABC):
         for partial results requests and answers in both.
 
         Args:
-            widths, rows, wire: as ``Reducer.row_bytes``.
+            widths, rows, wire: as ``Reducer.row_bytes`` takes them.
         """
         gradients = plan.halo_rows if exchanged_needs_grad else 0
         total = (self.fetches(reducer) * plan.lists.sent_rows + gradients) * reducer.row_bytes(widths, rows, wire)
