@@ -151,7 +151,8 @@ def _partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, param
     if call.plan.partials is None:
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)
-    rounds = call.exchange.partials(
+    rounds = PartialRounds(
+        call.exchange,
         call.plan.partials.lists,
         columns.asked,
         columns.answered,
@@ -168,7 +169,8 @@ def _partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensor
     if call.plan.partials is None or (d_exchanged is None and not call.reducer.needs_src_in_backward):
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)
-    rounds = call.exchange.partials(
+    rounds = PartialRounds(
+        call.exchange,
         call.plan.partials.lists,
         columns.gradients,
         columns.returned,
