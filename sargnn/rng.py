@@ -87,6 +87,13 @@ class Draw:
         return 1.0 / (1.0 - self.p)
 
 
+def words_of(draw: Draw | None) -> tuple[Any, ...]:
+    """A draw as compiled loops take it: seed, epoch, tag, threshold; a threshold of 0 drops nothing."""
+    if draw is None:
+        return (*[np.uint64(0)] * 4,)
+    return tuple(np.uint64(word) for word in (draw.seed, draw.epoch, draw.tag, draw.threshold))
+
+
 def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, seed: int, epoch: int) -> tuple[Tensor, ...]:
     """Philox 4x32-10 in plain tensor operations, on any device: the oracle of the compiled kernels.
 
@@ -128,30 +135,27 @@ def philox_words(
 
 
 @numba.njit(inline="always")
-def drop_row(
-    source: Any, node: Any, seed: Any, epoch: Any, tag: Any, threshold: Any, scale: Any, target: Any
-) -> None:  # pragma: no cover - compiled
-    """One row's dropout, for compiled code: ``target`` [F] from ``source`` [F], which may be the same."""
-    width = source.shape[0]
+def drop_row(row: Any, node: Any, draw: Any) -> None:  # pragma: no cover - compiled
+    """Dropout of a row [F] in place, for compiled code; ``draw``: its ``words_of``, and what is kept is multiplied with."""
+    seed, epoch, tag, threshold, scale = draw
+    width = row.shape[0]
     groups = width // 4
-    zero = source.dtype.type(0)
+    zero = row.dtype.type(0)
     for g in range(groups):
         r0, r1, r2, r3 = philox_words(node, np.uint64(0), np.uint64(g), tag, seed, epoch)
-        target[4 * g] = source[4 * g] * scale if r0 >= threshold else zero
-        target[4 * g + 1] = source[4 * g + 1] * scale if r1 >= threshold else zero
-        target[4 * g + 2] = source[4 * g + 2] * scale if r2 >= threshold else zero
-        target[4 * g + 3] = source[4 * g + 3] * scale if r3 >= threshold else zero
+        row[4 * g] = row[4 * g] * scale if r0 >= threshold else zero
+        row[4 * g + 1] = row[4 * g + 1] * scale if r1 >= threshold else zero
+        row[4 * g + 2] = row[4 * g + 2] * scale if r2 >= threshold else zero
+        row[4 * g + 3] = row[4 * g + 3] * scale if r3 >= threshold else zero
     if 4 * groups < width:
         rest = philox_words(node, np.uint64(0), np.uint64(groups), tag, seed, epoch)
         for k in range(width - 4 * groups):
             column = 4 * groups + k
-            target[column] = source[column] * scale if rest[k] >= threshold else zero
+            row[column] = row[column] * scale if rest[k] >= threshold else zero
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
-def _dropout_kernel(
-    x: Any, ids: Any, seed: Any, epoch: Any, tag: Any, threshold: Any, scale: Any, out: Any
-) -> None:  # pragma: no cover - compiled
+def _dropout_kernel(x: Any, ids: Any, draw: Any, out: Any) -> None:  # pragma: no cover - compiled
     rows, width = x.shape
     for c in numba.prange(-(-rows // _CHUNK_ROWS)):
         scratch = np.empty(width, np.float32)  # of bf16 rows
@@ -159,7 +163,7 @@ def _dropout_kernel(
             held, source = held_row(out[row], scratch), x[row]
             for f in range(width):
                 held[f] = widen(source[f])
-            drop_row(held, np.uint64(ids[row]), seed, epoch, tag, threshold, scale, held)
+            drop_row(held, np.uint64(ids[row]), draw)
             store_row(held, out[row])
 
 
@@ -234,16 +238,7 @@ def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) 
     if x.device.type != "cpu":
         return torch.mul(x, dropout_mask(ids, x.shape[1], draw).to(x.dtype).mul_(draw.scale), out=out)
     if x.numel():
-        _dropout_kernel(
-            array_of(x),
-            ids.numpy(),
-            np.uint64(draw.seed),
-            np.uint64(draw.epoch),
-            np.uint64(draw.tag),
-            np.uint64(draw.threshold),
-            number(draw.scale, x.dtype),
-            array_of(out),
-        )
+        _dropout_kernel(array_of(x), ids.numpy(), (*words_of(draw), number(draw.scale, x.dtype)), array_of(out))
     return out
 
 
@@ -275,6 +270,6 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     x, word = array_of(torch.ones(1, 4, dtype=dtype)), np.uint64(0)
     ids = np.zeros(1, np.int64)
     return [
-        (_dropout_kernel, (x, ids, word, word, word, word, number(1, dtype), x)),
+        (_dropout_kernel, (x, ids, (*words_of(None), number(1, dtype)), x)),
         (_uniform_kernel, (ids, word, word, 1.0, np.ones((1, 4), np.float32))),
     ]

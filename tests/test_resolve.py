@@ -15,7 +15,7 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, load, parse, save
-from sargnn.engine.reducers.mean import Mean
+from sargnn.engine.reducers.sum import Mean
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import open_dataset
 from sargnn.partition.prepare import prepare_partition
@@ -147,9 +147,9 @@ def test_a_file_of_an_aggregator_decides_the_losses(folder: Path) -> None:
     def soft() -> str:
         return parse(compose_verb("train", ["model.aggregator=soft.py:Soft"])).config_hash
 
-    (folder / "soft.py").write_text("from sargnn.engine.reducers.mean import Mean\nclass Soft(Mean): operation = 'softly'\n")
+    (folder / "soft.py").write_text("from sargnn.engine.reducers.sum import Mean\nclass Soft(Mean): operation = 'softly'\n")
     first = soft()
-    (folder / "soft.py").write_text("from sargnn.engine.reducers.mean import Mean\nclass Soft(Mean): operation = 'soft'\n")
+    (folder / "soft.py").write_text("from sargnn.engine.reducers.sum import Mean\nclass Soft(Mean): operation = 'soft'\n")
     assert soft() != first  # it was not loaded yet
     config = parse(compose_verb("train", ["model.aggregator=soft.py:Soft"]))
     assert config.model.operations == ("soft",)

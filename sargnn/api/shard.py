@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from sargnn.api.overrides import as_words
 from sargnn.api.stores import store_of_graph
 from sargnn.bf16 import wide
-from sargnn.comm.distributed import DistributedGroup
+from sargnn.comm.distributed import DistributedGroup, Processes
 from sargnn.comm.group import Group, sum_flat
 from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.edge_columns import WEIGHT
 from sargnn.graph.schema import task_of
@@ -75,7 +75,7 @@ def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overri
         raise made[0]
     words, partition = made[0]
     _limit_threads()
-    ranks = DistributedGroup(rank, world, _group(group)) if world > 1 else Group.single()
+    ranks = DistributedGroup(rank, world, Processes(_group(group))) if world > 1 else Group.single()
     return GraphShard(words, partition, ranks)
 
 
@@ -165,8 +165,7 @@ class GraphShard:
         self.config, self.group, self._words = config, group, words
         self.rank, self.world = group.rank, group.world
         device = torch.device(config.device)
-        self.engine = Engine(
-            group,
+        settings = EngineSettings(
             mode=config.mode.choice,
             keep=config.mode.keep,
             kernel=config.kernel.choice,
@@ -176,6 +175,7 @@ class GraphShard:
             cache_static=False,
             **number_formats(config),
         )
+        self.engine = Engine(group, settings)
         info = partition_info(partition, group.rank)
         part = open_part(info.path, group.rank)
         self.part: Part = with_columns(

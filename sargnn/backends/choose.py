@@ -3,8 +3,8 @@ counted for profiles, bf16 rows for kernels that know fp32 and fp64 only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,15 @@ from torch import Tensor
 from sargnn.backends import BACKENDS, KERNELS
 from sargnn.backends.base import Backend, Kernel
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.operations import AutogradOperation, MovedRows, Operation, RunningSoftmax, takes_weights
+from sargnn.backends.operations import (
+    AttentionGradients,
+    AttentionInputs,
+    AutogradOperation,
+    MovedRows,
+    Operation,
+    RunningSoftmax,
+    takes_weights,
+)
 from sargnn.errors import KernelError
 from sargnn.profile import AGGREGATION, Profile
 from sargnn.resolve import resolve
@@ -32,7 +40,8 @@ def choose_kernel(
     Args:
         kernel_name: ``auto``, a key of ``KERNELS``, or the target ("FILE.py:Class") of a kernel outside of this package.
         operation: what is to be done, such as ``sum``.
-        device, dtype: of the tensors.
+        device: of the tensors.
+        dtype: of rows.
         autograd: whether autograd is to differentiate the operation by itself, as the baseline needs it.
 
     Raises:
@@ -117,7 +126,7 @@ class CountedOperation(Operation):
         return getattr(self._operation, name)
 
     def _count(self, moved: MovedRows, block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
-        rows = next((tensor for tensor in arguments if isinstance(tensor, Tensor) and tensor.dim() == 2), None)
+        rows = next((tensor for tensor in _tensors(arguments) if tensor.dim() == 2), None)
         if rows is None:
             return
         per_source = moved.per_source + bool(settings.get("add"))  # with add=True each source row is read, too
@@ -162,24 +171,39 @@ def widened_autograd(operation: AutogradOperation) -> AutogradOperation:
     """An operation in differentiable operators on fp32 copies of bf16 rows; its result is rounded."""
 
     def widened(block: EdgeBlock, *arguments: Any, **settings: Any) -> Tensor:
-        output = operation(block, *(_wide(argument) for argument in arguments), **settings)
-        return output.to(torch.bfloat16) if any(_is_half(argument) for argument in arguments) else output
+        output = operation(block, *_wide(arguments), **settings)
+        return output.to(torch.bfloat16) if any(t.dtype == torch.bfloat16 for t in _tensors(arguments)) else output
 
     widened.takes_weights = takes_weights(operation)  # type: ignore[attr-defined]
     return widened
 
 
 def _call(call: Callable[..., None], block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
-    wide = [_wide(argument) for argument in arguments]
+    wide = _wide(arguments)
     call(block, *wide, **settings)
-    for argument, held in zip(arguments, wide, strict=True):
-        if _is_half(argument):
-            argument.data.copy_(held)  # which of them the operation writes to is not known; to the others this changes nothing
+    for tensor, held in zip(_tensors(arguments), _tensors(wide), strict=True):
+        if tensor.dtype == torch.bfloat16:
+            tensor.data.copy_(held)  # which of them the operation writes to is not known; to the others this changes nothing
 
 
-def _is_half(argument: Any) -> bool:
-    return isinstance(argument, Tensor) and argument.dtype == torch.bfloat16
+def _tensors(argument: Any) -> Iterator[Tensor]:
+    """The tensors among arguments, and of the records among them."""
+    if isinstance(argument, Tensor):
+        yield argument
+    elif isinstance(argument, tuple):
+        for part in argument:
+            yield from _tensors(part)
+    elif isinstance(argument, AttentionInputs | AttentionGradients):
+        for field in fields(argument):
+            yield from _tensors(getattr(argument, field.name))
 
 
 def _wide(argument: Any) -> Any:
-    return argument.float() if _is_half(argument) else argument
+    """The same with fp32 copies of what is bf16."""
+    if isinstance(argument, Tensor):
+        return argument.float() if argument.dtype == torch.bfloat16 else argument
+    if isinstance(argument, tuple):
+        return tuple(_wide(part) for part in argument)
+    if isinstance(argument, AttentionInputs | AttentionGradients):
+        return replace(argument, **{field.name: _wide(getattr(argument, field.name)) for field in fields(argument)})
+    return argument

@@ -27,7 +27,9 @@ class MovedRows:
     """Rows that one pass of an operation reads and writes, as wide as its first argument that is a table of rows.
 
     Attributes:
-        per_edge: of each edge. per_destination: of each destination row that has an edge. per_source: of each source row.
+        per_edge: of each edge.
+        per_destination: of each destination row that has an edge.
+        per_source: of each source row.
     """
 
     per_edge: int = 0
@@ -129,7 +131,9 @@ class SumOperation(Operation):
         """``out[i] += scale[i] * sum of src[j]``.
 
         Args:
-            src: [S, F]. out: [M, F], added to in place. scale: [M], 1 if not given.
+            src: [S, F].
+            out: [M, F], added to in place.
+            scale: [M], 1 if not given.
         """
 
     @abstractmethod
@@ -137,7 +141,9 @@ class SumOperation(Operation):
         """``out[j] = sum of scale[i] * grad[i]``.
 
         Args:
-            grad: [M, F]. out: [S, F], overwritten. scale: [M], 1 if not given.
+            grad: [M, F].
+            out: [S, F], overwritten.
+            scale: [M], 1 if not given.
             add: add to ``out`` instead; without scale.
         """
 
@@ -176,7 +182,10 @@ class WeightedSumOperation(SumOperation):
         """``out[e] = scale[i] * <grad[i], src[j]>``.
 
         Args:
-            src: [S, F]. grad: [M, F]. out: [E], overwritten. scale: [M], 1 if not given.
+            src: [S, F].
+            grad: [M, F].
+            out: [E], overwritten.
+            scale: [M], 1 if not given.
         """
 
 
@@ -193,7 +202,8 @@ class MaxOperation(Operation):
         Of equal values the source row with the smallest ``block.src_id_rank`` wins, whatever the order of the folds.
 
         Args:
-            src: [S, F]. best: [M, F], starts at -inf.
+            src: [S, F].
+            best: [M, F], starts at -inf.
             winner: int32 [M, F], the winner's ``src_id_rank``, starts at 2**31 - 1.
         """
 
@@ -202,32 +212,97 @@ class MaxOperation(Operation):
         """``out[j] = sum of grad[i] over the destinations i that row j won``, once each.
 
         Args:
-            grad: [M, F]. winner: int32 [M, F]. out: [S, F], overwritten. add: add to ``out`` instead.
+            grad: [M, F].
+            winner: int32 [M, F].
+            out: [S, F], overwritten.
+            add: add to ``out`` instead.
         """
 
 
-class AttentionOperation(Operation):
-    """What both scorings share: a softmax over each destination's edges that goes on from block to block.
+@dataclass(frozen=True)
+class AttentionInputs:
+    """What an attention reads of its edges' ends, forward and backward.
 
     Attributes:
-        takes_weights: whether ``forward`` and ``backward`` take ``weight`` [E], in the order of ``block.src`` and of the rows'
-            dtype: what each edge's coefficient is multiplied with after softmax and dropout. The softmax does not see it.
-        keeps_scores: whether they take ``scores`` [E, K], in the order of ``block.src`` and fp32 for bf16 rows: the edges'
-            scores, which ``forward`` writes, so that ``backward`` need not compute them again.
+        sources: of ``gat`` z [S, K D] and el [S, K]; of ``gatv2`` z, both the values and the sources' part of the scores.
+        destinations: the destinations' part of the scores: of ``gat`` er [M, K], of ``gatv2`` x [M, K D].
+        att: [K D], of ``gatv2``.
+        weight: [E], in the order of ``block.src`` and of the rows' dtype: what each edge's coefficient is multiplied with after
+            softmax and dropout. The softmax does not see it. None: ones.
+        scores: [E, K], in the order of ``block.src`` and fp32 for bf16 rows: the edges' scores, which ``forward`` writes, so
+            that ``backward`` need not compute them again. None: they are not kept.
+    """
+
+    sources: tuple[Tensor, ...]
+    destinations: Tensor
+    att: Tensor | None = None
+    weight: Tensor | None = None
+    scores: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AttentionGradients:
+    """Where the gradients of ``AttentionInputs`` go.
+
+    Attributes:
+        sources: of each of the sources' tensors, overwritten; None: they are not wanted.
+        destinations: of the destinations' part, added to; what sums of such rows are held in.
+        att: [K D], added to.
+    """
+
+    sources: tuple[Tensor, ...] | None
+    destinations: Tensor
+    att: Tensor | None = None
+
+
+class AttentionOperation(Operation):
+    """A softmax over each destination's edges that goes on from block to block, and the source rows that it weighs.
+
+    Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``.
+
+    Attributes:
+        takes_weights: whether it reads ``AttentionInputs.weight``.
+        keeps_scores: whether it writes and reads ``AttentionInputs.scores``.
     """
 
     takes_weights: ClassVar[bool] = False
     keeps_scores: ClassVar[bool] = False
 
     @abstractmethod
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        """Fold the block's edges into ``running``, in place."""
+
+    @abstractmethod
     def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
-        """What the backward pass reads of each destination: er_i (0 if not given), m_i, 1 / s_i, <grad_i, out_i> per head.
+        """What the backward pass reads of each destination: er_i, m_i, 1 / s_i, <grad_i, out_i> per head.
 
         Args:
-            running: the finished softmax. grad: [M, K D], the gradient of its rows.
+            er: [M, K], of ``gat``; 0 if not given.
+            running: the finished softmax.
+            grad: [M, K D], the gradient of its rows.
 
         Returns:
             [M, 4 K]; 1 / s_i is 0 for destinations without edges.
+        """
+
+    @abstractmethod
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        """Gradients through the block's edges; weights are computed, and dropped, again.
+
+        Args:
+            records: [M, 4 K], from ``destination_records``.
+            grad: [M, K D], of the output.
+            add: add to ``into.sources`` instead of overwriting them.
         """
 
 
@@ -240,52 +315,6 @@ class GatOperation(AttentionOperation):
     forward_rows = MovedRows(per_edge=1, per_destination=2)
     backward_rows = MovedRows(per_edge=1, per_source=2)
 
-    @abstractmethod
-    def forward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        z: Tensor,
-        el: Tensor,
-        er: Tensor,
-        running: RunningSoftmax,
-        *,
-        weight: Tensor | None = None,
-        scores: Tensor | None = None,
-    ) -> None:
-        """Fold the block's edges into ``running``, in place.
-
-        Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``.
-
-        Args:
-            z: [S, K D]. el: [S, K]. er: [M, K].
-        """
-
-    @abstractmethod
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        z: Tensor,
-        el: Tensor,
-        records: Tensor,
-        grad: Tensor,
-        d_z: Tensor | None,
-        d_el: Tensor | None,
-        d_er: Tensor,
-        *,
-        weight: Tensor | None = None,
-        scores: Tensor | None = None,
-        add: bool = False,
-    ) -> None:
-        """Gradients through the block's edges; weights are computed, and dropped, again.
-
-        Args:
-            records: [M, 4 K], from ``destination_records``. grad: [M, K D].
-            d_z: [S, K D] and d_el: [S, K], overwritten; None if not wanted. d_er: [M, K], added to.
-            add: add to ``d_z`` and ``d_el`` instead.
-        """
-
 
 class GatV2Operation(AttentionOperation):
     """Attention with scores ``<att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022).
@@ -295,50 +324,6 @@ class GatV2Operation(AttentionOperation):
 
     forward_rows = MovedRows(per_edge=1, per_destination=3)
     backward_rows = MovedRows(per_edge=3, per_destination=4, per_source=2)
-
-    @abstractmethod
-    def forward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        z: Tensor,
-        x: Tensor,
-        att: Tensor,
-        running: RunningSoftmax,
-        *,
-        weight: Tensor | None = None,
-        scores: Tensor | None = None,
-    ) -> None:
-        """As ``GatOperation.forward``.
-
-        Args:
-            z: [S, K D], both the values and the sources' part of the scores. x: [M, K D]. att: [K D].
-        """
-
-    @abstractmethod
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        z: Tensor,
-        x: Tensor,
-        att: Tensor,
-        records: Tensor,
-        grad: Tensor,
-        d_z: Tensor | None,
-        d_x: Tensor,
-        d_att: Tensor,
-        *,
-        weight: Tensor | None = None,
-        scores: Tensor | None = None,
-        add: bool = False,
-    ) -> None:
-        """As ``GatOperation.backward``.
-
-        Args:
-            d_z: [S, K D], overwritten; None if not wanted. d_x: [M, K D] and d_att: [K D], added to.
-            add: add to ``d_z`` instead.
-        """
 
 
 def takes_weights(operation: Operation | AutogradOperation) -> bool:

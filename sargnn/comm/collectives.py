@@ -1,4 +1,5 @@
 """Sums and gathers over ranks, made of messages: terms are added in the order of ranks, so that every rank gets the same bits.
+Also arrays of any length from every rank to every other one, as plans are made, and whole tables from the rows that ranks own.
 
 Ranks of one server (all ranks, where there is one) sum a table in pieces: rank j adds up piece j of all of them, and gives the
 sum to the others: 2 (G - 1) / G of the table's bytes leave each of G ranks. With several servers little crosses from one to
@@ -6,7 +7,7 @@ another: rank j of a server adds to its piece what the ranks j of the other serv
 server sends its share of what crosses: over S servers, with B bytes, each server sends (S - 1) B to the others while that is
 little, and 2 (S - 1) / S of B where pieces are cut once more. Terms are added in the order of ranks, then of servers.
 
-Letters: S servers, G ranks of a server.
+Letters: S servers, G ranks of a server, N own rows.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from sargnn.comm.group import Group
 
-_TAG = 7
+_TABLE_TAG, _SWAP_TAG, _TAG = 3, 6, 7
+_CHUNK_ROWS = 1 << 16
 _CUT_BYTES = 1 << 16
 """From here on what crosses is cut into a piece for each server: two trips in place of one, and fewer bytes."""
 Combine = Callable[[Sequence[Tensor]], Tensor]
+Create = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 def sum_by_messages(group: Group, tensor: Tensor) -> Tensor:
@@ -81,6 +85,63 @@ def sum_in_order(parts: Sequence[Tensor]) -> Tensor:
     for part in parts[1:]:
         total += part
     return total
+
+
+def swap(group: Group, arrays: Sequence[np.ndarray], doing: str) -> list[np.ndarray]:
+    """Send every peer an array, and get one from each; all ranks must call it together.
+
+    Args:
+        arrays: per peer, of one dtype, and of one shape but for the length; the own rank's stays here.
+        doing: for the error when a peer is lost.
+
+    Returns:
+        Per peer what it sent.
+    """
+    rank, world = group.rank, group.world
+    sizes = [lengths.tolist() for lengths in group.gather(torch.tensor([len(array) for array in arrays]))]
+    received = [np.empty((sizes[q][rank], *arrays[q].shape[1:]), arrays[q].dtype) for q in range(world)]
+    received[rank] = arrays[rank]
+    works = []
+    for k in range(1, world):
+        to, source = (rank + k) % world, (rank - k) % world
+        if len(received[source]):
+            works.append((group.receive(torch.from_numpy(received[source]), source, _SWAP_TAG), source))
+        if len(arrays[to]):
+            works.append((group.send(torch.from_numpy(np.ascontiguousarray(arrays[to])), to, _SWAP_TAG), to))
+    for work, peer in works:
+        group.wait(work, peer, doing)
+    return received
+
+
+def gather_table(group: Group, own: Tensor, rows_of_whole: np.ndarray, create: Create, doing: str) -> None:
+    """Rank 0 writes the whole table; all ranks must call it. Nobody holds more than a chunk of others' rows.
+
+    Args:
+        own: [N, ...].
+        rows_of_whole: int64 [N], which rows of the whole table they are; all ranks together name every row once.
+        create: makes the table of a shape and a dtype, such as a memory-mapped file; on rank 0 only.
+        doing: for the error when a peer is lost.
+    """
+    counts = [int(count) for count in group.gather(torch.tensor(len(own)))]
+    chunks = [(first, min(first + _CHUNK_ROWS, len(own))) for first in range(0, len(own), _CHUNK_ROWS)]
+    if group.rank != 0:
+        where = torch.from_numpy(rows_of_whole)
+        for first, last in chunks:
+            for piece in (where, own):
+                group.wait(group.send(piece[first:last].contiguous(), 0, _TABLE_TAG), 0, doing)
+        return
+    table = create((sum(counts), *own.shape[1:]), own.numpy().dtype)
+    for first, last in chunks:
+        table[rows_of_whole[first:last]] = own[first:last].numpy()
+    for first in range(0, max(counts), _CHUNK_ROWS):
+        for rank in range(1, group.world):  # in turn, so that none waits for long
+            if first >= counts[rank]:
+                continue
+            size = min(_CHUNK_ROWS, counts[rank] - first)
+            rows, values = torch.empty(size, dtype=torch.int64), own.new_empty(size, *own.shape[1:])
+            for piece in (rows, values):
+                group.wait(group.receive(piece, rank, _TABLE_TAG), rank, doing)
+            table[rows.numpy()] = values.numpy()
 
 
 def _sum_piece(group: Group, ranks: Sequence[int], pieces: list[Tensor]) -> Tensor:

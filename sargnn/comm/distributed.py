@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from sargnn.comm.group import Group, Traffic, Work, bytes_of
-from sargnn.comm.hosts import Host, named_in, silent
-from sargnn.comm.join import join
+from sargnn.comm.join import Host, join, named_in, silent
 from sargnn.errors import CommError
 from sargnn.profile import Profile
+
+
+class Processes(NamedTuple):
+    """The processes that ranks are.
+
+    Attributes:
+        group: torch's group of them.
+        hosts: of each rank; () where all run on one, or MPI has started them.
+        mute: hosts that never answer a probe, such as those behind a firewall: their silence says nothing.
+    """
+
+    group: dist.ProcessGroup | None
+    hosts: tuple[Host, ...] = ()
+    mute: Collection[Host] = ()
 
 
 class DistributedGroup(Group):
@@ -23,30 +37,23 @@ class DistributedGroup(Group):
     Args:
         rank: this rank.
         world: P.
-        process_group: torch's group.
-        traffic: what is sent is counted in it.
-        profile: where time is recorded; nowhere if not given.
-        hosts: of each rank; () where all run on one, or MPI has started them.
-        mute: hosts that never answer a probe, such as those behind a firewall: their silence says nothing.
-        servers: as of ``Group``.
-        first: as of ``Group``.
+        processes: all of them, also where this group is of a part.
+        traffic, profile, servers, first: as of ``Group``.
     """
 
     def __init__(
         self,
         rank: int,
         world: int,
-        process_group: dist.ProcessGroup | None,
+        processes: Processes,
         traffic: Traffic | None = None,
         profile: Profile | None = None,
-        hosts: Sequence[Host] = (),
-        mute: Sequence[Host] = (),
         *,
         servers: int = 1,
         first: int | None = None,
     ) -> None:
-        self.process_group = process_group
-        self.hosts, self._mute = tuple(hosts), frozenset(mute)
+        self.processes = processes
+        self.hosts = processes.hosts[first or 0 :][:world]
         super().__init__(rank, world, traffic, profile, servers=servers, first=first)
 
     @classmethod
@@ -79,18 +86,10 @@ class DistributedGroup(Group):
             return cls.single(profile)
         group, hosts = join(backend, timeout_s, rank, world, os.environ)
         mute = silent([host for host in hosts if host != hosts[rank]])
-        return cls(rank, world, group, traffic, profile, hosts, mute, servers=servers)
+        return cls(rank, world, Processes(group, hosts, mute), traffic, profile, servers=servers)
 
-    def again(self, *, servers: int = 1, profile: Profile | None = None) -> Group:
-        return DistributedGroup(
-            self.rank, self.world, self.process_group, None, profile, self.hosts, tuple(self._mute), servers=servers
-        )
-
-    def _made(self, rank: int, world: int, first: int) -> Group:
-        hosts = self.hosts[first : first + world]
-        return DistributedGroup(
-            rank, world, self.process_group, self.traffic, self.profile, hosts, tuple(self._mute), first=first
-        )
+    def _made(self, rank: int, world: int, *given: Any, **placed: Any) -> Group:
+        return DistributedGroup(rank, world, self.processes, *given, **placed)
 
     def close(self) -> None:
         dist.destroy_process_group()
@@ -103,7 +102,7 @@ class DistributedGroup(Group):
 
     def _post(self, post: Callable[..., dist.Work | None], tensor: Tensor, peer: int, tag: int, doing: str, **end: int) -> Work:
         try:
-            work = post(bytes_of(tensor), group=self.process_group, tag=tag, **end)
+            work = post(bytes_of(tensor), group=self.processes.group, tag=tag, **end)
         except RuntimeError as error:
             raise self._lost(f"rank {self._first + peer}", f"while {doing}", error, peer) from error
         assert work is not None
@@ -123,7 +122,7 @@ class DistributedGroup(Group):
         started = time.perf_counter()
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.world)]
         try:
-            dist.all_gather([bytes_of(part) for part in parts], bytes_of(tensor.contiguous()), group=self.process_group)
+            dist.all_gather([bytes_of(part) for part in parts], bytes_of(tensor.contiguous()), group=self.processes.group)
         except RuntimeError as error:
             raise self._lost("a peer", "in a collective", error) from error
         self.traffic.wait_s += time.perf_counter() - started
@@ -131,15 +130,11 @@ class DistributedGroup(Group):
 
     def _lost(self, who: str, doing: str, error: RuntimeError, peer: int | None = None) -> CommError:
         """What to say, in one line: of several hosts also which one does not answer, or where the lost peer ran."""
-        reason = _first_line(error)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         others = [host for host in self.hosts if host != self.hosts[self.rank]]
         where = ""
-        if quiet := silent([host for host in others if host not in self._mute]):
+        if quiet := silent([host for host in others if host not in self.processes.mute]):
             where = f"; {', '.join(map(str, quiet))} {'does' if len(quiet) == 1 else 'do'} not answer"
         elif host := named_in(reason, others) or (self.hosts[peer] if self.hosts and peer is not None else None):
             where = f", {host}"
         return CommError(f"Rank {self._first + self.rank} lost {who} {doing}{where}: {reason}")
-
-
-def _first_line(error: RuntimeError) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

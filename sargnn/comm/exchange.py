@@ -23,6 +23,7 @@ Letters: N own rows, H halo rows, F features, P ranks, d prefetch depth.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from itertools import accumulate
 from types import TracebackType
 
 import torch
@@ -30,9 +31,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Moves
 from sargnn.comm.group import Group, Work
-from sargnn.comm.layout import Columns, Layout, copy_sections
-from sargnn.comm.lists import HaloLists, PartialLists, Piece, Round
-from sargnn.comm.partial_rounds import Ask, PartialRounds, Serve
+from sargnn.comm.lists import HaloLists, Layout, Piece, Round, copy_sections
 from sargnn.profile import PACKING
 
 ROWS_TAG, GRADIENTS_TAG = 1, 2
@@ -141,19 +140,14 @@ class Exchange:
         """
         return GradientRounds(self, lists, tuple(targets), beside_rows, exact)
 
-    def partials(
-        self, lists: PartialLists, asked: Columns, answered: Columns, ask: Ask, serve: Serve, like: Tensor
-    ) -> PartialRounds:
-        """Have peers compute partial results for own rows, and compute theirs; see ``PartialRounds``."""
-        return PartialRounds(self, lists, asked, answered, ask, serve, like)
-
     def all_rows(
         self, lists: HaloLists, tensors: Sequence[Tensor], outs: Sequence[Tensor], *, exact: Container[int] = ()
     ) -> None:
         """All peers' rows, piece after piece.
 
         Args:
-            tensors: [N, F_t] each. outs: [H, F_t] each, written; rows by peer in rank order.
+            tensors: [N, F_t] each.
+            outs: [H, F_t] each, written; rows by peer in rank order.
             exact: as for ``rows``.
         """
         for piece, rows in self.rows(lists, tensors, exact=exact):
@@ -167,7 +161,8 @@ class Exchange:
         """The adjoint of ``all_rows``: halo gradients return and are added to ``targets`` in the order of the rounds.
 
         Args:
-            grads: [H, F_t] each, by peer in rank order. targets: [N, F_t] each.
+            grads: [H, F_t] each, by peer in rank order.
+            targets: [N, F_t] each.
             exact: as for ``rows``.
         """
         with self.gradients(lists, targets, exact=exact) as returning:
@@ -186,7 +181,7 @@ class Exchange:
         Returns:
             For each peer what it holds of the rows that it needs: [len(send_rows[peer]), F_t] each.
         """
-        group, runs = self.group, _runs(lists.receive_rows)
+        group, ends = self.group, list(accumulate(lists.receive_rows))
         group.traffic.begun += 1
         told = [tuple(h.new_empty(len(rows), h.shape[1]) for h in halos) for rows in lists.send_rows]
         works = []
@@ -195,7 +190,7 @@ class Exchange:
             for halo, room in zip(halos, told[asker], strict=True):
                 if room.numel():
                     works.append((group.receive(room, asker, GRADIENTS_TAG), asker))
-                said = halo[slice(*runs[owner])].contiguous()
+                said = halo[ends[owner] - lists.receive_rows[owner] : ends[owner]].contiguous()
                 if said.numel():
                     works.append((group.send(said, owner, GRADIENTS_TAG), owner))
         for work, peer in works:
@@ -307,11 +302,3 @@ class GradientRounds:
                 for target, section in zip(self._targets, self._layout.sections(message, len(now.send)), strict=True):
                     self._exchange.moves.add(target, now.send, section)
         self._post_until(r + 2 + self._depth)
-
-
-def _runs(counts: Sequence[int]) -> list[tuple[int, int]]:
-    runs, start = [], 0
-    for count in counts:
-        runs.append((start, start + count))
-        start += count
-    return runs

@@ -7,14 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from sargnn.comm.collectives import Combine, fold_in_servers, gather_by_messages, sum_by_messages, sum_in_order
-from sargnn.comm.hosts import Host
 from sargnn.profile import ALL_REDUCE, BETWEEN_WAIT, EXCHANGE_WAIT, Profile
+
+if TYPE_CHECKING:
+    from sargnn.comm.join import Host
 
 SMALL_BYTES = 1 << 16
 """Up to here every rank gathers all terms of a sum and adds them itself; larger tensors are summed piece by piece."""
@@ -94,20 +96,32 @@ class Group(ABC):
         begin = rank // size * size
         self.mates = tuple(range(begin, begin + size))
         self.partners = tuple(range(rank % size, world, size))
-        self.within = self if servers == 1 else self._made(rank - begin, size, self._first + begin)
+        if servers == 1:
+            self.within: Group = self
+        else:
+            self.within = self._made(rank - begin, size, self.traffic, self.profile, first=self._first + begin)
 
     @staticmethod
     def single(profile: Profile | None = None) -> Group:
         """A group of one."""
         return SingleGroup(0, 1, profile=profile)
 
-    @abstractmethod
     def again(self, *, servers: int = 1, profile: Profile | None = None) -> Group:
         """The same ranks over the same transport, with a traffic of their own; all ranks call it alike."""
+        return self._made(self.rank, self.world, None, profile, servers=servers)
 
     @abstractmethod
-    def _made(self, rank: int, world: int, first: int) -> Group:
-        """Ranks [first, first + world) of the transport as a group, with this one's traffic and profile."""
+    def _made(
+        self,
+        rank: int,
+        world: int,
+        traffic: Traffic | None,
+        profile: Profile | None,
+        *,
+        servers: int = 1,
+        first: int | None = None,
+    ) -> Group:
+        """Ranks of the same transport as a group: all of them, or with ``first`` those from there on."""
 
     @abstractmethod
     def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
@@ -204,11 +218,8 @@ class Group(ABC):
 class SingleGroup(Group):
     """A rank without a transport."""
 
-    def again(self, *, servers: int = 1, profile: Profile | None = None) -> Group:
-        return SingleGroup(0, 1, profile=profile, servers=servers)
-
-    def _made(self, rank: int, world: int, first: int) -> Group:
-        return SingleGroup(rank, world, self.traffic, self.profile, first=first)
+    def _made(self, rank: int, world: int, *given: Any, **placed: Any) -> Group:
+        return SingleGroup(rank, world, *given, **placed)
 
     def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
         raise AssertionError("this group has no transport")

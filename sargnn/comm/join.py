@@ -1,4 +1,5 @@
 """Joining the other workers: where they meet, who hosts the store there, and the proof that every peer is one of the run.
+Also the hosts that workers run on, and which of them no longer answer.
 
 The environment says it, as whoever starts workers has set it:
 
@@ -14,21 +15,38 @@ who took a rank's place while the group was made ends the run with an error inst
 
 from __future__ import annotations
 
+import errno
 import hmac
+import re
+import select
 import socket
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from sargnn.comm.hosts import Host, own_host, silent
 from sargnn.comm.meeting import MeetingServer, MeetingStore
 from sargnn.errors import CommError
 
 STORE, TOKEN = "SARGNN_STORE", "SARGNN_TOKEN"
 _PROOF_BYTES = 32
 _HOST = "sargnn/host"
+_PROBE_S = 2.0
+_DISCARD = 9
+_ALIVE = (0, errno.ECONNREFUSED)
+
+
+class Host(NamedTuple):
+    """Where a worker runs, as it says itself: the machine's name, and the address that peers reach it at."""
+
+    name: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"host {self.name} ({self.address})"
 
 
 def join(
@@ -49,7 +67,8 @@ def join(
         address, port = _meeting_place(rank, timeout_s, token, environment)
         store = MeetingStore(address, port, token, timeout_s)
         if STORE not in environment:
-            own = own_host(address, environment)
+            name = environment.get("SLURMD_NODENAME") or socket.gethostname()
+            own = Host(name, _own_address(address, environment))
             _check_address(own, address, environment)
             store.set(f"{_HOST}/{rank}", f"{own.name} {own.address}")
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
@@ -186,3 +205,52 @@ def prove_to_peers(group: dist.ProcessGroup, rank: int, world: int, token: str) 
 
 def _proof(token: str, sender: int, receiver: int) -> bytes:
     return hmac.digest(token.encode(), f"rank {sender} to rank {receiver}".encode(), "sha256")
+
+
+def _own_address(master: str, environment: Mapping[str, str]) -> str:
+    """The IPv4 address of gloo's interface, or else the one that packets to ``master`` come from; empty where there is none."""
+    import psutil
+
+    if interface := environment.get("GLOO_SOCKET_IFNAME"):
+        known = psutil.net_if_addrs().get(interface, [])
+        return next((entry.address for entry in known if entry.family == socket.AF_INET), "")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:  # sends nothing
+            asking.connect((master, _DISCARD))
+            return str(asking.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def silent(hosts: Sequence[Host]) -> list[Host]:
+    """Those that answer nothing within two seconds, not even that nobody listens. All are asked at the same time."""
+    waiting: dict[int, tuple[socket.socket, Host]] = {}
+    quiet: list[Host] = []
+    for host in dict.fromkeys(hosts):
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        code = connection.connect_ex((host.address, _DISCARD)) if host.address else errno.EINPROGRESS
+        if code == errno.EINPROGRESS:
+            waiting[connection.fileno()] = connection, host
+        else:
+            connection.close()
+            if code not in _ALIVE:  # such as: no route
+                quiet.append(host)
+    deadline = time.monotonic() + _PROBE_S
+    while waiting and (left_s := deadline - time.monotonic()) > 0:
+        for number in select.select([], list(waiting), [], left_s)[1]:
+            connection, host = waiting.pop(number)
+            if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) not in _ALIVE:
+                quiet.append(host)
+            connection.close()
+    for connection, host in waiting.values():
+        connection.close()
+        quiet.append(host)
+    return sorted(quiet)
+
+
+def named_in(text: str, hosts: Sequence[Host]) -> Host | None:
+    """The host whose address an error of gloo's has."""
+    return next(
+        (host for host in hosts if host.address and re.search(rf"(?<![\d.]){re.escape(host.address)}(?![\d.])", text)), None
+    )

@@ -16,18 +16,14 @@ Memory: 1 + d buffers each for requests that go out and come in, and for answers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Work
-from sargnn.comm.layout import Columns, Layout, copy_sections
-from sargnn.comm.lists import PartialLists, PartialRound, Piece
+from sargnn.comm.lists import Columns, Layout, PartialLists, PartialRound, Piece, copy_sections
 from sargnn.profile import PACKING
-
-if TYPE_CHECKING:
-    from sargnn.comm.exchange import Exchange
 
 ASK_TAG, ANSWER_TAG = 4, 5
 Tensors = tuple[Tensor, ...]
@@ -38,9 +34,11 @@ Serve = Callable[[Piece, Tensors, Tensors], None]
 
 
 class PartialRounds:
-    """One exchange, made by ``Exchange.partials``: ``begin``, then iterate to the end.
+    """One exchange: ``begin``, then iterate to the end.
 
     Args:
+        exchange: how rows travel.
+        lists: for whose output rows partial results are computed where.
         asked, answered: what travels for each row: requests and answers; () for nothing.
         ask, serve: see their types; called in the order of the rounds.
         like: any tensor on the device of the rows.

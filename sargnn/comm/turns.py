@@ -25,9 +25,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from sargnn.comm.group import Group, Leave, Traffic, Work
+from sargnn.comm.group import Group, Leave, Work
 from sargnn.errors import CommError
-from sargnn.profile import Profile
 
 T = TypeVar("T")
 _HERE = str(Path(__file__).parent)
@@ -280,31 +279,16 @@ class TurnsGroup(Group):
         turns: the transport.
         rank: this rank.
         world: P.
-        traffic: as of ``Group``.
-        profile: as of ``Group``.
-        servers: as of ``Group``.
-        first: as of ``Group``.
+        given: traffic and profile, as of ``Group``.
+        placed: servers and first, likewise.
     """
 
-    def __init__(
-        self,
-        turns: Turns,
-        rank: int,
-        world: int,
-        traffic: Traffic | None = None,
-        profile: Profile | None = None,
-        *,
-        servers: int = 1,
-        first: int | None = None,
-    ) -> None:
+    def __init__(self, turns: Turns, rank: int, world: int, *given: Any, **placed: Any) -> None:
         self._turns = turns
-        super().__init__(rank, world, traffic, profile, servers=servers, first=first)
+        super().__init__(rank, world, *given, **placed)
 
-    def again(self, *, servers: int = 1, profile: Profile | None = None) -> Group:
-        return TurnsGroup(self._turns, self.rank, self.world, None, profile, servers=servers)
-
-    def _made(self, rank: int, world: int, first: int) -> Group:
-        return TurnsGroup(self._turns, rank, world, self.traffic, self.profile, first=first)
+    def _made(self, rank: int, world: int, *given: Any, **placed: Any) -> Group:
+        return TurnsGroup(self._turns, rank, world, *given, **placed)
 
     def putting_away(self, leave: Leave) -> AbstractContextManager[None]:
         return self._turns.putting_away(self._first + self.rank, leave)

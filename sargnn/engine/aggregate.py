@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 import torch
@@ -16,11 +17,8 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.engine.modes import MODES
 from sargnn.engine.modes.base import Call, Mode
-from sargnn.engine.operators.base import Operators
-from sargnn.engine.operators.fused import FusedOperators
-from sargnn.engine.operators.stock import StockOperators
-from sargnn.engine.reducers.base import Fold, Reducer, Tensors
-from sargnn.engine.reducers.partial import WithPartials
+from sargnn.engine.operators import FusedOperators, Operators, StockOperators
+from sargnn.engine.reducers.base import Fold, Reducer, Tensors, WithPartials
 from sargnn.engine.segments import KeepLayers
 from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
@@ -36,22 +34,43 @@ class ConstantFoundError(Exception):
     """What ends a forward pass that was to compute a constant, and nothing else (``Engine.find_constant``)."""
 
 
+@dataclass(frozen=True)
+class EngineSettings:
+    """What an engine is told about a run.
+
+    Attributes:
+        mode: a key of ``MODES``, or the target ``FILE.py:NAME`` of a mode outside the package.
+        keep: what the mode holds for the backward pass: fetched ``rows``, or ``all``: attention's scores, too.
+        kernel: ``auto``, a key of ``KERNELS``, or a target.
+        prefetch_depth: how many rounds of the exchange are posted ahead.
+        seed: of the dropout masks.
+        device: of all rows.
+        dtype: likewise.
+        cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
+        half_products: take products of fp32 tables of their entries rounded to bf16.
+        wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
+        keep_layers: whose inputs survive until backward (``engine.segments``).
+    """
+
+    mode: str
+    keep: Literal["rows", "all"] = "rows"
+    kernel: str = "auto"
+    prefetch_depth: int = 1
+    seed: int = 0
+    device: torch.device = torch.device("cpu")
+    dtype: torch.dtype = torch.float32
+    cache_static: bool = True
+    half_products: bool = False
+    wire: torch.dtype | None = None
+    keep_layers: KeepLayers = "all"
+
+
 class Engine:
     """One worker's engine. Everything that it changes belongs to it, so several engines may live in one process.
 
     Args:
         group: the workers; its profile is the engine's.
-        mode: a key of ``MODES``, or the target ``FILE.py:NAME`` of a mode outside the package.
-        keep: what the mode holds for the backward pass: fetched ``rows``, or ``all``: attention's scores, too. Raises
-            ``ConfigError`` where autograd decides that.
-        kernel: ``auto``, a key of ``KERNELS``, or a target.
-        prefetch_depth: how many rounds of the exchange are posted ahead.
-        seed: of the dropout masks.
-        device, dtype: of all rows.
-        cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
-        half_products: take products of fp32 tables of their entries rounded to bf16.
-        wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
-        keep_layers: whose inputs survive until backward (``engine.segments``).
+        settings: of the run.
         make_pool: makes the pool, given whether it is ``enabled``.
         within_servers: rows travel between the workers of a server only.
 
@@ -60,47 +79,40 @@ class Engine:
         operators: linear and node-wise operators: stock in a baseline mode, else fused.
         splits_columns: whether labels stay apart from constant rows, so that the rows' aggregate may be kept; a baseline joins
             them, and keeps none.
-        pool: memory for large tensors. profile: where time is recorded.
+        pool: memory for large tensors.
         epoch: what masks are drawn for.
         keeps_constants: whether the message flow at hand comes again every epoch, so that its constants are worth keeping.
+
+    Raises:
+        ConfigError: scores are to be kept where autograd decides what is.
     """
 
     def __init__(
         self,
         group: Group,
+        settings: EngineSettings,
         *,
-        mode: str,
-        keep: Literal["rows", "all"] = "rows",
-        kernel: str = "auto",
-        prefetch_depth: int = 1,
-        seed: int = 0,
-        device: torch.device = torch.device("cpu"),  # noqa: B008
-        dtype: torch.dtype = torch.float32,
-        cache_static: bool = True,
-        half_products: bool = False,
-        wire: torch.dtype | None = None,
-        keep_layers: KeepLayers = "all",
         make_pool: Callable[..., Pool] = Pool,
         within_servers: bool = False,
     ) -> None:
-        self.group = group
-        self.keep_layers: KeepLayers = keep_layers
-        self.mode: Mode = resolve("training mode", MODES, mode)()
-        if keep == "all":
+        self.group, self.keep_layers = group, settings.keep_layers
+        self.seed, self.device, self.dtype = settings.seed, settings.device, settings.dtype
+        self.half_products = settings.half_products
+        self.mode: Mode = resolve("training mode", MODES, settings.mode)()
+        if settings.keep == "all":
             if self.mode.plain_autograd:
                 raise ConfigError("What autograd differentiates keeps what autograd keeps.", given="mode.keep=all")
             self.mode.keeps_scores = True
-        self._kernel_name = kernel
-        self.backend: Backend = make_backend(kernel, device)
-        self.exchange = Exchange(group.within if within_servers else group, prefetch_depth, self.backend.moves, wire)
-        self.seed, self.device, self.dtype, self.half_products = seed, device, dtype, half_products
-        self.splits_columns = not self.mode.is_baseline
-        self.caches_constants = cache_static and self.splits_columns
+        self._kernel_name = settings.kernel
+        self.backend: Backend = make_backend(settings.kernel, self.device)
+        peers = group.within if within_servers else group
+        self.exchange = Exchange(peers, settings.prefetch_depth, self.backend.moves, settings.wire)
         baseline = self.mode.is_baseline
-        pool = make_pool(enabled=self.backend.pools and not baseline)
-        work = Workspace(pool, group.profile, half_products, self.backend)
+        self.splits_columns = not baseline
+        self.caches_constants = settings.cache_static and self.splits_columns
+        self.pool = make_pool(enabled=self.backend.pools and not baseline)
+        work = Workspace(self.pool, group.profile, self.half_products, self.backend)
         self.operators: Operators = StockOperators(group, work) if baseline else FusedOperators(group, work)
-        self.pool = work.pool
         self.epoch = 0
         self.keeps_constants = True
         self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}

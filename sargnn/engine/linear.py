@@ -2,32 +2,40 @@
 
 y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
 
+and the maps of R-GCN's sums per relation (``aggregate_first``), with c_r,i = 1 / |N_r(i)|, where |N_r(i)| of a graph with edge
+weights is their sum (``LayerPlan.relation_scale``):
+
+y_i = own_i + sum over relations r of c_r,i s_r,i W_r        d own = g        d W_r = s_r^T (c_r g)        d s_r = (c_r g) W_r^T
+
 The products are those of ``torch.nn.functional.linear``, bit for bit. Of bf16 rows weights are rounded to bf16 for them, and
 products are summed in fp32 and rounded once; the gradients of weights and biases are fp32.
+
+Letters: N rows, M output rows, M_r those of relation r's destination type, R relations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sargnn.backends.memory import Pool
+from sargnn.bf16 import wide
 from sargnn.engine.rebuild import keep, kept
 from sargnn.engine.rounding import empty_sums
 from sargnn.engine.workspace import Workspace
+from sargnn.plan.layer_plan import LayerPlan
+
+_CHUNK_ROWS = 8192
 
 
-def _map(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b."""
-    return work.rows.product(x, weight.T, work.pool.empty(len(x), len(weight), x), bias)
-
-
-def _scores(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The same in what sums of such rows are held in."""
-    return work.rows.product(x, weight.T, empty_sums(work.pool, len(x), len(weight), x), bias)
+def _map(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None, *, scores: bool = False) -> Tensor:
+    """x W^T + b; ``scores``: in what sums of such rows are held in."""
+    out = (empty_sums if scores else Pool.empty)(work.pool, len(x), len(weight), x)
+    return work.rows.product(x, weight.T, out, bias)
 
 
 def _product(work: Workspace, grad: Tensor, weight: Tensor) -> Tensor:
@@ -65,16 +73,21 @@ def linear_map(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None, 
     """``x W^T + b``, [N, out].
 
     Args:
-        x: [N, in]. weight: [out, in]. bias: [out].
+        x: [N, in].
+        weight: [out, in].
+        bias: [out].
         onto: [N, out], a tensor of no further use to the caller, to which the product is added; without bias.
     """
     return _Linear.apply(x, weight, bias, onto, work)
 
 
 class Map(NamedTuple):
-    """A linear map of the first ``rows`` rows: weight [out, in], bias [out] or None.
+    """A linear map of the first rows.
 
     Attributes:
+        weight: [out, in].
+        bias: [out]; None: there is none.
+        rows: how many rows it maps.
         scores: its results are numbers to compute with, such as attention scores: fp32 where rows are bf16.
     """
 
@@ -97,8 +110,7 @@ class _Linears(torch.autograd.Function):
         ctx.counts, ctx.biased, ctx.work = [n for n, _ in kinds], [bias is not None for bias in biases], work
         with work.linear():
             return tuple(
-                (_scores if scores else _map)(work, x[:n], w, b)
-                for (n, scores), w, b in zip(kinds, weights, biases, strict=True)
+                _map(work, x[:n], w, b, scores=scores) for (n, scores), w, b in zip(kinds, weights, biases, strict=True)
             )
 
     @staticmethod
@@ -145,3 +157,48 @@ def linear_blocks(
         at += block.shape[1]
     assert out is not None
     return out
+
+
+class AddMapped(torch.autograd.Function):
+    """y [M, out] of R-GCN, in the memory of ``own``, of own [M, out], W [R, in, out] and sums [M_r, in] for each relation.
+
+    Saves W and the sums; in backward the sums' gradients take the sums' memory where they are wanted.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, work: Workspace, plan: LayerPlan, own: Tensor, weights: Tensor, *sums: Tensor) -> Tensor:
+        ctx.mark_dirty(own)
+        ctx.plan, ctx.work = plan, work
+        ctx.save_for_backward(weights, *sums)
+        held = wide(own.dtype)
+        with work.linear():
+            for r, table in enumerate(sums):
+                out, scale = own[plan.out_of(r)], plan.relation_scale(r, held)
+                for rows in _chunks(len(table)):
+                    work.rows.add_product(out[rows], (table[rows] * scale[rows, None]).to(own.dtype), weights[r])
+        return own
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        plan: LayerPlan = ctx.plan
+        weights, *sums = ctx.saved_tensors
+        d_weights = torch.zeros_like(weights)
+        d_sums: list[Tensor | None] = []
+        held = wide(grad.dtype)
+        with ctx.work.linear():
+            for r, table in enumerate(sums):
+                wanted = ctx.needs_input_grad[4 + r]
+                d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, held)
+                for rows in _chunks(len(table)):
+                    scaled = (d_out[rows] * scale[rows, None]).to(grad.dtype)
+                    ctx.work.rows.add_transposed_product(d_weights[r], table[rows], scaled)
+                    if wanted:
+                        ctx.work.rows.product(scaled, weights[r].T, table[rows])
+                d_sums.append(table if wanted else None)
+        return None, None, grad, d_weights, *d_sums
+
+
+def _chunks(rows: int) -> Iterator[slice]:
+    for first in range(0, rows, _CHUNK_ROWS):
+        yield slice(first, min(rows, first + _CHUNK_ROWS))

@@ -32,23 +32,34 @@ loss / d y_c,
 
 with both sums over all rows of all workers: what differs from rows that all count is whom the statistics' share goes to, and M.
 
+**One pass** normalises, activates and drops the rows, also without a norm:
+
+    forward   y = drop(act(slope x + shift)), slope = gamma / sqrt(var + eps), shift = beta - mu slope
+    backward  g = drop(gradient of y) act'(slope x + shift), then dx as above; without a norm slope is 1, shift 0, and dx = g
+
+It saves ONE tensor, x; everything else is computed again, and the mask is drawn again. ``dx`` holds g on the way, so that
+nothing else of size N x F is held. A linear map that reads y rebuilds it in backward (``engine.rebuild``), so that y is not
+kept either. Rows of several node types have a norm each: theirs are runs of rows.
+
 Letters: N own rows, F features, T node types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from sargnn.backends.base import Rows
+from sargnn.backends.base import Activation, Rows
 from sargnn.backends.memory import Pool
 from sargnn.bf16 import wide
 from sargnn.comm.group import Group
-from sargnn.engine.nodewise import Norm, norm_act_drop
-from sargnn.engine.row_norm import RowNorm
+from sargnn.engine.rebuild import rebuilt_from
+from sargnn.engine.row_norm import RowNorm, type_runs
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
@@ -59,14 +70,28 @@ measured, and one of bf16: there a column that deviates by so little has two or 
 _CHUNK_ROWS = 8192
 
 
-def inverse_deviation(mean: Tensor, variance: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """1 / sqrt(variance + eps) [T, F], and 0 where the variance is rounding noise.
+@dataclass(frozen=True)
+class Norm:
+    """Batch norms' statistics for one call, in the dtype of the rows, fp32 for bf16 rows: [T, F] each.
 
-    Args:
-        mean, variance: [T, F], fp64. dtype: of the rows that they were taken of.
+    Attributes:
+        mean: over all rows that count.
+        inv_std: 1 / sqrt(var + eps), 0 where the variance is rounding noise.
+        counts: fp64 [T], rows of each type over all workers that statistics are taken of.
+        bounds: T + 1, the own rows of each type.
+        counted: uint8 [N], 1 for own rows that statistics are taken of; None: of all.
     """
-    noise = variance < ROUNDING[dtype] ** 2 * mean.square().mean(1, keepdim=True)
-    return (variance + eps).rsqrt().masked_fill(noise, 0)
+
+    mean: Tensor
+    inv_std: Tensor
+    counts: Tensor
+    bounds: tuple[int, ...]
+    counted: Tensor | None = None
+
+    @property
+    def runs(self) -> list[tuple[int, slice]]:
+        """The types that have rows here, with their rows."""
+        return type_runs(self.bounds)
 
 
 def global_moments(
@@ -93,14 +118,11 @@ def global_moments(
                 own[t] = by.moments(rows, mask)
         else:
             rows = rows if mask is None else rows[mask.bool()]
-            own[t] = _combined([_moments(chunk) for chunk in _in_fp32(rows)])[0]
+            # Of bf16 rows PyTorch's results would be bf16.
+            chunks = (rows,) if wide(rows.dtype) == rows.dtype else (chunk.float() for chunk in rows.split(_CHUNK_ROWS))
+            own[t] = _combined([_moments(chunk) for chunk in chunks])[0]
     total = group.fold(own, _combined)
     return total[:, 1 : width + 1], total[:, width + 1 :] / total[:, :1].clamp(min=1), total[:, 0]
-
-
-def _in_fp32(rows: Tensor) -> Iterable[Tensor]:
-    """Rows that PyTorch takes moments of: bf16 ones, of which its results would be bf16, a chunk at a time."""
-    return (chunk.float() for chunk in rows.split(_CHUNK_ROWS)) if wide(rows.dtype) != rows.dtype else (rows,)
 
 
 def _moments(rows: Tensor) -> Tensor:
@@ -154,7 +176,8 @@ def batch_statistics(
             weight = ((counts > 0).to(running[0].dtype) * momentum)[:, None]
             for moved, now in zip(running, (mean, unbiased), strict=True):
                 moved.lerp_(now.to(moved.dtype), weight)
-        inv_std = inverse_deviation(mean, variance, eps, x.dtype)
+        noise = variance < ROUNDING[x.dtype] ** 2 * mean.square().mean(1, keepdim=True)
+        inv_std = (variance + eps).rsqrt().masked_fill(noise, 0)
         held = wide(x.dtype)
         return Norm(mean.to(held), inv_std.to(held), counts, bounds, counted)
 
@@ -216,6 +239,94 @@ def _map(weight: Tensor, bias: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     """slope and shift [T, F]: y = slope x + shift."""
     slope = norm.inv_std * weight.view_as(norm.mean)
     return slope, bias.view_as(norm.mean) - norm.mean * slope
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one pass is to do with its rows.
+
+    Attributes:
+        norm: the statistics; without a norm mean 0 and deviation 1.
+        slope, shift: [T, F].
+    """
+
+    work: Workspace
+    group: Group
+    norm: Norm
+    slope: Tensor
+    shift: Tensor
+    after: Activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y [N, F], without autograd."""
+        with self.work.profile.span(NODEWISE):
+            self.work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())
+            out = self.work.pool.empty_like(x)
+            for t, rows in self.norm.runs:
+                self.work.rows.norm_act_drop(x[rows], self.slope[t], self.shift[t], self.after.of(rows), out[rows])
+        return out
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, made: _Pass) -> Tensor:
+        ctx.save_for_backward(x, made.norm.mean, made.norm.inv_std, made.slope, made.shift)
+        ctx.made, ctx.shape = made, None if weight is None else weight.shape
+        return made.forward(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, inv_std, slope, shift = ctx.saved_tensors
+        made: _Pass = ctx.made
+        norm, work = made.norm, made.work
+        sums = torch.zeros(2, *mean.shape, dtype=torch.float64, device=mean.device)
+        with work.profile.span(NODEWISE):
+            work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
+            d_x, grad = work.pool.empty_like(x), grad.contiguous()
+            for t, rows in norm.runs:
+                sums[0, t], sums[1, t] = work.rows.norm_act_drop_backward(
+                    grad[rows], x[rows], slope[t], shift[t], mean[t], inv_std[t], made.after.of(rows), d_x[rows]
+                )
+        if ctx.shape is None:
+            return d_x, None, None, None
+        d_bias, d_weight = (total.to(mean.dtype).view(ctx.shape) for total in sums)
+        means = (made.group.sum_(sums.clone()) / norm.counts.clamp(min=1)[:, None]).to(mean.dtype)
+        with work.profile.span(NODEWISE):
+            work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
+            for t, rows in norm.runs:
+                counted = None if norm.counted is None else norm.counted[rows]
+                work.rows.norm_backward(d_x[rows], x[rows], mean[t], inv_std[t], slope[t], means[0, t], means[1, t], counted)
+        return d_x, d_weight, d_bias, None
+
+
+def norm_act_drop(
+    work: Workspace,
+    group: Group,
+    x: Tensor,
+    after: Activation,
+    norm: Norm | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Normalise, activate and drop the rows of ``x`` in one pass.
+
+    Args:
+        x: [N, F], contiguous, fp32, fp64 or bf16.
+        after: activation and dropout.
+        norm: the statistics; None without a norm.
+        weight, bias: gamma, beta [F] or [T, F]; None without a norm.
+    """
+    with torch.no_grad():
+        if norm is None or weight is None or bias is None:
+            weight = bias = None
+            slope = x.new_ones(1, x.shape[1], dtype=wide(x.dtype))
+            shift = torch.zeros_like(slope)
+            norm = Norm(shift, slope, torch.zeros(1, dtype=torch.float64, device=x.device), (0, len(x)))
+        else:
+            slope, shift = _map(weight, bias, norm)
+    made = _Pass(work, group, norm, slope, shift, after)
+    return rebuilt_from(_Fused.apply(x, weight, bias, made), made.forward, x)
 
 
 class DistributedBatchNorm(RowNorm):
@@ -287,6 +398,5 @@ class DistributedBatchNorm(RowNorm):
         bounds: tuple[int, ...] | None = None,
         counted: Tensor | None = None,
     ) -> Tensor:
-        """See ``RowNorm`` and ``engine.nodewise``."""
         norm = self.statistics(x, group, bounds, counted, by=work.rows)
-        return norm_act_drop(work, x, self.weight, self.bias, norm, activation, ids, draw, group)
+        return norm_act_drop(work, group, x, Activation(activation, ids, draw), norm, self.weight, self.bias)

@@ -24,6 +24,20 @@ def rebuilt_by(tensor: Tensor, rebuild: Rebuild) -> Tensor:
     return tensor
 
 
+def rebuilt_from(out: Tensor, forward: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """``out``, known to be ``forward(*tensors)`` as long as nobody writes to these; as it is where it needs no gradient."""
+    if not out.requires_grad:
+        return out
+    kept = [tensor.detach() for tensor in tensors]
+    versions = [tensor._version for tensor in kept]
+
+    def rebuild() -> Tensor:
+        assert [tensor._version for tensor in kept] == versions, "what rows are rebuilt from was written to"
+        return forward(*kept)
+
+    return rebuilt_by(out, rebuild)
+
+
 def rebuilt_as(like: Tensor, tensor: Tensor) -> Tensor:
     """``tensor``, which holds the same as ``like``, rebuilt in the way that ``like`` is."""
     rebuild = rebuild_of(like)

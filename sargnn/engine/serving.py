@@ -9,7 +9,7 @@ import torch
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import Gat, GatV2, check_scores
 from sargnn.errors import ConfigError
 
@@ -20,14 +20,14 @@ def engine_alone(config: RunConfig) -> Engine:
     Raises:
         ConfigError: they do not exist, or do not go together.
     """
-    return Engine(
-        Group.single(),
+    settings = EngineSettings(
         mode=config.mode.choice,
         keep=config.mode.keep,
         kernel=config.kernel.choice,
         device=torch.device(config.device),
         dtype=ROW_DTYPES[config.precision],
     )
+    return Engine(Group.single(), settings)
 
 
 def check_serves(engine: Engine, operations: Collection[str], whole: str | None) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sargnn.bf16 import wide
 from sargnn.config.models import GatSettings
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.operators.base import RowMap
+from sargnn.engine.operators import RowMap
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
 from sargnn.models.inputs import Features, GraphShape

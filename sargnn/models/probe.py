@@ -24,7 +24,7 @@ from torch.nn.parameter import is_lazy
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group, SingleGroup
 from sargnn.config.run import RunConfig
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
@@ -134,8 +134,7 @@ class _Trial:
         device = torch.device(config.device)
         self.model, self.mfg = model.to(device, dtype), config.trains_on_flows
         self.may_split = self.mfg or config.memory_budget.limits
-        self.engine = Engine(
-            Group.single(),
+        settings = EngineSettings(
             mode=config.mode.choice,
             kernel="reference",
             seed=config.seed,
@@ -143,6 +142,7 @@ class _Trial:
             dtype=dtype,
             cache_static=False,
         )
+        self.engine = Engine(Group.single(), settings)
         part = _part(shape, config.seed, lacking)
         self.graph = WorkerGraph(
             part,

@@ -19,8 +19,7 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
-from sargnn.engine.reducers.dropped_sum import DroppedSum
-from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.reducers.sum import DroppedSum, Sum
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose

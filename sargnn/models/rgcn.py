@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from sargnn.config.models import RgcnSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
-from sargnn.engine.reducers.relation_sum import RelationSum
-from sargnn.engine.reducers.rgcn import Rgcn
+from sargnn.engine.reducers.rgcn import RelationSum, Rgcn
 from sargnn.models.inputs import GraphShape, TypedRows
 from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan, RowCounts

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sargnn.config.models import WEIGHTED_AGGREGATORS, SageSettings, lstm_refusal
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.operators.base import RowMap
+from sargnn.engine.operators import RowMap
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.lstm import Lstm

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from sargnn.config.models import StackSettings
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.max import Max
 from sargnn.engine.reducers.sum import Sum
-from sargnn.engine.row_norm import RowNorm
+from sargnn.engine.row_norm import LayerNorm, RowNorm
 from sargnn.engine.segments import computed_again, layer_runs
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape, Inputs

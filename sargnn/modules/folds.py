@@ -32,9 +32,7 @@ from sargnn.engine.reducers.folds import MessageFold
 from sargnn.engine.reducers.gat import Gat, GatV2
 from sargnn.engine.reducers.generic import Generic
 from sargnn.engine.reducers.max import Max
-from sargnn.engine.reducers.mean import Mean
-from sargnn.engine.reducers.sum import Sum
-from sargnn.engine.reducers.weighted import WeightedMean, WeightedSum
+from sargnn.engine.reducers.sum import Mean, Sum, WeightedMean, WeightedSum
 from sargnn.graph.edge_columns import WEIGHT
 from sargnn.modules.expressions import (
     Call,

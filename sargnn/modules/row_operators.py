@@ -1,7 +1,7 @@
 """A module's norms, activations, linear maps and sums over tables of rows, run by the engine's operators.
 
 PyTorch keeps a table for each of norm, activation, dropout and linear map. Here the result of a norm or an activation notes
-what it was made of, so that the next stage is made straight from the norm's input, in one pass (``engine.nodewise``): autograd
+what it was made of, so that the next stage is made straight from the norm's input, in one pass (``engine.norm``): autograd
 then holds that input alone, and the results between die with their Python names. A linear map that reads the last result
 rebuilds it in backward (``engine.rebuild``). In a baseline mode only a norm's statistics are this project's.
 
@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sargnn.backends.base import Activation
 from sargnn.backends.memory import Pool
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.fork import fork
-from sargnn.engine.nodewise import Norm, norm_act_drop
-from sargnn.engine.norm import apply_norm, batch_statistics, normalise
-from sargnn.engine.operators.fused import FusedOperators
+from sargnn.engine.norm import Norm, apply_norm, batch_statistics, norm_act_drop, normalise
+from sargnn.engine.operators import FusedOperators
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
+from sargnn.engine.row_functions import fork
 from sargnn.engine.workspace import Workspace
 from sargnn.modules.tag import Mark, is_plain, made_of, mark_of, note, note_made, tag_of
 from sargnn.profile import NODEWISE
@@ -271,9 +271,8 @@ class RowOperators:
         return self._from(stage, stage.activation, ids, draw)
 
     def _from(self, stage: Stage, activation: str, ids: Tensor, draw: Draw | None) -> Tensor:
-        out = norm_act_drop(
-            self._work, stage.x, stage.weight, stage.bias, stage.norm, activation, ids, draw, self._engine.group
-        )
+        after = Activation(activation, ids, draw)
+        out = norm_act_drop(self._work, self._engine.group, stage.x, after, stage.norm, stage.weight, stage.bias)
         if draw is None:
             self._note_activated(out, stage, activation)
         return out

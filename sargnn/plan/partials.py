@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
+from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.comm.lists import PartialLists, Piece, cut_list
-from sargnn.comm.swap import swap
 from sargnn.graph.edge_columns import EdgeColumns, join
 from sargnn.partition.cut import Part, offsets_of
 from sargnn.plan.cover import Share, choose_edges

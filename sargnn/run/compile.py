@@ -19,16 +19,7 @@ def warm_up() -> None:
 
     from sargnn import rng
     from sargnn.backends import block
-    from sargnn.backends.cpu import (
-        destination_records,
-        edge_dropout,
-        folds,
-        layer_norm_loops,
-        mixed_rows,
-        moves,
-        nodewise_loops,
-        tile_products,
-    )
+    from sargnn.backends.cpu import attention_parts, folds, row_loops, tile_products
     from sargnn.backends.cpu.kernel import FusedKernel
     from sargnn.bf16 import ROW_DTYPES, wide
     from sargnn.plan import draw_loops, flow_loops
@@ -36,20 +27,7 @@ def warm_up() -> None:
     chosen = os.environ.get(PRECISION)
     rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
     dtypes = dict.fromkeys(held for row_dtype in rows_of for held in (row_dtype, wide(row_dtype)))
-    compiled: list[Any] = [
-        rng,
-        moves,
-        flow_loops,
-        draw_loops,
-        block,
-        nodewise_loops,
-        layer_norm_loops,
-        edge_dropout,
-        folds,
-        destination_records,
-        mixed_rows,
-        tile_products,
-    ]
+    compiled: list[Any] = [rng, flow_loops, draw_loops, block, row_loops, attention_parts, folds, tile_products]
     compiled += [FusedKernel().operation(name) for name in FusedKernel.operations]
     for part in compiled:
         for dtype in dtypes:

@@ -9,7 +9,7 @@ import gc
 import os
 
 import sargnn.engine.reducers.max
-import sargnn.engine.reducers.mean
+import sargnn.engine.reducers.sum
 import sargnn.models.gat
 import sargnn.models.gcn
 import sargnn.models.rgcn

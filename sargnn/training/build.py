@@ -16,7 +16,7 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, PreloadConfig, SampleConfig
 from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.graph.schema import task_of
@@ -120,8 +120,7 @@ def make_engine(
     config: RunConfig, group: Group, make_pool: Callable[..., Pool] = Pool, *, within_servers: bool = False
 ) -> Engine:
     """A run's engine; the arguments of ``Engine``."""
-    return Engine(
-        group,
+    settings = EngineSettings(
         mode=config.mode.choice,
         keep=config.mode.keep,
         kernel=config.kernel.choice,
@@ -130,10 +129,9 @@ def make_engine(
         device=torch.device(config.device),
         cache_static=config.engine.cache_static == "auto",
         keep_layers=config.engine.keep_layers,
-        make_pool=make_pool,
-        within_servers=within_servers,
         **number_formats(config),
     )
+    return Engine(group, settings, make_pool=make_pool, within_servers=within_servers)
 
 
 def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.comm.tables import gather_table
+from sargnn.comm.collectives import gather_table
 from sargnn.config.run import RunConfig
 from sargnn.errors import StoreError
 from sargnn.graph.store import Store, StoreWriter

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sargnn.comm.tables import gather_table
+from sargnn.comm.collectives import gather_table
 from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, SMOOTHED
 from sargnn.training.trainer import Trainer
 

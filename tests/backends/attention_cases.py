@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Kernel
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.operations import Attention, RunningSoftmax
+from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.bf16 import wide
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.rng import Draw, Purpose, edge_mask
@@ -140,11 +140,12 @@ def run(
     for block, arguments in zip(case.blocks, given, strict=True):
         if keep:
             arguments["scores"] = torch.full((block.num_edges, case.attention.heads), torch.nan, dtype=wide(dtype))
+    if operation == "gat":
+        inputs = [AttentionInputs((z[k], el[k]), er, **given[k]) for k in range(len(z))]
+    else:
+        inputs = [AttentionInputs((z[k],), x, att, **given[k]) for k in range(len(z))]
     for k in order:
-        if operation == "gat":
-            attend.forward(case.blocks[k], case.attention, z[k], el[k], er, running, **given[k])
-        else:
-            attend.forward(case.blocks[k], case.attention, z[k], x, att, running, **given[k])
+        attend.forward(case.blocks[k], case.attention, inputs[k], running)
     isolated = torch.cat(case.dense, 1).sum(1) == 0
     assert (running.denominator[isolated] == 0).all()
     out = running.out.masked_fill(isolated[:, None], 0)
@@ -154,16 +155,14 @@ def run(
     d_z, d_el = [torch.full_like(t, torch.nan) for t in z], [torch.full_like(t, torch.nan) for t in el]
     d_er, d_x, d_att = torch.zeros_like(er), torch.zeros_like(number(x)), torch.zeros_like(att)
     for k in order:
-        block = case.blocks[k]
         if operation == "gat":
-            attend.backward(block, case.attention, z[k], el[k], records, grad, d_z[k], d_el[k], d_er, **given[k])
+            into = AttentionGradients((d_z[k], d_el[k]), d_er)
         else:
-            attend.backward(block, case.attention, z[k], x, att, records, grad, d_z[k], d_x, d_att, **given[k])
+            into = AttentionGradients((d_z[k],), d_x, d_att)
+        attend.backward(case.blocks[k], case.attention, inputs[k], records, grad, into)
     again = [torch.zeros_like(t) for t in (d_er, d_x, d_att)]
     for k in order:  # the sources' gradients are not wanted
-        if operation == "gat":
-            attend.backward(case.blocks[k], case.attention, z[k], el[k], records, grad, None, None, again[0], **given[k])
-        else:
-            attend.backward(case.blocks[k], case.attention, z[k], x, att, records, grad, None, *again[1:], **given[k])
+        into = AttentionGradients(None, again[0]) if operation == "gat" else AttentionGradients(None, *again[1:])
+        attend.backward(case.blocks[k], case.attention, inputs[k], records, grad, into)
     assert all(torch.equal(a, b) for a, b in zip(again, (d_er, d_x, d_att), strict=True))
     return out, [*d_z, *(d_el if operation == "gat" else [None, None]), d_er, d_x, d_att]

@@ -18,7 +18,7 @@ from torch import Tensor
 from sargnn.backends import KERNELS
 from sargnn.backends.base import Kernel
 from sargnn.backends.choose import make_kernel
-from sargnn.backends.operations import Attention, RunningSoftmax
+from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.rng import Draw, Purpose, edge_mask
 from tests.backends.attention_cases import SHAPES, SLOPE, Case, expected, make, run
 
@@ -96,11 +96,11 @@ def test_backward_reads_the_kept_scores(kernel: Kernel, operation: str) -> None:
     case = make("small", 3, 7)
     block, heads = case.blocks[0], 3
     z, el, er, x, att, grad = (t.detach() for t in (case.z[0], case.el[0], case.er, case.x, case.att, case.grad))
-    ends = (z, el, er) if operation == "gat" else (z, x, att)
+    inputs = AttentionInputs((z, el), er) if operation == "gat" else AttentionInputs((z,), x, att)
     attend: Any = kernel.operation(operation)
     running = RunningSoftmax.empty(z, len(x), heads)
     scores = torch.empty(block.num_edges, heads, dtype=torch.float64)
-    attend.forward(block, case.attention, *ends, running, scores=scores)
+    attend.forward(block, case.attention, dataclasses.replace(inputs, scores=scores), running)
     source, destination = block.src.long(), block.dst_per_edge()
     if operation == "gat":
         wish = F.leaky_relu(el[source] + er[destination], SLOPE)
@@ -111,9 +111,9 @@ def test_backward_reads_the_kept_scores(kernel: Kernel, operation: str) -> None:
 
     def gradient(kept: Tensor) -> Tensor:
         d_z, others = torch.empty_like(z), [torch.zeros_like(er if operation == "gat" else x), torch.zeros_like(att)]
-        given = (torch.empty_like(el), others[0]) if operation == "gat" else tuple(others)
-        tail = (records, grad, d_z, *given)
-        attend.backward(block, case.attention, *(ends[:2] if operation == "gat" else ends), *tail, scores=kept)
+        sources = (d_z, torch.empty_like(el)) if operation == "gat" else (d_z,)
+        into = AttentionGradients(sources, *others)
+        attend.backward(block, case.attention, dataclasses.replace(inputs, scores=kept), records, grad, into)
         return d_z
 
     assert not torch.allclose(gradient(scores), gradient(scores - 1))
@@ -249,8 +249,8 @@ def test_what_is_not_a_number_is_not_hidden(kernel: Kernel) -> None:
         case.el[0][0, 0] = torch.nan
     running = RunningSoftmax.empty(case.x.detach(), len(case.x), 2)
     for k in range(2):
-        arguments = (case.z[k].detach(), case.el[k].detach(), case.er.detach())
-        kernel.operation("gat").forward(case.blocks[k], case.attention, *arguments, running)
+        inputs = AttentionInputs((case.z[k].detach(), case.el[k].detach()), case.er.detach())
+        kernel.operation("gat").forward(case.blocks[k], case.attention, inputs, running)
     touched = case.dense[0][:, 0] > 0
     assert touched.any() and running.out[touched][:, :5].isnan().all()
 

@@ -14,12 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from sargnn.backends.base import Activation
 from sargnn.backends.choose import make_kernel, make_operation
-from sargnn.backends.cpu.mixed_rows import add_table, round_halves, scale_rows
-from sargnn.backends.cpu.moves import CpuMoves
+from sargnn.backends.cpu.folds import CpuMoves
+from sargnn.backends.cpu.row_loops import add_table
+from sargnn.backends.cpu.rows import CpuRows
+from sargnn.bf16 import array_of
 from sargnn.comm.group import Group
-from sargnn.engine.nodewise import norm_act_drop
-from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.norm import DistributedBatchNorm, norm_act_drop
 from sargnn.engine.workspace import Workspace
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.profile import Profile
@@ -108,7 +110,7 @@ def test_sums_in_two_halves_are_the_sums_in_one(width: int, weighted: bool) -> N
         given = {"weight": block.weight} if weighted else {}
         operation.forward(block, rows(300, width, 10 + k), whole, scale, **given)
         operation.forward(block, rows(300, width, 10 + k), upper, scale, lower=lower, **given)
-    round_halves(upper, lower)
+    CpuRows().join_halves(upper, lower)
     assert torch.equal(upper, whole.to(BF16))
 
 
@@ -118,7 +120,7 @@ def test_rounding_is_to_nearest_even() -> None:
     for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
         number = torch.from_numpy(((upper << 16) | low).view(np.float32))
         halves = torch.from_numpy(upper.astype(np.uint16).view(np.int16)).view(BF16).clone().view(256, 256)
-        round_halves(halves, torch.full((256, 256), low, dtype=torch.int32).to(torch.int16))
+        CpuRows().join_halves(halves, torch.full((256, 256), low, dtype=torch.int32).to(torch.int16))
         wanted = number.to(BF16).view(256, 256)
         assert torch.equal(halves.isnan(), wanted.isnan())
         assert torch.equal(halves.nan_to_num(7.0), wanted.nan_to_num(7.0))
@@ -129,9 +131,9 @@ def test_rounding_is_to_nearest_even() -> None:
 def test_passes_beside_fp32_numbers() -> None:
     table, scale, total = rows(300, 33, 1), torch.rand(300), torch.randn(300, 33)
     wanted = (table.float() * scale[:, None]).to(BF16)
-    assert torch.equal(scale_rows(table.clone(), scale), wanted)
+    assert torch.equal(CpuRows().scale(table.clone(), scale), wanted)
     added = total + table.float()
-    add_table(total, table)
+    add_table(total.numpy(), array_of(table))
     assert torch.equal(total, added)
     which = torch.randperm(300)[:100].to(torch.int32)
     target, values = rows(300, 33, 2), rows(100, 33, 3)
@@ -208,7 +210,7 @@ def test_between_layers(count: int, width: int, normed: bool, activation: str, p
         if normed:
             out = layer.fused(Workspace(), leaf, Group.single(), activation, ids, draw)
         else:
-            out = norm_act_drop(Workspace(), leaf, None, None, None, activation, ids, draw, Group.single())
+            out = norm_act_drop(Workspace(), Group.single(), leaf, Activation(activation, ids, draw))
         out.backward(d_out.to(dtype))
         assert leaf.grad is not None
         found[dtype] = out.detach(), leaf.grad, layer.weight.grad, layer.bias.grad

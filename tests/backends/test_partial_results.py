@@ -12,7 +12,7 @@ from sargnn.backends import KERNELS
 from sargnn.backends.block import EdgeBlock, keep_edges
 from sargnn.backends.choose import make_kernel
 from sargnn.backends.cpu.folds import NO_RANK, CpuFolds
-from sargnn.backends.operations import Attention, RunningSoftmax
+from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.bf16 import wide
 from sargnn.graph.edge_columns import EdgeColumns
 
@@ -156,17 +156,16 @@ def test_gradients_are_added_at_listed_sources(name: str, operation: str) -> Non
             return [d_z]
         running = RunningSoftmax.empty(z, DESTINATIONS, HEADS)
         attention = Attention(HEADS, 0.2)
-        ends = (z, el, er) if operation == "gat" else (z, x, att)
-        attend.forward(block, attention, *ends, running)
+        inputs = AttentionInputs((z, el), er) if operation == "gat" else AttentionInputs((z,), x, att)
+        attend.forward(block, attention, inputs, running)
         running.out.masked_fill_((running.denominator == 0).repeat_interleave(WIDTH, 1), 0)
         records = attend.destination_records(er if operation == "gat" else None, running, grad)
         if operation == "gat":
-            attend.backward(block, attention, z, el, records, grad, d_z, d_el, torch.zeros_like(er), add=add)
-            return [d_z, d_el]
-        attend.backward(
-            block, attention, z, x, att, records, grad, d_z, torch.zeros_like(x), torch.zeros_like(att), add=add
-        )  # fmt: skip
-        return [d_z]
+            into = AttentionGradients((d_z, d_el), torch.zeros_like(er))
+        else:
+            into = AttentionGradients((d_z,), torch.zeros_like(x), torch.zeros_like(att))
+        attend.backward(block, attention, inputs, records, grad, into, add=add)
+        return [d_z, d_el] if operation == "gat" else [d_z]
 
     listed, whole = blocks()
     assert listed.src_rows is not None

@@ -125,10 +125,9 @@ def test_the_cache_of_machine_code_watches_every_kernel() -> None:
         "sum_vector_code.py",
         "vector_code.py",
         "attention_vector_code.py",
-        "sum_loops.py",
-        "edge_dropout.py",
-        "nodewise_loops.py",
-        "layer_norm_loops.py",
+        "sums.py",
+        "attention_parts.py",
+        "row_loops.py",
     }
     assert kernels | {"rng.py", "rows.py"} <= names
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sargnn.backends.cpu.moves import CpuMoves
+from sargnn.backends.cpu.folds import CpuMoves
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sargnn.backends.cpu.moves import CpuMoves
+from sargnn.backends.cpu.folds import CpuMoves
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
-from sargnn.comm.layout import Column
-from sargnn.comm.lists import PartialLists, PartialRound, Piece
+from sargnn.comm.lists import Column, PartialLists, PartialRound, Piece
+from sargnn.comm.partial_rounds import PartialRounds
 from tests.pool import pool
 
 NUMBER = (Column(1, torch.float64),)
@@ -38,7 +38,7 @@ def asks(group: Group, message_rows: int, depth: int) -> list[tuple[int, int]]:
         torch.add(requests[0], 1000 * rank, out=out[0])
 
     found = []
-    rounds = Exchange(group, depth, CpuMoves()).partials(lists, NUMBER, NUMBER, ask, serve, torch.empty(0))
+    rounds = PartialRounds(Exchange(group, depth, CpuMoves()), lists, NUMBER, NUMBER, ask, serve, torch.empty(0))
     rounds.begin(serve=depth > 0)
     for now, answers in rounds:
         assert torch.equal(answers[0][:, 0], 1000.0 * now.piece.peer + 100 * rank + now.wanted)

@@ -13,7 +13,7 @@ import torch
 from sargnn.bf16 import multiplies_in_bf16, products_in_bf16
 from sargnn.comm.group import SMALL_BYTES, Group
 from sargnn.comm.turns import DeadlockError, Turns
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.errors import CommError
 from tests.pool import processes
 from tests.turns import AdversarialTurns
@@ -231,7 +231,7 @@ def test_backward_stays_in_the_thread_of_its_rank() -> None:
 
 def precision_elsewhere(group: Group) -> list[bool]:
     """Whether products are rounded, before, within and after a pass of rank 0's, on each rank."""
-    engine, seen, x = Engine(group, mode="sar", half_products=group.rank == 0), [], torch.ones(1)
+    engine, seen, x = Engine(group, EngineSettings(mode="sar", half_products=group.rank == 0)), [], torch.ones(1)
     for _ in range(3):
         with engine.rounds_products():
             seen.append(multiplies_in_bf16(x))

@@ -15,7 +15,7 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig, parse
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.graph.dataset import open_dataset
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
@@ -95,7 +95,7 @@ def test_all_of_them_together_on_two_workers(mine: Path) -> None:
 def test_the_own_reducer_and_kernel_sum_bf16_rows_in_fp32(kernel: str, mine: Path) -> None:
     """A sum of a thousand ones, which in bf16 would stop at 256."""
     ends = torch.arange(1000, dtype=torch.int32), torch.zeros(1000, dtype=torch.int32)
-    engine = Engine(Group.single(), mode="sar", kernel=kernel, dtype=torch.bfloat16)
+    engine = Engine(Group.single(), EngineSettings(mode="sar", kernel=kernel, dtype=torch.bfloat16))
     reducer = resolve("reducer", {}, "mean_square.py:MeanSquare")()
     (out,) = engine.aggregate(whole_plan(EdgeBlock(*ends, 1000, 1000)), reducer, (torch.ones(1000, 16, dtype=torch.bfloat16),))
     assert out.dtype == torch.bfloat16 and torch.equal(out[0], torch.ones(16, dtype=torch.bfloat16))

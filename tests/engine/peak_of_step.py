@@ -9,7 +9,7 @@ import torch
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import Gat, GatV2
 from sargnn.plan.layer_plan import Shard
 from sargnn.report.bench.attention import whole_plan
@@ -24,7 +24,7 @@ def send_peak(pipe: Connection, mode: str, nodes: int, edges: int, heads: int, w
     src = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32)
     dst = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32).sort().values
     keeps = mode == "keep_all"
-    engine = Engine(Group.single(), mode="no_remat" if keeps else mode, keep="all" if keeps else "rows")
+    engine = Engine(Group.single(), EngineSettings(mode="no_remat" if keeps else mode, keep="all" if keeps else "rows"))
     return_freed_memory()
     block = EdgeBlock(src, dst, nodes, nodes)
     plan = whole_plan(block)

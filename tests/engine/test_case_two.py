@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers.sum import Sum
 from sargnn.partition.cut import parts_of
@@ -35,7 +35,7 @@ def inputs() -> list[torch.Tensor]:
 def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool, message_rows: int) -> dict[str, Any]:
     assignment = assign(GRAPH, partitioner, group.world)
     part = list(parts_of(GRAPH, assignment, group.world))[group.rank]
-    engine = Engine(group, mode=mode, kernel="dgl", prefetch_depth=depth, dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, kernel="dgl", prefetch_depth=depth, dtype=torch.float64))
     plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=message_rows)
     z, s, local, theta, grad = inputs()
     own = plan.node_ids
@@ -95,7 +95,7 @@ def test_sar_fetches_twice_and_no_remat_once() -> None:
 def _constant_rows(group: Group, mode: str) -> Tensor:
     """Sum of rows without a gradient onto own rows with one: the gradient of the own rows."""
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"))
     own = torch.ones(plan.num_rows, 3, dtype=torch.float64, requires_grad=True)
     rows = torch.full((plan.num_rows, 3), 2.0, dtype=torch.float64)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.memory import Pool
-from sargnn.engine.fork import fork
 from sargnn.engine.rebuild import rebuilt_by, self_rows
+from sargnn.engine.row_functions import fork
 
 ROWS, WIDTH = 2000, 256
 

@@ -7,7 +7,7 @@ import pytest
 from sargnn.backends.memory import Pool
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
-from sargnn.engine.operators.stock import StockOperators
+from sargnn.engine.operators import StockOperators
 from sargnn.engine.workspace import Workspace
 from tests.graphs import nasty_graph
 from tests.parity import cases

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
-from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.linear import linear_map
+from sargnn.engine.row_norm import LayerNorm
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw, Purpose, dropout_mask
 from tests.engine.rows import inputs

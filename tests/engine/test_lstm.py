@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers import lstm
 from sargnn.models.sage import LstmLayer
 from sargnn.models.stack import LayerInput, LayerSpec
@@ -28,7 +28,7 @@ def outputs(*, training: bool = True, epoch: int = 0, index: int = 0) -> list[Te
     """Rows and all gradients of a layer on one worker."""
     torch.manual_seed(0)
     layer = LstmLayer(LayerSpec(index=index, last=False, in_width=WIDTH, out_width=4, bias=True)).double().train(training)
-    engine = Engine(Group.single(), mode="sar", dtype=torch.float64)
+    engine = Engine(Group.single(), EngineSettings(mode="sar", dtype=torch.float64))
     engine.epoch = epoch
     x = torch.randn(NODES, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
     out = layer(engine, whole_plan(block()), LayerInput(x))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sargnn.backends.operations import SumOperation
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.partition.cut import parts_of
@@ -67,7 +67,7 @@ def _degrees(shard: Shard, like: Tensor) -> Tensor:
 
 def run(group: Group, mode: str, case: int, wanted: bool) -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=13)
     nothing = torch.empty(plan.num_rows, 0, dtype=torch.float64, requires_grad=wanted)
     own = plan.node_ids[:, None].double().repeat(1, WIDTH).requires_grad_()

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sargnn.backends.base import Activation
 from sargnn.backends.cpu.rows import CpuRows
 from sargnn.comm.group import Group
-from sargnn.engine.nodewise import norm_act_drop
-from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.norm import DistributedBatchNorm, norm_act_drop
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw, Purpose, dropout_mask
 from tests.engine.rows import inputs
@@ -41,7 +41,7 @@ def test_against_plain_operators(rows: int, width: int, norm: bool, activation: 
     if norm:
         got = layer.fused(Workspace(), mine, Group.single(), activation, ids, draw)
     else:
-        got = norm_act_drop(Workspace(), mine, None, None, None, activation, ids, draw, Group.single())
+        got = norm_act_drop(Workspace(), Group.single(), mine, Activation(activation, ids, draw))
     torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
     want.backward(d_out)
     got.backward(d_out)
@@ -74,6 +74,6 @@ def test_one_tensor_is_saved(norm: bool) -> None:
         if norm:
             DistributedBatchNorm(64).fused(Workspace(), x, Group.single(), "relu", ids, draw)
         else:
-            norm_act_drop(Workspace(), x, None, None, None, "relu", ids, draw, Group.single())
+            norm_act_drop(Workspace(), Group.single(), x, Activation("relu", ids, draw))
     large = [tensor for tensor in saved if tensor.numel() >= x.numel()]
     assert len(large) == 1 and large[0].data_ptr() == x.data_ptr()

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sargnn.backends.base import Activation
 from sargnn.comm.group import Group
 from sargnn.engine.linear import Map, linear_blocks, linear_map, linears
-from sargnn.engine.nodewise import norm_act_drop
+from sargnn.engine.norm import norm_act_drop
 from sargnn.engine.workspace import Workspace
 from sargnn.rng import Draw, Purpose
 
@@ -22,7 +23,7 @@ def rows() -> Tensor:
 
 
 def active(x: Tensor) -> Tensor:
-    return norm_act_drop(WORK, x, None, None, None, "elu", torch.arange(len(x)), DRAW, Group.single())
+    return norm_act_drop(WORK, Group.single(), x, Activation("elu", torch.arange(len(x)), DRAW))
 
 
 def apply(kind: str, h: Tensor, layers: list[nn.Linear]) -> Tensor:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
-from sargnn.engine.reducers.weighted import WeightedMean, WeightedSum
+from sargnn.engine.aggregate import Engine, EngineSettings
+from sargnn.engine.reducers.sum import WeightedMean, WeightedSum
 from sargnn.errors import KernelError
 from sargnn.partition.cut import parts_of
 from sargnn.plan.load import load_plan
@@ -42,7 +42,7 @@ def run(
     group: Group, reducer: str, mode: str, kernel: str, partitioner: str, learned: bool, constant: bool
 ) -> dict[str, Any]:  # fmt: skip
     part = list(parts_of(GRAPH, assign(GRAPH, partitioner, group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, kernel=kernel, dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, kernel=kernel, dtype=torch.float64))
     plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=13)
     x, grad = inputs()
     ends = plan.edge_ends()
@@ -98,7 +98,7 @@ def test_parity(
 
 @pytest.mark.parametrize("mode", ["sar", "domain_parallel"])
 def test_kernels_that_take_no_weights_say_so(mode: str) -> None:
-    engine = Engine(Group.single(), mode=mode, kernel=f"{TOYS}/toy_kernel.py:Dense", dtype=torch.float64)
+    engine = Engine(Group.single(), EngineSettings(mode=mode, kernel=f"{TOYS}/toy_kernel.py:Dense", dtype=torch.float64))
     part = next(parts_of(GRAPH, assign(GRAPH, "random", 1), 1))
     plan = load_plan(part, 0, engine.mode.layout, device=torch.device("cpu"))
     rows = torch.zeros(plan.num_rows, 2, dtype=torch.float64)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.graph.dataset import SPLITS, Dataset, InMemoryReader, Reader, group_by, open_dataset
 from sargnn.graph.edge_columns import EdgeColumns, EdgePiece, names_to_json
 from sargnn.graph.store import StoreWriter
@@ -159,7 +159,7 @@ def run(
         part = stored_part(folder, kind, partitioner, group.world, group.rank)
     else:
         part = list(parts_of(GRAPHS[kind], assign(GRAPHS[kind], partitioner, group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode)
+    engine = Engine(group, EngineSettings(mode=mode))
     share = {"post": None, "pre": Share(None, 1.0), "least": Share(1.0, 1.0)}[aggregate]
     worker = WorkerGraph(
         part,

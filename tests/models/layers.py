@@ -9,7 +9,7 @@ import torch
 
 from sargnn.comm.group import Group, sum_flat
 from sargnn.config.models import GatSettings, GinSettings
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.graph.dataset import Dataset
 from sargnn.interop.dgl import import_dgl
 from sargnn.models.gat import GatLayer, GatV2Layer
@@ -78,7 +78,7 @@ def run(
 ) -> dict[str, Any]:
     """A layer forward and backward on this rank: own rows with their ids, and gradients summed over ranks."""
     part = list(parts_of(graph, assign(graph, "random", group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, kernel="auto", dtype=torch.float64))
     plan = load_plan(
         with_self_loops(part, group.rank) if self_loops else part, group.rank, engine.mode.layout, device=torch.device("cpu"),
         dtype=torch.float64, message_rows=message_rows,

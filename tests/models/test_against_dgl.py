@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.interop.dgl import import_dgl
 from sargnn.models.gat import GatLayer, GatV2Layer
 from sargnn.models.gcn import GcnLayer
@@ -175,7 +175,7 @@ def test_last_layer_averages_its_heads() -> None:
     whole.load_state_dict({name: value for name, value in layer.state_dict().items() if name != "bias"})
     part = next(iter(parts_of(GRAPH, assign(GRAPH, "random", 1), 1)))
     plan = load_plan(with_self_loops(part, 0), 0, "sharded", device=torch.device("cpu"))
-    engine, x = Engine(Group.single(), mode="sar", dtype=torch.float64), inputs(5)[0]
+    engine, x = Engine(Group.single(), EngineSettings(mode="sar", dtype=torch.float64)), inputs(5)[0]
     rows = LayerInput(x)
     torch.testing.assert_close(layer(engine, plan, rows), whole(engine, plan, rows).view(-1, 2, 5).mean(1))
 

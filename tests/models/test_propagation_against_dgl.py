@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group, sum_flat
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.graph.dataset import Dataset, by_destination
 from sargnn.graph.schema import Schema
 from sargnn.interop.dgl import import_dgl
@@ -66,7 +66,7 @@ def rows_and_gradient() -> tuple[Tensor, Tensor]:
 
 def run(group: Group, name: str, mode: str, drops_input: bool) -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, kernel="auto", dtype=torch.float64))
     plan = load_plan(with_self_loops(part, group.rank), group.rank, engine.mode.layout, device=torch.device("cpu"))
     model, (x, grad) = make(name, drops_input), rows_and_gradient()
     model.eval()  # nothing is dropped

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group, sum_flat
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.interop.dgl import import_dgl
 from sargnn.models.rgcn import RgcnLayer
 from sargnn.models.stack import LayerInput, LayerSpec
@@ -41,7 +41,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
 def run(group: Group, order: str, bases: int | None, mode: str, weighted: bool = False) -> dict[str, Any]:
     graph = WEIGHTED if weighted else GRAPH
     part = list(parts_of(graph, assign(graph, "random", group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, kernel="auto", dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, kernel="auto", dtype=torch.float64))
     plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=20, dtype=torch.float64)
     layer = make(order, bases)
     x, grad = inputs()

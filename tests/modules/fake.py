@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.modules.calls import StockCalls
 from sargnn.modules.session import Places
 from sargnn.modules.tag import Rows, tagged
@@ -36,7 +36,7 @@ def calls_on(
 ) -> StockCalls:  # fmt: skip
     """``StockCalls`` of an engine with seed 3, in epoch 5."""
     group = group or Group.single()
-    engine = Engine(group, mode=mode, seed=3, dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, seed=3, dtype=torch.float64))
     engine.epoch = 5
     return StockCalls(engine, FakePlaces(*ids, edges=edges, group=group), path=path)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.modes import MODES
 from sargnn.modules.calls import StockCalls
 from sargnn.modules.dgl_typed import GraphMaker
@@ -54,7 +54,7 @@ def on_the_whole_graph(name: str) -> dict[str, Any]:
 def on_a_part(group: Group, name: str, mode: str, kernel: str, distinct: int = GRAPH.num_nodes) -> dict[str, Any]:
     """Outputs and gradients of own rows; the graph's rows are the first ``distinct`` ones over and over."""
     part = list(parts_of(GRAPH, assign(GRAPH, "metis", group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, kernel=kernel, dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, kernel=kernel, dtype=torch.float64))
     plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=17, dtype=engine.dtype)
     layer, own = made(name), plan.node_ids
     maker = GraphMaker()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.modules.calls import StockCalls
 from sargnn.modules.row_calls import most_references
 from sargnn.modules.tag import Rows, tagged
@@ -24,7 +24,7 @@ def test_names_are_told() -> None:
 
 @pytest.mark.parametrize("held", ["name", "list", "attribute", "view", "nothing"])
 def test_only_what_nobody_holds_is_written_to(held: str) -> None:
-    engine = Engine(Group.single(), mode="sar", dtype=torch.float64)
+    engine = Engine(Group.single(), EngineSettings(mode="sar", dtype=torch.float64))
     calls = StockCalls(engine, FakePlaces(torch.arange(N)), path=None)
     weight = torch.randn(F, F, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     x = torch.randn(N, F, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

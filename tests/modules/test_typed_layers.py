@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.modes import MODES
 from sargnn.modules.calls import StockCalls
 from sargnn.modules.dgl_typed import GraphMaker
@@ -165,7 +165,7 @@ def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, "by_type" if group.world == 3 else "random", group.world), group.world))[
         group.rank
     ]
-    engine = Engine(group, mode=mode, dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     worker = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), by_relation=True,
         message_rows=23, dtype=engine.dtype,

@@ -33,8 +33,7 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, RunConfig
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
-from sargnn.engine.reducers.base import Reducer
-from sargnn.engine.reducers.partial import WithPartials
+from sargnn.engine.reducers.base import Reducer, WithPartials
 from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.store import StoreWriter
 from sargnn.memory.budget import chooser

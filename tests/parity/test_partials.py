@@ -8,9 +8,9 @@ import pytest
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
-from sargnn.engine.aggregate import Engine
-from sargnn.engine.reducers.mean import Mean
-from sargnn.engine.reducers.partial import WithPartials
+from sargnn.engine.aggregate import Engine, EngineSettings
+from sargnn.engine.reducers.base import WithPartials
+from sargnn.engine.reducers.sum import Mean
 from tests.parity import cases
 from tests.parity.checks import GRAPHS, check
 from tests.parity.covering import spread
@@ -156,7 +156,7 @@ class Renamed(Mean):
 
 
 def test_a_reducer_that_folds_anew_has_none() -> None:
-    engine = Engine(Group.single(), mode="sar")
+    engine = Engine(Group.single(), EngineSettings(mode="sar"))
     assert engine.why_rows(Twice()) == Twice.no_partials
     assert engine.why_rows(Renamed()) is None and engine.why_rows(Mean()) is None
 

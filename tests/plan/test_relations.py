@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
-from sargnn.engine.reducers.mean import Mean
-from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.aggregate import Engine, EngineSettings
+from sargnn.engine.reducers.sum import Mean, Sum
 from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import parts_of
 from sargnn.plan.graph import WorkerGraph
@@ -98,7 +97,7 @@ def run(
     """Per layer the answers of its relations and of all joined. ``wanted``: ids; None: all rows."""
     graph = GRAPHS[kind]
     part = list(parts_of(graph, assign(graph, partitioner, group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     worker = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), message_rows=13,
         by_relation=True, dtype=torch.float64,
@@ -183,7 +182,7 @@ def test_each_relation_and_all_joined(mode: str, world: int, partitioner: str, k
 
 def test_other_nodes_have_no_own_rows() -> None:
     part = next(parts_of(GRAPHS["typed"], np.zeros(GRAPHS["typed"].num_nodes, np.int32), 1))
-    engine = Engine(Group.single(), mode="sar")
+    engine = Engine(Group.single(), EngineSettings(mode="sar"))
     graph = WorkerGraph(
         part, engine.exchange, "sharded", add_self_loops=False, device=torch.device("cpu"), by_relation=True
     )  # fmt: skip

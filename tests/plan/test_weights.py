@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.typed import homogenize
 from sargnn.partition.cut import one_type, parts_of, with_columns
@@ -59,7 +59,7 @@ def run(group: Group, kind: str, mode: str, loops: bool, wanted: np.ndarray | No
     """What the first layer's plan of two has on this rank, and the ids of its output rows."""
     graph = GRAPHS[kind]
     part = list(parts_of(graph, assign(graph, "random", group.world), group.world))[group.rank]
-    engine = Engine(group, mode=mode, dtype=torch.float64)
+    engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     worker = WorkerGraph(
         part, engine.exchange, engine.mode.layout, add_self_loops=loops, device=torch.device("cpu"), message_rows=13,
         dtype=torch.float64,

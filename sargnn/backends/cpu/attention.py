@@ -5,229 +5,170 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu import gat_loops, gatv2_loops
-from sargnn.backends.cpu.block_arrays import chunks_of_block, lanes_of_block, listed_rows, listed_sources, numpy_of
-from sargnn.backends.cpu.destination_records import destination_records
-from sargnn.backends.cpu.edge_dropout import words_of
-from sargnn.backends.operations import Attention, GatOperation, GatV2Operation, RunningSoftmax
+from sargnn.backends.cpu.attention_parts import destination_records
+from sargnn.backends.cpu.block_arrays import edges_of, numpy_of
+from sargnn.backends.operations import (
+    Attention,
+    AttentionGradients,
+    AttentionInputs,
+    AttentionOperation,
+    GatOperation,
+    GatV2Operation,
+    RunningSoftmax,
+)
 from sargnn.bf16 import number, wide
+from sargnn.rng import words_of
 
 
-class FusedGat(GatOperation):
-    """Nothing of size edges x heads is stored: weights are computed again in backward, or from scores, and dropped again."""
-
+class _FusedAttention(AttentionOperation):
     lists_sources = True
-    samples = staticmethod(gat_loops.samples)
     destination_records = staticmethod(destination_records)
     takes_weights = True
     keeps_scores = True
 
-    def forward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        z: Tensor,
-        el: Tensor,
-        er: Tensor,
-        running: RunningSoftmax,
-        *,
-        weight: Tensor | None = None,
-        scores: Tensor | None = None,
-    ) -> None:
+
+class FusedGat(_FusedAttention, GatOperation):
+    """See ``gat_loops``."""
+
+    samples = staticmethod(gat_loops.samples)
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         if block.num_edges:
+            z, el = inputs.sources
             gat_loops.fold_attention(
-                chunks_of_block(block, "forward"),
-                listed_rows(block),
-                block.indptr.numpy(),
-                block.src.numpy(),
-                numpy_of(z),
-                numpy_of(el),
-                numpy_of(er),
-                *attention_numbers(block, attention, z),
-                edge_weights(block, weight, z),
-                scores_or_none(scores, z),
-                numpy_of(running.out),
-                numpy_of(running.max_score),
-                numpy_of(running.denominator),
+                edges_of(block, "forward"),
+                *(numpy_of(tensor) for tensor in (z, el, inputs.destinations)),
+                _numbers(block, attention, z),
+                _weights(block, inputs, by_source=False),
+                _scores(inputs),
+                _arrays(running),
             )
 
     def backward(
         self,
         block: EdgeBlock,
         attention: Attention,
-        z: Tensor,
-        el: Tensor,
+        inputs: AttentionInputs,
         records: Tensor,
         grad: Tensor,
-        d_z: Tensor | None,
-        d_el: Tensor | None,
-        d_er: Tensor,
+        into: AttentionGradients,
         *,
-        weight: Tensor | None = None,
-        scores: Tensor | None = None,
         add: bool = False,
     ) -> None:
-        assert add or block.src_rows is None or d_z is None, "source rows that are not listed would not be written"
-        if d_z is None or d_el is None:
+        assert add or block.src_rows is None or into.sources is None, "source rows that are not listed would not be written"
+        (z, el), d_er = inputs.sources, into.destinations
+        if into.sources is None:
             d_z, d_el, add = torch.empty_like(z), torch.empty_like(el), False
+        else:
+            d_z, d_el = into.sources
         if not block.num_edges:
             if not add:
                 d_z.zero_()
                 d_el.zero_()
             return
-        bounds = lanes_of_block(block, "backward")
-        lanes = _lanes(d_er, len(bounds) - 1)
+        edges = edges_of(block, "backward", by_lane=True)
+        bounds = edges[0]
+        lanes = d_er[None] if len(bounds) == 2 else d_er.new_zeros(len(bounds) - 1, *d_er.shape)
         gat_loops.write_attention_gradients(
-            bounds,
-            listed_sources(block),
-            block.t_indptr.numpy(),
-            block.t_dst.numpy(),
-            numpy_of(z),
-            numpy_of(el),
-            numpy_of(records),
-            numpy_of(grad),
-            *attention_numbers(block, attention, z),
-            edge_weights(block, weight, z, by_source=True),
-            *kept_by_source(block, scores, z),
+            edges,
+            *(numpy_of(tensor) for tensor in (z, el, records, grad)),
+            _numbers(block, attention, z),
+            _weights(block, inputs, by_source=True),
+            _kept_by_source(block, inputs),
             int(add),
-            numpy_of(d_z),
-            numpy_of(d_el),
-            numpy_of(lanes),
+            (numpy_of(d_z), numpy_of(d_el), numpy_of(lanes)),
         )
-        _add_lanes(d_er, lanes)
+        if len(lanes) > 1:
+            for lane in lanes:
+                d_er += lane
 
 
-def attention_numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> tuple[Any, ...]:
-    """The slope and what dropout needs, as the compiled loops take them."""
-    ids, of_draw = (block.src_ids.numpy(), block.dst_ids.numpy()), words_of(attention.draw)
-    slope, kept = (number(factor, like.dtype) for factor in (attention.negative_slope, attention.scale))
-    return slope, attention.heads, *ids, of_draw, kept
+class FusedGatV2(_FusedAttention, GatV2Operation):
+    """See ``gatv2_loops``."""
 
-
-def edge_weights(block: EdgeBlock, weight: Tensor | None, like: Tensor, *, by_source: bool = False) -> np.ndarray:
-    """Weights [E] as the compiled loops take them: in the order of ``block.src``, or of ``block.t_dst``; empty for ones."""
-    if weight is None:
-        return numpy_of(like.new_empty(0, dtype=wide(like.dtype)))
-    assert weight.shape == (block.num_edges,) and weight.dtype == wide(like.dtype)
-    if by_source:
-        weight = block.t_weight if weight is block.weight else weight[block.t_edge.long()]
-    return numpy_of(weight)
-
-
-def scores_or_none(scores: Tensor | None, like: Tensor) -> np.ndarray:
-    """Scores [E, K] that are kept, as the compiled loops take them; empty for none."""
-    return numpy_of(like.new_empty(0, 1, dtype=wide(like.dtype)) if scores is None else scores)
-
-
-def kept_by_source(block: EdgeBlock, scores: Tensor | None, like: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """The same, and where each edge of ``block.t_dst`` stands in it."""
-    places = block.t_edge if scores is not None else block.t_dst[:0]
-    return scores_or_none(scores, like), places.numpy()
-
-
-def _lanes(total: Tensor, count: int) -> Tensor:
-    """Room [lanes, M, K] to add to ``total`` [M, K]: itself where there is one lane."""
-    return total[None] if count == 1 else total.new_zeros(count, *total.shape)
-
-
-def _add_lanes(total: Tensor, lanes: Tensor) -> None:
-    if len(lanes) > 1:
-        for lane in lanes:
-            total += lane
-
-
-class FusedGatV2(GatV2Operation):
-    """Nothing of size edges x heads is stored: weights are computed again in backward, or from scores, and dropped again."""
-
-    lists_sources = True
     samples = staticmethod(gatv2_loops.samples)
-    destination_records = staticmethod(destination_records)
-    takes_weights = True
-    keeps_scores = True
 
-    def forward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        z: Tensor,
-        x: Tensor,
-        att: Tensor,
-        running: RunningSoftmax,
-        *,
-        weight: Tensor | None = None,
-        scores: Tensor | None = None,
-    ) -> None:
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         if block.num_edges:
             gatv2_loops.fold_attention_v2(
-                chunks_of_block(block, "forward"),
-                listed_rows(block),
-                block.indptr.numpy(),
-                block.src.numpy(),
-                numpy_of(z),
-                numpy_of(x),
-                numpy_of(att),
-                *attention_numbers(block, attention, z),
-                edge_weights(block, weight, z),
-                scores_or_none(scores, z),
-                numpy_of(running.out),
-                numpy_of(running.max_score),
-                numpy_of(running.denominator),
+                edges_of(block, "forward"),
+                *_ends(inputs),
+                _numbers(block, attention, inputs.sources[0]),
+                _weights(block, inputs, by_source=False),
+                _scores(inputs),
+                _arrays(running),
             )
 
     def backward(
         self,
         block: EdgeBlock,
         attention: Attention,
-        z: Tensor,
-        x: Tensor,
-        att: Tensor,
+        inputs: AttentionInputs,
         records: Tensor,
         grad: Tensor,
-        d_z: Tensor | None,
-        d_x: Tensor,
-        d_att: Tensor,
+        into: AttentionGradients,
         *,
-        weight: Tensor | None = None,
-        scores: Tensor | None = None,
         add: bool = False,
     ) -> None:
+        d_z = None if into.sources is None else into.sources[0]
         if not block.num_edges:
             if d_z is not None and not add:
                 d_z.zero_()
             return
         assert add or block.src_rows is None or d_z is None, "source rows that are not listed would not be written"
-        numbers = attention_numbers(block, attention, z)
-        rows = (numpy_of(z), numpy_of(x), numpy_of(att), numpy_of(records), numpy_of(grad))
-        bounds = lanes_of_block(block, "forward")
-        lanes = torch.zeros(len(bounds) - 1, d_att.numel(), dtype=torch.float64)
-        gatv2_loops.add_destination_gradients(
-            bounds,
-            listed_rows(block),
-            block.indptr.numpy(),
-            block.src.numpy(),
-            *rows,
-            *numbers,
-            edge_weights(block, weight, z),
-            scores_or_none(scores, z),
-            numpy_of(d_x),
-            numpy_of(lanes),
-        )
-        d_att += lanes.sum(0).to(d_att.dtype)
+        assert into.att is not None
+        numbers = _numbers(block, attention, inputs.sources[0])
+        given = (_ends(inputs), numpy_of(records), numpy_of(grad), numbers)
+        edges = edges_of(block, "forward", by_lane=True)
+        lanes = torch.zeros(len(edges[0]) - 1, into.att.numel(), dtype=torch.float64)
+        weights = _weights(block, inputs, by_source=False)
+        d_x = numpy_of(into.destinations)
+        gatv2_loops.add_destination_gradients(edges, *given, weights, _scores(inputs), d_x, numpy_of(lanes))
+        into.att.add_(lanes.sum(0).to(into.att.dtype))
         if d_z is not None:
-            gatv2_loops.write_source_gradients(
-                chunks_of_block(block, "backward"),
-                listed_sources(block),
-                block.t_indptr.numpy(),
-                block.t_dst.numpy(),
-                *rows,
-                *numbers,
-                edge_weights(block, weight, z, by_source=True),
-                *kept_by_source(block, scores, z),
-                int(add),
-                numpy_of(d_z),
-            )
+            edges, weights = edges_of(block, "backward"), _weights(block, inputs, by_source=True)
+            gatv2_loops.write_source_gradients(edges, *given, weights, _kept_by_source(block, inputs), int(add), numpy_of(d_z))
+
+
+# What the compiled loops take
+
+
+def _numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> tuple[Any, ...]:
+    """The slope, K and what dropout needs."""
+    slope, kept = (number(factor, like.dtype) for factor in (attention.negative_slope, attention.scale))
+    return slope, attention.heads, block.src_ids.numpy(), block.dst_ids.numpy(), words_of(attention.draw), kept
+
+
+def _ends(inputs: AttentionInputs) -> tuple[Any, ...]:
+    """z, x and att of GATv2."""
+    assert inputs.att is not None
+    return numpy_of(inputs.sources[0]), numpy_of(inputs.destinations), numpy_of(inputs.att)
+
+
+def _weights(block: EdgeBlock, inputs: AttentionInputs, *, by_source: bool) -> Any:
+    """[E], in the order of ``block.src``, or of ``block.t_dst``; empty for ones."""
+    weight, like = inputs.weight, inputs.sources[0]
+    if weight is None:
+        return numpy_of(like.new_empty(0, dtype=wide(like.dtype)))
+    assert weight.shape == (block.num_edges,) and weight.dtype == wide(like.dtype)
+    return numpy_of(block.by_source(weight) if by_source else weight)
+
+
+def _scores(inputs: AttentionInputs) -> Any:
+    """[E, K]; empty where they are not kept."""
+    like = inputs.sources[0]
+    return numpy_of(like.new_empty(0, 1, dtype=wide(like.dtype)) if inputs.scores is None else inputs.scores)
+
+
+def _kept_by_source(block: EdgeBlock, inputs: AttentionInputs) -> tuple[Any, Any]:
+    """The same, and where each edge of ``block.t_dst`` stands in it."""
+    return _scores(inputs), (block.t_edge if inputs.scores is not None else block.t_dst[:0]).numpy()
+
+
+def _arrays(running: RunningSoftmax) -> tuple[Any, ...]:
+    return numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numba
 import numpy as np
 from torch import Tensor
@@ -23,47 +25,30 @@ def numpy_of(tensor: Tensor) -> np.ndarray:
     return array_of(tensor)
 
 
-def listed_rows(block: EdgeBlock) -> np.ndarray:
-    """int32 [A], the destination rows that are listed; ``ALL_ROWS`` if all are."""
-    return ALL_ROWS if block.dst_rows is None else block.dst_rows.numpy()
+def edges_of(
+    block: EdgeBlock, direction: Literal["forward", "backward"], *, by_lane: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A block's edges by destination row (``forward``) or by source row (``backward``).
 
+    Args:
+        by_lane: cut into one run of rows for each thread, so that no two share what they add to.
 
-def listed_sources(block: EdgeBlock) -> np.ndarray:
-    """int32 [B], the source rows that are listed; ``ALL_ROWS`` if all are."""
-    return ALL_ROWS if block.src_rows is None else block.src_rows.numpy()
-
-
-def chunks_of_block(block: EdgeBlock, direction: str) -> np.ndarray:
-    """``chunks_of`` the block's listed destinations (``forward``) or its sources (``backward``), kept with the block."""
-    key = f"fused_{direction}"
+    Returns:
+        Boundaries, int64, of runs of listed rows with about equal edges, where a row counts as one edge; the listed rows,
+        int32, ``ALL_ROWS`` if all are; where each one's edges begin, int32; the rows at their other ends, int32.
+    """
+    if direction == "forward":
+        listed, indptr, indices = block.dst_rows, block.indptr.numpy(), block.src.numpy()
+    else:
+        listed, indptr, indices = block.src_rows, block.t_indptr.numpy(), block.t_dst.numpy()
+    lanes = numba.get_num_threads() if by_lane else 0
+    key = f"fused_{direction}_{lanes}"
     if key not in block.cache:
-        block.cache[key] = chunks_of((block.indptr if direction == "forward" else block.t_indptr).numpy())
-    chunks: np.ndarray = block.cache[key]
-    return chunks
-
-
-def lanes_of_block(block: EdgeBlock, direction: str) -> np.ndarray:
-    """Boundaries, int64, of runs of rows with about equal edges, one per thread: no two lanes share what they add to."""
-    lanes = numba.get_num_threads()
-    key = f"fused_lanes_{direction}_{lanes}"
-    if key not in block.cache:
-        block.cache[key] = lanes_of((block.indptr if direction == "forward" else block.t_indptr).numpy(), lanes)
-    bounds: np.ndarray = block.cache[key]
-    return bounds
-
-
-def chunks_of(indptr: np.ndarray) -> np.ndarray:
-    """Boundaries, int64, of runs of rows with about ``CHUNK_EDGES`` edges each (rows count a little too)."""
-    rows = len(indptr) - 1
-    work = indptr.astype(np.int64) + np.arange(rows + 1)
-    number = max(1, int(work[-1]) // CHUNK_EDGES)
-    return np.unique(np.searchsorted(work, np.linspace(0, work[-1], number + 1)).clip(0, rows))
-
-
-def lanes_of(indptr: np.ndarray, lanes: int) -> np.ndarray:
-    """Boundaries, int64 [lanes + 1], of runs of rows with about equal work: a row counts as one edge."""
-    rows = len(indptr) - 1
-    work = indptr.astype(np.int64) + np.arange(rows + 1)
-    bounds = np.searchsorted(work, np.linspace(0, work[-1], lanes + 1)).clip(0, rows)
-    bounds[0], bounds[-1] = 0, rows
-    return bounds
+        rows = len(indptr) - 1
+        work = indptr.astype(np.int64) + np.arange(rows + 1)
+        runs = lanes or max(1, int(work[-1]) // CHUNK_EDGES)
+        bounds = np.searchsorted(work, np.linspace(0, work[-1], runs + 1)).clip(0, rows)
+        if by_lane:
+            bounds[0], bounds[-1] = 0, rows
+        block.cache[key] = bounds if by_lane else np.unique(bounds)
+    return block.cache[key], ALL_ROWS if listed is None else listed.numpy(), indptr, indices

@@ -1,4 +1,5 @@
-"""Messages of edges folded into rows, and partial results merged into running ones, on a CPU, compiled with Numba.
+"""Messages of edges folded into rows, partial results merged into running ones, and rows that are taken into messages and added
+from them, on a CPU, compiled with Numba.
 
 Messages come in runs of edges whose destinations ascend. A partial result, a row that a peer sends, counts like one edge.
 
@@ -14,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.backends.base import Folds
+from sargnn.backends.base import Folds, Moves
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.cpu.edge_dropout import drop_weights
+from sargnn.backends.cpu.attention_parts import drop_weights
 from sargnn.backends.operations import RunningSoftmax
-from sargnn.bf16 import array_of, wide, widen
+from sargnn.bf16 import array_of, narrow, wide, widen
 from sargnn.rng import Draw
 
 NO_RANK = Folds.no_rank
@@ -73,6 +74,20 @@ class CpuFolds(Folds):
     def drop_factors(self, block: EdgeBlock, draw: Draw, dtype: torch.dtype) -> Tensor:
         ones, destinations = torch.ones(block.num_edges, 1, dtype=dtype), block.dst_per_edge().to(torch.int32)
         return drop_weights(ones, block.src_ids, block.src, block.dst_ids, destinations, draw)[:, 0]
+
+
+class CpuMoves(Moves):
+    """Compiled where PyTorch is slow."""
+
+    def take(self, source: Tensor, rows: Tensor, out: Tensor) -> Tensor:
+        if source.dtype == out.dtype:
+            return torch.index_select(source, 0, rows, out=out)
+        _take_rows(array_of(source), rows.numpy(), array_of(out))
+        return out
+
+    def add(self, target: Tensor, rows: Tensor, values: Tensor) -> None:
+        if len(rows):
+            _add_rows(array_of(target), rows.numpy(), array_of(values))
 
 
 def _pieces(rows: Tensor) -> np.ndarray:
@@ -207,9 +222,26 @@ def _take_winners(winner: Any, rows: Any, ranks: Any, out: Any) -> None:  # prag
             into[f] = low if low < len(ranks) and ranks[low] == who[f] else NO_RANK
 
 
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _take_rows(source: Any, rows: Any, out: Any) -> None:  # pragma: no cover - compiled
+    for r in numba.prange(len(rows)):
+        into, value = out[r], source[rows[r]]
+        for f in range(len(into)):
+            into[f] = narrow(widen(value[f]), out)
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _add_rows(target: Any, rows: Any, values: Any) -> None:  # pragma: no cover - compiled
+    for r in numba.prange(len(rows)):
+        into, value = target[rows[r]], values[r]
+        for f in range(len(into)):
+            into[f] = narrow(widen(into[f]) + widen(value[f]), into)
+
+
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
     rows, x = (array_of(torch.zeros(1, 1, dtype=precision)) for precision in (dtype, wide(dtype)))
+    half = array_of(torch.zeros(1, 1, dtype=torch.bfloat16))  # on the wire
     ints, longs, table = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros((1, 1), np.int32)
     return [
         (_add_to_ends, (longs, x, ints, x)),
@@ -219,4 +251,6 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
         (_merge_softmax, (ints, rows, x, x, x, x)),
         (_merge_maxima, (ints, rows, table, ints, rows, table)),
         (_take_winners, (table, ints, ints, table)),
+        (_add_rows, (rows, ints, rows)),
+        *([(_add_rows, (rows, ints, half)), (_take_rows, (rows, ints, half))] if dtype == torch.float32 else []),
     ]

@@ -23,6 +23,7 @@ import numba
 import numpy as np
 import torch
 
+from sargnn.backends.cpu.attention_parts import drop_edge
 from sargnn.backends.cpu.attention_vector_code import (
     edge_softmax,
     edge_weights,
@@ -32,8 +33,8 @@ from sargnn.backends.cpu.attention_vector_code import (
     row_of,
     score_gradients,
 )
-from sargnn.backends.cpu.edge_dropout import drop_edge, words_of
 from sargnn.bf16 import array_of, narrow, number, wide, widen
+from sargnn.rng import words_of
 
 BATCH = 256
 """Edges whose weights are held at a time."""
@@ -50,38 +51,24 @@ def weigh_edges(weight: Any, out: Any, edge_weight: Any, start: Any, end: Any) -
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention(
-    chunks: Any,
-    rows: Any,
-    indptr: Any,
-    indices: Any,
-    z: Any,
-    el: Any,
-    er: Any,
-    slope: Any,
-    heads: Any,
-    source_ids: Any,
-    destination_ids: Any,
-    draw: Any,
-    keep: Any,
-    edge_weight: Any,
-    scores: Any,
-    out: Any,
-    max_score: Any,
-    denominator: Any,
+    edges: Any, z: Any, el: Any, er: Any, numbers: Any, edge_weight: Any, scores: Any, running: Any
 ) -> None:  # pragma: no cover - compiled
     """Fold a block's edges into the running softmax of every listed destination.
 
     Args:
-        chunks: int64, boundaries of runs of listed rows with about equal edges. rows: int32 [A]; empty: row a itself.
-        indptr: int32 [A + 1]. indices: int32 [E].
-        z: [S, K D], may be bf16; all else is fp32 then. el: [S, K]. er: [M, K]. slope: of LeakyReLU.
-        source_ids: int64 [S], destination_ids: int64 [M].
-        draw, keep: see ``edge_dropout.drop_edge``; a threshold of 0 drops nothing.
-        edge_weight: [E], in the order of ``indices``; empty: 1.
+        edges: as ``edges_of`` gives them, by destination.
+        z: [S, K D], may be bf16; all else is fp32 then.
+        el: [S, K].
+        er: [M, K].
+        numbers: slope of LeakyReLU, K, source ids int64 [S], destination ids int64 [M], and draw and keep of
+            ``attention_parts.drop_edge``; a threshold of 0 drops nothing.
+        edge_weight: [E], in the order of the indices; empty: 1.
         scores: [E, K], overwritten with x_ji; empty: they are not kept.
-        out: [M, K D]; rows whose ``denominator`` is 0 are overwritten.
-        max_score, denominator: [M, K], so far.
+        running: out [M, K D], whose rows are overwritten where the denominator is 0; maxima and denominators [M, K], so far.
     """
+    chunks, rows, indptr, indices = edges
+    slope, heads, source_ids, destination_ids, draw, keep = numbers
+    out, max_score, denominator = running
     item, width, kinds = el.itemsize, z.shape[1] // heads, (z.dtype.type(0), out.dtype.type(0))
     everything = len(rows) == 0
     limit = np.int64(len(indices))
@@ -92,88 +79,51 @@ def fold_attention(
         factor, carry = np.empty(heads, el.dtype), np.empty(heads, el.dtype)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
+            top, sums = max_score.ctypes.data + i * heads * item, denominator.ctypes.data + i * heads * item
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
                 adds = np.int64(denominator[i, 0] != 0)
-                edge_softmax(
-                    (
-                        weight.ctypes.data,
-                        el.ctypes.data,
-                        indices.ctypes.data,
-                        start,
-                        end,
-                        limit,
-                        heads,
-                        er.ctypes.data + i * heads * item,
-                        kept_at,
-                        max_score.ctypes.data + i * heads * item,
-                        denominator.ctypes.data + i * heads * item,
-                        factor.ctypes.data,
-                        carry.ctypes.data,
-                    ),
-                    slope,
-                )
+                run = (indices.ctypes.data, start, end, limit, heads)
+                ends = (er.ctypes.data + i * heads * item, kept_at, top, sums, factor.ctypes.data, carry.ctypes.data)
+                edge_softmax((weight.ctypes.data, el.ctypes.data) + run + ends, slope)
                 if dropping:
                     mine = np.uint64(destination_ids[i])
                     for e in range(start, end):
                         drop_edge(weight[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
                 if weighted:
                     weigh_edges(weight, weight, edge_weight, start, end)
-                fold_rows(
-                    (
-                        out.ctypes.data + i * out.strides[0],
-                        z.ctypes.data,
-                        z.strides[0],
-                        indices.ctypes.data,
-                        start,
-                        end,
-                        limit,
-                        heads,
-                        width,
-                        weight.ctypes.data,
-                        factor.ctypes.data,
-                        carry.ctypes.data,
-                        adds,
-                    ),
-                    slope,
-                    kinds,
-                )
+                row = (out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0])
+                factors = (width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds)
+                fold_rows(row + run + factors, slope, kinds)
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_attention_gradients(
-    bounds: Any,
-    rows: Any,
-    indptr: Any,
-    indices: Any,
+    edges: Any,
     z: Any,
     el: Any,
     records: Any,
     grad: Any,
-    slope: Any,
-    heads: Any,
-    source_ids: Any,
-    destination_ids: Any,
-    draw: Any,
-    keep: Any,
+    numbers: Any,
     edge_weight: Any,
-    scores: Any,
-    places: Any,
+    kept: Any,
     add: Any,
-    d_z: Any,
-    d_el: Any,
-    d_er: Any,
+    gradients: Any,
 ) -> None:  # pragma: no cover - compiled
     """Gradients of a block's source rows and scores, and of the destinations' scores.
 
     Args:
-        bounds: int64 [T + 1], the listed source rows of each lane. rows: int32 [B], these; empty: all.
-        indptr: int32 [B + 1], indices: int32 [E]: the destinations of each listed source.
-        records: [M, 4 K], see ``attention_vector_code.edge_weights``. grad: [M, K D], bf16 if z is.
-        scores: [E, K], x_ji that forward has kept; empty: they are computed again. places: int32 [E], of each edge in it.
-        add: 1 to add to ``d_z`` and ``d_el``, 0 to overwrite them.
-        d_z: [S, K D], bf16 if z is, d_el: [S, K]. d_er: [T, M, K], added to.
+        edges: as ``edges_of`` gives them, by source, a run for each lane.
+        records: [M, 4 K], see ``attention_vector_code.edge_weights``.
+        grad: [M, K D], bf16 if z is.
+        kept: scores [E, K], x_ji that forward has kept, empty: they are computed again; int32 [E], the place of each edge among
+            them.
+        add: 1 to add to the sources' gradients, 0 to overwrite them.
+        gradients: d z [S, K D], bf16 if z is; d el [S, K]; d er [T, M, K], added to.
     """
+    bounds, rows, indptr, indices = edges
+    slope, heads, source_ids, destination_ids, draw, keep = numbers
+    (scores, places), (d_z, d_el, d_er) = kept, gradients
     item, width = el.itemsize, z.shape[1] // heads
     sums_apart = z.itemsize < item  # a source with many edges has its row rounded once
     limit = np.int64(len(indices))
@@ -191,35 +141,12 @@ def write_attention_gradients(
             own = el.ctypes.data + j * heads * item
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
+                run = (indices.ctypes.data, start, end, limit, heads)
                 if len(scores) > 0:
-                    kept_weights(
-                        (
-                            weight.ctypes.data,
-                            scores.ctypes.data,
-                            places.ctypes.data,
-                            records.ctypes.data,
-                            indices.ctypes.data,
-                            start,
-                            end,
-                            limit,
-                            heads,
-                        ),
-                        slope,
-                    )
+                    of_scores = (weight.ctypes.data, scores.ctypes.data, places.ctypes.data, records.ctypes.data)
+                    kept_weights(of_scores + run, slope)
                 else:
-                    edge_weights(
-                        (
-                            weight.ctypes.data,
-                            own,
-                            records.ctypes.data,
-                            indices.ctypes.data,
-                            start,
-                            end,
-                            limit,
-                            heads,
-                        ),
-                        slope,
-                    )
+                    edge_weights((weight.ctypes.data, own, records.ctypes.data) + run, slope)
                 if weighted:
                     weigh_edges(weight, dropped, edge_weight, start, end)
                 elif dropping:
@@ -228,75 +155,30 @@ def write_attention_gradients(
                     mine = np.uint64(source_ids[j])
                     for e in range(start, end):
                         drop_edge(dropped[e - start], mine, np.uint64(destination_ids[indices[e]]), heads, draw, keep)
-                row, later = z.ctypes.data + j * z.strides[0], np.int64(start > indptr[a])
+                ends = (z.ctypes.data + j * z.strides[0], grad.ctypes.data, grad.strides[0]) + run
+                factors, later = (width, dropped.ctypes.data, dots.ctypes.data), np.int64(start > indptr[a])
                 if sums_apart and indptr[a + 1] - indptr[a] > BATCH:
-                    gradient_rows(
-                        (
-                            sums.ctypes.data,
-                            row,
-                            grad.ctypes.data,
-                            grad.strides[0],
-                            indices.ctypes.data,
-                            start,
-                            end,
-                            limit,
-                            heads,
-                            width,
-                            dropped.ctypes.data,
-                            dots.ctypes.data,
-                            later,
-                        ),
-                        slope,
-                        (z.dtype.type(0), grad.dtype.type(0), sums.dtype.type(0)),
-                    )
+                    kinds = (z.dtype.type(0), grad.dtype.type(0), sums.dtype.type(0))
+                    gradient_rows((sums.ctypes.data,) + ends + factors + (later,), slope, kinds)
                     if end == indptr[a + 1]:
                         for f in range(len(sums)):
                             before = widen(d_z[j, f]) if add != 0 else sums.dtype.type(0)
                             d_z[j, f] = narrow(before + sums[f], d_z)
                 else:
-                    gradient_rows(
-                        (
-                            d_z.ctypes.data + j * d_z.strides[0],
-                            row,
-                            grad.ctypes.data,
-                            grad.strides[0],
-                            indices.ctypes.data,
-                            start,
-                            end,
-                            limit,
-                            heads,
-                            width,
-                            dropped.ctypes.data,
-                            dots.ctypes.data,
-                            np.int64(later + add > 0),
-                        ),
-                        slope,
-                        (z.dtype.type(0), grad.dtype.type(0), d_z.dtype.type(0)),
-                    )
-                score_gradients(
-                    (
-                        weight.ctypes.data,
-                        dropped.ctypes.data,
-                        dots.ctypes.data,
-                        own,
-                        records.ctypes.data,
-                        indices.ctypes.data,
-                        start,
-                        end,
-                        heads,
-                        d_el.ctypes.data + j * heads * item,
-                        d_er.ctypes.data + np.int64(lane) * d_er.strides[0],
-                    ),
-                    slope,
-                )
+                    target = d_z.ctypes.data + j * d_z.strides[0]
+                    own_kinds = (z.dtype.type(0), grad.dtype.type(0), d_z.dtype.type(0))
+                    gradient_rows((target,) + ends + factors + (np.int64(later + add > 0),), slope, own_kinds)
+                held = (weight.ctypes.data, dropped.ctypes.data, dots.ctypes.data, own, records.ctypes.data)
+                totals = (d_el.ctypes.data + j * heads * item, d_er.ctypes.data + np.int64(lane) * d_er.strides[0])
+                score_gradients(held + (indices.ctypes.data, start, end, heads) + totals, slope)
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
     z, x = (array_of(torch.zeros(1, 16, dtype=precision)) for precision in (dtype, wide(dtype)))
     ints, longs = np.zeros(2, np.int32), np.zeros(2, np.int64)
-    numbers = (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
+    edges, numbers = (longs, ints, ints, ints), (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
     return [
-        (fold_attention, (longs, ints, ints, ints, z, x, x, *numbers, x[0], x, x, x, x)),
-        (write_attention_gradients, (longs, ints, ints, ints, z, x, x, z, *numbers, x[0], x, ints, 1, z, x, x[None])),
+        (fold_attention, (edges, z, x, x, numbers, x[0], x, (x, x, x))),
+        (write_attention_gradients, (edges, z, x, x, z, numbers, x[0], (x, ints), 1, (z, x, x[None]))),
     ]

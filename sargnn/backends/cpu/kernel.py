@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from sargnn.backends.base import Backend, Kernel
-from sargnn.backends.cpu.folds import CpuFolds
-from sargnn.backends.cpu.moves import CpuMoves
+from sargnn.backends.cpu.folds import CpuFolds, CpuMoves
 from sargnn.backends.cpu.rows import CpuRows
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.cpu.block_arrays import chunks_of_block, listed_rows, listed_sources, numpy_of
+from sargnn.backends.cpu.block_arrays import edges_of, numpy_of
 from sargnn.backends.operations import MaxOperation
 from sargnn.bf16 import array_of, narrow, number, widen
 
@@ -29,22 +29,14 @@ class FusedMax(MaxOperation):
         x, ints, longs = array_of(torch.zeros(1, 16, dtype=dtype)), np.zeros(2, np.int32), np.zeros(2, np.int64)
         table = np.zeros((1, 16), np.int32)
         return [
-            (_fold_max, (longs, ints, ints, ints, x, ints, x, table)),
-            (_write_max_gradients, (longs, ints, ints, ints, x, table, ints, number(0, dtype), 1, x)),
+            (_fold_max, ((longs, ints, ints, ints), x, ints, x, table)),
+            (_write_max_gradients, ((longs, ints, ints, ints), x, table, ints, number(0, dtype), 1, x)),
         ]
 
     def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         if block.num_edges:
-            _fold_max(
-                chunks_of_block(block, "forward"),
-                listed_rows(block),
-                block.indptr.numpy(),
-                block.src.numpy(),
-                numpy_of(src),
-                block.src_id_rank.numpy(),
-                numpy_of(best),
-                numpy_of(winner),
-            )
+            ranks = block.src_id_rank.numpy()
+            _fold_max(edges_of(block, "forward"), numpy_of(src), ranks, numpy_of(best), numpy_of(winner))
 
     def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
         if not block.num_edges:
@@ -53,10 +45,7 @@ class FusedMax(MaxOperation):
             return
         assert add or block.src_rows is None, "source rows that are not listed would not be written"
         _write_max_gradients(
-            chunks_of_block(block, "backward"),
-            listed_sources(block),
-            block.t_indptr.numpy(),
-            block.t_dst.numpy(),
+            edges_of(block, "backward"),
             numpy_of(grad),
             numpy_of(winner),
             block.src_id_rank.numpy(),
@@ -67,17 +56,18 @@ class FusedMax(MaxOperation):
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
-def _fold_max(
-    chunks: Any, rows: Any, indptr: Any, indices: Any, src: Any, id_rank: Any, best: Any, winner: Any
-) -> None:  # pragma: no cover
+def _fold_max(edges: Any, src: Any, id_rank: Any, best: Any, winner: Any) -> None:  # pragma: no cover
     """Fold source rows into running maxima; of equal values the source with the smallest ``id_rank`` wins.
 
     Not a number wins over all, so that a run that has diverged is not hidden.
 
     Args:
+        edges: as ``edges_of`` gives them.
         id_rank: int32 [S], the rank of each source row's original id among all that this worker sees.
-        best: [M, F], starts at -inf. winner: int32 [M, F], the winner's ``id_rank``, starts at 2**31 - 1.
+        best: [M, F], starts at -inf.
+        winner: int32 [M, F], the winner's ``id_rank``, starts at 2**31 - 1.
     """
+    chunks, rows, indptr, indices = edges
     everything = len(rows) == 0
     for c in numba.prange(len(chunks) - 1):
         for a in range(chunks[c], chunks[c + 1]):
@@ -94,14 +84,16 @@ def _fold_max(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def _write_max_gradients(
-    chunks: Any, rows: Any, indptr: Any, indices: Any, grad: Any, winner: Any, id_rank: Any, zero: Any, add: Any, out: Any
+    edges: Any, grad: Any, winner: Any, id_rank: Any, zero: Any, add: Any, out: Any
 ) -> None:  # pragma: no cover
     """``out[j] = sum of grad[i] over edges j -> i where j won``; parallel edges, which lie side by side, count once.
 
     Args:
-        rows: int32 [B], the listed source rows; empty: all. zero: of the type in which sums are kept.
+        edges: as ``edges_of`` gives them.
+        zero: of the type in which sums are kept.
         add: 1 to add to ``out``, 0 to overwrite it.
     """
+    chunks, rows, indptr, indices = edges
     everything = len(rows) == 0
     for c in numba.prange(len(chunks) - 1):
         sums = np.full(grad.shape[1], zero)

@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.base import Activation, Rows
-from sargnn.backends.cpu import layer_norm_loops, mixed_rows, nodewise_loops, tile_products
-from sargnn.backends.cpu.edge_dropout import words_of
+from sargnn.backends.cpu import row_loops, tile_products
 from sargnn.backends.cpu.tile_code import has_tiles
 from sargnn.bf16 import array_of, multiplies_in_bf16, number, products_in_bf16, wide
-from sargnn.rng import Draw, dropout_rows
+from sargnn.rng import Draw, dropout_rows, words_of
 
-_CODES = {"relu": nodewise_loops.RELU, "elu": nodewise_loops.ELU}
+_CODES = {"relu": row_loops.RELU, "elu": row_loops.ELU}
 _ROWS, _FEW = 1024, 128
 """Of a block: few enough that a widened one stays in a core's cache. Short tables end in smaller ones."""
 _SHORT = 8 * _ROWS
@@ -34,19 +33,18 @@ class CpuRows(Rows):
     """See ``Rows``."""
 
     def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
-        number_of_rows, mean, squares = nodewise_loops.moments(array_of(x), None if counted is None else counted.numpy())
-        return torch.from_numpy(np.concatenate([[number_of_rows], mean, squares]))
+        """Chunks are combined as Chan, Golub and LeVeque (1979) do: no difference of large numbers anywhere."""
+        means, squares = _chunk_sums(x)
+        counts = np.empty((len(means), 1))
+        mask = row_loops.EVERY if counted is None else counted.numpy()
+        row_loops.chunk_moments(array_of(x), mask, means, squares, counts[:, 0])
+        number_of_rows = int(counts.sum())
+        mean = (means * counts).sum(0) / max(number_of_rows, 1)
+        total = squares.sum(0) + (counts * np.square(means - mean)).sum(0)
+        return torch.from_numpy(np.concatenate([[number_of_rows], mean, total]))
 
     def norm_act_drop(self, x: Tensor, slope: Tensor, shift: Tensor, after: Activation, out: Tensor) -> None:
-        nodewise_loops.norm_act_drop(
-            array_of(x),
-            array_of(slope),
-            array_of(shift),
-            _CODES[after.name],
-            after.ids.numpy(),
-            *_draw(after.draw, x),
-            array_of(out),
-        )
+        row_loops.norm_act_drop(array_of(x), array_of(slope), array_of(shift), *_after(after, x), array_of(out))
 
     def norm_act_drop_backward(
         self,
@@ -59,19 +57,10 @@ class CpuRows(Rows):
         after: Activation,
         d_x: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        sums, products = nodewise_loops.norm_act_drop_backward(
-            array_of(grad),
-            array_of(x),
-            array_of(slope),
-            array_of(shift),
-            array_of(mean),
-            array_of(inv_std),
-            _CODES[after.name],
-            after.ids.numpy(),
-            _draw(after.draw, x),
-            array_of(d_x),
-        )
-        return torch.from_numpy(sums), torch.from_numpy(products)
+        norm = tuple(array_of(vector) for vector in (slope, shift, mean, inv_std))
+        chunks = _chunk_sums(x)
+        row_loops.norm_act_drop_gradients(array_of(grad), array_of(x), norm, *_after(after, x), array_of(d_x), *chunks)
+        return _added(chunks)
 
     def norm_backward(
         self,
@@ -84,38 +73,21 @@ class CpuRows(Rows):
         mean_product: Tensor,
         counted: Tensor | None,
     ) -> None:
-        nodewise_loops.norm_backward(
+        row_loops.norm_backward(
             *(array_of(tensor) for tensor in (d_x, x, mean, inv_std, slope, mean_grad, mean_product)),
-            nodewise_loops.EVERY if counted is None else counted.numpy(),
+            row_loops.EVERY if counted is None else counted.numpy(),
         )
 
     def layer_norm_act_drop(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, after: Activation, out: Tensor) -> None:
-        layer_norm_loops.layer_norm_act_drop(
-            array_of(x),
-            array_of(gamma),
-            array_of(beta),
-            number(eps, gamma.dtype),
-            _CODES[after.name],
-            after.ids.numpy(),
-            *_draw(after.draw, x),
-            array_of(out),
-        )
+        norm = array_of(gamma), array_of(beta), number(eps, gamma.dtype)
+        row_loops.layer_norm_act_drop(array_of(x), *norm, *_after(after, x), array_of(out))
 
     def layer_norm_act_drop_backward(
         self, grad: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, after: Activation, d_x: Tensor
     ) -> tuple[Tensor, Tensor]:
-        sums, products = layer_norm_loops.layer_norm_act_drop_backward(
-            array_of(grad),
-            array_of(x),
-            array_of(gamma),
-            array_of(beta),
-            number(eps, gamma.dtype),
-            _CODES[after.name],
-            after.ids.numpy(),
-            _draw(after.draw, x),
-            array_of(d_x),
-        )
-        return torch.from_numpy(sums), torch.from_numpy(products)
+        norm, chunks = (array_of(gamma), array_of(beta), number(eps, gamma.dtype)), _chunk_sums(x)
+        row_loops.layer_norm_gradients(array_of(grad), array_of(x), norm, *_after(after, x), array_of(d_x), *chunks)
+        return _added(chunks)
 
     def dropout(self, x: Tensor, ids: Tensor, draw: Draw) -> Tensor:
         return dropout_rows(x, ids, draw)
@@ -123,13 +95,18 @@ class CpuRows(Rows):
     def column_sums(self, x: Tensor) -> Tensor:
         if wide(x.dtype) == x.dtype:
             return x.sum(0)
-        return torch.from_numpy(nodewise_loops.column_sums(array_of(x.contiguous()))).to(wide(x.dtype))
+        sums, _ = _chunk_sums(x)
+        row_loops.chunk_sums(array_of(x.contiguous()), sums)
+        return torch.from_numpy(sums.sum(0)).to(wide(x.dtype))
 
     def scale(self, rows: Tensor, factors: Tensor) -> Tensor:
-        return mixed_rows.scale_rows(rows, factors) if rows.dtype != factors.dtype else rows.mul_(factors[:, None])
+        if rows.dtype == factors.dtype:
+            return rows.mul_(factors[:, None])
+        row_loops.scale_rows(array_of(rows), factors.numpy())
+        return rows
 
     def join_halves(self, upper: Tensor, lower: Tensor) -> None:
-        mixed_rows.round_halves(upper, lower)
+        row_loops.round_halves(array_of(upper).reshape(-1), lower.view(-1).numpy())
 
     def product(self, x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
         if _uses_tiles(x):
@@ -158,7 +135,7 @@ class CpuRows(Rows):
             for rows, size in _blocks(len(x)):
                 part = room[: rows.stop - rows.start]
                 _take(_write, size, x[rows], w, part, None)
-                mixed_rows.add_table(total[rows], part)
+                row_loops.add_table(total[rows].numpy(), array_of(part))
         elif multiplies_in_bf16(x):
             for rows, size in _blocks(len(x)):
                 _take(_add, size, x[rows], w, total[rows])
@@ -196,9 +173,26 @@ class CpuRows(Rows):
         return tile_products.sum_of_products(x, g)
 
 
+def _after(after: Activation, like: Tensor) -> tuple[Any, ...]:
+    """What follows a norm, as the loops take it."""
+    return _CODES[after.name], after.ids.numpy(), _draw(after.draw, like)
+
+
 def _draw(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
     """A draw as the loops take it: seed, epoch, tag, threshold, what kept elements are multiplied with."""
     return (*words_of(draw), number(1.0 if draw is None else draw.scale, like.dtype))
+
+
+def _chunk_sums(x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Room for two sums of each chunk of rows, fp64 [chunks, F] each."""
+    shape = -(-len(x) // row_loops.CHUNK_ROWS), x.shape[1]
+    return np.empty(shape), np.empty(shape)
+
+
+def _added(chunks: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
+    """The sums over all chunks, fp64 [F] each."""
+    sums, products = chunks
+    return torch.from_numpy(sums.sum(0)), torch.from_numpy(products.sum(0))
 
 
 def _uses_tiles(x: Tensor) -> bool:

@@ -1,31 +1,46 @@
-"""The oracle: every operation as gather and ``index_add_`` in plain PyTorch. Any device, slow; holds a tensor of size edges x
-features while it runs."""
+"""The oracle: every operation as gather and ``index_add_`` in plain PyTorch. Any device, slow; holds tensors of size edges x
+features while it runs.
+
+Letters: S source rows, M destination rows, E edges, K heads, D head width.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from sargnn.backends.base import Kernel
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.operations import MaxOperation, WeightedSumOperation
+from sargnn.backends.operations import (
+    Attention,
+    AttentionGradients,
+    AttentionInputs,
+    AttentionOperation,
+    GatOperation,
+    GatV2Operation,
+    MaxOperation,
+    RunningSoftmax,
+    WeightedSumOperation,
+)
+from sargnn.rng import edge_mask
 
 
 class ReferenceKernel(Kernel):
-    """Every operation as gather and ``index_add_``; holds a tensor of size edges x features while it runs."""
+    """See the module's text."""
 
     name = "reference"
     operations = {
         "sum": "sargnn.backends.torch.reference:ReferenceSum",
         "max": "sargnn.backends.torch.reference:ReferenceMax",
-        "gat": "sargnn.backends.torch.reference_attention:ReferenceGat",
-        "gatv2": "sargnn.backends.torch.reference_attention:ReferenceGatV2",
+        "gat": "sargnn.backends.torch.reference:ReferenceGat",
+        "gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
     }
     autograd_operations = {
         "sum": "sargnn.backends.torch.reference:sum_autograd",
         "max": "sargnn.backends.torch.reference:max_autograd",
-        "gat": "sargnn.backends.torch.reference_attention:gat_autograd",
-        "gatv2": "sargnn.backends.torch.reference_attention:gatv2_autograd",
+        "gat": "sargnn.backends.torch.reference:gat_autograd",
+        "gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
     }
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
@@ -33,7 +48,7 @@ class ReferenceKernel(Kernel):
 
 
 class ReferenceSum(WeightedSumOperation):
-    """Gather and ``index_add_``; holds a tensor of size edges x features while it runs."""
+    """See ``WeightedSumOperation``."""
 
     lists_sources = True
 
@@ -72,7 +87,7 @@ def sum_autograd(block: EdgeBlock, src: Tensor, weight: Tensor | None = None) ->
 
 
 class ReferenceMax(MaxOperation):
-    """Gather and ``scatter_reduce``; holds tensors of size edges x features while it runs."""
+    """See ``MaxOperation``."""
 
     lists_sources = True
 
@@ -109,3 +124,168 @@ def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
         empty[block.dst_per_edge()] = False
     most = src.gather(0, winning).masked_fill(empty, 0)
     return torch.where(best.isnan(), best, most)  # a row that is not a number has no winner
+
+
+def ends_of(block: EdgeBlock) -> tuple[Tensor, Tensor]:
+    """int64 [E] each: the source and the destination row of every edge."""
+    return block.src.long(), block.dst_per_edge()
+
+
+def _drop(block: EdgeBlock, attention: Attention, weights: Tensor, of_edges: Tensor | None) -> Tensor:
+    """Attention dropout of weights [E, K], and the edges' own weights [E]."""
+    if of_edges is not None:
+        weights = weights * of_edges[:, None]
+    if attention.draw is None:
+        return weights
+    src, dst = ends_of(block)
+    kept = edge_mask(block.src_ids[src], block.dst_ids[dst], attention.heads, attention.draw)
+    return weights * kept * attention.scale
+
+
+def fold_scores(
+    block: EdgeBlock, attention: Attention, inputs: AttentionInputs, scores: Tensor, running: RunningSoftmax
+) -> None:
+    """Fold scores [E, K] and the source rows that they weigh."""
+    if inputs.scores is not None:
+        inputs.scores.copy_(scores)
+    z = inputs.sources[0]
+    src, dst = ends_of(block)
+    out, max_score, denominator = running.out, running.max_score, running.denominator
+    highest = max_score.scatter_reduce(0, dst[:, None].expand_as(scores), scores, "amax")
+    weights = torch.exp(scores - highest[dst])
+    carried = torch.where(denominator == 0, 0.0, denominator * torch.exp(max_score - highest))
+    sums = carried.index_add(0, dst, weights)
+    fresh = torch.zeros_like(out).index_add_(
+        0, dst, (_drop(block, attention, weights, inputs.weight)[:, :, None] * attention.by_head(z)[src]).flatten(1)
+    )
+    touched = sums != 0
+    before = torch.where((denominator != 0)[:, :, None], attention.by_head(out), 0.0)
+    folded = (before * carried[:, :, None] + attention.by_head(fresh)) / sums[:, :, None]
+    out.copy_(torch.where(touched[:, :, None], folded, before).flatten(1))
+    max_score.copy_(highest)
+    denominator.copy_(sums)
+
+
+def score_gradients(
+    block: EdgeBlock, attention: Attention, inputs: AttentionInputs, scores: Tensor, records: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The weights after dropout and the gradients of the scores, [E, K] each."""
+    src, dst = ends_of(block)
+    _, max_score, inverse, delta = (part[dst] for part in records.split(attention.heads, dim=1))
+    weights = torch.exp(scores - max_score) * inverse
+    dropped = _drop(block, attention, weights, inputs.weight)
+    dots = (attention.by_head(grad)[dst] * attention.by_head(inputs.sources[0])[src]).sum(2)
+    return dropped, dropped * dots - weights * delta
+
+
+def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, weight: Tensor | None) -> Tensor:
+    """The whole softmax and the weighted sums, differentiable."""
+    src, dst = ends_of(block)
+    with torch.no_grad():
+        start = scores.new_full((block.num_dst, attention.heads), float("-inf"))
+        highest = start.scatter_reduce(0, dst[:, None].expand_as(scores), scores, "amax")[dst]
+    weights = torch.exp(scores - highest)
+    sums = weights.new_zeros(block.num_dst, attention.heads).index_add(0, dst, weights)
+    messages = _drop(block, attention, weights / sums[dst], weight)[:, :, None] * attention.by_head(z)[src]
+    return z.new_zeros(block.num_dst, z.shape[1]).index_add(0, dst, messages.flatten(1))
+
+
+class _ReferenceAttention(AttentionOperation):
+    """Gather, compute per edge, ``index_add_``; holds tensors of size E x K D while it runs."""
+
+    lists_sources = True
+    takes_weights = True
+    keeps_scores = True
+
+    def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
+        max_score, denominator = running.max_score, running.denominator
+        delta = (grad * running.out).unflatten(1, (max_score.shape[1], -1)).sum(2)
+        own = torch.zeros_like(max_score) if er is None else er
+        isolated = denominator == 0
+        return torch.cat([own, max_score, denominator.reciprocal().masked_fill(isolated, 0), delta.masked_fill(isolated, 0)], 1)
+
+
+class ReferenceGat(_ReferenceAttention, GatOperation):
+    """Scores ``LeakyReLU(el_j + er_i)``."""
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        (src, dst), el = ends_of(block), inputs.sources[1]
+        scores = leaky_relu(el[src] + inputs.destinations[dst], attention.negative_slope)
+        fold_scores(block, attention, inputs, scores, running)
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        (src, dst), scores, el = ends_of(block), inputs.scores, inputs.sources[1]
+        if scores is None:
+            scores = leaky_relu(el[src] + records[dst, : attention.heads], attention.negative_slope)
+        dropped, d_scores = score_gradients(block, attention, inputs, scores, records, grad)
+        d_scores = torch.where(scores > 0, d_scores, d_scores * attention.negative_slope)
+        into.destinations.index_add_(0, dst, d_scores)
+        if into.sources is not None:
+            d_z, d_el = into.sources
+            (d_el if add else d_el.zero_()).index_add_(0, src, d_scores)
+            (d_z if add else d_z.zero_()).index_add_(0, src, (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1))
+
+
+def gat_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
+) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``GatOperation``."""
+    src, dst = ends_of(block)
+    return attend(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope), weight)
+
+
+class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
+    """Scores ``<att, LeakyReLU(z_j + x_i)>``."""
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        assert inputs.att is not None
+        src, dst = ends_of(block)
+        active = leaky_relu(inputs.sources[0][src] + inputs.destinations[dst], attention.negative_slope)
+        fold_scores(block, attention, inputs, attention.by_head(active * inputs.att).sum(2), running)
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        assert inputs.att is not None and into.att is not None
+        (src, dst), scores, att = ends_of(block), inputs.scores, inputs.att
+        u = inputs.sources[0][src] + inputs.destinations[dst]
+        active = leaky_relu(u, attention.negative_slope)
+        if scores is None:
+            scores = attention.by_head(active * att).sum(2)
+        dropped, d_scores = score_gradients(block, attention, inputs, scores, records, grad)
+        wide = d_scores.repeat_interleave(att.numel() // attention.heads, dim=1)
+        into.att.add_((wide * active).sum(0))
+        d_u = wide * att
+        d_u = torch.where(u > 0, d_u, d_u * attention.negative_slope)
+        into.destinations.index_add_(0, dst, d_u)
+        if into.sources is not None:
+            (d_z,) = into.sources
+            d_u += (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1)
+            (d_z if add else d_z.zero_()).index_add_(0, src, d_u)
+
+
+def gatv2_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
+) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``GatV2Operation``."""
+    src, dst = ends_of(block)
+    active = leaky_relu(z[src] + x[dst], attention.negative_slope)
+    return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)

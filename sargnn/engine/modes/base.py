@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sargnn.comm.exchange import Exchange
-from sargnn.engine.reducers.base import Fold, Reducer, Tensors
-from sargnn.engine.reducers.partial import WithPartials
+from sargnn.engine.reducers.base import Fold, Reducer, Tensors, WithPartials
 from sargnn.plan.cover import Costs
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.plan.load import Layout
@@ -20,7 +19,8 @@ class Call:
     """One aggregation: who computes what on which graph.
 
     Attributes:
-        reducer: the mathematics. fold: what it works with: plan, kernel operation, memory, profile.
+        reducer: the mathematics.
+        fold: what it works with: plan, kernel operation, memory, profile.
         exchange: how rows travel.
         widths: F_t of the exchanged tensors.
         exchanged_needs_grad: whether gradients of the exchanged rows are wanted at all (not those of constant features).
@@ -133,7 +133,7 @@ class Mode(ABC):
         for partial results requests and answers in both.
 
         Args:
-            widths, rows, wire: as ``Reducer.row_bytes``.
+            widths, rows, wire: as ``Reducer.row_bytes`` takes them.
         """
         gradients = plan.halo_rows if exchanged_needs_grad else 0
         total = (self.fetches(reducer) * plan.lists.sent_rows + gradients) * reducer.row_bytes(widths, rows, wire)

@@ -1,16 +1,21 @@
-"""Sequential aggregation and rematerialization (the paper's algorithms 1 and 2)."""
+"""Sequential aggregation and rematerialization (the paper's algorithms 1 and 2), and the same without rematerialization.
+
+Partial results are begun before the own shard and finished after it, before the peers' rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from sargnn.comm.lists import Piece
+from sargnn.comm.lists import PartialRound, Piece
+from sargnn.comm.partial_rounds import PartialRounds
 from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call, Held, HeldRows
-from sargnn.engine.modes.partials import partials_backward, partials_forward
-from sargnn.engine.reducers.base import Reducer, Saved, Tensors
+from sargnn.engine.reducers.base import Fold, PartialColumns, Reducer, Saved, Tensors, WithPartials
 from sargnn.plan.layer_plan import LayerPlan
 
 Kept = dict[Piece, Tensors]
@@ -28,7 +33,7 @@ class Sar(ManualMode):
     | backward, case 2 | 1 + d received shards, 1 + d send buffers, 1 outgoing and 1 incoming shard of gradients |
 
     Where the plan has partial results, 1 + d requests and answers are on their way, too, each here and there; messages of rows
-    are smaller then, so that all share the same room. Rows are posted first, partial results finished after the own shard.
+    are smaller then, so that all share the same room.
     """
 
     name = "sar"
@@ -43,7 +48,7 @@ class Sar(ManualMode):
         keep = self.keep_rows and reducer.needs_src_in_backward and call.training
         kept: Kept = {}
         state = reducer.init(fold, exchanged, dest_local, params)
-        partials = partials_forward(call, exchanged, dest_local, params, state)
+        partials = _partials_forward(call, exchanged, dest_local, params, state)
         for piece, rows in call.exchange.rows(plan.lists, exchanged, keep=keep, exact=reducer.scores):
             reducer.step(fold, plan.shards[piece], rows, dest_local, params, state)
             if piece.peer == plan.rank:
@@ -58,7 +63,7 @@ class Sar(ManualMode):
         assert plan.shards is not None
         state = reducer.backward_init(fold, saved, grads)
         if not call.exchanged_needs_grad:
-            partials = partials_backward(call, saved, state, None, grads)
+            partials = _partials_backward(call, saved, state, None, grads)
             for piece, rows in self._sources(call, saved, kept):
                 reducer.backward_step(fold, plan.shards[piece], rows, saved, state, None)
                 if piece.peer == plan.rank:
@@ -66,7 +71,7 @@ class Sar(ManualMode):
             return ((), *reducer.backward_finish(saved, state))
         d_exchanged = tuple(_gradient_of(call, t, grads) for t in saved.exchanged) or (_gradient_of(call, None, grads),)
         refetch = self.fetches(reducer) > 1
-        partials = partials_backward(call, saved, state, d_exchanged, grads)
+        partials = _partials_backward(call, saved, state, d_exchanged, grads)
         with call.exchange.gradients(plan.lists, d_exchanged, beside_rows=refetch, exact=reducer.scores) as returning:
             for piece, rows in self._sources(call, saved, kept):
                 shard = plan.shards[piece]
@@ -101,9 +106,84 @@ class Sar(ManualMode):
         return max((now.receive_rows + len(now.send) for now in rounds), default=0)
 
 
+class NoRemat(Sar):
+    """As ``sar``, but fetched rows that the reducer's backward needs are kept: no re-fetch, up to all halo rows resident.
+
+    Mode 2 of the reference library. For case-1 reducers (sum, mean) nothing is needed, so it equals ``sar``. With
+    ``keeps_scores`` (``mode.keep=all``) attention keeps the scores of all edges that are aggregated here, too: [E, K] a layer,
+    from which a weight is one exponential.
+    """
+
+    name = "no_remat"
+    keep_rows = True
+    fetches_again = False
+
+
 def _gradient_of(call: Call, exchanged: Tensor | None, grads: Tensors) -> Tensor:
     """Memory for the gradient of one exchanged tensor; a case-1 reducer exchanges one, as wide as its output."""
     pool = call.fold.pool
     if exchanged is not None:
         return pool.empty_like(exchanged)
     return pool.empty(call.plan.num_rows, grads[0].shape[1], grads[0])
+
+
+@dataclass(frozen=True)
+class _PartialPass:
+    """One pass's partial results.
+
+    Attributes:
+        rounds: their exchange; None where there are none.
+        merge: folds a round's answers in.
+    """
+
+    rounds: PartialRounds | None = None
+    merge: Callable[[PartialRound, Tensors], None] | None = None
+
+    def finish(self) -> None:
+        """Compute all that peers ask for, and fold in what they answer."""
+        if self.rounds is not None and self.merge is not None:
+            for now, answers in self.rounds:
+                self.merge(now, answers)
+
+
+def _partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors, state: Any) -> _PartialPass:
+    """Begin the forward pass's; some of what peers wait for is computed at once."""
+    if call.plan.partials is None:
+        return _PartialPass()
+    reducer, fold, columns = _with_partials(call)
+    rounds = PartialRounds(
+        call.exchange,
+        call.plan.partials.lists,
+        columns.asked,
+        columns.answered,
+        lambda now, out: reducer.ask(fold, now, dest_local, params, out),
+        lambda piece, asked, out: reducer.serve(fold, piece, exchanged, asked, params, state, out),
+        exchanged[0],
+    )
+    rounds.begin(serve=True)
+    return _PartialPass(rounds, lambda now, answers: reducer.merge(fold, now, answers, state))
+
+
+def _partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensors | None, grads: Tensors) -> _PartialPass:
+    """Begin the backward pass's: requests are sent. ``finish`` adds to ``d_exchanged``; None: these are not wanted."""
+    if call.plan.partials is None or (d_exchanged is None and not call.reducer.needs_src_in_backward):
+        return _PartialPass()
+    reducer, fold, columns = _with_partials(call)
+    rounds = PartialRounds(
+        call.exchange,
+        call.plan.partials.lists,
+        columns.gradients,
+        columns.returned,
+        lambda now, out: reducer.ask_gradients(fold, now, saved, state, out),
+        lambda piece, asked, out: reducer.serve_gradients(fold, piece, asked, saved, state, d_exchanged, out),
+        grads[0],
+    )
+    rounds.begin(serve=False)
+    return _PartialPass(rounds, lambda now, answers: reducer.merge_gradients(fold, now, answers, state))
+
+
+def _with_partials(call: Call) -> tuple[WithPartials, Fold[Any], PartialColumns]:
+    """Who computes partial results with what, and what travels for them."""
+    reducer = call.reducer
+    assert isinstance(reducer, WithPartials), "this reducer has no partial results"
+    return reducer, call.fold, reducer.partial_columns(call.widths, call.fold.dtype)

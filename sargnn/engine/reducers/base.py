@@ -1,11 +1,27 @@
 """What a reducer is: pure mathematics on tensors, no communication, no knowledge of modes.
 
-Letters: N input rows, M output rows, S source rows of a shard, F features.
+**Partial results** are what the owner of source rows computes for a peer's output rows, instead of sending the rows. The edges
+are those of ``LayerPlan.partials``: on the sources' side shards from own rows to a piece of a peer's output rows, on the
+destinations' side lists of own output rows. Four messages, each of which may be empty, for every such output row:
+
+| | from the destination's owner | back |
+|---|---|---|
+| forward | ``asked``: what the result depends on | ``answered``: the partial result, which merges like a shard |
+| backward | ``gradients``: the gradient of the output and what weighs it | ``returned``: gradients of what was ``asked`` |
+
+The gradients of source rows and of parameters arise where the rows are. Nothing need be kept for backward there: what is needed
+is asked for again. Attention's scores may be (``Fold.scores``).
+
+**Edge weights**: a reducer with ``weighted`` uses the graph's where the plan has any. Where it has none, the flag changes
+nothing, not even a bit.
+
+Letters: N input rows, M output rows, S source rows of a shard, A rows of a piece, F features.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -14,12 +30,15 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.base import Backend
+from sargnn.backends.block import EdgeBlock
 from sargnn.backends.memory import Pool
-from sargnn.backends.operations import Operation
+from sargnn.backends.operations import AutogradOperation, Operation, takes_weights
 from sargnn.bf16 import wide
+from sargnn.comm.lists import Columns, Layout, PartialRound, Piece
 from sargnn.engine.rounding import narrowed
 from sargnn.engine.workspace import where_products_are
-from sargnn.plan.layer_plan import LayerPlan, Shard
+from sargnn.errors import KernelError
+from sargnn.plan.layer_plan import LayerPlan, Partials, Shard
 from sargnn.profile import Profile
 
 Tensors = tuple[Tensor, ...]
@@ -69,8 +88,10 @@ class Saved:
     """What the backward pass gets to see.
 
     Attributes:
-        exchanged, dest_local, params: the call's tensors; empty where ``needs_src_in_backward`` is false, ``exchanged`` also
-            where the mode has kept the rows in another form.
+        exchanged: the call's tensors; empty where ``needs_src_in_backward`` is false, and where the mode has kept the rows in
+            another form.
+        dest_local: likewise; empty where ``needs_src_in_backward`` is false.
+        params: likewise.
         out: the outputs; empty where ``needs_out_in_backward`` is false. ``backward_init`` may drop them, the largest that only
             it needs, which are then freed unless someone else keeps them.
         stats: what ``finish`` asked to keep.
@@ -120,7 +141,9 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
         """Of a row of all exchanged tensors, as it travels.
 
         Args:
-            widths: F_t of each. rows: the dtype of rows. wire: what fp32 ones are rounded to on their way.
+            widths: F_t of each.
+            rows: the dtype of rows.
+            wire: what fp32 ones are rounded to on their way.
         """
         travels = wire if wire is not None and rows == torch.float32 else rows
         return sum(width * (wide(rows) if t in self.scores else travels).itemsize for t, width in enumerate(widths))
@@ -162,3 +185,116 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
 
         ``fold.operation`` is a function then, an ``AutogradOperation``.
         """
+
+
+@dataclass(frozen=True)
+class PartialColumns:
+    """What travels for an output row, see the module's text."""
+
+    asked: Columns = ()
+    answered: Columns = ()
+    gradients: Columns = ()
+    returned: Columns = ()
+
+    def row_bytes(self, wire: torch.dtype | None = None) -> tuple[int, int, int, int]:
+        """Of a row of each, as it travels; ``wire``: what fp32 rows are rounded to on their way."""
+        asked, answered, gradients, returned = (
+            Layout.of_columns(columns, wire).row_bytes for columns in (self.asked, self.answered, self.gradients, self.returned)
+        )
+        return asked, answered, gradients, returned
+
+
+class WithPartials(ABC):
+    """What a ``Reducer`` has beside its own methods if it can work with partial results.
+
+    Of the tensors that a method gets, ``asked`` and ``answers`` are [A, width] for each column, what ``out`` holds is
+    overwritten. ``state`` is that of the pass, forward or backward.
+    """
+
+    has_partials: bool = True
+    """False where a class folds otherwise than the one that it extends, and says nothing of partial results."""
+
+    def __init_subclass__(cls) -> None:
+        """Who folds anew serves anew, or not at all."""
+        super().__init_subclass__()
+        folds = {"init", "step", "finish", "backward_init", "backward_step", "backward_finish"} & set(vars(cls))
+        if folds and not {"serve", "has_partials"} & set(vars(cls)):
+            cls.has_partials = False
+
+    ranks_winners: bool = False
+    """Whether a partial result names source rows (``Partials.peer_ranks``)."""
+
+    @abstractmethod
+    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
+        """What travels.
+
+        Args:
+            widths: F_t of the exchanged tensors.
+            rows: the dtype of rows.
+        """
+
+    def ask(self, fold: Fold[Any], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
+        """Write ``asked`` for the rows ``now.wanted``."""
+        raise NotImplementedError("this reducer asks for nothing")
+
+    @abstractmethod
+    def serve(
+        self, fold: Fold[Any], piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: Any, out: Tensors
+    ) -> None:
+        """Write ``answered`` for a piece of a peer's rows, from the own rows ``exchanged``."""
+
+    @abstractmethod
+    def merge(self, fold: Fold[Any], now: PartialRound, answers: Tensors, state: Any) -> None:
+        """Fold what a peer has computed for the rows ``now.wanted`` into ``state``, in place."""
+
+    @abstractmethod
+    def ask_gradients(self, fold: Fold[Any], now: PartialRound, saved: Saved, state: Any, out: Tensors) -> None:
+        """Write ``gradients`` for the rows ``now.wanted``."""
+
+    @abstractmethod
+    def serve_gradients(
+        self, fold: Fold[Any], piece: Piece, asked: Tensors, saved: Saved, state: Any, d_exchanged: Tensors | None, out: Tensors
+    ) -> None:
+        """Add the gradients of the own rows, and of the parameters, that come through a piece of a peer's rows.
+
+        Args:
+            d_exchanged: [N, F_t] each, added to; None if they are not wanted.
+            out: ``returned``.
+        """
+
+    def merge_gradients(self, fold: Fold[Any], now: PartialRound, answers: Tensors, state: Any) -> None:
+        """Add what a peer returned for the rows ``now.wanted``."""
+        raise NotImplementedError("this reducer is returned nothing")
+
+
+def partials_of(fold: Fold[Any]) -> Partials:
+    """The plan's edges that are aggregated where their sources are."""
+    assert fold.plan.partials is not None
+    return fold.plan.partials
+
+
+def served_shard(fold: Fold[Any], piece: Piece) -> Shard:
+    """The edges from own rows into a piece of a peer's rows."""
+    return partials_of(fold).shards[piece]
+
+
+def weight_argument(block: EdgeBlock, *, weighted: bool) -> dict[str, Any]:
+    """``weight=`` for an operation on the block; nothing where there are no weights, since not every kernel takes some."""
+    return {"weight": block.weight} if weighted and block.weight is not None else {}
+
+
+def check_weights(plan: LayerPlan, operation: Operation | AutogradOperation, *, weighted: bool) -> None:
+    """Raises ``KernelError`` if there are weights that a kernel's operation does not take."""
+    if weighted and plan.weighted and not takes_weights(operation):
+        raise without_weights(operation)
+
+
+def without_weights(operation: Operation | Callable[..., Tensor]) -> KernelError:
+    """What is wrong with a kernel that takes none."""
+    return KernelError(
+        "This kernel folds rows without weights.",
+        given=getattr(operation, "__name__", type(operation).__name__),
+        allowed="operations with 'weight', such as those that extend WeightedSumOperation; for domain_parallel a function "
+        "(block, ..., weight=None)",
+        hint="kernel=auto, or dataset.edge_weights=false",
+    )

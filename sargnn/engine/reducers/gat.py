@@ -16,47 +16,57 @@ Letters: N input rows, M output rows, S source rows of a shard, A rows of a piec
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sargnn.backends.base import Moves
 from sargnn.backends.block import EdgeBlock, keep_edges
-from sargnn.backends.operations import (
-    Attention,
-    AttentionOperation,
-    GatOperation,
-    GatV2Operation,
-    RunningSoftmax,
-)
+from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, AttentionOperation, RunningSoftmax
 from sargnn.bf16 import wide
-from sargnn.comm.layout import Column
-from sargnn.comm.lists import PartialRound, Piece
-from sargnn.engine.reducers.base import BackwardState, Fold, Reducer, Saved, Tensors
-from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
-from sargnn.engine.reducers.partial import PartialColumns, WithPartials, served_shard
+from sargnn.comm.lists import Column, PartialRound, Piece
+from sargnn.engine.reducers.base import Fold, PartialColumns, Reducer, Saved, Tensors, WithPartials, check_weights, served_shard
 from sargnn.engine.rounding import empty_sums, zero_sums
 from sargnn.errors import KernelError
 from sargnn.plan.layer_plan import Shard
 from sargnn.rng import Draw
 
-AttentionOp = TypeVar("AttentionOp", bound=AttentionOperation)
+
+@dataclass(frozen=True)
+class AttentionBackward:
+    """A backward pass.
+
+    Attributes:
+        records: [M, 4 K], see ``AttentionOperation.destination_records``.
+        grad: [M, K D], of the output.
+        d_local: the gradient of the tensor that stays with the destinations, so far.
+        d_att: [K D], of ``GatV2``, so far.
+    """
+
+    records: Tensor
+    grad: Tensor
+    d_local: Tensor
+    d_att: Tensor | None
 
 
-class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartials, ABC):
+class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward], WithPartials, ABC):
     """What both scorings share.
 
     Args:
-        heads: K. negative_slope: of LeakyReLU, 0 to 1. draw: of attention dropout; None drops nothing.
+        heads: K.
+        negative_slope: of LeakyReLU, 0 to 1.
+        draw: of attention dropout; None drops nothing.
         weighted: use the graph's edge weights where it has some.
         edges: of edges that take no part, neither in the softmax nor in the sum; None: all do. Drawn again in backward.
     """
 
     needs_src_in_backward = True
     needs_out_in_backward = True
+    has_partials = True  # ``serve`` calls its own ``step``
+    adds_scores: ClassVar[bool]
+    """Whether a score is made of a number of each end, el_j and er_i."""
 
     def __init__(
         self,
@@ -70,24 +80,79 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
         self.attention, self.edges = Attention(heads, negative_slope, draw), edges
         self.weighted = weighted
 
-    def init(self, fold: Fold[AttentionOp], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
+    def init(self, fold: Fold[AttentionOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
         check_weights(fold.plan, fold.operation, weighted=self.weighted)
         if fold.scores is not None:
             check_scores(fold.operation)
         z, num_out = exchanged[0], fold.plan.num_out
         return RunningSoftmax.empty(z, num_out, self.attention.heads, empty_sums(fold.pool, num_out, z.shape[1], z))
 
+    def step(
+        self,
+        fold: Fold[AttentionOperation],
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
+        state: RunningSoftmax,
+    ) -> None:
+        block, weight = self._block(fold, shard)
+        scores = None
+        if fold.scores is not None:
+            like = torch.empty(0, dtype=wide(fold.dtype), device=fold.plan.in_degrees.device)
+            room = fold.pool.empty(shard.block.num_edges, self.attention.heads, like)  # as many in every epoch
+            fold.scores[id(shard)] = scores = room[: block.num_edges]
+        inputs = AttentionInputs(rows, dest_local[0], params[0] if params else None, weight, scores)
+        fold.operation.forward(block, self.attention, inputs, state)
+
     def finish(
-        self, fold: Fold[AttentionOp], dest_local: Tensors, params: Tensors, state: RunningSoftmax
+        self, fold: Fold[AttentionOperation], dest_local: Tensors, params: Tensors, state: RunningSoftmax
     ) -> tuple[Tensors, Tensors]:
         nothing = fold.plan.in_degrees == 0 if self.edges is None else state.denominator[:, 0] == 0
         isolated = torch.nonzero(nothing)[:, 0]
         state.out.index_fill_(0, isolated, 0)
         return (fold.narrowed(state.out),), (state.max_score, state.denominator)
 
+    def backward_init(self, fold: Fold[AttentionOperation], saved: Saved, grads: Tensors) -> AttentionBackward:
+        (out,), saved.out = saved.out, ()  # not needed after the records
+        grad, local = grads[0].contiguous(), saved.dest_local[0]
+        running = RunningSoftmax(out, *saved.stats)
+        records = fold.operation.destination_records(local if self.adds_scores else None, running, grad)
+        d_local = torch.zeros_like(local, dtype=wide(local.dtype))
+        return AttentionBackward(records, grad, d_local, torch.zeros_like(saved.params[0]) if saved.params else None)
+
+    def backward_step(
+        self,
+        fold: Fold[AttentionOperation],
+        shard: Shard,
+        rows: Tensors | None,
+        saved: Saved,
+        state: AttentionBackward,
+        out: Tensors | None,
+    ) -> None:
+        assert rows is not None
+        block, inputs = self._backward_inputs(fold, shard, rows, saved.dest_local[0], saved)
+        into = AttentionGradients(out, state.d_local, state.d_att)
+        fold.operation.backward(block, self.attention, inputs, state.records, state.grad, into)
+
+    def backward_finish(self, saved: Saved, state: AttentionBackward) -> tuple[Tensors, Tensors]:
+        return (state.d_local.to(saved.dest_local[0].dtype),), () if state.d_att is None else (state.d_att,)
+
+    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
+        row, heads = Column(widths[0], rows), self.attention.heads
+        score, pair, triple = (Column(count * heads, wide(rows), exact=True) for count in (1, 2, 3))
+        if self.adds_scores:
+            return PartialColumns((score,), (row, score), (row, triple), (score,))
+        return PartialColumns((row,), (row, score), (row, row, pair), (row,))
+
+    def ask(
+        self, fold: Fold[AttentionOperation], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors
+    ) -> None:
+        fold.backend.moves.take(dest_local[0], now.wanted, out[0])
+
     def serve(
         self,
-        fold: Fold[AttentionOp],
+        fold: Fold[AttentionOperation],
         piece: Piece,
         exchanged: Tensors,
         asked: Tensors,
@@ -96,65 +161,79 @@ class _Attentive(Reducer[AttentionOp, RunningSoftmax, BackwardState], WithPartia
         out: Tensors,
     ) -> None:
         rows, log_sum = out
-        shard = served_shard(fold, piece)
         half = rows.dtype == torch.bfloat16
         held = empty_sums(fold.pool, len(rows), rows.shape[1], rows) if half else rows
         running = RunningSoftmax.empty(exchanged[0], len(rows), self.attention.heads, held)
-        self.step(fold, shard, exchanged, asked, params, running)
+        self.step(fold, served_shard(fold, piece), exchanged, asked, params, running)
         if self.edges is not None:  # which may leave nothing of a row's edges
             running.out.index_fill_(0, torch.nonzero(running.denominator[:, 0] == 0)[:, 0], 0)
         torch.add(running.max_score, running.denominator.log(), out=log_sum)
         if held is not rows:
             rows.copy_(held)
 
-    def merge(self, fold: Fold[AttentionOp], now: PartialRound, answers: Tensors, state: RunningSoftmax) -> None:
+    def merge(self, fold: Fold[AttentionOperation], now: PartialRound, answers: Tensors, state: RunningSoftmax) -> None:
         rows, log_sum = answers
         fold.backend.folds.merge_softmax(now.wanted, rows, log_sum, state)
 
-    @abstractmethod
-    def _numbers(self, state: BackwardState) -> tuple[Tensor, Tensor]:
-        """The records [M, 4 K] and the output's gradient [M, K D] of a backward pass."""
-
-    def _write_weights(self, moves: Moves, state: BackwardState, rows: Tensor, grad: Tensor, out: Tensor, *, er: bool) -> None:
-        """The gradient of output rows [A, K D] and (er, if wanted, l, delta) [A, 2 K or 3 K], for ``_records_of``."""
-        records, whole = self._numbers(state)
-        moves.take(whole, rows, grad)
-        score, top, inverse, delta = records.index_select(0, rows).split(self.attention.heads, 1)
+    def ask_gradients(
+        self, fold: Fold[AttentionOperation], now: PartialRound, saved: Saved, state: AttentionBackward, out: Tensors
+    ) -> None:
+        """(er, l, delta) beside the output's gradient; where scores are no sums, x before it, and (l, delta)."""
+        *x, grad, numbers = out
+        if x:
+            fold.backend.moves.take(saved.dest_local[0], now.wanted, x[0])
+        fold.backend.moves.take(state.grad, now.wanted, grad)
+        er, top, inverse, delta = state.records.index_select(0, now.wanted).split(self.attention.heads, 1)
         log_sum = torch.where(inverse > 0, top - inverse.log(), 0)
-        torch.cat([*([score] if er else []), log_sum, delta], 1, out=out)
+        torch.cat([*([er] if self.adds_scores else []), log_sum, delta], 1, out=numbers)
 
-    def _records_of(self, numbers: Tensor) -> Tensor:
-        """[A, 4 K], what ``_write_weights`` wrote as records: a maximum of l and a sum of 1."""
+    def serve_gradients(
+        self,
+        fold: Fold[AttentionOperation],
+        piece: Piece,
+        asked: Tensors,
+        saved: Saved,
+        state: AttentionBackward,
+        d_exchanged: Tensors | None,
+        out: Tensors,
+    ) -> None:
+        (*x, grad, numbers), (d_local,) = asked, out
         *er, log_sum, delta = numbers.split(self.attention.heads, 1)
-        return torch.cat([er[0] if er else torch.zeros_like(delta), log_sum, torch.ones_like(delta), delta], 1)
+        # Records with a maximum of l and a sum of 1.
+        records = torch.cat([er[0] if er else torch.zeros_like(delta), log_sum, torch.ones_like(delta), delta], 1)
+        block, inputs = self._backward_inputs(fold, served_shard(fold, piece), saved.exchanged, (x or er)[0], saved)
+        half = d_local.dtype == torch.bfloat16
+        held = zero_sums(fold.pool, len(d_local), d_local.shape[1], d_local) if half else d_local.zero_()
+        into = AttentionGradients(d_exchanged, held, state.d_att)
+        fold.operation.backward(block, self.attention, inputs, records, grad, into, add=d_exchanged is not None)
+        if held is not d_local:
+            d_local.copy_(held)
 
-    def _block(self, fold: Fold[Any], shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
-        """The edges that take part, and their weights as an argument. What kernels keep with a block is made anew for some."""
+    def merge_gradients(
+        self, fold: Fold[AttentionOperation], now: PartialRound, answers: Tensors, state: AttentionBackward
+    ) -> None:
+        fold.backend.moves.add(state.d_local, now.wanted, answers[0])
+
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        check_weights(fold.plan, fold.operation, weighted=self.weighted)
+        block, weight = self._block(fold, shard)
+        settings = {} if weight is None else {"weight": weight}
+        return (fold.operation(block, self.attention, *rows, *dest_local, *params, **settings),)
+
+    def _block(self, fold: Fold[Any], shard: Shard) -> tuple[EdgeBlock, Tensor | None]:
+        """The edges that take part, and their weights. What kernels keep with a block is made anew for some."""
         block = shard.block
         if self.edges is not None:
             block = keep_edges(block, fold.backend.folds.drop_factors(block, self.edges, torch.float32) > 0)
-        return block, weight_argument(block, weighted=self.weighted)
+        return block, block.weight if self.weighted else None
 
-    def _forward_block(self, fold: Fold[AttentionOp], shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
-        """The same, and memory for their scores where these are kept."""
-        block, arguments = self._block(fold, shard)
-        if fold.scores is not None:
-            like = torch.empty(0, dtype=wide(fold.dtype), device=fold.plan.in_degrees.device)
-            scores = fold.pool.empty(shard.block.num_edges, self.attention.heads, like)  # as many in every epoch
-            fold.scores[id(shard)] = arguments["scores"] = scores[: block.num_edges]
-        return block, arguments
-
-    def _backward_block(self, fold: Fold[AttentionOp], shard: Shard) -> tuple[EdgeBlock, dict[str, Any]]:
-        """The same, and their scores, which nobody else keeps then."""
-        block, arguments = self._block(fold, shard)
-        if fold.scores is not None and id(shard) in fold.scores:
-            arguments["scores"] = fold.scores.pop(id(shard))
-        return block, arguments
-
-    def _records(self, operation: AttentionOp, er: Tensor | None, saved: Saved, grad: Tensor) -> Tensor:
-        """What backward reads of each destination; the output is not needed after that."""
-        (out,), saved.out = saved.out, ()
-        return operation.destination_records(er, RunningSoftmax(out, *saved.stats), grad)
+    def _backward_inputs(
+        self, fold: Fold[AttentionOperation], shard: Shard, rows: Tensors, local: Tensor, saved: Saved
+    ) -> tuple[EdgeBlock, AttentionInputs]:
+        """The edges that take part, and what they read; their scores, too, which nobody else keeps then."""
+        block, weight = self._block(fold, shard)
+        scores = None if fold.scores is None else fold.scores.pop(id(shard), None)
+        return block, AttentionInputs(rows, local, saved.params[0] if saved.params else None, weight, scores)
 
 
 def check_scores(operation: Any) -> None:
@@ -168,21 +247,7 @@ def check_scores(operation: Any) -> None:
         )
 
 
-@dataclass(frozen=True)
-class GatGradients:
-    """A backward pass of ``Gat``.
-
-    Attributes:
-        records: [M, 4 K], see ``AttentionOperation.destination_records``.
-        grad: [M, K D], of the output. d_er: [M, K], so far.
-    """
-
-    records: Tensor
-    grad: Tensor
-    d_er: Tensor
-
-
-class Gat(_Attentive[GatOperation, GatGradients]):
+class Gat(_Attentive):
     """Scores ``e_ji = LeakyReLU(el_j + er_i)`` (Velickovic et al., 2018).
 
     ``exchanged`` is (z [N, K D], el [N, K]), in one message; ``dest_local`` is (er [M, K],). Saves its inputs, its output, m
@@ -191,124 +256,11 @@ class Gat(_Attentive[GatOperation, GatGradients]):
 
     name = "gat"
     operation = "gat"
-    has_partials = True  # ``serve`` calls its own ``step``
     scores = (1,)
-
-    def step(
-        self,
-        fold: Fold[GatOperation],
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-        state: RunningSoftmax,
-    ) -> None:
-        z, el = rows
-        block, weight = self._forward_block(fold, shard)
-        fold.operation.forward(block, self.attention, z, el, dest_local[0], state, **weight)
-
-    def backward_init(self, fold: Fold[GatOperation], saved: Saved, grads: Tensors) -> GatGradients:
-        grad, (er,) = grads[0].contiguous(), saved.dest_local
-        return GatGradients(self._records(fold.operation, er, saved, grad), grad, torch.zeros_like(er))
-
-    def backward_step(
-        self,
-        fold: Fold[GatOperation],
-        shard: Shard,
-        rows: Tensors | None,
-        saved: Saved,
-        state: GatGradients,
-        out: Tensors | None,
-    ) -> None:
-        assert rows is not None
-        z, el = rows
-        d_z, d_el = (None, None) if out is None else out
-        block, weight = self._backward_block(fold, shard)
-        fold.operation.backward(
-            block,
-            self.attention,
-            z,
-            el,
-            state.records,
-            state.grad,
-            d_z,
-            d_el,
-            state.d_er,
-            **weight,
-        )
-
-    def backward_finish(self, saved: Saved, state: GatGradients) -> tuple[Tensors, Tensors]:
-        return (state.d_er,), ()
-
-    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
-        heads = self.attention.heads
-        row, score = Column(widths[0], rows), Column(heads, wide(rows), exact=True)
-        return PartialColumns((score,), (row, score), (row, Column(3 * heads, wide(rows), exact=True)), (score,))
-
-    def ask(self, fold: Fold[GatOperation], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
-        fold.backend.moves.take(dest_local[0], now.wanted, out[0])
-
-    def ask_gradients(
-        self, fold: Fold[GatOperation], now: PartialRound, saved: Saved, state: GatGradients, out: Tensors
-    ) -> None:
-        self._write_weights(fold.backend.moves, state, now.wanted, *out, er=True)
-
-    def serve_gradients(
-        self,
-        fold: Fold[GatOperation],
-        piece: Piece,
-        asked: Tensors,
-        saved: Saved,
-        state: GatGradients,
-        d_exchanged: Tensors | None,
-        out: Tensors,
-    ) -> None:
-        (z, el), (grad, numbers) = saved.exchanged, asked
-        d_z, d_el = d_exchanged or (None, None)
-        block, weight = self._backward_block(fold, served_shard(fold, piece))
-        fold.operation.backward(
-            block,
-            self.attention,
-            z,
-            el,
-            self._records_of(numbers),
-            grad,
-            d_z,
-            d_el,
-            out[0].zero_(),
-            add=d_exchanged is not None,
-            **weight,
-        )
-
-    def merge_gradients(self, fold: Fold[GatOperation], now: PartialRound, answers: Tensors, state: GatGradients) -> None:
-        fold.backend.moves.add(state.d_er, now.wanted, answers[0])
-
-    def _numbers(self, state: GatGradients) -> tuple[Tensor, Tensor]:
-        return state.records, state.grad
-
-    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
-        z, el = rows
-        check_weights(fold.plan, fold.operation, weighted=self.weighted)
-        block, weight = self._block(fold, shard)
-        return (fold.operation(block, self.attention, z, el, dest_local[0], **weight),)
+    adds_scores = True
 
 
-@dataclass(frozen=True)
-class GatV2Gradients:
-    """A backward pass of ``GatV2``.
-
-    Attributes:
-        records: [M, 4 K], see ``AttentionOperation.destination_records``.
-        grad: [M, K D], of the output. d_x: [M, K D] and d_att: [K D], so far.
-    """
-
-    records: Tensor
-    grad: Tensor
-    d_x: Tensor
-    d_att: Tensor
-
-
-class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
+class GatV2(_Attentive):
     """Scores ``e_ji = <att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022).
 
     ``exchanged`` is (z [N, K D],), ``dest_local`` (x [M, K D],), ``params`` (att [K D],). Saves its inputs, its output, m
@@ -317,105 +269,4 @@ class GatV2(_Attentive[GatV2Operation, GatV2Gradients]):
 
     name = "gatv2"
     operation = "gatv2"
-    has_partials = True
-
-    def step(
-        self,
-        fold: Fold[GatV2Operation],
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-        state: RunningSoftmax,
-    ) -> None:
-        block, weight = self._forward_block(fold, shard)
-        fold.operation.forward(block, self.attention, rows[0], dest_local[0], params[0], state, **weight)
-
-    def backward_init(self, fold: Fold[GatV2Operation], saved: Saved, grads: Tensors) -> GatV2Gradients:
-        grad, (x,), (att,) = grads[0].contiguous(), saved.dest_local, saved.params
-        records = self._records(fold.operation, None, saved, grad)
-        return GatV2Gradients(records, grad, torch.zeros_like(x, dtype=wide(x.dtype)), torch.zeros_like(att))
-
-    def backward_step(
-        self,
-        fold: Fold[GatV2Operation],
-        shard: Shard,
-        rows: Tensors | None,
-        saved: Saved,
-        state: GatV2Gradients,
-        out: Tensors | None,
-    ) -> None:
-        assert rows is not None
-        block, weight = self._backward_block(fold, shard)
-        fold.operation.backward(
-            block,
-            self.attention,
-            rows[0],
-            saved.dest_local[0],
-            saved.params[0],
-            state.records,
-            state.grad,
-            None if out is None else out[0],
-            state.d_x,
-            state.d_att,
-            **weight,
-        )
-
-    def backward_finish(self, saved: Saved, state: GatV2Gradients) -> tuple[Tensors, Tensors]:
-        return (state.d_x.to(state.grad.dtype),), (state.d_att,)
-
-    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
-        heads, row = self.attention.heads, Column(widths[0], rows)
-        numbers = [Column(count * heads, wide(rows), exact=True) for count in (1, 2)]
-        return PartialColumns((row,), (row, numbers[0]), (row, row, numbers[1]), (row,))
-
-    def ask(self, fold: Fold[GatV2Operation], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
-        fold.backend.moves.take(dest_local[0], now.wanted, out[0])
-
-    def ask_gradients(
-        self, fold: Fold[GatV2Operation], now: PartialRound, saved: Saved, state: GatV2Gradients, out: Tensors
-    ) -> None:
-        fold.backend.moves.take(saved.dest_local[0], now.wanted, out[0])
-        self._write_weights(fold.backend.moves, state, now.wanted, *out[1:], er=False)
-
-    def serve_gradients(
-        self,
-        fold: Fold[GatV2Operation],
-        piece: Piece,
-        asked: Tensors,
-        saved: Saved,
-        state: GatV2Gradients,
-        d_exchanged: Tensors | None,
-        out: Tensors,
-    ) -> None:
-        (x, grad, numbers), (d_x,) = asked, out
-        block, weight = self._backward_block(fold, served_shard(fold, piece))
-        half = d_x.dtype == torch.bfloat16
-        held = zero_sums(fold.pool, len(d_x), d_x.shape[1], d_x) if half else d_x.zero_()
-        fold.operation.backward(
-            block,
-            self.attention,
-            saved.exchanged[0],
-            x,
-            saved.params[0],
-            self._records_of(numbers),
-            grad,
-            None if d_exchanged is None else d_exchanged[0],
-            held,
-            state.d_att,
-            add=d_exchanged is not None,
-            **weight,
-        )
-        if held is not d_x:
-            d_x.copy_(held)
-
-    def merge_gradients(self, fold: Fold[GatV2Operation], now: PartialRound, answers: Tensors, state: GatV2Gradients) -> None:
-        fold.backend.moves.add(state.d_x, now.wanted, answers[0])
-
-    def _numbers(self, state: GatV2Gradients) -> tuple[Tensor, Tensor]:
-        return state.records, state.grad
-
-    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
-        check_weights(fold.plan, fold.operation, weighted=self.weighted)
-        block, weight = self._block(fold, shard)
-        return (fold.operation(block, self.attention, rows[0], dest_local[0], params[0], **weight),)
+    adds_scores = False

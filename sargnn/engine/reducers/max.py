@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.operations import MaxOperation
-from sargnn.comm.layout import Column
-from sargnn.comm.lists import PartialRound, Piece
-from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
+from sargnn.comm.lists import Column, PartialRound, Piece
+from sargnn.engine.reducers.base import (
+    Fold,
+    PartialColumns,
+    Reducer,
+    Saved,
+    Tensors,
+    WithPartials,
+    partials_of,
+    served_shard,
+)
 from sargnn.plan.layer_plan import Shard
 
 _NONE = torch.iinfo(torch.int32).max

@@ -17,12 +17,20 @@ destination's 1 / |N_r(i)|; its gradient is g_i. Nothing is fetched for these ed
 plan joins peers' rows to the own ones (``Joint``), a row is mapped once for both: forward computes all of them before the
 first is sent, backward waits until the last gradient is there.
 
-Letters: N input rows, M output rows, S source rows and A destination rows of a block, R relations.
+``RelationSum`` sums raw rows per relation, for who maps them afterwards (``aggregate_first``):
+
+    out_r,i = sum over edges e = j -> i of relation r of w_e h_j        d h_j = sum over r and edges e = j -> i of w_e g_r,i
+
+Linear, so no row is fetched again (case 1) and nothing is saved here; who maps the sums keeps them for the maps' gradients,
+R tables in all.
+
+Letters: N input rows, M output rows, M_r those of relation r's destination type, S source rows and A destination rows of a
+block, R relations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,13 +39,21 @@ from torch import Tensor
 
 from sargnn.backends.operations import SumOperation
 from sargnn.bf16 import wide
-from sargnn.comm.layout import Column
-from sargnn.comm.lists import PartialRound, Piece
-from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
-from sargnn.engine.reducers.partial import PartialColumns, WithPartials, joint_of, own_shard, partials_of, served_shard
+from sargnn.comm.lists import Column, PartialRound, Piece
+from sargnn.engine.reducers.base import (
+    Fold,
+    PartialColumns,
+    Reducer,
+    Saved,
+    Tensors,
+    WithPartials,
+    check_weights,
+    partials_of,
+    served_shard,
+    weight_argument,
+)
 from sargnn.engine.rounding import widened, zero_sums
-from sargnn.plan.layer_plan import LayerPlan, RelationBlock, Shard
+from sargnn.plan.layer_plan import Joint, LayerPlan, RelationBlock, Shard
 
 _Part = tuple[RelationBlock, Tensor, Tensor]
 """A block, the table that its destination rows lie in (sums or gradients), and 1 / |N_r(i)| of each."""
@@ -59,29 +75,13 @@ class _Scratch:
         return table[: rows * width].view(rows, width)
 
 
-@dataclass(frozen=True)
-class _Scales:
-    """1 / |N_r(i)| per relation r, for the output rows i of its destination type."""
-
-    by_relation: list[Tensor]
-
-    @classmethod
-    def of(cls, plan: LayerPlan, like: Tensor) -> _Scales:
-        return cls([plan.relation_scale(r, wide(like.dtype)) for r in range(len(plan.relation_degrees))])
-
-    def of_block(self, part: RelationBlock) -> Tensor:
-        """[A], for the block's destination rows."""
-        scale = self.by_relation[part.relation][part.out_in_type : part.out_in_type + part.num_out]
-        return scale if part.rows is None else scale[part.rows.long()]
-
-
 @dataclass
 class _Together:
     """Peers' output rows that are aggregated with the own ones.
 
     Attributes:
-        table: [rows, out], their sums, or the gradients that have come so far. left: pieces that are not sent, or have not
-            come.
+        table: [rows, out], their sums, or the gradients that have come so far.
+        left: pieces that are not sent, or have not come.
     """
 
     table: Tensor
@@ -94,11 +94,14 @@ class RgcnSums:
 
     Attributes:
         rows: [M, out], the outputs so far.
-        together: None before the own rows are aggregated, and where no peer's are with them. own_done: they are.
+        scales: 1 / |N_r(i)| per relation r, for the output rows i of its destination type.
+        scratch: memory that is written to again and again.
+        together: None before the own rows are aggregated, and where no peer's are with them.
+        own_done: the own rows are aggregated.
     """
 
     rows: Tensor
-    scales: _Scales
+    scales: list[Tensor]
     scratch: _Scratch
     together: _Together | None = None
     own_done: bool = False
@@ -110,12 +113,15 @@ class RgcnGradients:
 
     Attributes:
         rows: [M, out], the gradient of the outputs.
-        d_weight, d_loop: this worker's sums of d W and d W_0, so far; None without W_0.
+        scales: as of ``RgcnSums``.
+        scratch: likewise.
+        d_weight: this worker's sums of d W, so far.
+        d_loop: of d W_0; None without it.
         together: None before the first gradient of such rows has come.
     """
 
     rows: Tensor
-    scales: _Scales
+    scales: list[Tensor]
     scratch: _Scratch
     d_weight: Tensor
     d_loop: Tensor | None
@@ -145,7 +151,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         total = (
             widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, fold.plan.num_out, width, exchanged[0])
         )
-        return RgcnSums(total, _Scales.of(fold.plan, total), _Scratch())
+        return RgcnSums(total, _scales(fold.plan, total), _Scratch())
 
     def step(
         self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: RgcnSums
@@ -156,32 +162,18 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
                 for src, out, n in shard.own:
                     fold.backend.rows.add_product(state.rows[out : out + n], h[src : src + n], params[1])
         if shard.peer != fold.plan.rank:
-            self._add(fold, h, weight, state.scratch, self._own_parts(shard, state))
+            self._add(fold, h, weight, state.scratch, _own_parts(shard, state))
         elif not state.own_done:
             self._add_own(fold, shard, h, weight, state)
 
-    def _own_parts(self, shard: Shard, state: RgcnSums | RgcnGradients) -> Iterator[_Part]:
-        """A shard's blocks, with where they end among the own output rows."""
-        return ((part, state.rows[part.out], state.scales.of_block(part)) for part in shard.relations)
-
-    def _joint_parts(self, fold: Fold[SumOperation], state: RgcnSums | RgcnGradients) -> Iterator[_Part]:
-        """The joint blocks, with where they end among the own output rows or in the table of peers' rows."""
-        joint = joint_of(fold)
-        assert joint is not None and state.together is not None
-        for part, scale in zip(joint.shard.relations, joint.scales, strict=True):
-            if scale is None:
-                yield part, state.rows[part.out], state.scales.of_block(part)
-            else:
-                yield part, state.together.table, scale
-
     def _add_own(self, fold: Fold[SumOperation], shard: Shard, h: Tensor, weight: Tensor, state: RgcnSums) -> None:
         """Aggregate own rows, for the own output rows and for peers' that are joined to them."""
-        state.own_done, joint = True, joint_of(fold)
+        state.own_done, joint = True, _joint_of(fold)
         if joint is None:
-            self._add(fold, h, weight, state.scratch, self._own_parts(shard, state))
+            self._add(fold, h, weight, state.scratch, _own_parts(shard, state))
         else:
             state.together = _Together(zero_sums(fold.pool, joint.num_rows, self.width, h), len(joint.rows))
-            self._add(fold, h, weight, state.scratch, self._joint_parts(fold, state))
+            self._add(fold, h, weight, state.scratch, _joint_parts(fold, state))
 
     def _add(self, fold: Fold[SumOperation], h: Tensor, weight: Tensor, scratch: _Scratch, parts: Iterable[_Part]) -> None:
         """Add means of mapped rows, block by block; the blocks of one run of sources map it once."""
@@ -212,7 +204,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
     def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> RgcnGradients:
         grad = grads[0].contiguous()
         d_loop = torch.zeros_like(saved.params[1]) if len(saved.params) > 1 else None
-        return RgcnGradients(grad, _Scales.of(fold.plan, grad), _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
+        return RgcnGradients(grad, _scales(fold.plan, grad), _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
 
     def backward_step(
         self,
@@ -233,8 +225,8 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
                     fold.backend.rows.add_transposed_product(state.d_loop, h[src : src + n], grad)
                     if d_h is not None:
                         fold.backend.rows.add_product(d_h[src : src + n], grad, saved.params[1].T)
-        if shard.peer != fold.plan.rank or joint_of(fold) is None:
-            self._add_gradients(fold, h, weight, state, d_h, self._own_parts(shard, state))
+        if shard.peer != fold.plan.rank or _joint_of(fold) is None:
+            self._add_gradients(fold, h, weight, state, d_h, _own_parts(shard, state))
 
     def _add_gradients(
         self,
@@ -301,10 +293,11 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         state: RgcnSums,
         out: Tensors,
     ) -> None:
-        (h,), (rows,), joint = exchanged, out, joint_of(fold)
+        (h,), (rows,), joint = exchanged, out, _joint_of(fold)
         if joint is not None and piece in joint.rows:
             if not state.own_done:
-                self._add_own(fold, own_shard(fold), h, params[0], state)
+                assert fold.plan.shards is not None
+                self._add_own(fold, fold.plan.shards[Piece(fold.plan.rank, 0)], h, params[0], state)
             assert state.together is not None
             rows.copy_(state.together.table[joint.rows[piece]])
             state.together.left -= 1
@@ -334,7 +327,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         d_exchanged: Tensors | None,
         out: Tensors,
     ) -> None:
-        (h,), (grad,), joint = saved.exchanged, asked, joint_of(fold)
+        (h,), (grad,), joint = saved.exchanged, asked, _joint_of(fold)
         d_h = None if d_exchanged is None else d_exchanged[0]
         if joint is None or piece not in joint.rows:
             parts: Iterable[_Part] = ((part, grad, scale) for part, scale in _served(fold, piece))
@@ -345,7 +338,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         state.together.table[joint.rows[piece]] = grad
         state.together.left -= 1
         if not state.together.left:
-            self._add_gradients(fold, h, saved.params[0], state, d_h, self._joint_parts(fold, state))
+            self._add_gradients(fold, h, saved.params[0], state, d_h, _joint_parts(fold, state))
             state.together = None
 
     def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
@@ -359,6 +352,103 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             mean = (fold.operation(part.block, mapped, **_weight(part)) * scale[:, None]).to(total.dtype)
             sums[relation.destination] = sums[relation.destination] + mean
         return (fold.plan.in_one_table(sums),)
+
+
+class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
+    """``exchanged`` is (h [N, F],); the outputs are [M_r, F], one per relation, zeros where it has no edges."""
+
+    name = "relation_sum"
+    operation = "sum"
+    needs_src_in_backward = False
+    linear = True
+    no_partials = "a sum for each relation would travel for every node"
+
+    def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> list[Tensor]:
+        (h,) = exchanged
+        check_weights(fold.plan, fold.operation, weighted=True)
+        return [zero_sums(fold.pool, len(degrees), h.shape[1], h) for degrees in fold.plan.relation_degrees]
+
+    def step(
+        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: list[Tensor]
+    ) -> None:
+        for part in shard.relations:
+            total, h = _run(state, part), rows[0][part.src]
+            if part.rows is None:
+                fold.operation.forward(part.block, h, total, **_weight(part))
+            else:
+                gathered = total.new_zeros(part.block.num_dst, h.shape[1])
+                fold.operation.forward(part.block, h, gathered, **_weight(part))
+                fold.backend.moves.add(total, part.rows, gathered)
+
+    def finish(
+        self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: list[Tensor]
+    ) -> tuple[Tensors, Tensors]:
+        for r in range(len(state)):  # of bf16 rows each relation's fp32 sums go before the next one's are rounded
+            state[r] = fold.narrowed(state[r])
+        return tuple(state), ()
+
+    def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> Tensors:
+        return tuple(grad.contiguous() for grad in grads)
+
+    def backward_step(
+        self,
+        fold: Fold[SumOperation],
+        shard: Shard,
+        rows: Tensors | None,
+        saved: Saved,
+        state: Tensors,
+        out: Tensors | None,
+    ) -> None:
+        if out is None:
+            return
+        out[0].zero_()
+        for part in shard.relations:
+            grad = _run(state, part)
+            if part.rows is not None:
+                grad = grad.index_select(0, part.rows)
+            fold.operation.backward(part.block, grad, out[0][part.src], add=True, **_weight(part))
+
+    def backward_finish(self, saved: Saved, state: Tensors) -> tuple[Tensors, Tensors]:
+        return (), ()
+
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        sources = [relation.source for relation in fold.plan.schema.relations]
+        check_weights(fold.plan, fold.operation, weighted=True)
+        by_relation = {p.relation: fold.operation(p.block, rows[sources[p.relation]], **_weight(p)) for p in shard.relations}
+        nothing = rows[0].new_zeros(0, rows[0].shape[1])
+        return tuple(by_relation.get(r, nothing) for r in range(len(sources)))
+
+
+def _scales(plan: LayerPlan, like: Tensor) -> list[Tensor]:
+    """1 / |N_r(i)| per relation r."""
+    return [plan.relation_scale(r, wide(like.dtype)) for r in range(len(plan.relation_degrees))]
+
+
+def _scale_of(part: RelationBlock, state: RgcnSums | RgcnGradients) -> Tensor:
+    """[A], 1 / |N_r(i)| of the block's destination rows."""
+    scale = _run(state.scales, part)
+    return scale if part.rows is None else scale[part.rows.long()]
+
+
+def _own_parts(shard: Shard, state: RgcnSums | RgcnGradients) -> Iterator[_Part]:
+    """A shard's blocks, with where they end among the own output rows."""
+    return ((part, state.rows[part.out], _scale_of(part, state)) for part in shard.relations)
+
+
+def _joint_of(fold: Fold[Any]) -> Joint | None:
+    """The plan's own edges with those into peers' rows that are aggregated together with them; None: there are none."""
+    return None if fold.plan.partials is None else fold.plan.partials.joint
+
+
+def _joint_parts(fold: Fold[SumOperation], state: RgcnSums | RgcnGradients) -> Iterator[_Part]:
+    """The joint blocks, with where they end among the own output rows or in the table of peers' rows."""
+    joint = _joint_of(fold)
+    assert joint is not None and state.together is not None
+    for part, scale in zip(joint.shard.relations, joint.scales, strict=True):
+        if scale is None:
+            yield part, state.rows[part.out], _scale_of(part, state)
+        else:
+            yield part, state.together.table, scale
 
 
 def _served(fold: Fold[SumOperation], piece: Piece) -> Iterator[tuple[RelationBlock, Tensor]]:
@@ -375,3 +465,8 @@ def _gather_means(fold: Fold[SumOperation], part: RelationBlock, h: Tensor, scal
     gathered = scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
     fold.operation.forward(part.block, h[part.src], gathered, scale, **_weight(part))
     return gathered
+
+
+def _run(tables: Sequence[Tensor], part: RelationBlock) -> Tensor:
+    """The rows of a relation's table that the block's edges end in."""
+    return tables[part.relation][part.out_in_type : part.out_in_type + part.num_out]

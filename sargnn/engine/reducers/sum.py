@@ -1,4 +1,8 @@
-"""Sum over in-neighbours."""
+"""Sums and means over in-neighbours: plain, with the graph's edge weights, with edges that are dropped, and with weights of the
+caller's.
+
+Letters: N input rows, M output rows, E edges, F features.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,25 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.operations import AutogradOperation, Operation, SumOperation
-from sargnn.comm.layout import Column
-from sargnn.comm.lists import PartialRound, Piece
-from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.engine.reducers.edge_weights import check_weights, weight_argument
-from sargnn.engine.reducers.partial import PartialColumns, WithPartials, partials_of, served_shard
+from sargnn.backends.operations import AutogradOperation, Operation, SumOperation, WeightedSumOperation, takes_weights
+from sargnn.bf16 import wide
+from sargnn.comm.lists import Column, PartialRound, Piece
+from sargnn.engine.reducers.base import (
+    Fold,
+    PartialColumns,
+    Reducer,
+    Saved,
+    Tensors,
+    WithPartials,
+    check_weights,
+    partials_of,
+    served_shard,
+    weight_argument,
+    without_weights,
+)
 from sargnn.engine.rounding import widened, zero_sums
 from sargnn.plan.layer_plan import LayerPlan, Shard
+from sargnn.rng import Draw
 
 SPLIT_COLUMNS = 16
 """Sums of fewer columns are held in one piece."""
@@ -194,3 +209,153 @@ def _round(fold: Fold[SumOperation], state: SumState) -> None:
     """Make rows of sums that are held in halves."""
     if state.lower is not None:
         fold.backend.rows.join_halves(state.rows, state.lower)
+
+
+class Mean(Sum):
+    """``out_i = l_i + (1 / |N(i)|) sum of z_j over edges j -> i``; isolated destinations give l_i.
+
+    |N(i)| is the in-degree in the whole graph. Backward: ``d z_j = sum of g_i / |N(i)|``: case 1, saves nothing.
+    Memory beside input and output: one number per row.
+
+    With ``weighted`` and a graph with weights: ``out_i = l_i + sum of w_e z_j / sum of w_e``, l_i where the weights sum to 0.
+    """
+
+    name = "mean"
+
+    def scale(self, plan: LayerPlan, like: Tensor) -> Tensor:
+        if self.weighted and plan.in_weights is not None:
+            return torch.where(plan.in_weights == 0, 0, plan.in_weights.reciprocal()).to(wide(like.dtype))
+        return plan.in_degrees.clamp(min=1).to(wide(like.dtype)).reciprocal_()
+
+
+class DroppedSum(Sum):
+    """``Sum`` with r_ji w_ji for w_ji: r = 0 with probability p, else 1 / (1 - p), w the edge weights, or 1.
+
+    r is drawn again in backward (case 1). Memory beside input and output: a few numbers for each edge of one block.
+
+    Args:
+        draw: which edges are dropped. Parallel ones share a draw.
+    """
+
+    name = "dropped_sum"
+
+    def __init__(self, draw: Draw) -> None:
+        super().__init__(weighted=True)
+        self.draw = draw
+
+    def check(self, plan: LayerPlan, operation: Operation | AutogradOperation) -> None:
+        if not takes_weights(operation):
+            raise without_weights(operation)
+
+    def weight(self, fold: Fold[Any], block: EdgeBlock, like: Tensor) -> dict[str, Any]:
+        factors = fold.backend.folds.drop_factors(block, self.draw, wide(like.dtype))
+        return {"weight": factors if block.weight is None else factors.mul_(block.weight)}
+
+
+@dataclass(frozen=True)
+class WeightedState:
+    """Forward and backward alike.
+
+    Attributes:
+        rows: [M, F], the sums so far; backward the output's gradient.
+        weight: w [E].
+        scale: c [M]; None for ones.
+        d_weight: [E], the weights' gradients so far; None forward, and where they are not wanted.
+    """
+
+    rows: Tensor
+    weight: Tensor
+    scale: Tensor | None
+    d_weight: Tensor | None = None
+
+
+class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
+    """``out_i = c_i * sum of w_e z_j over edges e from j to i``, c_i = 1; isolated destinations give zeros.
+
+    ``exchanged`` is (z [N, F],), ``dest_local`` is (w,): [E], of the rows' dtype, in the worker's numbering of edges
+    (``LayerPlan.edge_runs``).
+
+    Backward: ``d z_j = sum of c_i w_e g_i over edges j -> i``: without gradients of the weights no source row is needed (case
+    1). ``d w_e = c_i <g_i, z_j>`` needs them (case 2).
+    Saves the weights, which the caller has, and in case 2 what the mode says. Memory beside input and output: d w.
+
+    Args:
+        learned: whether the weights need a gradient, the same on all ranks.
+    """
+
+    name = "weighted_sum"
+    operation = "sum"
+    linear = True
+
+    def __init__(self, *, learned: bool) -> None:
+        self.needs_src_in_backward = learned
+
+    def scale(self, plan: LayerPlan, like: Tensor) -> Tensor | None:
+        """c [M] in the dtype of ``like``; None for ones."""
+        return None
+
+    def init(self, fold: Fold[WeightedSumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> WeightedState:
+        (weight,) = dest_local
+        assert len(weight) == fold.plan.num_edges and (self.needs_src_in_backward or not weight.requires_grad)
+        if not takes_weights(fold.operation):
+            raise without_weights(fold.operation)
+        total = fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0])
+        return WeightedState(total, weight.contiguous(), self.scale(fold.plan, total))
+
+    def step(
+        self,
+        fold: Fold[WeightedSumOperation],
+        shard: Shard,
+        rows: Tensors,
+        dest_local: Tensors,
+        params: Tensors,
+        state: WeightedState,
+    ) -> None:
+        weight = state.weight[fold.plan.edge_run(shard)]
+        fold.operation.forward(shard.block, rows[0], state.rows, state.scale, weight=weight)
+
+    def finish(
+        self, fold: Fold[WeightedSumOperation], dest_local: Tensors, params: Tensors, state: WeightedState
+    ) -> tuple[Tensors, Tensors]:
+        # Of case 1 nothing but statistics is saved.
+        return (state.rows,), () if self.needs_src_in_backward else (state.weight,)
+
+    def backward_init(self, fold: Fold[WeightedSumOperation], saved: Saved, grads: Tensors) -> WeightedState:
+        grad = grads[0].contiguous()
+        (weight,) = saved.dest_local if self.needs_src_in_backward else saved.stats
+        d_weight = weight.new_zeros(len(weight)) if self.needs_src_in_backward else None
+        return WeightedState(grad, weight.contiguous(), self.scale(fold.plan, grad), d_weight)
+
+    def backward_step(
+        self,
+        fold: Fold[WeightedSumOperation],
+        shard: Shard,
+        rows: Tensors | None,
+        saved: Saved,
+        state: WeightedState,
+        out: Tensors | None,
+    ) -> None:
+        run = fold.plan.edge_run(shard)
+        if out is not None:
+            fold.operation.backward(shard.block, state.rows, out[0], state.scale, weight=state.weight[run])
+        if state.d_weight is not None and rows is not None:
+            fold.operation.weight_gradient(shard.block, rows[0], state.rows, state.d_weight[run], state.scale)
+
+    def backward_finish(self, saved: Saved, state: WeightedState) -> tuple[Tensors, Tensors]:
+        return () if state.d_weight is None else (state.d_weight,), ()
+
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        if not takes_weights(fold.operation):
+            raise without_weights(fold.operation)
+        total = fold.operation(shard.block, rows[0], dest_local[0])
+        scale = self.scale(fold.plan, total)
+        return (total if scale is None else total * scale[:, None],)
+
+
+class WeightedMean(WeightedSum):
+    """``out_i = (1 / |N(i)|) sum of w_e z_j``: divided by the in-degree in the whole graph, not by the sum of weights."""
+
+    name = "weighted_mean"
+
+    def scale(self, plan: LayerPlan, like: Tensor) -> Tensor:
+        return plan.in_degrees.clamp(min=1).to(like.dtype).reciprocal_()

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.torch.dgl_graphs import whole_attention_graph
+from sargnn.backends.torch.dgl_kernel import whole_attention_graph
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, Piece
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import Gat
 from sargnn.graph.schema import Schema
 from sargnn.interop.dgl import import_dgl
@@ -118,8 +118,8 @@ def _stock(block: EdgeBlock, leaves: Sequence[Tensor], heads: int) -> Callable[[
 
 
 def _ours(block: EdgeBlock, leaves: Sequence[Tensor], heads: int) -> Callable[[], Tensor]:
-    engine, plan, reducer = Engine(Group.single(), mode="sar", kernel="fused"), whole_plan(block), Gat(heads, SLOPE)
-    rows, el, er = leaves
+    engine = Engine(Group.single(), EngineSettings(mode="sar", kernel="fused"))
+    plan, reducer, (rows, el, er) = whole_plan(block), Gat(heads, SLOPE), leaves
     return lambda: engine.aggregate(plan, reducer, (rows, el), (er,))[0]
 
 

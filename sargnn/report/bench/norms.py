@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from sargnn.backends.memory import Pool
 from sargnn.comm.group import Group
-from sargnn.engine.layer_norm import LayerNorm
 from sargnn.engine.norm import DistributedBatchNorm
-from sargnn.engine.row_norm import RowNorm
+from sargnn.engine.row_norm import LayerNorm, RowNorm
 from sargnn.engine.workspace import Workspace
 from sargnn.report.bench.report import Row, figure
 from sargnn.report.bench.settings import BenchKernelsConfig

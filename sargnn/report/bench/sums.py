@@ -22,8 +22,8 @@ from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu.sums import FusedSum
-from sargnn.backends.torch.dgl_graphs import whole_graph
-from sargnn.backends.torch.dgl_sums import DglSum
+from sargnn.backends.torch.dgl_kernel import whole_graph
+from sargnn.backends.torch.dgl_operations import DglSum
 from sargnn.interop.dgl import import_dgl
 from sargnn.report.bench.report import Row, figure
 from sargnn.report.bench.settings import BenchKernelsConfig

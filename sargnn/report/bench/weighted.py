@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu.sums import FusedSum
-from sargnn.backends.torch.dgl_sums import sum_autograd
+from sargnn.backends.torch.dgl_operations import sum_autograd
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.report.bench.report import Row, figure
 from sargnn.report.bench.settings import BenchKernelsConfig

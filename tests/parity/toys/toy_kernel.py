@@ -12,6 +12,8 @@ from sargnn.backends.base import Kernel
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.operations import (
     Attention,
+    AttentionGradients,
+    AttentionInputs,
     GatOperation,
     GatV2Operation,
     MaxOperation,
@@ -111,31 +113,29 @@ class DenseAttention:
 class DenseGat(DenseAttention, GatOperation):
     """e = LeakyReLU(el_j + er_i)."""
 
-    def forward(  # type: ignore[override]
-        self, block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, running: RunningSoftmax
-    ) -> None:
-        self.fold(block, attention, z, leaky_relu(el + er[:, None], attention.negative_slope), running)
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        z, el = inputs.sources
+        self.fold(block, attention, z, leaky_relu(el + inputs.destinations[:, None], attention.negative_slope), running)
 
-    def backward(  # type: ignore[override]
+    def backward(
         self,
         block: EdgeBlock,
         attention: Attention,
-        z: Tensor,
-        el: Tensor,
+        inputs: AttentionInputs,
         records: Tensor,
         grad: Tensor,
-        d_z: Tensor | None,
-        d_el: Tensor | None,
-        d_er: Tensor,
+        into: AttentionGradients,
         *,
         add: bool = False,
     ) -> None:
+        z, el = inputs.sources
         raw = el + records[:, None, : attention.heads]
         e = leaky_relu(raw, attention.negative_slope)
         dropped, d_e = self.gradients(block, attention, z, e, records, grad)
         d_raw = torch.where(raw > 0, d_e, d_e * attention.negative_slope)
-        d_er += d_raw.sum(1)
-        if d_z is not None and d_el is not None:
+        into.destinations.add_(d_raw.sum(1))
+        if into.sources is not None:
+            d_z, d_el = into.sources
             put(d_el, d_raw.sum(0), add)
             put(d_z, torch.einsum("ijk,ikd->jkd", dropped, attention.by_head(grad)).flatten(1), add)
 
@@ -143,37 +143,36 @@ class DenseGat(DenseAttention, GatOperation):
 class DenseGatV2(DenseAttention, GatV2Operation):
     """e = <att, LeakyReLU(z_j + x_i)>."""
 
-    def forward(  # type: ignore[override]
-        self, block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, running: RunningSoftmax
-    ) -> None:
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        (z,), x, att = inputs.sources, inputs.destinations, inputs.att
+        assert att is not None
         active = leaky_relu(z + x[:, None], attention.negative_slope)
         self.fold(block, attention, z, (active * att).unflatten(2, (attention.heads, -1)).sum(3), running)
 
-    def backward(  # type: ignore[override]
+    def backward(
         self,
         block: EdgeBlock,
         attention: Attention,
-        z: Tensor,
-        x: Tensor,
-        att: Tensor,
+        inputs: AttentionInputs,
         records: Tensor,
         grad: Tensor,
-        d_z: Tensor | None,
-        d_x: Tensor,
-        d_att: Tensor,
+        into: AttentionGradients,
         *,
         add: bool = False,
     ) -> None:
+        (z,), x, att = inputs.sources, inputs.destinations, inputs.att
+        assert att is not None and into.att is not None
         u = z + x[:, None]
         active = leaky_relu(u, attention.negative_slope)
         e = (active * att).unflatten(2, (attention.heads, -1)).sum(3)
         dropped, d_e = self.gradients(block, attention, z, e, records, grad)
         wide = d_e.repeat_interleave(z.shape[1] // attention.heads, 2)
-        d_att += (wide * active).sum((0, 1))
+        into.att.add_((wide * active).sum((0, 1)))
         d_u = wide * att
         d_u = torch.where(u > 0, d_u, d_u * attention.negative_slope)
-        d_x += d_u.sum(1)
-        if d_z is not None:
+        into.destinations.add_(d_u.sum(1))
+        if into.sources is not None:
+            (d_z,) = into.sources
             through = torch.einsum("ijk,ikd->jkd", dropped, attention.by_head(grad)).flatten(1)
             put(d_z, d_u.sum(0) + through, add)
 

@@ -1,0 +1,385 @@
+"""Sums, maxima and attention in DGL's operators (SpMM by libxsmm, SDDMM): the baseline's, and the paper's SAR without fused
+kernels.
+
+Attention goes shard by shard: the maximum per destination, exp, sums; tensors of size edges x heads while a shard is at work.
+
+Letters: S source rows, M destination rows, A listed destination rows, E edges, K heads, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+from sargnn.backends.block import EdgeBlock
+from sargnn.backends.cpu.attention_parts import destination_records, drop_weights
+from sargnn.backends.operations import (
+    Attention,
+    AttentionGradients,
+    AttentionInputs,
+    AttentionOperation,
+    GatOperation,
+    GatV2Operation,
+    MaxOperation,
+    RunningSoftmax,
+    WeightedSumOperation,
+)
+from sargnn.backends.torch.dgl_kernel import (
+    AttentionGraphs,
+    attention_graphs,
+    backward_graph,
+    forward_graph,
+    ordered_graph,
+    whole_attention_graph,
+    whole_graph,
+)
+from sargnn.interop.dgl import copy_u_max_with_rows, import_dgl
+
+
+class DglSum(WeightedSumOperation):
+    """Holds one temporary of the size of its result, because DGL's SpMM cannot add into an existing tensor; backward with
+    weights other than the block's, one number an edge more."""
+
+    lists_sources = True
+
+    def forward(
+        self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None
+    ) -> None:
+        if not block.num_edges:
+            return
+        with torch.no_grad():
+            total = _sums(forward_graph(block), src, weight)
+            if scale is not None:
+                total *= (scale if block.dst_rows is None else scale[block.dst_rows.long()])[:, None]
+        if block.dst_rows is None:
+            out.add_(total)
+        else:
+            out.index_add_(0, block.dst_rows, total)
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        grad: Tensor,
+        out: Tensor,
+        scale: Tensor | None = None,
+        *,
+        add: bool = False,
+        weight: Tensor | None = None,
+    ) -> None:
+        if not block.num_edges:
+            if not add:
+                out.zero_()
+            return
+        with torch.no_grad():
+            by_source = None if weight is None else block.by_source(weight)
+            total = _sums(backward_graph(block), grad if scale is None else grad * scale[:, None], by_source)
+        assert add or block.src_rows is None, "source rows that are not listed would not be written"
+        if block.src_rows is not None:
+            out.index_add_(0, block.src_rows, total)
+        elif add:
+            out.add_(total)
+        else:
+            out.copy_(total)
+
+    def weight_gradient(self, block: EdgeBlock, src: Tensor, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
+        if not block.num_edges:
+            return
+        graphs = attention_graphs(block)
+        with torch.no_grad():
+            scaled = graphs.rows(grad) if scale is None else graphs.rows(grad) * graphs.rows(scale)[:, None]
+            out.copy_(import_dgl().ops.u_dot_v(graphs.forward, src, scaled)[:, 0])
+
+
+def sum_autograd(block: EdgeBlock, src: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The operation in DGL's operators, differentiable; see ``WeightedSumOperation``."""
+    if not block.num_edges:  # what follows keeps the exchange in the graph
+        return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum() + (0 if weight is None else 0 * weight.sum())
+    # The weights' gradients are dot products of edges' ends (SDDMM), which read other formats than sums do.
+    learned = weight is not None and weight.requires_grad
+    return _sums(whole_attention_graph(block) if learned else whole_graph(block), src, weight)
+
+
+def _sums(graph: Any, rows: Tensor, weight: Tensor | None) -> Tensor:
+    """Sums of rows, times a number for each edge if one is given."""
+    operators = import_dgl().ops
+    weight = None if weight is None else weight.to(rows.dtype)
+    if weight is None:
+        sums: Tensor = operators.copy_u_sum(graph, rows)
+    elif rows.shape[1] == 1:  # in fp32 DGL's code for rows as wide as weights asks for edge numbers, which this graph has not
+        sums = operators.u_mul_e_sum(graph, rows.expand(-1, 2), weight[:, None])[:, :1]
+    else:
+        sums = operators.u_mul_e_sum(graph, rows, weight[:, None])
+    return sums
+
+
+class DglMax(MaxOperation):
+    """Holds three temporaries of the size of its result. DGL's own maximum hides rows that are not a number.
+
+    Not for partial results: a row's gradient goes to the winner whether the block has the edge or not.
+    """
+
+    def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
+        if not block.num_edges:
+            return
+        with torch.no_grad():
+            top, rows = copy_u_max_with_rows(ordered_graph(block, src.dtype), src)
+            ranks = block.src_id_rank[rows.long()]
+            listed = slice(None) if block.dst_rows is None else block.dst_rows.long()
+            known, holder = best[listed], winner[listed]
+            better = (top > known) | ((top == known) & (ranks < holder))
+            best[listed], winner[listed] = torch.where(better, top, known), torch.where(better, ranks, holder)
+
+    def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
+        # Scattered by winning row, as in DGL's own backward pass; those that no source row of this block won go to a spare row.
+        if not block.num_src:
+            return
+        ranks, rows = block.src_id_rank.sort()
+        places = torch.searchsorted(ranks, winner).clamp_(max=block.num_src - 1)
+        target = torch.where(ranks[places] == winner, rows[places], block.num_src)
+        total = grad.new_zeros(block.num_src + 1, grad.shape[1]).scatter_add_(0, target, grad)[:-1]
+        if add:
+            out.add_(total)
+        else:
+            out.copy_(total)
+
+
+def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
+    """The operation in DGL's operators, differentiable; see ``MaxOperation``."""
+    if not block.num_edges:
+        return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()
+    top: Tensor = import_dgl().ops.copy_u_max(whole_graph(block, ordered=src.dtype), src)
+    if block.dst_rows is None:
+        return top
+    isolated = torch.ones(block.num_dst, 1, dtype=torch.bool).index_fill_(0, block.dst_rows.long(), False)
+    return top.masked_fill(isolated, 0)  # DGL leaves -inf there
+
+
+def _drop(block: EdgeBlock, attention: Attention, weights: Tensor, of_edges: Tensor | None = None) -> Tensor:
+    """Attention dropout of weights [E, K], and the edges' own weights [E], in the block's order."""
+    if of_edges is not None:
+        weights = weights * of_edges[:, None]
+    if attention.draw is None:
+        return weights
+    if "dgl_attention_dst" not in block.cache:
+        block.cache["dgl_attention_dst"] = block.dst_per_edge().to(torch.int32)
+    return drop_weights(weights, block.src_ids, block.src, block.dst_ids, block.cache["dgl_attention_dst"], attention.draw)
+
+
+class _Dropped(torch.autograd.Function):
+    """Attention dropout under autograd; the mask is drawn again in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, block: EdgeBlock, attention: Attention) -> Tensor:
+        ctx.block, ctx.attention = block, attention
+        return _drop(block, attention, weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _drop(ctx.block, ctx.attention, grad.contiguous()), None, None
+
+
+def weigh(graph: Any, attention: Attention, rows: Tensor, weights: Tensor) -> Tensor:
+    """Sums of rows [S, K D] times weights [E, K] over a graph's edges."""
+    total: Tensor = import_dgl().ops.u_mul_e_sum(graph, attention.by_head(rows), weights[:, :, None])
+    return total.flatten(1)
+
+
+def fold_scores(
+    block: EdgeBlock,
+    graphs: AttentionGraphs,
+    attention: Attention,
+    inputs: AttentionInputs,
+    scores: Tensor,
+    running: RunningSoftmax,
+) -> None:
+    """Fold scores [E, K], used up, and the source rows that they weigh."""
+    if inputs.scores is not None:
+        inputs.scores.copy_(scores)
+    ops = import_dgl().ops
+    before, sums_before = graphs.rows(running.max_score), graphs.rows(running.denominator)
+    highest = torch.maximum(before, ops.copy_e_max(graphs.forward, scores))
+    weights = ops.e_sub_v(graphs.forward, scores, highest).exp_()
+    carried = torch.where(sums_before == 0, 0.0, sums_before * torch.exp(before - highest))
+    sums = carried + ops.copy_e_sum(graphs.forward, weights)
+    fresh = weigh(graphs.forward, attention, inputs.sources[0], _drop(block, attention, weights, inputs.weight))
+    attention.by_head(fresh).div_(sums[:, :, None])
+    if bool((sums_before != 0).any()):
+        old = torch.where((sums_before != 0)[:, :, None], attention.by_head(graphs.rows(running.out)), 0.0)
+        fresh += (old * (carried / sums)[:, :, None]).flatten(1)
+    target: Any = slice(None) if graphs.listed is None else graphs.listed
+    running.out[target], running.max_score[target], running.denominator[target] = fresh, highest, sums
+
+
+def score_gradients(
+    block: EdgeBlock,
+    graphs: AttentionGraphs,
+    attention: Attention,
+    inputs: AttentionInputs,
+    scores: Tensor,
+    own: Tensor,
+    grad: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The weights after dropout and the gradients of the scores, [E, K] each.
+
+    Args:
+        own: [A, 4 K], the records of listed destinations.
+        grad: [A, K D], theirs.
+    """
+    ops, graph = import_dgl().ops, graphs.forward
+    _, max_score, inverse, delta = (part.contiguous() for part in own.split(attention.heads, dim=1))
+    weights = ops.e_mul_v(graph, ops.e_sub_v(graph, scores, max_score).exp_(), inverse)
+    dots = ops.u_dot_v(graph, attention.by_head(inputs.sources[0]), attention.by_head(grad))[:, :, 0]
+    dropped = _drop(block, attention, weights, inputs.weight)
+    return dropped, dropped * dots - ops.e_mul_v(graph, weights, delta)
+
+
+def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, weight: Tensor | None) -> Tensor:
+    """The whole softmax and the weighted sums, differentiable."""
+    graph = whole_attention_graph(block)
+    weights = import_dgl().ops.edge_softmax(graph, scores)
+    if attention.draw is not None:
+        weights = _Dropped.apply(weights, block, attention)
+    if weight is not None:
+        weights = weights * weight[:, None]
+    return weigh(graph, attention, z, weights.to(z.dtype))
+
+
+def add_to_listed(total: Tensor, graphs: AttentionGraphs, part: Tensor) -> None:
+    """Add rows of listed destinations to [M, ...]."""
+    if graphs.listed is None:
+        total += part
+    else:
+        total.index_add_(0, graphs.listed, part)
+
+
+def put(target: Tensor, values: Tensor, *, add: bool) -> None:
+    """Overwrite a gradient, or add to it."""
+    if add:
+        target += values
+    else:
+        target.copy_(values)
+
+
+def zero(into: AttentionGradients, *, add: bool) -> None:
+    """What a block without edges gives."""
+    if into.sources is not None and not add:
+        for gradient in into.sources:
+            gradient.zero_()
+
+
+class _DglAttention(AttentionOperation):
+    lists_sources = True
+    destination_records = staticmethod(destination_records)
+    takes_weights = True
+    keeps_scores = True
+
+
+class DglGat(_DglAttention, GatOperation):
+    """Holds tensors of size edges x heads while a block is at work."""
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        if not block.num_edges:
+            return
+        graphs = attention_graphs(block)
+        with torch.no_grad():
+            raw = import_dgl().ops.u_add_v(graphs.forward, inputs.sources[1], graphs.rows(inputs.destinations))
+            scores = leaky_relu(raw, attention.negative_slope, inplace=True)
+            fold_scores(block, graphs, attention, inputs, scores, running)
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        if not block.num_edges:
+            zero(into, add=add)
+            return
+        graphs, ops, scores = attention_graphs(block), import_dgl().ops, inputs.scores
+        with torch.no_grad():
+            own = graphs.rows(records)
+            if scores is None:
+                raw = ops.u_add_v(graphs.forward, inputs.sources[1], own[:, : attention.heads].contiguous())
+                scores = leaky_relu(raw, attention.negative_slope, inplace=True)
+            dropped, d_scores = score_gradients(block, graphs, attention, inputs, scores, own, graphs.rows(grad))
+            d_scores = torch.where(scores > 0, d_scores, d_scores * attention.negative_slope)
+            add_to_listed(into.destinations, graphs, ops.copy_e_sum(graphs.forward, d_scores))
+            if into.sources is not None:
+                d_z, d_el = into.sources
+                put(d_el, ops.copy_e_sum(graphs.backward, d_scores), add=add)
+                put(d_z, weigh(graphs.backward, attention, graphs.rows(grad), dropped), add=add)
+
+
+def gat_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
+) -> Tensor:
+    """The operation in DGL's operators, differentiable; see ``GatOperation``."""
+    if not block.num_edges:
+        return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + el.sum() + er.sum())  # keeps the exchange in the graph
+    raw = import_dgl().ops.u_add_v(whole_attention_graph(block), el.to(z.dtype), er.to(z.dtype))
+    return attend(block, attention, z, leaky_relu(raw, attention.negative_slope), weight)
+
+
+class DglGatV2(_DglAttention, GatV2Operation):
+    """Holds tensors of size edges x heads x head width while a block is at work."""
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        if not block.num_edges:
+            return
+        graphs = attention_graphs(block)
+        with torch.no_grad():
+            active = import_dgl().ops.u_add_v(graphs.forward, inputs.sources[0], graphs.rows(inputs.destinations))
+            leaky_relu(active, attention.negative_slope, inplace=True)
+            scores = attention.by_head(active.mul_(inputs.att)).sum(2)
+            fold_scores(block, graphs, attention, inputs, scores, running)
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        if not block.num_edges:
+            zero(into, add=add)
+            return
+        assert inputs.att is not None and into.att is not None
+        graphs, ops, scores, att = attention_graphs(block), import_dgl().ops, inputs.scores, inputs.att
+        with torch.no_grad():
+            own = graphs.rows(records)
+            u = ops.u_add_v(graphs.forward, inputs.sources[0], graphs.rows(inputs.destinations))
+            active = leaky_relu(u, attention.negative_slope)
+            if scores is None:
+                scores = attention.by_head(active * att).sum(2)
+            dropped, d_scores = score_gradients(block, graphs, attention, inputs, scores, own, graphs.rows(grad))
+            wide = d_scores.repeat_interleave(att.numel() // attention.heads, dim=1)
+            into.att.add_(active.mul_(wide).sum(0))
+            d_u = wide.mul_(att)
+            d_u = torch.where(u > 0, d_u, d_u * attention.negative_slope)
+            add_to_listed(into.destinations, graphs, ops.copy_e_sum(graphs.forward, d_u))
+            if into.sources is not None:
+                (d_z,) = into.sources
+                put(d_z, weigh(graphs.backward, attention, graphs.rows(grad), dropped), add=add)
+                d_z += ops.copy_e_sum(graphs.backward, d_u)
+
+
+def gatv2_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
+) -> Tensor:
+    """The operation in DGL's operators, differentiable; see ``GatV2Operation``."""
+    if not block.num_edges:
+        return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + x.sum() + att.sum())
+    active = leaky_relu(import_dgl().ops.u_add_v(whole_attention_graph(block), z, x), attention.negative_slope)
+    return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
