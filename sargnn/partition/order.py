@@ -39,7 +39,7 @@ class Members:
     """Whose node is whose; arrays may be memory-mapped.
 
     Attributes:
-        offsets: int64 [P + 1], nodes: int64 [N]; part p has ``nodes[offsets[p]:offsets[p + 1]]``, by original id.
+        offsets, nodes: int64 [P + 1] and [N]; part p has ``nodes[offsets[p]:offsets[p + 1]]``, by original id.
         place: of each node in ``nodes``, int32 [N] (int64 from 2**31 nodes on).
     """
 
