@@ -14,7 +14,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,7 +75,10 @@ class Kernel(ABC):
         """What an operation holds of such memory while it runs.
 
         Args:
-            edges, rows: of the block, and of its destinations. row_bytes: of a source row. dtype: of rows.
+            edges: of the block.
+            rows: of its destinations.
+            row_bytes: of a source row.
+            dtype: of rows.
         """
         return 0
 
@@ -110,6 +113,20 @@ class Activation:
         return dataclasses.replace(self, ids=self.ids[rows])
 
 
+class NormVectors(NamedTuple):
+    """A batch norm of rows x, ``slope x + shift``, wide [F] each.
+
+    Attributes:
+        slope, shift: what rows are mapped with.
+        mean, inv_std: xhat = (x - mean) inv_std.
+    """
+
+    slope: Tensor
+    shift: Tensor
+    mean: Tensor
+    inv_std: Tensor
+
+
 class Rows(ABC):
     """Operators on tables of rows, fp32, fp64 or bf16. "Wide" is what sums of such rows are held in: fp32 for bf16."""
 
@@ -136,43 +153,27 @@ class Rows(ABC):
 
     @abstractmethod
     def norm_act_drop_backward(
-        self,
-        grad: Tensor,
-        x: Tensor,
-        slope: Tensor,
-        shift: Tensor,
-        mean: Tensor,
-        inv_std: Tensor,
-        after: Activation,
-        d_x: Tensor,
+        self, grad: Tensor, x: Tensor, norm: NormVectors, after: Activation, d_x: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The gradient g of ``slope x + shift``, into ``d_x``, and its sums over the rows.
 
         Args:
             grad: [N, F], of what ``norm_act_drop`` wrote.
             x, d_x: [N, F].
-            slope, shift, mean, inv_std: [F], wide.
 
         Returns:
-            Sums of g and of g xhat, xhat = (x - mean) inv_std: fp64 [F] each.
+            Sums of g and of g xhat: fp64 [F] each.
         """
 
     @abstractmethod
     def norm_backward(
-        self,
-        d_x: Tensor,
-        x: Tensor,
-        mean: Tensor,
-        inv_std: Tensor,
-        slope: Tensor,
-        mean_grad: Tensor,
-        mean_product: Tensor,
-        counted: Tensor | None,
+        self, d_x: Tensor, x: Tensor, norm: NormVectors, mean_grad: Tensor, mean_product: Tensor, counted: Tensor | None
     ) -> None:
-        """``d_x = slope (d_x - mean_grad - xhat mean_product)``, in place; all vectors [F].
+        """``d_x = slope (d_x - mean_grad - xhat mean_product)``, in place.
 
         Args:
             d_x, x: [N, F].
+            mean_grad, mean_product: [F], wide.
             counted: uint8 [N], 0 for rows that no statistics are taken of: theirs is ``slope d_x``; None: of all.
         """
 

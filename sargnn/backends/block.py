@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +19,22 @@ from torch import Tensor
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 
 
+@dataclass(frozen=True)
+class EndIds:
+    """Who the rows at the ends of a block's edges are: what is drawn for an edge, and how ties break, depends on it.
+
+    Attributes:
+        src: int64 [S], original ids.
+        dst: int64 [M], original ids.
+        src_rank: int32 [S], the rank of each source row's original id among all that this worker sees; the rows' own order if
+            not given.
+    """
+
+    src: Tensor
+    dst: Tensor
+    src_rank: Tensor | None = None
+
+
 class EdgeBlock:
     """The edges from S source rows to M destination rows.
 
@@ -27,17 +44,21 @@ class EdgeBlock:
     the block can only be added to what there is.
 
     Attributes:
-        num_src: S. num_dst: M.
+        num_src: S.
+        num_dst: M.
         dst_rows: int32 [A], ascending; None if every destination row is listed (A = M).
-        indptr: int32 [A + 1] and src: int32 [E]: the sources of each listed destination row.
+        indptr: int32 [A + 1], where the edges of each listed destination row begin.
+        src: int32 [E], the sources of each listed destination row.
         src_rows: int32 [B], ascending; None if every source row is listed (B = S).
-        t_indptr: int32 [B + 1] and t_dst: int32 [E]: the destination rows (not list positions) of each listed source row.
-        t_edge: int32 [E]: the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
+        t_indptr: int32 [B + 1], where the edges of each listed source row begin.
+        t_dst: int32 [E], the destination rows (not list positions) of each listed source row.
+        t_edge: int32 [E], the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
         columns: what the edges carry, in the order of ``src``, as ``EdgeColumns.on`` gives it.
         weight: [E], the graph's edge weights among it, of the rows' dtype; None: it has none.
         t_weight: [E], the same in the order of ``t_dst``; made the first time it is asked for.
-        src_id_rank: int32 [S], the rank of each source row's original id among all that this worker sees: breaks ties.
-        src_ids: int64 [S] and dst_ids: int64 [M], original ids: what is drawn for an edge depends on them.
+        src_id_rank: int32 [S], ``EndIds.src_rank``.
+        src_ids: int64 [S], ``EndIds.src``.
+        dst_ids: int64 [M], ``EndIds.dst``.
         cache: what kernels keep with the block, by kernel name.
     """
 
@@ -47,9 +68,7 @@ class EdgeBlock:
         dst: Tensor,
         num_src: int,
         num_dst: int,
-        src_id_rank: Tensor | None = None,
-        src_ids: Tensor | None = None,
-        dst_ids: Tensor | None = None,
+        ids: EndIds | None = None,
         columns: EdgeColumns = NO_COLUMNS,
         *,
         lists_sources: bool = False,
@@ -57,15 +76,19 @@ class EdgeBlock:
         """Build from edges sorted by destination.
 
         Args:
-            src: int32 [E] in [0, S). dst: int32 [E] in [0, M), ascending.
-            src_id_rank: int32 [S]; the rows' own order if not given.
-            src_ids: int64 [S] and dst_ids: int64 [M]; the rows' own numbers if not given.
+            src: int32 [E] in [0, S).
+            dst: int32 [E] in [0, M), ascending.
+            num_src: S.
+            num_dst: M.
+            ids: who the rows are; their own numbers if not given.
             columns: in the order of ``src``.
             lists_sources: list only source rows that have an edge.
         """
-        self.src_id_rank = torch.arange(num_src, dtype=torch.int32, device=src.device) if src_id_rank is None else src_id_rank
-        self.src_ids = torch.arange(num_src, device=src.device) if src_ids is None else src_ids
-        self.dst_ids = torch.arange(num_dst, device=src.device) if dst_ids is None else dst_ids
+        if ids is None:
+            ids = EndIds(torch.arange(num_src, device=src.device), torch.arange(num_dst, device=src.device))
+        self.src_ids, self.dst_ids = ids.src, ids.dst
+        rank = ids.src_rank
+        self.src_id_rank = torch.arange(num_src, dtype=torch.int32, device=src.device) if rank is None else rank
         self.num_src, self.num_dst = num_src, num_dst
         self.src = src
         self.columns = columns
@@ -206,7 +229,9 @@ def list_rows(dst: np.ndarray, rows: np.ndarray, indptr: np.ndarray) -> int:
     """List the destination rows that have an edge. Returns A, their number.
 
     Args:
-        dst: int32 [E], ascending. rows: int32 [min(M, E)], written. indptr: int32 [min(M, E) + 1], written.
+        dst: int32 [E], ascending.
+        rows: int32 [min(M, E)], written.
+        indptr: int32 [min(M, E) + 1], written.
     """
     listed = 0
     for edge in range(len(dst)):
@@ -223,8 +248,10 @@ def by_source(src: np.ndarray, values: np.ndarray, indptr: np.ndarray, out: np.n
     """Put numbers of edges into the order of their sources, those of one source in their order.
 
     Args:
-        src: int32 [E] in [0, S). values: int32 [E]; the edges' own numbers if it has no entries.
-        indptr: int32 [S + 1], written: where each source's begin. out: int32 [E], written.
+        src: int32 [E] in [0, S).
+        values: int32 [E]; the edges' own numbers if it has no entries.
+        indptr: int32 [S + 1], written: where each source's begin.
+        out: int32 [E], written.
     """
     indptr[:] = 0
     for edge in range(len(src)):

@@ -3,7 +3,8 @@ counted for profiles, bf16 rows for kernels that know fp32 and fp64 only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -28,12 +29,7 @@ from sargnn.resolve import resolve
 
 
 def choose_kernel(
-    kernel_name: str,
-    operation: str,
-    device: torch.device,
-    dtype: torch.dtype,
-    *,
-    autograd: bool = False,
+    kernel_name: str, operation: str, device: torch.device, dtype: torch.dtype, *, autograd: bool = False
 ) -> Kernel:
     """The kernel called ``kernel_name``, or for ``auto`` the first one that can serve.
 
@@ -95,49 +91,8 @@ def make_kernel(name: str) -> Kernel:
     return kernel
 
 
-class CountedOperation(Operation):
-    """Passes every call on to another operation, and counts the rows that this operation declares (see ``Operation``).
-
-    What a reducer does outside of its operation is not counted.
-
-    Args:
-        operation: what does the work.
-        profile: where it is counted.
-    """
-
-    def __init__(self, operation: Operation, profile: Profile) -> None:
-        self._operation, self._profile = operation, profile
-
-    def forward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
-        self._count(self._operation.forward_rows, block, arguments, settings)
-        self._operation.forward(block, *arguments, **settings)
-
-    def backward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
-        self._count(self._operation.backward_rows, block, arguments, settings)
-        self._operation.backward(block, *arguments, **settings)
-
-    def weight_gradient(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
-        """Of sums with weights; see ``WeightedSumOperation``."""
-        operation: Any = self._operation
-        self._count(operation.weight_gradient_rows, block, arguments, settings)
-        operation.weight_gradient(block, *arguments, **settings)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._operation, name)
-
-    def _count(self, moved: MovedRows, block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
-        rows = next((tensor for tensor in _tensors(arguments) if tensor.dim() == 2), None)
-        if rows is None:
-            return
-        per_source = moved.per_source + bool(settings.get("add"))  # with add=True each source row is read, too
-        number = (
-            moved.per_edge * block.num_edges + moved.per_destination * block.num_listed + per_source * block.num_listed_sources
-        )
-        self._profile.work(AGGREGATION, number * rows.shape[1] * rows.element_size())
-
-
-class WidenedOperation(Operation):
-    """Passes every call on to another operation with fp32 copies of the tables that are bf16, and stores them back.
+class _Around(Operation):
+    """Passes every call on to another operation; whatever else is asked of it is that operation's.
 
     Args:
         operation: what does the work.
@@ -146,25 +101,61 @@ class WidenedOperation(Operation):
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
 
+    @abstractmethod
+    def _pass_on(self, call: str, block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None: ...
+
     def forward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
-        _call(self._operation.forward, block, arguments, settings)
+        self._pass_on("forward", block, arguments, settings)
 
     def backward(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
-        _call(self._operation.backward, block, arguments, settings)
+        self._pass_on("backward", block, arguments, settings)
 
     def weight_gradient(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
         """Of sums with weights; see ``WeightedSumOperation``."""
-        operation: Any = self._operation
-        _call(operation.weight_gradient, block, arguments, settings)
+        self._pass_on("weight_gradient", block, arguments, settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operation, name)
+
+
+class CountedOperation(_Around):
+    """Counts the rows that an operation declares (see ``Operation``). What a reducer does outside of it is not counted.
+
+    Args:
+        operation: what does the work.
+        profile: where it is counted.
+    """
+
+    def __init__(self, operation: Operation, profile: Profile) -> None:
+        super().__init__(operation)
+        self._profile = profile
+
+    def _pass_on(self, call: str, block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
+        rows = next((tensor for tensor in _tensors(arguments) if tensor.dim() == 2), None)
+        if rows is not None:
+            moved: MovedRows = getattr(self._operation, f"{call}_rows")
+            per_source = moved.per_source + bool(settings.get("add"))  # with add=True each source row is read, too
+            of_edges, of_sources = moved.per_edge * block.num_edges, per_source * block.num_listed_sources
+            number = of_edges + moved.per_destination * block.num_listed + of_sources
+            self._profile.work(AGGREGATION, number * rows.shape[1] * rows.element_size())
+        getattr(self._operation, call)(block, *arguments, **settings)
+
+
+class WidenedOperation(_Around):
+    """Has an operation work with fp32 copies of the tables that are bf16, and stores them back."""
+
+    def _pass_on(self, call: str, block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
+        wide = _wide(arguments)
+        getattr(self._operation, call)(block, *wide, **settings)
+        for tensor, held in zip(_tensors(arguments), _tensors(wide), strict=True):
+            if tensor.dtype == torch.bfloat16:
+                tensor.data.copy_(held)  # which of them it writes to is not known; to the others this changes nothing
 
     def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
         """Of attention; see ``AttentionOperation``."""
         operation: Any = self._operation
         records: Tensor = operation.destination_records(er, replace(running, out=_wide(running.out)), _wide(grad))
         return records
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._operation, name)
 
 
 def widened_autograd(operation: AutogradOperation) -> AutogradOperation:
@@ -176,14 +167,6 @@ def widened_autograd(operation: AutogradOperation) -> AutogradOperation:
 
     widened.takes_weights = takes_weights(operation)  # type: ignore[attr-defined]
     return widened
-
-
-def _call(call: Callable[..., None], block: EdgeBlock, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
-    wide = _wide(arguments)
-    call(block, *wide, **settings)
-    for tensor, held in zip(_tensors(arguments), _tensors(wide), strict=True):
-        if tensor.dtype == torch.bfloat16:
-            tensor.data.copy_(held)  # which of them the operation writes to is not known; to the others this changes nothing
 
 
 def _tensors(argument: Any) -> Iterator[Tensor]:

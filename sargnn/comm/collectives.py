@@ -164,7 +164,8 @@ def _swap(group: Group, ranks: Sequence[int], outgoing: Sequence[Tensor], like: 
     """Send each of ``ranks`` a tensor, and get one from each.
 
     Args:
-        outgoing: contiguous, one for each rank. like: of the shape that comes from each.
+        outgoing: contiguous, one for each rank.
+        like: of the shape that comes from each.
 
     Returns:
         What came, in the order of ``ranks``; from this rank what it has for itself.

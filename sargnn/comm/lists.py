@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -81,9 +82,7 @@ class HaloLists:
         for k in range(1, world):
             to, source = (rank + k) % world, (rank - k) % world
             sent, received = self.pieces(len(self.send_rows[to])), self.pieces(self.receive_rows[source])
-            for j in range(max(len(sent), len(received))):
-                start, end = sent[j] if j < len(sent) else (0, 0)
-                first, last = received[j] if j < len(received) else (0, 0)
+            for j, ((start, end), (first, last)) in enumerate(zip_longest(sent, received, fillvalue=(0, 0))):
                 rounds.append(Round(to, self.send_rows[to][start:end], Piece(source, j), last - first))
         return rounds
 
@@ -109,7 +108,8 @@ class PartialRound:
     """One step of the exchange of partial results.
 
     Attributes:
-        to: the piece of a peer's rows that this rank computes for. served: rows in it; 0 if there is no such piece.
+        to: the piece of a peer's rows that this rank computes for.
+        served: rows in it; 0 if there is no such piece.
         piece: the piece of own rows that the peer computes for; its ``peer`` is who does.
         wanted: int32, these own output rows; may be empty.
     """
@@ -159,9 +159,7 @@ class PartialLists:
         for k in range(1, world):
             to, source = (rank + k) % world, (rank - k) % world
             served, wanted = self.pieces(self.served_rows[to]), self.pieces(len(self.wanted_rows[source]))
-            for j in range(max(len(served), len(wanted))):
-                start, end = served[j] if j < len(served) else (0, 0)
-                first, last = wanted[j] if j < len(wanted) else (0, 0)
+            for j, ((start, end), (first, last)) in enumerate(zip_longest(served, wanted, fillvalue=(0, 0))):
                 rounds.append(PartialRound(Piece(to, j), end - start, Piece(source, j), self.wanted_rows[source][first:last]))
         return rounds
 

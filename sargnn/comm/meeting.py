@@ -39,7 +39,9 @@ class MeetingServer:
     """Serves the store from threads of this process until it is closed.
 
     Args:
-        address: the one address to listen on; empty for all. port: 0 for a free one. token: the run's secret.
+        address: the one address to listen on; empty for all.
+        port: 0 for a free one.
+        token: the run's secret.
 
     Attributes:
         port: where it listens.

@@ -21,7 +21,8 @@ class Rates:
     """Bytes in a second that each worker sends while all of them send and receive, those of the slowest.
 
     Attributes:
-        inside: to another worker of its server; None: a server has one. between: to another server; None: there is one.
+        inside: to another worker of its server; None: a server has one.
+        between: to another server; None: there is one.
         sum_s: seconds of a sum of one number over all workers.
     """
 

@@ -23,7 +23,7 @@ from sargnn.engine.segments import KeepLayers
 from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
 from sargnn.plan.layer_plan import LayerPlan
-from sargnn.profile import AGGREGATION, Profile
+from sargnn.profile import AGGREGATION
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
 
@@ -80,6 +80,7 @@ class Engine:
         splits_columns: whether labels stay apart from constant rows, so that the rows' aggregate may be kept; a baseline joins
             them, and keeps none.
         pool: memory for large tensors.
+        profile: where time is recorded.
         epoch: what masks are drawn for.
         keeps_constants: whether the message flow at hand comes again every epoch, so that its constants are worth keeping.
 
@@ -88,14 +89,9 @@ class Engine:
     """
 
     def __init__(
-        self,
-        group: Group,
-        settings: EngineSettings,
-        *,
-        make_pool: Callable[..., Pool] = Pool,
-        within_servers: bool = False,
+        self, group: Group, settings: EngineSettings, *, make_pool: Callable[..., Pool] = Pool, within_servers: bool = False
     ) -> None:
-        self.group, self.keep_layers = group, settings.keep_layers
+        self.group, self.profile, self.keep_layers = group, group.profile, settings.keep_layers
         self.seed, self.device, self.dtype = settings.seed, settings.device, settings.dtype
         self.half_products = settings.half_products
         self.mode: Mode = resolve("training mode", MODES, settings.mode)()
@@ -120,11 +116,6 @@ class Engine:
         self._found: Any = None
         self._kernels: dict[str, Kernel] = {}
         self._operations: dict[str, Any] = {}
-
-    @property
-    def profile(self) -> Profile:
-        """Where time is recorded."""
-        return self.group.profile
 
     @contextmanager
     def rounds_products(self) -> Iterator[None]:

@@ -1,11 +1,12 @@
 """Linear maps: recorded in the profile, written into memory from the pool, keeping no input that can be rebuilt.
 
-y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
+    y = x W^T + b        dx = g W        dW = g^T x        db = sum of g's rows
 
 and the maps of R-GCN's sums per relation (``aggregate_first``), with c_r,i = 1 / |N_r(i)|, where |N_r(i)| of a graph with edge
 weights is their sum (``LayerPlan.relation_scale``):
 
-y_i = own_i + sum over relations r of c_r,i s_r,i W_r        d own = g        d W_r = s_r^T (c_r g)        d s_r = (c_r g) W_r^T
+    y_i = own_i + sum over relations r of c_r,i s_r,i W_r        d own = g        d W_r = s_r^T (c_r g)
+    d s_r = (c_r g) W_r^T
 
 The products are those of ``torch.nn.functional.linear``, bit for bit. Of bf16 rows weights are rounded to bf16 for them, and
 products are summed in fp32 and rounded once; the gradients of weights and biases are fp32.
@@ -22,7 +23,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sargnn.backends.memory import Pool
 from sargnn.bf16 import wide
 from sargnn.engine.rebuild import keep, kept
 from sargnn.engine.rounding import empty_sums
@@ -34,8 +34,8 @@ _CHUNK_ROWS = 8192
 
 def _map(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None, *, scores: bool = False) -> Tensor:
     """x W^T + b; ``scores``: in what sums of such rows are held in."""
-    out = (empty_sums if scores else Pool.empty)(work.pool, len(x), len(weight), x)
-    return work.rows.product(x, weight.T, out, bias)
+    size = len(x), len(weight), x
+    return work.rows.product(x, weight.T, empty_sums(work.pool, *size) if scores else work.pool.empty(*size), bias)
 
 
 def _product(work: Workspace, grad: Tensor, weight: Tensor) -> Tensor:

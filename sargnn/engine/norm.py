@@ -54,7 +54,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sargnn.backends.base import Activation, Rows
+from sargnn.backends.base import Activation, NormVectors, Rows
 from sargnn.backends.memory import Pool
 from sargnn.bf16 import wide
 from sargnn.comm.group import Group
@@ -285,8 +285,9 @@ class _Fused(torch.autograd.Function):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             d_x, grad = work.pool.empty_like(x), grad.contiguous()
             for t, rows in norm.runs:
+                vectors = NormVectors(slope[t], shift[t], mean[t], inv_std[t])
                 sums[0, t], sums[1, t] = work.rows.norm_act_drop_backward(
-                    grad[rows], x[rows], slope[t], shift[t], mean[t], inv_std[t], made.after.of(rows), d_x[rows]
+                    grad[rows], x[rows], vectors, made.after.of(rows), d_x[rows]
                 )
         if ctx.shape is None:
             return d_x, None, None, None
@@ -296,7 +297,8 @@ class _Fused(torch.autograd.Function):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             for t, rows in norm.runs:
                 counted = None if norm.counted is None else norm.counted[rows]
-                work.rows.norm_backward(d_x[rows], x[rows], mean[t], inv_std[t], slope[t], means[0, t], means[1, t], counted)
+                vectors = NormVectors(slope[t], shift[t], mean[t], inv_std[t])
+                work.rows.norm_backward(d_x[rows], x[rows], vectors, means[0, t], means[1, t], counted)
         return d_x, d_weight, d_bias, None
 
 

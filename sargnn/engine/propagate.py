@@ -43,7 +43,8 @@ def propagate(
     Args:
         plan: computes all its rows.
         start: x_0 [N, C].
-        alpha: 0 to 1. adjacency: ``dad``, ``da`` or ``ad``.
+        alpha: 0 to 1.
+        adjacency: ``dad``, ``da`` or ``ad``.
         after: changes x in place after every step.
 
     Returns:

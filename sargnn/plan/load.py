@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.backends.block import EdgeBlock
+from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.comm.lists import HaloLists, Piece
 from sargnn.errors import StoreError
 from sargnn.graph.edge_columns import EdgeColumns
@@ -383,9 +383,7 @@ class _Loader:
             _tensor(dst, self.device),
             len(src_ids),
             len(dst_ids),
-            id_ranks,
-            src_ids,
-            dst_ids,
+            EndIds(src_ids, dst_ids, id_ranks),
             columns=columns.on(self.device, self.dtype),
         )
         in_type = first_out - self._out(relation)[0]

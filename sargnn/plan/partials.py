@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.backends.block import EdgeBlock
+from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.comm.lists import PartialLists, Piece, cut_list
@@ -366,9 +366,7 @@ def _block(
         torch.from_numpy(np.ascontiguousarray(dst)).to(device),
         len(src_ids),
         len(dst_ids),
-        id_rank,
-        src_ids,
-        dst_ids,
+        EndIds(src_ids, dst_ids, id_rank),
         columns=columns.on(device, dtype),
         lists_sources=lists_sources,
     )

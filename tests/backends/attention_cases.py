@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sargnn.backends.base import Kernel
-from sargnn.backends.block import EdgeBlock
+from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.bf16 import wide
 from sargnn.graph.edge_columns import EdgeColumns
@@ -68,7 +68,7 @@ def make(shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0
         if num_edges:
             matrix.index_put_((dst.long(), src.long()), torch.ones(()).double(), accumulate=True)
         source_ids = ids[k * num_src : (k + 1) * num_src]
-        blocks.append(EdgeBlock(src, dst, num_src, num_dst, src_ids=source_ids, dst_ids=ids[2 * num_src :][:num_dst]))
+        blocks.append(EdgeBlock(src, dst, num_src, num_dst, EndIds(source_ids, ids[2 * num_src :][:num_dst])))
         dense.append(matrix)
     draw = Draw(3, 5, Purpose.ATTENTION_DROPOUT, 2, p) if p else None
     case = Case(

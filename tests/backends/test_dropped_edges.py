@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sargnn.backends.block import EdgeBlock, keep_edges
+from sargnn.backends.block import EdgeBlock, EndIds, keep_edges
 from sargnn.backends.cpu.folds import CpuFolds
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.rng import Draw, Purpose, edge_mask
@@ -23,8 +23,7 @@ def block(num_dst: int = 40, edges: int = 200) -> EdgeBlock:
         dst,
         30,
         num_dst,
-        src_ids=ids[:30],
-        dst_ids=ids[30 : 30 + num_dst],
+        EndIds(ids[:30], ids[30 : 30 + num_dst]),
         columns=EdgeColumns.of({"weight": torch.rand(edges, generator=generator)}),
     )
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sargnn.backends import BACKENDS
-from sargnn.backends.base import Activation, Backend
+from sargnn.backends.base import Activation, Backend, NormVectors
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.operations import RunningSoftmax
 from sargnn.bf16 import wide
@@ -47,10 +47,11 @@ def rows_of(name: str, shape: tuple[int, int], dtype: torch.dtype, activation: s
     after = Activation(activation, torch.arange(n) * 3, draw)
     out, layer, d_x, d_layer = (torch.empty_like(x) for _ in range(4))
     by.norm_act_drop(x, slope, shift, after, out)
-    sums = by.norm_act_drop_backward(grad, x, slope, shift, mean, inv_std, after, d_x)
+    norm = NormVectors(slope, shift, mean, inv_std)
+    sums = by.norm_act_drop_backward(grad, x, norm, after, d_x)
     all_rows, some_rows = d_x.clone(), d_x.clone()
-    by.norm_backward(all_rows, x, mean, inv_std, slope, shift, other, None)
-    by.norm_backward(some_rows, x, mean, inv_std, slope, shift, other, counted)
+    by.norm_backward(all_rows, x, norm, shift, other, None)
+    by.norm_backward(some_rows, x, norm, shift, other, counted)
     by.layer_norm_act_drop(x, slope, shift, 1e-5, after, layer)
     of_layer = by.layer_norm_act_drop_backward(grad, x, slope, shift, 1e-5, after, d_layer)
     w, g = drawn(f, 6, dtype=held, seed=8), drawn(n, 6, dtype=dtype, seed=9)

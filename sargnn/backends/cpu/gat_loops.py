@@ -99,16 +99,7 @@ def fold_attention(
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_attention_gradients(
-    edges: Any,
-    z: Any,
-    el: Any,
-    records: Any,
-    grad: Any,
-    numbers: Any,
-    edge_weight: Any,
-    kept: Any,
-    add: Any,
-    gradients: Any,
+    edges: Any, z: Any, el: Any, records: Any, grad: Any, numbers: Any, edge_weight: Any, kept: Any, add: Any, gradients: Any
 ) -> None:  # pragma: no cover - compiled
     """Gradients of a block's source rows and scores, and of the destinations' scores.
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.backends.base import Activation, Rows
+from sargnn.backends.base import Activation, NormVectors, Rows
 from sargnn.backends.cpu import row_loops, tile_products
 from sargnn.backends.cpu.tile_code import has_tiles
 from sargnn.bf16 import array_of, multiplies_in_bf16, number, products_in_bf16, wide
@@ -47,34 +47,17 @@ class CpuRows(Rows):
         row_loops.norm_act_drop(array_of(x), array_of(slope), array_of(shift), *_after(after, x), array_of(out))
 
     def norm_act_drop_backward(
-        self,
-        grad: Tensor,
-        x: Tensor,
-        slope: Tensor,
-        shift: Tensor,
-        mean: Tensor,
-        inv_std: Tensor,
-        after: Activation,
-        d_x: Tensor,
+        self, grad: Tensor, x: Tensor, norm: NormVectors, after: Activation, d_x: Tensor
     ) -> tuple[Tensor, Tensor]:
-        norm = tuple(array_of(vector) for vector in (slope, shift, mean, inv_std))
-        chunks = _chunk_sums(x)
-        row_loops.norm_act_drop_gradients(array_of(grad), array_of(x), norm, *_after(after, x), array_of(d_x), *chunks)
+        vectors, chunks = tuple(array_of(vector) for vector in norm), _chunk_sums(x)
+        row_loops.norm_act_drop_gradients(array_of(grad), array_of(x), vectors, *_after(after, x), array_of(d_x), *chunks)
         return _added(chunks)
 
     def norm_backward(
-        self,
-        d_x: Tensor,
-        x: Tensor,
-        mean: Tensor,
-        inv_std: Tensor,
-        slope: Tensor,
-        mean_grad: Tensor,
-        mean_product: Tensor,
-        counted: Tensor | None,
+        self, d_x: Tensor, x: Tensor, norm: NormVectors, mean_grad: Tensor, mean_product: Tensor, counted: Tensor | None
     ) -> None:
         row_loops.norm_backward(
-            *(array_of(tensor) for tensor in (d_x, x, mean, inv_std, slope, mean_grad, mean_product)),
+            *(array_of(tensor) for tensor in (d_x, x, norm.mean, norm.inv_std, norm.slope, mean_grad, mean_product)),
             row_loops.EVERY if counted is None else counted.numpy(),
         )
 

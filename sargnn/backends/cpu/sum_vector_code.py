@@ -89,13 +89,7 @@ def _each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None],
 
 
 def _row(
-    v: VectorCode,
-    integers: Any,
-    scale: Any,
-    formats: tuple[RowFormat, ...],
-    *,
-    accumulate: bool,
-    factor: Factor | None = None,
+    v: VectorCode, integers: Any, scale: Any, formats: tuple[RowFormat, ...], *, accumulate: bool, factor: Factor | None = None
 ) -> None:
     """A row's sums. ``formats``: of source rows and of destination rows."""
     scales = v.splat(scale)
@@ -184,52 +178,35 @@ def _scaled(factor: Factor, of_rows: Any) -> Factor:
     return Factor(number, factor.in_order)
 
 
-@row_intrinsic
-def add_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
-    _row(v, integers, scale, formats, accumulate=True)
+def _of_row(v: VectorCode, integers: Any) -> Factor:
+    """weight[indices[e]]."""
+    return Factor(lambda v, edge, index: v.load_scalar(v.at(integers[8], index, v.item)))
 
 
-@row_intrinsic
-def write_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
-    _row(v, integers, scale, formats, accumulate=False)
+def _row_sums(name: str, make_factor: Callable[[VectorCode, Any], Factor] | None = None, *, accumulate: bool) -> Any:
+    """The intrinsic of a row's sums, of rows times a factor if one is given."""
+
+    def emit(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
+        factor = None if make_factor is None else make_factor(v, integers)
+        _row(v, integers, scale, formats, accumulate=accumulate, factor=factor)
+
+    emit.__name__ = name
+    return row_intrinsic(emit)
 
 
-@row_intrinsic
-def write_weighted_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
-    def number(v: VectorCode, edge: Any, index: Any) -> Any:
-        return v.load_scalar(v.at(integers[8], index, v.item))
-
-    _row(v, integers, scale, formats, accumulate=False, factor=Factor(number))
-
-
-@row_intrinsic
-def add_edge_weighted_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
-    _row(v, integers, scale, formats, accumulate=True, factor=_of_edge(v, integers))
-
-
-@row_intrinsic
-def write_edge_weighted_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
-    _row(v, integers, scale, formats, accumulate=False, factor=_of_edge(v, integers))
-
-
-@row_intrinsic
-def write_scaled_edge_weighted_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
-    _row(v, integers, scale, formats, accumulate=False, factor=_scaled(_of_edge(v, integers), integers[9]))
-
-
-@row_intrinsic
-def add_placed_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
-    _row(v, integers, scale, formats, accumulate=True, factor=_of_place(v, integers))
-
-
-@row_intrinsic
-def write_placed_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
-    _row(v, integers, scale, formats, accumulate=False, factor=_of_place(v, integers))
-
-
-@row_intrinsic
-def write_scaled_placed_row(v: VectorCode, integers: Any, scale: Any, *formats: RowFormat) -> None:
-    _row(v, integers, scale, formats, accumulate=False, factor=_scaled(_of_place(v, integers), integers[10]))
+add_row = _row_sums("add_row", accumulate=True)
+write_row = _row_sums("write_row", accumulate=False)
+write_weighted_row = _row_sums("write_weighted_row", _of_row, accumulate=False)
+add_edge_weighted_row = _row_sums("add_edge_weighted_row", _of_edge, accumulate=True)
+write_edge_weighted_row = _row_sums("write_edge_weighted_row", _of_edge, accumulate=False)
+write_scaled_edge_weighted_row = _row_sums(
+    "write_scaled_edge_weighted_row", lambda v, integers: _scaled(_of_edge(v, integers), integers[9]), accumulate=False
+)
+add_placed_row = _row_sums("add_placed_row", _of_place, accumulate=True)
+write_placed_row = _row_sums("write_placed_row", _of_place, accumulate=False)
+write_scaled_placed_row = _row_sums(
+    "write_scaled_placed_row", lambda v, integers: _scaled(_of_place(v, integers), integers[10]), accumulate=False
+)
 
 
 @row_intrinsic

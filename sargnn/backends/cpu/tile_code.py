@@ -34,16 +34,11 @@ _I8, _I16 = ir.IntType(8), ir.IntType(16)
 _ARCH_PRCTL, _ASK_FOR_STATE, _TILE_DATA = 158, 0x1023, 18  # x86-64 Linux
 
 
-def _shapes() -> np.ndarray:
-    """All tiles with 16 rows of 64 bytes, as the instruction that says so reads it."""
-    shapes = np.zeros(64, np.uint8)
-    shapes[0] = 1
-    shapes[16:32].view(np.uint16)[:] = 64
-    shapes[48:56] = 16
-    return shapes
-
-
-SHAPES = _shapes()
+SHAPES = np.zeros(64, np.uint8)
+"""All tiles with 16 rows of 64 bytes, as the instruction that says so reads it."""
+SHAPES[0] = 1
+SHAPES[16:32].view(np.uint16)[:] = 64
+SHAPES[48:56] = 16
 
 
 @cache
@@ -124,13 +119,8 @@ def add_multiplied_tiles(v: VectorCode, integers: Any, scalar: Any) -> None:
     _multiply(v, integers, accumulate=True)
 
 
-def _bits(v: VectorCode, rows: RowFormat, row: Any, element: Any, mask: Any) -> Any:
-    """bf16 numbers of a row, each in 32 bits; 0 outside the mask."""
-    wide = ir.VectorType(I32, v.lanes)
-    return v.b.zext(_short(v, rows, row, element, mask), wide)
-
-
 def _short(v: VectorCode, rows: RowFormat, row: Any, element: Any, mask: Any) -> Any:
+    """bf16 numbers of a row; 0 outside the mask."""
     if rows.item == 2:
         return rows.load_bits(row, element, mask)
     value = rows.load(row, element, mask)
@@ -140,10 +130,11 @@ def _short(v: VectorCode, rows: RowFormat, row: Any, element: Any, mask: Any) ->
 def _pairs(v: VectorCode, integers: Any, rows: RowFormat) -> list[Any]:
     """16 vectors: of rows 2 p and 2 p + 1 the pairs of 16 columns."""
     _, first, stride, column, width = integers
-    mask, pairs = v.lanes_below(v.b.sub(width, column)), []
-    shift = ir.Constant(ir.VectorType(I32, v.lanes), [16] * v.lanes)
+    mask, pairs, wide = v.lanes_below(v.b.sub(width, column)), [], ir.VectorType(I32, v.lanes)
+    shift = ir.Constant(wide, [16] * v.lanes)
     for p in range(PAIRS):
-        low, high = (_bits(v, rows, v.at(first, const(2 * p + k), stride), column, mask) for k in range(2))
+        shorts = (_short(v, rows, v.at(first, const(2 * p + k), stride), column, mask) for k in range(2))
+        low, high = (v.b.zext(short, wide) for short in shorts)
         pairs.append(v.b.or_(low, v.b.shl(high, shift)))
     return pairs
 

@@ -42,7 +42,9 @@ def multiply(x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None, *, a
     """``x w + b`` is written to ``out``, or added to it; the number of floating-point operations.
 
     Args:
-        x: [N, K], bf16, or fp32 whose entries are rounded. w: [K, O], rounded likewise. bias: [O].
+        x: [N, K], bf16, or fp32 whose entries are rounded.
+        w: [K, O], rounded likewise.
+        bias: [O].
         out: [N, O], bf16 or fp32; its columns lie beside each other, as those of x do.
     """
     rows, columns = out.shape
@@ -230,7 +232,8 @@ def _add_sums(
     """Each thread's sums of its run of rows.
 
     Args:
-        x_rest, g_rest: the rows that are left over by steps, and zeros. totals: fp32 [threads, K and O up to whole blocks].
+        x_rest, g_rest: the rows that are left over by steps, and zeros.
+        totals: fp32 [threads, K and O up to whole blocks].
     """
     zero, high, wide = np.float32(0), np.int64(totals.shape[1]), np.int64(totals.shape[2])
     for c in numba.prange(len(bounds) - 1):

@@ -53,7 +53,10 @@ class VectorCode:
     """Emits vector instructions for one scalar type.
 
     Attributes:
-        b: the LLVM builder. scalar: the type of a number. item: its bytes. lanes: numbers of a vector.
+        b: the LLVM builder.
+        scalar: the type of a number.
+        item: its bytes.
+        lanes: numbers of a vector.
     """
 
     def __init__(self, builder: Any, single: bool) -> None:
@@ -222,10 +225,12 @@ class RowFormat:
     """How rows stand in memory: as the code's own numbers, or as bf16, which is widened when read and rounded when written.
 
     Args:
-        half: they are bf16. lower: how far behind them the lower halves of their bits are, so that nothing is rounded.
+        half: they are bf16.
+        lower: how far behind them the lower halves of their bits are, so that nothing is rounded.
 
     Attributes:
-        item: bytes of an element. apart: every how many-th vector of a row begins a new line of the cache.
+        item: bytes of an element.
+        apart: every how many-th vector of a row begins a new line of the cache.
         ahead: how many edges ahead a row is prefetched.
     """
 

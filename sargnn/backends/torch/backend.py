@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional
 from torch import Tensor
 
-from sargnn.backends.base import Activation, Backend, Folds, Moves, Rows
+from sargnn.backends.base import Activation, Backend, Folds, Moves, NormVectors, Rows
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.operations import RunningSoftmax
 from sargnn.bf16 import wide
@@ -30,33 +30,17 @@ class TorchRows(Rows):
         out.copy_(_dropped(_activated(slope * x + shift, after), after))
 
     def norm_act_drop_backward(
-        self,
-        grad: Tensor,
-        x: Tensor,
-        slope: Tensor,
-        shift: Tensor,
-        mean: Tensor,
-        inv_std: Tensor,
-        after: Activation,
-        d_x: Tensor,
+        self, grad: Tensor, x: Tensor, norm: NormVectors, after: Activation, d_x: Tensor
     ) -> tuple[Tensor, Tensor]:
-        g = _through(grad.to(slope.dtype), slope * x + shift, after)
+        g = _through(grad.to(norm.slope.dtype), norm.slope * x + norm.shift, after)
         d_x.copy_(g)
-        return g.double().sum(0), (g * ((x - mean) * inv_std)).double().sum(0)
+        return g.double().sum(0), (g * ((x - norm.mean) * norm.inv_std)).double().sum(0)
 
     def norm_backward(
-        self,
-        d_x: Tensor,
-        x: Tensor,
-        mean: Tensor,
-        inv_std: Tensor,
-        slope: Tensor,
-        mean_grad: Tensor,
-        mean_product: Tensor,
-        counted: Tensor | None,
+        self, d_x: Tensor, x: Tensor, norm: NormVectors, mean_grad: Tensor, mean_product: Tensor, counted: Tensor | None
     ) -> None:
-        share = mean_grad + (x - mean) * inv_std * mean_product
-        d_x.copy_(slope * (d_x - (share if counted is None else share * counted[:, None])))
+        share = mean_grad + (x - norm.mean) * norm.inv_std * mean_product
+        d_x.copy_(norm.slope * (d_x - (share if counted is None else share * counted[:, None])))
 
     def layer_norm_act_drop(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, after: Activation, out: Tensor) -> None:
         xhat, _ = _normal(x.to(gamma.dtype), eps)

@@ -24,7 +24,9 @@ class MessageFold(ABC):
     """Folds messages [E, W] of runs of edges, in any order of the runs.
 
     Attributes:
-        width: W of the output. takes: how many messages it takes. keeps: how many tensors it keeps for backward.
+        width: W of the output.
+        takes: how many messages it takes.
+        keeps: how many tensors it keeps for backward.
     """
 
     takes: int = 1
@@ -151,7 +153,8 @@ class SoftmaxSum(MessageFold):
     """``out_i = sum of softmax(l_e) v_e``, per head; 0 without edges. Takes l [E, K] and v [E, K D].
 
     Args:
-        width: K D. heads: K.
+        width: K D.
+        heads: K.
     """
 
     takes = 2

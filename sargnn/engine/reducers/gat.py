@@ -33,9 +33,11 @@ from sargnn.errors import KernelError
 from sargnn.plan.layer_plan import Shard
 from sargnn.rng import Draw
 
+_Fold = Fold[AttentionOperation]
+
 
 @dataclass(frozen=True)
-class AttentionBackward:
+class _Backward:
     """A backward pass.
 
     Attributes:
@@ -51,7 +53,7 @@ class AttentionBackward:
     d_att: Tensor | None
 
 
-class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward], WithPartials, ABC):
+class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPartials, ABC):
     """What both scorings share.
 
     Args:
@@ -80,7 +82,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward],
         self.attention, self.edges = Attention(heads, negative_slope, draw), edges
         self.weighted = weighted
 
-    def init(self, fold: Fold[AttentionOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
+    def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
         check_weights(fold.plan, fold.operation, weighted=self.weighted)
         if fold.scores is not None:
             check_scores(fold.operation)
@@ -88,13 +90,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward],
         return RunningSoftmax.empty(z, num_out, self.attention.heads, empty_sums(fold.pool, num_out, z.shape[1], z))
 
     def step(
-        self,
-        fold: Fold[AttentionOperation],
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-        state: RunningSoftmax,
+        self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: RunningSoftmax
     ) -> None:
         block, weight = self._block(fold, shard)
         scores = None
@@ -105,37 +101,29 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward],
         inputs = AttentionInputs(rows, dest_local[0], params[0] if params else None, weight, scores)
         fold.operation.forward(block, self.attention, inputs, state)
 
-    def finish(
-        self, fold: Fold[AttentionOperation], dest_local: Tensors, params: Tensors, state: RunningSoftmax
-    ) -> tuple[Tensors, Tensors]:
+    def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
         nothing = fold.plan.in_degrees == 0 if self.edges is None else state.denominator[:, 0] == 0
         isolated = torch.nonzero(nothing)[:, 0]
         state.out.index_fill_(0, isolated, 0)
         return (fold.narrowed(state.out),), (state.max_score, state.denominator)
 
-    def backward_init(self, fold: Fold[AttentionOperation], saved: Saved, grads: Tensors) -> AttentionBackward:
+    def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Backward:
         (out,), saved.out = saved.out, ()  # not needed after the records
         grad, local = grads[0].contiguous(), saved.dest_local[0]
         running = RunningSoftmax(out, *saved.stats)
         records = fold.operation.destination_records(local if self.adds_scores else None, running, grad)
         d_local = torch.zeros_like(local, dtype=wide(local.dtype))
-        return AttentionBackward(records, grad, d_local, torch.zeros_like(saved.params[0]) if saved.params else None)
+        return _Backward(records, grad, d_local, torch.zeros_like(saved.params[0]) if saved.params else None)
 
     def backward_step(
-        self,
-        fold: Fold[AttentionOperation],
-        shard: Shard,
-        rows: Tensors | None,
-        saved: Saved,
-        state: AttentionBackward,
-        out: Tensors | None,
+        self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: _Backward, out: Tensors | None
     ) -> None:
         assert rows is not None
         block, inputs = self._backward_inputs(fold, shard, rows, saved.dest_local[0], saved)
         into = AttentionGradients(out, state.d_local, state.d_att)
         fold.operation.backward(block, self.attention, inputs, state.records, state.grad, into)
 
-    def backward_finish(self, saved: Saved, state: AttentionBackward) -> tuple[Tensors, Tensors]:
+    def backward_finish(self, saved: Saved, state: _Backward) -> tuple[Tensors, Tensors]:
         return (state.d_local.to(saved.dest_local[0].dtype),), () if state.d_att is None else (state.d_att,)
 
     def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
@@ -145,14 +133,12 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward],
             return PartialColumns((score,), (row, score), (row, triple), (score,))
         return PartialColumns((row,), (row, score), (row, row, pair), (row,))
 
-    def ask(
-        self, fold: Fold[AttentionOperation], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors
-    ) -> None:
+    def ask(self, fold: _Fold, now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
         fold.backend.moves.take(dest_local[0], now.wanted, out[0])
 
     def serve(
         self,
-        fold: Fold[AttentionOperation],
+        fold: _Fold,
         piece: Piece,
         exchanged: Tensors,
         asked: Tensors,
@@ -171,13 +157,11 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward],
         if held is not rows:
             rows.copy_(held)
 
-    def merge(self, fold: Fold[AttentionOperation], now: PartialRound, answers: Tensors, state: RunningSoftmax) -> None:
+    def merge(self, fold: _Fold, now: PartialRound, answers: Tensors, state: RunningSoftmax) -> None:
         rows, log_sum = answers
         fold.backend.folds.merge_softmax(now.wanted, rows, log_sum, state)
 
-    def ask_gradients(
-        self, fold: Fold[AttentionOperation], now: PartialRound, saved: Saved, state: AttentionBackward, out: Tensors
-    ) -> None:
+    def ask_gradients(self, fold: _Fold, now: PartialRound, saved: Saved, state: _Backward, out: Tensors) -> None:
         """(er, l, delta) beside the output's gradient; where scores are no sums, x before it, and (l, delta)."""
         *x, grad, numbers = out
         if x:
@@ -189,11 +173,11 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward],
 
     def serve_gradients(
         self,
-        fold: Fold[AttentionOperation],
+        fold: _Fold,
         piece: Piece,
         asked: Tensors,
         saved: Saved,
-        state: AttentionBackward,
+        state: _Backward,
         d_exchanged: Tensors | None,
         out: Tensors,
     ) -> None:
@@ -209,9 +193,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward],
         if held is not d_local:
             d_local.copy_(held)
 
-    def merge_gradients(
-        self, fold: Fold[AttentionOperation], now: PartialRound, answers: Tensors, state: AttentionBackward
-    ) -> None:
+    def merge_gradients(self, fold: _Fold, now: PartialRound, answers: Tensors, state: _Backward) -> None:
         fold.backend.moves.add(state.d_local, now.wanted, answers[0])
 
     def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
@@ -228,7 +210,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, AttentionBackward],
         return block, block.weight if self.weighted else None
 
     def _backward_inputs(
-        self, fold: Fold[AttentionOperation], shard: Shard, rows: Tensors, local: Tensor, saved: Saved
+        self, fold: _Fold, shard: Shard, rows: Tensors, local: Tensor, saved: Saved
     ) -> tuple[EdgeBlock, AttentionInputs]:
         """The edges that take part, and what they read; their scores, too, which nobody else keeps then."""
         block, weight = self._block(fold, shard)

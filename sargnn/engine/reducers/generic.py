@@ -47,7 +47,9 @@ class EdgeRun:
     """Edges that are computed at one time, a run of a block's.
 
     Attributes:
-        block: theirs. begin, end: which of the block's edges. first: the number of the run's first edge on this worker.
+        block: theirs.
+        begin, end: which of the block's edges.
+        first: the number of the run's first edge on this worker.
         src, dst: int32 [E], source rows of the shard and output rows; the latter ascend.
         sources, destinations, edges: the fields' rows for each edge, flat, [E, F_t] each.
     """

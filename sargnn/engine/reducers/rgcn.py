@@ -55,6 +55,7 @@ from sargnn.engine.reducers.base import (
 from sargnn.engine.rounding import widened, zero_sums
 from sargnn.plan.layer_plan import Joint, LayerPlan, RelationBlock, Shard
 
+_Fold = Fold[SumOperation]
 _Part = tuple[RelationBlock, Tensor, Tensor]
 """A block, the table that its destination rows lie in (sums or gradients), and 1 / |N_r(i)| of each."""
 
@@ -89,7 +90,7 @@ class _Together:
 
 
 @dataclass
-class RgcnSums:
+class _Sums:
     """A forward pass.
 
     Attributes:
@@ -108,12 +109,12 @@ class RgcnSums:
 
 
 @dataclass
-class RgcnGradients:
+class _Gradients:
     """A backward pass.
 
     Attributes:
         rows: [M, out], the gradient of the outputs.
-        scales: as of ``RgcnSums``.
+        scales: as of ``_Sums``.
         scratch: likewise.
         d_weight: this worker's sums of d W, so far.
         d_loop: of d W_0; None without it.
@@ -128,7 +129,7 @@ class RgcnGradients:
     together: _Together | None = None
 
 
-class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
+class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
     """``exchanged`` is (h [N, in],), ``dest_local`` (l [M, out],) or empty, ``params`` (W [R, in, out], W_0 [in, out]) or (W,).
 
     l becomes the accumulator and the output; it must be of no further use to the caller. Saves h and the weights.
@@ -144,18 +145,16 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
     def __init__(self, width: int) -> None:
         self.width = width
 
-    def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RgcnSums:
+    def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> _Sums:
         check_weights(fold.plan, fold.operation, weighted=True)
         width = self.width
         assert params[0].shape[2] == width
         total = (
             widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, fold.plan.num_out, width, exchanged[0])
         )
-        return RgcnSums(total, _scales(fold.plan, total), _Scratch())
+        return _Sums(total, _scales(fold.plan, total), _Scratch())
 
-    def step(
-        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: RgcnSums
-    ) -> None:
+    def step(self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: _Sums) -> None:
         (h,), weight = rows, params[0]
         if len(params) > 1:
             with fold.linear():
@@ -166,7 +165,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         elif not state.own_done:
             self._add_own(fold, shard, h, weight, state)
 
-    def _add_own(self, fold: Fold[SumOperation], shard: Shard, h: Tensor, weight: Tensor, state: RgcnSums) -> None:
+    def _add_own(self, fold: _Fold, shard: Shard, h: Tensor, weight: Tensor, state: _Sums) -> None:
         """Aggregate own rows, for the own output rows and for peers' that are joined to them."""
         state.own_done, joint = True, _joint_of(fold)
         if joint is None:
@@ -175,7 +174,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             state.together = _Together(zero_sums(fold.pool, joint.num_rows, self.width, h), len(joint.rows))
             self._add(fold, h, weight, state.scratch, _joint_parts(fold, state))
 
-    def _add(self, fold: Fold[SumOperation], h: Tensor, weight: Tensor, scratch: _Scratch, parts: Iterable[_Part]) -> None:
+    def _add(self, fold: _Fold, h: Tensor, weight: Tensor, scratch: _Scratch, parts: Iterable[_Part]) -> None:
         """Add means of mapped rows, block by block; the blocks of one run of sources map it once."""
         held: tuple[int, int] | None = None  # of which relation and run the scratch holds the mapped rows
         for part, total, scale in parts:
@@ -196,24 +195,16 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
                     mapped = scratch.take("mapped", part.block.num_dst, self.width, h)
                     fold.backend.moves.add(total, part.rows, fold.backend.rows.product(gathered, weight[part.relation], mapped))
 
-    def finish(
-        self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: RgcnSums
-    ) -> tuple[Tensors, Tensors]:
+    def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: _Sums) -> tuple[Tensors, Tensors]:
         return (fold.narrowed(state.rows, *dest_local),), ()
 
-    def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> RgcnGradients:
+    def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Gradients:
         grad = grads[0].contiguous()
         d_loop = torch.zeros_like(saved.params[1]) if len(saved.params) > 1 else None
-        return RgcnGradients(grad, _scales(fold.plan, grad), _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
+        return _Gradients(grad, _scales(fold.plan, grad), _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
 
     def backward_step(
-        self,
-        fold: Fold[SumOperation],
-        shard: Shard,
-        rows: Tensors | None,
-        saved: Saved,
-        state: RgcnGradients,
-        out: Tensors | None,
+        self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: _Gradients, out: Tensors | None
     ) -> None:
         assert rows is not None
         (h,), weight = rows, saved.params[0]
@@ -229,13 +220,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             self._add_gradients(fold, h, weight, state, d_h, _own_parts(shard, state))
 
     def _add_gradients(
-        self,
-        fold: Fold[SumOperation],
-        h: Tensor,
-        weight: Tensor,
-        state: RgcnGradients,
-        d_h: Tensor | None,
-        parts: Iterable[_Part],
+        self, fold: _Fold, h: Tensor, weight: Tensor, state: _Gradients, d_h: Tensor | None, parts: Iterable[_Part]
     ) -> None:
         """Add the gradients of rows and weights, block by block; of blocks that map one run of sources together."""
         waiting: tuple[RelationBlock, Tensor] | None = None
@@ -276,7 +261,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
             fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True, **_weight(part))
         take_back()
 
-    def backward_finish(self, saved: Saved, state: RgcnGradients) -> tuple[Tensors, Tensors]:
+    def backward_finish(self, saved: Saved, state: _Gradients) -> tuple[Tensors, Tensors]:
         return (state.rows,), (state.d_weight,) if state.d_loop is None else (state.d_weight, state.d_loop)
 
     def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
@@ -284,14 +269,7 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         return PartialColumns(answered=columns, gradients=columns)
 
     def serve(
-        self,
-        fold: Fold[SumOperation],
-        piece: Piece,
-        exchanged: Tensors,
-        asked: Tensors,
-        params: Tensors,
-        state: RgcnSums,
-        out: Tensors,
+        self, fold: _Fold, piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: _Sums, out: Tensors
     ) -> None:
         (h,), (rows,), joint = exchanged, out, _joint_of(fold)
         if joint is not None and piece in joint.rows:
@@ -309,21 +287,19 @@ class Rgcn(Reducer[SumOperation, RgcnSums, RgcnGradients], WithPartials):
         if total is not rows:
             rows.copy_(total)
 
-    def merge(self, fold: Fold[SumOperation], now: PartialRound, answers: Tensors, state: RgcnSums) -> None:
+    def merge(self, fold: _Fold, now: PartialRound, answers: Tensors, state: _Sums) -> None:
         fold.backend.moves.add(state.rows, now.wanted, answers[0])
 
-    def ask_gradients(
-        self, fold: Fold[SumOperation], now: PartialRound, saved: Saved, state: RgcnGradients, out: Tensors
-    ) -> None:
+    def ask_gradients(self, fold: _Fold, now: PartialRound, saved: Saved, state: _Gradients, out: Tensors) -> None:
         fold.backend.moves.take(state.rows, now.wanted, out[0])
 
     def serve_gradients(
         self,
-        fold: Fold[SumOperation],
+        fold: _Fold,
         piece: Piece,
         asked: Tensors,
         saved: Saved,
-        state: RgcnGradients,
+        state: _Gradients,
         d_exchanged: Tensors | None,
         out: Tensors,
     ) -> None:
@@ -363,14 +339,12 @@ class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
     linear = True
     no_partials = "a sum for each relation would travel for every node"
 
-    def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> list[Tensor]:
+    def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> list[Tensor]:
         (h,) = exchanged
         check_weights(fold.plan, fold.operation, weighted=True)
         return [zero_sums(fold.pool, len(degrees), h.shape[1], h) for degrees in fold.plan.relation_degrees]
 
-    def step(
-        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: list[Tensor]
-    ) -> None:
+    def step(self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: list[Tensor]) -> None:
         for part in shard.relations:
             total, h = _run(state, part), rows[0][part.src]
             if part.rows is None:
@@ -380,24 +354,16 @@ class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
                 fold.operation.forward(part.block, h, gathered, **_weight(part))
                 fold.backend.moves.add(total, part.rows, gathered)
 
-    def finish(
-        self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: list[Tensor]
-    ) -> tuple[Tensors, Tensors]:
+    def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: list[Tensor]) -> tuple[Tensors, Tensors]:
         for r in range(len(state)):  # of bf16 rows each relation's fp32 sums go before the next one's are rounded
             state[r] = fold.narrowed(state[r])
         return tuple(state), ()
 
-    def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> Tensors:
+    def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> Tensors:
         return tuple(grad.contiguous() for grad in grads)
 
     def backward_step(
-        self,
-        fold: Fold[SumOperation],
-        shard: Shard,
-        rows: Tensors | None,
-        saved: Saved,
-        state: Tensors,
-        out: Tensors | None,
+        self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: Tensors, out: Tensors | None
     ) -> None:
         if out is None:
             return
@@ -424,13 +390,13 @@ def _scales(plan: LayerPlan, like: Tensor) -> list[Tensor]:
     return [plan.relation_scale(r, wide(like.dtype)) for r in range(len(plan.relation_degrees))]
 
 
-def _scale_of(part: RelationBlock, state: RgcnSums | RgcnGradients) -> Tensor:
+def _scale_of(part: RelationBlock, state: _Sums | _Gradients) -> Tensor:
     """[A], 1 / |N_r(i)| of the block's destination rows."""
     scale = _run(state.scales, part)
     return scale if part.rows is None else scale[part.rows.long()]
 
 
-def _own_parts(shard: Shard, state: RgcnSums | RgcnGradients) -> Iterator[_Part]:
+def _own_parts(shard: Shard, state: _Sums | _Gradients) -> Iterator[_Part]:
     """A shard's blocks, with where they end among the own output rows."""
     return ((part, state.rows[part.out], _scale_of(part, state)) for part in shard.relations)
 
@@ -440,7 +406,7 @@ def _joint_of(fold: Fold[Any]) -> Joint | None:
     return None if fold.plan.partials is None else fold.plan.partials.joint
 
 
-def _joint_parts(fold: Fold[SumOperation], state: RgcnSums | RgcnGradients) -> Iterator[_Part]:
+def _joint_parts(fold: _Fold, state: _Sums | _Gradients) -> Iterator[_Part]:
     """The joint blocks, with where they end among the own output rows or in the table of peers' rows."""
     joint = _joint_of(fold)
     assert joint is not None and state.together is not None
@@ -451,7 +417,7 @@ def _joint_parts(fold: Fold[SumOperation], state: RgcnSums | RgcnGradients) -> I
             yield part, state.together.table, scale
 
 
-def _served(fold: Fold[SumOperation], piece: Piece) -> Iterator[tuple[RelationBlock, Tensor]]:
+def _served(fold: _Fold, piece: Piece) -> Iterator[tuple[RelationBlock, Tensor]]:
     """The blocks of edges into a piece of a peer's rows, and 1 / |N_r(i)| of each block's destination rows, [A]."""
     return zip(served_shard(fold, piece).relations, partials_of(fold).scales[piece], strict=True)
 
@@ -460,7 +426,7 @@ def _weight(part: RelationBlock) -> dict[str, Any]:
     return weight_argument(part.block, weighted=True)
 
 
-def _gather_means(fold: Fold[SumOperation], part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch) -> Tensor:
+def _gather_means(fold: _Fold, part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch) -> Tensor:
     """[A, in]: means of source rows, for each of the block's destination rows."""
     gathered = scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
     fold.operation.forward(part.block, h[part.src], gathered, scale, **_weight(part))

@@ -33,6 +33,8 @@ from sargnn.engine.rounding import widened, zero_sums
 from sargnn.plan.layer_plan import LayerPlan, Shard
 from sargnn.rng import Draw
 
+_Fold = Fold[SumOperation]
+_WeightedFold = Fold[WeightedSumOperation]
 SPLIT_COLUMNS = 16
 """Sums of fewer columns are held in one piece."""
 
@@ -93,7 +95,7 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         """c [M] in what sums of rows of the dtype of ``like`` are held in; None for ones."""
         return None
 
-    def init(self, fold: Fold[SumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> SumState:
+    def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> SumState:
         assert not dest_local or dest_local[0].data_ptr() != exchanged[0].data_ptr() or not dest_local[0].numel(), (
             "rows are read while l is written"
         )
@@ -106,32 +108,22 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         total = widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, rows, width, z)
         return SumState(total, self.scale(fold.plan, total))
 
-    def step(
-        self, fold: Fold[SumOperation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: SumState
-    ) -> None:
+    def step(self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: SumState) -> None:
         settings = self.weight(fold, shard.block, state.rows)
         if state.lower is not None:
             settings["lower"] = state.lower
         fold.operation.forward(shard.block, rows[0], state.rows, state.scale, **settings)
 
-    def finish(
-        self, fold: Fold[SumOperation], dest_local: Tensors, params: Tensors, state: SumState
-    ) -> tuple[Tensors, Tensors]:
+    def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: SumState) -> tuple[Tensors, Tensors]:
         _round(fold, state)
         return (fold.narrowed(state.rows, *dest_local),), ()
 
-    def backward_init(self, fold: Fold[SumOperation], saved: Saved, grads: Tensors) -> SumState:
+    def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> SumState:
         grad = grads[0].contiguous()
         return SumState(grad, self.scale(fold.plan, grad))
 
     def backward_step(
-        self,
-        fold: Fold[SumOperation],
-        shard: Shard,
-        rows: Tensors | None,
-        saved: Saved,
-        state: SumState,
-        out: Tensors | None,
+        self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: SumState, out: Tensors | None
     ) -> None:
         if out is not None:  # no other gradient depends on the shard
             fold.operation.backward(shard.block, state.rows, out[0], state.scale, **self.weight(fold, shard.block, state.rows))
@@ -144,14 +136,7 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         return PartialColumns(answered=columns, gradients=columns)
 
     def serve(
-        self,
-        fold: Fold[SumOperation],
-        piece: Piece,
-        exchanged: Tensors,
-        asked: Tensors,
-        params: Tensors,
-        state: SumState,
-        out: Tensors,
+        self, fold: _Fold, piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: SumState, out: Tensors
     ) -> None:
         block, (total,) = served_shard(fold, piece).block, out
         under_way = _sums_of(fold, total.zero_())
@@ -161,16 +146,16 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         if under_way.rows is not total:
             total.copy_(under_way.rows)
 
-    def merge(self, fold: Fold[SumOperation], now: PartialRound, answers: Tensors, state: SumState) -> None:
+    def merge(self, fold: _Fold, now: PartialRound, answers: Tensors, state: SumState) -> None:
         settings = {} if state.lower is None else {"lower": state.lower}
         fold.operation.forward(partials_of(fold).blocks[now.piece], answers[0], state.rows, state.scale, **settings)
 
-    def ask_gradients(self, fold: Fold[SumOperation], now: PartialRound, saved: Saved, state: SumState, out: Tensors) -> None:
+    def ask_gradients(self, fold: _Fold, now: PartialRound, saved: Saved, state: SumState, out: Tensors) -> None:
         fold.operation.backward(partials_of(fold).blocks[now.piece], state.rows, out[0], state.scale)
 
     def serve_gradients(
         self,
-        fold: Fold[SumOperation],
+        fold: _Fold,
         piece: Piece,
         asked: Tensors,
         saved: Saved,
@@ -191,13 +176,13 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         return (dest_local[0] + total if dest_local else total,)
 
 
-def _splits(fold: Fold[SumOperation], rows: Tensor) -> bool:
+def _splits(fold: _Fold, rows: Tensor) -> bool:
     """Whether sums of such rows are held as two tables of halves while they are under way."""
     wide_enough = rows.shape[1] >= SPLIT_COLUMNS
     return rows.dtype == torch.bfloat16 and wide_enough and getattr(fold.operation, "splits_sums", False)
 
 
-def _sums_of(fold: Fold[SumOperation], total: Tensor) -> SumState:
+def _sums_of(fold: _Fold, total: Tensor) -> SumState:
     """What sums that end in ``total`` [rows, F], which holds what they start from, are held in while they are under way."""
     if not _splits(fold, total):
         return SumState(widened(fold.pool, total), None)
@@ -205,7 +190,7 @@ def _sums_of(fold: Fold[SumOperation], total: Tensor) -> SumState:
     return SumState(total, None, fold.pool.zeros(rows, width, total.new_empty(0, dtype=torch.int16)))
 
 
-def _round(fold: Fold[SumOperation], state: SumState) -> None:
+def _round(fold: _Fold, state: SumState) -> None:
     """Make rows of sums that are held in halves."""
     if state.lower is not None:
         fold.backend.rows.join_halves(state.rows, state.lower)
@@ -294,7 +279,7 @@ class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
         """c [M] in the dtype of ``like``; None for ones."""
         return None
 
-    def init(self, fold: Fold[WeightedSumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> WeightedState:
+    def init(self, fold: _WeightedFold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> WeightedState:
         (weight,) = dest_local
         assert len(weight) == fold.plan.num_edges and (self.needs_src_in_backward or not weight.requires_grad)
         if not takes_weights(fold.operation):
@@ -303,37 +288,25 @@ class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
         return WeightedState(total, weight.contiguous(), self.scale(fold.plan, total))
 
     def step(
-        self,
-        fold: Fold[WeightedSumOperation],
-        shard: Shard,
-        rows: Tensors,
-        dest_local: Tensors,
-        params: Tensors,
-        state: WeightedState,
+        self, fold: _WeightedFold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: WeightedState
     ) -> None:
         weight = state.weight[fold.plan.edge_run(shard)]
         fold.operation.forward(shard.block, rows[0], state.rows, state.scale, weight=weight)
 
     def finish(
-        self, fold: Fold[WeightedSumOperation], dest_local: Tensors, params: Tensors, state: WeightedState
+        self, fold: _WeightedFold, dest_local: Tensors, params: Tensors, state: WeightedState
     ) -> tuple[Tensors, Tensors]:
         # Of case 1 nothing but statistics is saved.
         return (state.rows,), () if self.needs_src_in_backward else (state.weight,)
 
-    def backward_init(self, fold: Fold[WeightedSumOperation], saved: Saved, grads: Tensors) -> WeightedState:
+    def backward_init(self, fold: _WeightedFold, saved: Saved, grads: Tensors) -> WeightedState:
         grad = grads[0].contiguous()
         (weight,) = saved.dest_local if self.needs_src_in_backward else saved.stats
         d_weight = weight.new_zeros(len(weight)) if self.needs_src_in_backward else None
         return WeightedState(grad, weight.contiguous(), self.scale(fold.plan, grad), d_weight)
 
     def backward_step(
-        self,
-        fold: Fold[WeightedSumOperation],
-        shard: Shard,
-        rows: Tensors | None,
-        saved: Saved,
-        state: WeightedState,
-        out: Tensors | None,
+        self, fold: _WeightedFold, shard: Shard, rows: Tensors | None, saved: Saved, state: WeightedState, out: Tensors | None
     ) -> None:
         run = fold.plan.edge_run(shard)
         if out is not None:
