@@ -86,16 +86,17 @@ def network(line: CommandLine) -> int:
     config = parse(mapping)
     if config.world == 1:
         raise ConfigError("One worker talks to nobody.", given="world=1", allowed="world=2 and more")
-    from sargnn.report.bench.network import FILE, run
+    from sargnn.report.bench.roofline import measure_network
+    from sargnn.tracking.files import NETWORK
     from sargnn.tracking.memory import human_bytes
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import info_table
 
-    measured = run(config, Path(bench_dir))
+    measured = measure_network(config, Path(bench_dir))
     places = (("inside", "a worker to another of its server"), ("between", "a worker to another server"))
     rows = [(what, f"{human_bytes(rate)} in a second") for key, what in places if (rate := measured[key]) is not None]
     info_table([*rows, ("a sum over all workers", f"{1000 * (measured['sum_s'] or 0):.2f} ms")])
-    say(f"figures: {bench_dir}/{FILE}")
+    say(f"figures: {bench_dir}/{NETWORK}")
     return 0
 
 

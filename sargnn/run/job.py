@@ -28,17 +28,14 @@ from sargnn.graph.manifest import MANIFEST
 from sargnn.memory.settle import Machine, settle
 from sargnn.partition.store import part_folder
 from sargnn.resolve import file_of_target
-from sargnn.run.check import check_graph, check_strategies
-from sargnn.run.compile import warm_up
-from sargnn.run.env import prepare_process
+from sargnn.run.check import check_graph, check_strategies, prepare_stores
+from sargnn.run.checkpoints import is_over
+from sargnn.run.env import prepare_process, warm_up
 from sargnn.run.job_files import note_job, read_job
-from sargnn.run.more_epochs import is_over
-from sargnn.run.report import describe_identity, report_failure
 from sargnn.run.run_folder import begin_run
-from sargnn.run.stores import prepare_stores
+from sargnn.run.start import describe_identity, report_failure
 from sargnn.tracking import files, summary
-from sargnn.tracking.inputs import Inputs, read_inputs
-from sargnn.tracking.locks import file_lock
+from sargnn.tracking.files import Inputs, file_lock, read_inputs
 from sargnn.tracking.progress import say
 from sargnn.tracking.summary import read_summary
 from sargnn.tracking.tables import profile_tables, result_table

@@ -17,21 +17,16 @@ from sargnn.config.run import RunConfig, load
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.memory.settle import Machine, settle
-from sargnn.run.check import check_graph, check_network, check_strategies
+from sargnn.run.check import Stores, check_graph, check_network, check_strategies, prepare_stores
+from sargnn.run.checkpoints import check_epochs_left, find_start
 from sargnn.run.env import kernels_are_compiled, prepare_process
-from sargnn.run.init_from import find_start
-from sargnn.run.more_epochs import check_epochs_left
 from sargnn.run.processes import WorkerSettings, start_fork_server
-from sargnn.run.report import describe_identity, report_end, report_failure
 from sargnn.run.run_folder import begin_run, check_checkpoint, choose_checkpoint, hold_run_dir, make_run_dir
-from sargnn.run.start import Interrupted, run_and_restart
-from sargnn.run.stores import Stores, prepare_stores
-from sargnn.tracking.files import CONFIG
-from sargnn.tracking.follow import Follower
-from sargnn.tracking.inputs import Inputs, write_inputs
+from sargnn.run.start import Interrupted, describe_identity, report_end, report_failure, run_and_restart
+from sargnn.tracking.files import CONFIG, Inputs, write_inputs
+from sargnn.tracking.follow import Follower, Sender
 from sargnn.tracking.mlflow.target import target_of
 from sargnn.tracking.progress import say
-from sargnn.tracking.sender import Sender
 from sargnn.tracking.summary import FAILED, Summary
 
 

@@ -15,15 +15,14 @@ from sargnn.config.groups import BatchesConfig, PreloadConfig, SampleConfig
 from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.run.check import check_graph, check_network, check_strategies
+from sargnn.run.check import check_graph, check_network, check_strategies, prepare_stores
 from sargnn.run.env import prepare_process
 from sargnn.run.local import worker_settings
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, check_made_for, hold_run_dir
 from sargnn.run.start import run_workers
-from sargnn.run.stores import prepare_stores
 from sargnn.tracking import files
-from sargnn.tracking.inputs import Inputs, read_inputs, write_inputs
+from sargnn.tracking.files import Inputs, read_inputs, write_inputs
 from sargnn.tracking.progress import say
 
 FOLDER = "predictions"

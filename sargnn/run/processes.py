@@ -12,9 +12,11 @@ import multiprocessing
 import os
 import secrets
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerProcess
@@ -254,3 +256,16 @@ def _end_with(lifeline: Any) -> None:
             print("The launching process is gone.", flush=True)
         finally:
             os._exit(_ORPHANED)
+
+
+def end_process(process: subprocess.Popen[str], steps: Sequence[tuple[signal.Signals, float]]) -> None:
+    """Send one signal after the other, each with seconds to wait, until it has ended; SIGKILL goes to its whole group."""
+    for number, wait_s in steps:
+        with suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=wait_s)
+            return

@@ -11,12 +11,10 @@ from filelock import BaseFileLock, Timeout
 
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError
-from sargnn.run.init_from import keep_start
-from sargnn.run.more_epochs import check_epochs_left, has_settings_of, no_checkpoint
-from sargnn.run.stores import Stores
+from sargnn.run.check import Stores
+from sargnn.run.checkpoints import check_epochs_left, has_settings_of, keep_start, no_checkpoint
 from sargnn.tracking import files
-from sargnn.tracking.inputs import Inputs, write_inputs
-from sargnn.tracking.locks import file_lock
+from sargnn.tracking.files import Inputs, file_lock, write_inputs
 from sargnn.tracking.progress import say
 
 LOCK = ".lock"

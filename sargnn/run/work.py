@@ -26,11 +26,10 @@ from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.partition.store import PartitionInfo, open_part, partition_info
 from sargnn.profile import Profile
-from sargnn.run.compile import warm_up
-from sargnn.run.env import kernels_are_compiled
+from sargnn.run.env import kernels_are_compiled, warm_up
 from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
-from sargnn.tracking.inputs import Inputs, read_inputs
+from sargnn.tracking.files import Inputs, read_inputs
 from sargnn.tracking.memory import private_bytes, resident_bytes
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
@@ -92,7 +91,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
             open_part(folder, rank),
             info.num_classes,
             group,
-            files.scratch_path(run_dir, rank),
+            run_dir / "scratch" / f"rank_{rank:02d}",
             flat=lambda: open_part(flat, rank),
             budget=budget,
         )
@@ -259,7 +258,7 @@ def _train(trainer: Trainer, config: RunConfig, run_dir: Path, dataset_hash: str
         trainer.smooth()
     profile = trainer.engine.profile
     if profile.recording:
-        files.write_json(files.trace_path(run_dir, rank), profile.trace(rank))
+        files.write_json(run_dir / "traces" / f"rank_{rank:02d}.json", profile.trace(rank))
 
 
 def _hear_signals(trainer: Trainer) -> None:

@@ -19,7 +19,7 @@ from sargnn.config.run import load
 from sargnn.errors import CommError, SargnnError
 from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
-from sargnn.tracking.inputs import read_inputs
+from sargnn.tracking.files import read_inputs
 from sargnn.tracking.memory import human_bytes
 
 _GRACE_S = 5.0

@@ -16,7 +16,7 @@ from sargnn.config.run import RunConfig, parse
 from sargnn.graph.schema import Schema
 from sargnn.models.inputs import GraphShape
 from sargnn.report.comparison.export import as_csv, run_record
-from sargnn.report.comparison.groups import make_groups
+from sargnn.report.comparison.figures import make_groups
 from sargnn.report.comparison.runs import read_runs
 from sargnn.report.comparison.table import runs_lines
 from sargnn.run import local

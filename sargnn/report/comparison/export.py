@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sargnn.report.comparison.charts import Picture
-from sargnn.report.comparison.figures import FIGURES, figures_of, parts_of
-from sargnn.report.comparison.groups import Group
+from sargnn.report.comparison.figures import FIGURES, Group, figures_of, parts_of
 from sargnn.report.comparison.runs import LeftOut, Run, differences
 from sargnn.report.comparison.settings import show_value
 

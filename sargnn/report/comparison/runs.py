@@ -13,9 +13,8 @@ from typing import Any
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.report.comparison.settings import SEED, Settings, find_differing, read_settings, telling
 from sargnn.tracking.files import CONFIG, MetricsTail
-from sargnn.tracking.find_runs import RUNS, find_runs, is_run, runs_in, sweeps_here
+from sargnn.tracking.find_runs import RUNS, find_runs, is_run, label_of, runs_in, sweeps_here
 from sargnn.tracking.summary import FINISHED, Summary, read_summary
-from sargnn.tracking.sweep_points import label_of
 
 NO_RUN = "there is no config.yaml"
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sargnn.report.comparison.figures import BY_KEY, FIGURES, Figure, Value, best_scores, figures_of
-from sargnn.report.comparison.groups import Group
+from sargnn.report.comparison.figures import BY_KEY, FIGURES, Figure, Group, Value, best_scores, figures_of
 from sargnn.report.comparison.losses import loss_notes
 from sargnn.report.comparison.runs import Run, differences
 from sargnn.report.comparison.settings import Settings, show_settings, show_value

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.report.comparison.draw import COLOURS, MARKERS, styled
-from sargnn.report.figures.data import PanelData
+from sargnn.report.figures.report import PanelData
 
 HATCHES = ("", "//", "xx", "\\\\", "..", "--", "++")
 _DASHES = ((), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))

@@ -14,7 +14,7 @@ import pytest
 from sargnn.report.comparison.charts import make_pictures
 from sargnn.report.comparison.draw import draw
 from sargnn.report.comparison.export import as_csv, as_json
-from sargnn.report.comparison.groups import make_groups
+from sargnn.report.comparison.figures import make_groups
 from sargnn.report.comparison.page import write_page
 from sargnn.report.comparison.runs import Run, read_runs
 from sargnn.report.comparison.table import groups_lines, runs_lines

@@ -15,7 +15,7 @@ from sargnn.report.bench.epoch import EpochReport, limit_line, parts_of
 from sargnn.report.bench.epoch import markdown as parts_markdown
 from sargnn.report.bench.roofline import Roofline
 from sargnn.report.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, STOCK, Case
-from sargnn.report.bench.table.results import Figures
+from sargnn.report.bench.table.measure import Figures
 from sargnn.tracking.memory import human_bytes
 
 BASELINE = "domain_parallel"

@@ -13,9 +13,8 @@ from sargnn.partition.prepare import prepare_partition
 from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.settings import BenchTableConfig
 from sargnn.report.bench.table.entries import NOT_STATIC, Case, after_rounds, before_rounds, of_a_round, reasons_without_stock
-from sargnn.report.bench.table.processes import measure
+from sargnn.report.bench.table.measure import Figures, Kept, measure
 from sargnn.report.bench.table.report import Found, markdown, plot
-from sargnn.report.bench.table.results import Figures, Kept
 from sargnn.resolve import resolve
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.progress import Steps, say

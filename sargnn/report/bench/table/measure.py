@@ -1,4 +1,4 @@
-"""Measures one entry, in processes of its own that end with it."""
+"""Measurements that are kept: a table that was interrupted goes on where it was."""
 
 from __future__ import annotations
 
@@ -6,21 +6,74 @@ import dataclasses
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from sargnn.config.run import save
-from sargnn.errors import SargnnError
+from sargnn.errors import ConfigError, SargnnError
 from sargnn.report.bench.roofline import measure_roofline
-from sargnn.report.bench.table.entries import HUGE, IN_BF16
-from sargnn.report.bench.table.results import Figures, Kept
-from sargnn.run.ending import end_process
+from sargnn.report.bench.table.entries import HUGE, IN_BF16, Case, Entry
+from sargnn.run.processes import end_process
 from sargnn.tracking import files
+from sargnn.tracking.files import write_json
 from sargnn.tracking.summary import read_summary
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One round's place of one entry in ``bench_dir/runs/CASE``: ``NAME-ROUND.json``, and a run folder ``NAME-ROUND``."""
+
+    bench_dir: Path
+    case: Case
+    entry: Entry
+    round: int
+
+    @property
+    def run_dir(self) -> Path:
+        """Of a run of this project, absolute."""
+        return (self.bench_dir / "runs" / self.case.name / f"{self.entry.slug}-{self.round + 1}").resolve()
+
+    @property
+    def path(self) -> Path:
+        """Of the figures."""
+        return self.run_dir.with_name(f"{self.run_dir.name}.json")
+
+    def read(self) -> Figures | None:
+        """The figures; None where they are not there. Raises ``ConfigError`` for those of other settings, or damaged ones."""
+        if not self.path.exists():
+            return None
+        hint = f"choose another bench_dir, or remove '{self.path}'"
+        try:
+            content = json.loads(self.path.read_text())
+            settings, figures = content["settings"], content["figures"]
+            keys = sorted({*settings, *self.entry.settings})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError("A kept measurement cannot be read.", given=str(self.path), hint=hint) from error
+        wanted = self.entry.settings
+        other = [key for key in keys if settings.get(key) != wanted.get(key)]
+        if other:
+            changes = "; ".join(f"{key}: {settings.get(key)} instead of {wanted.get(key)}" for key in other)
+            raise ConfigError("The folder holds this measurement with other settings.", given=changes, hint=hint)
+        return dict(figures)
+
+    def clear(self) -> None:
+        """Remove what an interrupted run left."""
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+        self.run_dir.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, figures: Figures) -> None:
+        """Keep the figures."""
+        write_json(self.path, {"settings": self.entry.settings, "figures": figures})
+
 
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 _ENDED_BY = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
