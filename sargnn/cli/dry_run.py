@@ -84,12 +84,12 @@ def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
 
 
 def _folder_rows(config: RunConfig, resume: Path | None) -> Iterator[tuple[str, str]]:
-    from sargnn.run.run_folder import check_checkpoint, choose_run_dir
+    from sargnn.run.run_folder import choose_run_dir
 
     if resume is None:
         yield "run folder", show_path(choose_run_dir(config.run_dir, config.name))
         return
-    from sargnn.run.checkpoints import check_epochs_left
+    from sargnn.run.checkpoints import check_checkpoint, check_epochs_left
     from sargnn.training import checkpoint
 
     check_epochs_left(config, resume)

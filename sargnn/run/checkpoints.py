@@ -1,11 +1,18 @@
-"""Where a new run's parameters come from, with ``init_from``; what fits which model: ``training.start_from``."""
+"""From which checkpoint a run starts (``init_from``) or goes on, and how many epochs it then has left, also where ``epochs`` is
+another number than before, or ``precision`` another. What fits which model: ``training.start_from``.
+
+Where the learning rate does not depend on it, a run passes through the same states however many epochs follow; so it may be
+made longer at any time, and a checkpoint of the shorter run is one of the longer.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import shutil
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +21,7 @@ from sargnn.config.groups import PRECISIONS
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, StoreError, nearest
 from sargnn.graph.manifest import MANIFEST
-from sargnn.tracking.files import START
+from sargnn.tracking.files import START, Inputs
 from sargnn.tracking.find_runs import RUNS, SWEEPS, find_run, run_names
 from sargnn.tracking.progress import say
 from sargnn.tracking.summary import FINISHED, read_summary
@@ -46,10 +53,16 @@ def find_start(config: RunConfig) -> RunConfig:
     if folder is not None:
         checkpoint.open_checkpoint(folder, verify=True)
     else:
-        folder = _run_of(config.init_from)
-        path, problems = checkpoint.newest(folder)
-        for _, problem in problems:
-            say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
+        try:
+            folder = find_run(config.init_from)
+        except ConfigError as error:
+            raise ConfigError(
+                "There is no run and no checkpoint of this name to start from.",
+                given=config.init_from,
+                allowed=nearest(config.init_from, run_names()),
+                hint="init_from=RUN, its name or folder, or init_from=RUN/checkpoints/NAME",
+            ) from error
+        path, _ = newest_whole(folder)
     if path is None:
         raise ConfigError(
             "The run to start from holds no whole checkpoint.",
@@ -60,18 +73,6 @@ def find_start(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, init_from=str(path.resolve()), init_digest=digest_of(store))
 
 
-def _run_of(word: str) -> Path:
-    try:
-        return find_run(word)
-    except ConfigError as error:
-        raise ConfigError(
-            "There is no run and no checkpoint of this name to start from.",
-            given=word,
-            allowed=nearest(word, run_names()),
-            hint="init_from=RUN, its name or folder, or init_from=RUN/checkpoints/NAME",
-        ) from error
-
-
 def keep_start(config: RunConfig, run_dir: Path) -> None:
     """A copy of the checkpoint that the run starts from in its own folder, by links where that can be.
 
@@ -79,9 +80,16 @@ def keep_start(config: RunConfig, run_dir: Path) -> None:
     """
     if config.init_from is None or (run_dir / START).exists():
         return
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:  # another disk
+            shutil.copy2(source, target)
+
     temporary = run_dir / f".{START}.{os.getpid()}.tmp"
     try:
-        shutil.copytree(config.init_from, temporary, copy_function=_link)
+        shutil.copytree(config.init_from, temporary, copy_function=link)
         temporary.rename(run_dir / START)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -92,11 +100,50 @@ def keep_start(config: RunConfig, run_dir: Path) -> None:
         ) from error
 
 
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk
-        shutil.copy2(source, target)
+def newest_whole(run_dir: Path) -> tuple[Path | None, list[Path]]:
+    """The newest whole checkpoint, if there is one, and newer ones that are damaged, of which a warning is said."""
+    from sargnn.training import checkpoint
+
+    path, problems = checkpoint.newest(run_dir)
+    for _, problem in problems:
+        say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
+    return path, [damaged for damaged, _ in problems]
+
+
+def check_checkpoint(run_dir: Path) -> None:
+    """A run that is gone on with has a checkpoint. Raises ``ConfigError`` before anything is loaded."""
+    from sargnn.training import checkpoint
+
+    if not checkpoint.existing(run_dir):
+        raise no_checkpoint(run_dir)
+
+
+def choose_checkpoint(config: RunConfig, run_dir: Path, inputs: Inputs, dataset_hash: str) -> Inputs:
+    """``inputs`` with the newest whole checkpoint, and how many epochs it has (0: there is none). Damaged ones are put aside.
+
+    Raises:
+        ConfigError: it was trained on another dataset, or with other settings.
+    """
+    from sargnn.training import checkpoint
+
+    path, problems = newest_whole(run_dir)
+    for damaged in problems:
+        damaged.rename(damaged.with_name(f"damaged_{damaged.name}_{time.time_ns()}"))
+    if path is None:
+        return dataclasses.replace(inputs, checkpoint=None, first_epoch=0)
+    meta = checkpoint.open_checkpoint(path, verify=False).meta
+    check_made_for(meta, config, dataset_hash, path)
+    return dataclasses.replace(inputs, checkpoint=str(path), first_epoch=int(meta["epoch"]))
+
+
+def check_made_for(meta: dict[str, Any], config: RunConfig, dataset_hash: str, path: Path) -> None:
+    """A checkpoint belongs to this dataset and these settings. Raises ``ConfigError``."""
+    if meta["dataset_hash"] != dataset_hash:
+        raise ConfigError(
+            "The dataset is not the one that the run was trained on.", given=dataset_hash, allowed=meta["dataset_hash"]
+        )
+    if not has_settings_of(meta, config):
+        raise ConfigError("The run's checkpoints come from other settings than its config.yaml has now.", given=str(path))
 
 
 def has_settings_of(meta: dict[str, Any], config: RunConfig) -> bool:
@@ -130,13 +177,25 @@ def is_over(config: RunConfig, run_dir: Path) -> bool:
 
 def check_epochs_left(config: RunConfig, run_dir: Path) -> None:
     """A run that is gone on with has something left to do. Raises ``ConfigError`` with what was trained."""
+    from sargnn.training import checkpoint
+
     summary = read_summary(run_dir)
     finished = summary is not None and summary.status == FINISHED
-    meta = _newest_meta(run_dir)
+    meta = None
+    for path in reversed(checkpoint.existing(run_dir)):
+        with suppress(StoreError):  # one that cannot be read says nothing
+            meta = checkpoint.open_checkpoint(path, verify=False).meta
+            break
     trained = len(summary.losses) if summary is not None and finished else int(meta["epoch"]) if meta else 0
     anew = f"a new run from its parameters: init_from={run_dir}, with the dataset and the model named as for this one"
-    if finished and _stopped_early(config, meta, trained):
-        raise ConfigError("Early stopping has ended the run.", given=f"{run_dir}, {trained} epochs", hint=anew)
+    patience = config.early_stopping
+    if finished and patience is not None and meta is not None and meta["epoch"] == trained:
+        # Older checkpoints count the last epoch's evaluation, which a longer run has not made.
+        unsure = (
+            "counted_best" not in meta and meta["evaluated"] and trained % config.eval_every != 0 and trained < config.epochs
+        )
+        if unsure or meta.get("stale", 0) >= patience:
+            raise ConfigError("Early stopping has ended the run.", given=f"{run_dir}, {trained} epochs", hint=anew)
     if finished and (trained == config.epochs or not config.model.trains):
         longer = anew if config.optim.depends_on_epochs else f"epochs=MORE goes on with it; {anew}"
         given = f"{run_dir}, {trained} epochs"
@@ -153,25 +212,3 @@ def check_epochs_left(config: RunConfig, run_dir: Path) -> None:
 def no_checkpoint(run_dir: Path) -> ConfigError:
     """The error for a run that nothing can go on from."""
     return ConfigError("The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume=")
-
-
-def _newest_meta(run_dir: Path) -> dict[str, Any] | None:
-    """What the newest checkpoint says that can be read."""
-    from sargnn.training import checkpoint
-
-    for path in reversed(checkpoint.existing(run_dir)):
-        try:
-            return checkpoint.open_checkpoint(path, verify=False).meta
-        except StoreError:
-            continue
-    return None
-
-
-def _stopped_early(config: RunConfig, meta: dict[str, Any] | None, trained: int) -> bool:
-    """Whether a finished run would not train on, however many epochs it had."""
-    patience = config.early_stopping
-    if patience is None or meta is None or meta["epoch"] != trained:
-        return False
-    # Older checkpoints count the last epoch's evaluation, which a longer run has not made.
-    unsure = "counted_best" not in meta and meta["evaluated"] and trained % config.eval_every != 0 and trained < config.epochs
-    return unsure or meta.get("stale", 0) >= patience

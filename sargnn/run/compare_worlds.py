@@ -22,7 +22,6 @@ from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, WorkerError
 from sargnn.run.check import check_graph, check_network, check_strategies
 from sargnn.run.env import kernels_are_compiled, prepare_process, warm_up
-from sargnn.run.local import worker_settings
 from sargnn.run.processes import start_fork_server
 from sargnn.run.start import run_workers
 from sargnn.tracking import files
@@ -160,7 +159,7 @@ def _train(config: RunConfig, dataset_path: Path, folder: Path) -> Path:
     write_inputs(run_dir, Inputs(str(info.path.resolve()), time.time(), info.dataset_hash, record=choice))
     save(config, run_dir / files.CONFIG)
     try:
-        run_workers(run_dir, worker_settings(config), hint="the same command again starts anew")
+        run_workers(run_dir, config, hint="the same command again starts anew")
     except WorkerError as error:
         lines = [line for line in str(error).splitlines() if not line.startswith("  next:")]
         hint = "run_dir=FOLDER keeps the whole logs" if folder.name.startswith("sargnn-check-") else f"the logs in {run_dir}"

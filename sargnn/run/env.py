@@ -1,4 +1,5 @@
-"""The environment of worker processes, and of the process that starts them; complete before torch is imported."""
+"""The environment of worker processes, and of the process that starts them, complete before torch is imported; and compiling
+the kernels once, before workers start."""
 
 from __future__ import annotations
 
@@ -15,14 +16,12 @@ from sargnn.tracking.provenance import usable_cores
 
 PRECISION = "SARGNN_PRECISION"
 """The variable that names the precision for which workers need kernels."""
+_ALL = "all"
 
 
 def default_threads(world: int) -> int:
     """Threads per worker: the cores this process may use, shared out, at least one."""
     return max(1, usable_cores() // world)
-
-
-_ALL = "all"
 
 
 def kernels_are_compiled() -> bool:
@@ -73,46 +72,22 @@ def prepare_process(config: RunConfig) -> RunConfig:
 def warm_up() -> None:
     """Compile every kernel, or load it from Numba's cache where it was compiled before. Runs none of them.
 
-    For the precision of the run that the environment is for (``launch.env``), for all where it names none. The launching
-    process calls it so that no worker has to compile, the fork server so that workers start with the code loaded and share its
-    memory.
+    For the precision of the run that the environment is for, for all where it names none. The launching process calls it so
+    that no worker has to compile, the fork server so that workers start with the code loaded and share its memory.
     """
     import numba
+    import torch
 
     from sargnn import rng
     from sargnn.backends import block
-    from sargnn.backends.cpu import (
-        destination_records,
-        edge_dropout,
-        folds,
-        layer_norm_loops,
-        mixed_rows,
-        moves,
-        nodewise_loops,
-        tile_products,
-    )
-    from sargnn.backends.cpu.kernel import FusedKernel
+    from sargnn.backends.choose import make_backend
     from sargnn.bf16 import ROW_DTYPES, wide
     from sargnn.plan import draw_loops, flow_loops
 
     chosen = os.environ.get(PRECISION)
     rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
     dtypes = dict.fromkeys(held for row_dtype in rows_of for held in (row_dtype, wide(row_dtype)))
-    compiled: list[Any] = [
-        rng,
-        moves,
-        flow_loops,
-        draw_loops,
-        block,
-        nodewise_loops,
-        layer_norm_loops,
-        edge_dropout,
-        folds,
-        destination_records,
-        mixed_rows,
-        tile_products,
-    ]
-    compiled += [FusedKernel().operation(name) for name in FusedKernel.operations]
+    compiled: list[Any] = [rng, flow_loops, draw_loops, block, make_backend("auto", torch.device("cpu"))]
     for part in compiled:
         for dtype in dtypes:
             for function, arguments in part.samples(dtype):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
-from functools import partial
 from pathlib import Path
 
 from sargnn.config.losses import loss_lines
@@ -17,12 +16,12 @@ from sargnn.config.run import RunConfig, load
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.memory.settle import Machine, settle
-from sargnn.run.check import Stores, check_graph, check_network, check_strategies, prepare_stores
-from sargnn.run.checkpoints import check_epochs_left, find_start
+from sargnn.run.check import Stores, check_network, check_strategies, prepare_stores
+from sargnn.run.checkpoints import check_checkpoint, check_epochs_left, choose_checkpoint, find_start
 from sargnn.run.env import kernels_are_compiled, prepare_process
-from sargnn.run.processes import WorkerSettings, start_fork_server
-from sargnn.run.run_folder import begin_run, check_checkpoint, choose_checkpoint, hold_run_dir, make_run_dir
-from sargnn.run.start import Interrupted, describe_identity, report_end, report_failure, run_and_restart
+from sargnn.run.processes import start_fork_server
+from sargnn.run.run_folder import begin_run, hold_run_dir, make_run_dir
+from sargnn.run.start import Interrupted, report_end, report_failure, run_and_restart
 from sargnn.tracking.files import CONFIG, Inputs, write_inputs
 from sargnn.tracking.follow import Follower, Sender
 from sargnn.tracking.mlflow.target import target_of
@@ -59,19 +58,20 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     else:
         config = find_start(config)
 
-    stores = prepare_stores(config, partial(check_graph, config.stand_in, begins=resume is None))
+    stores = prepare_stores(config, begins=resume is None)
     config, planned = settle(config, stores.dataset, Machine.here(config.world))
 
     run_dir = resume.resolve() if resume else make_run_dir(config.run_dir, config.name)
     config = dataclasses.replace(config, run_dir=str(run_dir))
     lock = hold_run_dir(run_dir)
     try:
-        changed = _change_of_precision(config, run_dir) if resume is not None else ""
+        before = config.precision if resume is None else load(run_dir / CONFIG).precision
         inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None, planned=planned)
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
+        changed = "" if before == config.precision else f", in {config.precision} from here on, {before} before"
         many = f"{config.world} workers with {config.threads} threads each, {config.epochs} epochs"
         say(f"training {run_dir.name}: {many}{start}{changed}")
-        for line in loss_lines(config, norms_over_rows=stores.built.norms_over_rows):
+        for line in loss_lines(config, norms_over_rows=stores.norms_over_rows):
             say(line)
         summary, error = _run_tracked(config, run_dir, inputs, stores, same_run=resume is not None)
     finally:
@@ -79,12 +79,6 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     if error is not None:
         raise error
     return summary, run_dir
-
-
-def _change_of_precision(config: RunConfig, run_dir: Path) -> str:
-    """What is said of a run that goes on in another precision; nothing of others."""
-    before = load(run_dir / CONFIG).precision
-    return "" if before == config.precision else f", in {config.precision} from here on, {before} before"
 
 
 def _run_tracked(
@@ -102,7 +96,6 @@ def _run_tracked(
         write_inputs(run_dir, again)
         return again.first_epoch
 
-    identity = describe_identity(config)
     sender: Sender | None = None
     follower: Follower | None = None
     summary: Summary | None = None
@@ -113,24 +106,19 @@ def _run_tracked(
             sender = Sender(target if config.tracking.enabled else None)
             follower = Follower(run_dir, config.epochs, inputs.first_epoch, sender)
             follower.start()
-            run_and_restart(run_dir, worker_settings(config), config.comm.max_restarts, go_back)
+            run_and_restart(run_dir, config, go_back)
         except SargnnError as caught:
             error = caught
         except KeyboardInterrupt:
             error = Interrupted(signal.SIGINT, run_dir)
         except Exception as unexpected:
-            summary = report_failure(run_dir, identity, f"{type(unexpected).__name__}: {unexpected}")
+            summary = report_failure(run_dir, config, f"{type(unexpected).__name__}: {unexpected}")
             raise
         finally:
             if follower is not None and follower.is_alive():
                 follower.stop()
-        summary, error = report_end(run_dir, identity, error)
+        summary, error = report_end(run_dir, config, error)
     finally:
         if sender is not None:
             sender.finish(summary or Summary(FAILED))
     return summary, error
-
-
-def worker_settings(config: RunConfig) -> WorkerSettings:
-    """How this run's workers are started and watched."""
-    return WorkerSettings(config.world, config.comm.port, config.comm.interface, config.comm.timeout_s)

@@ -1,17 +1,15 @@
-"""Starting workers on this machine and waiting for them; starting them again after a failure."""
+"""Starting workers on this machine and waiting for them, starting them again after a failure, and how the run came out."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sargnn.config.run import RunConfig
 from sargnn.errors import SargnnError, WorkerError
 from sargnn.run.processes import Failure, Workers, WorkerSettings
 from sargnn.tracking import files
-from sargnn.tracking.files import MetricsTail
 from sargnn.tracking.progress import say
 from sargnn.tracking.summary import FAILED, FINISHED, INTERRUPTED, Summary, read_summary, write_summary
 
@@ -39,15 +37,15 @@ class Interrupted(SargnnError):
         self.signal_number = signal_number
 
 
-def run_and_restart(run_dir: Path, settings: WorkerSettings, max_restarts: int, go_back: Callable[[], int]) -> None:
-    """``run_workers``, and after a failure again from the newest checkpoint, ``max_restarts`` times.
+def run_and_restart(run_dir: Path, config: RunConfig, go_back: Callable[[], int]) -> None:
+    """``run_workers``, and after a failure again from the newest checkpoint, ``comm.max_restarts`` times.
 
     Args:
         go_back: makes the run folder ready to go on from that checkpoint; returns how many epochs it has.
     """
-    for restarts_left in reversed(range(max_restarts + 1)):
+    for restarts_left in reversed(range(config.comm.max_restarts + 1)):
         try:
-            return run_workers(run_dir, settings)
+            return run_workers(run_dir, config)
         except WorkerError as error:
             if not restarts_left:
                 raise
@@ -56,10 +54,11 @@ def run_and_restart(run_dir: Path, settings: WorkerSettings, max_restarts: int, 
             say(f"{str(error).splitlines()[0]}\nstarting again after epoch {epoch}; restarts left: {restarts_left - 1}")
 
 
-def run_workers(run_dir: Path, settings: WorkerSettings, hint: str | None = None) -> None:
+def run_workers(run_dir: Path, config: RunConfig, hint: str | None = None) -> None:
     """Start the workers and wait for them. Raises ``WorkerError``, or ``Interrupted`` with ``hint``, if given."""
     from sargnn.run.worker import entry
 
+    settings = WorkerSettings(config.world, config.comm.port, config.comm.interface, config.comm.timeout_s)
     workers = Workers(entry, str(run_dir / files.CONFIG), settings)
     failure = workers.watch()
     if workers.asked is not None:
@@ -88,22 +87,7 @@ def _worker_error(run_dir: Path, settings: WorkerSettings, failure: Failure) -> 
     return WorkerError(f"Worker rank {rank} {how}. The last lines of its log:\n{tail}", hint=hint)
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What a run is, for a summary without figures."""
-
-    world: int
-    mode: str
-    model: str
-    config_hash: str
-
-
-def describe_identity(config: RunConfig) -> Identity:
-    """What this run is."""
-    return Identity(config.world, config.mode.name, config.model.name, config.config_hash)
-
-
-def report_end(run_dir: Path, identity: Identity, error: SargnnError | None) -> tuple[Summary, SargnnError | None]:
+def report_end(run_dir: Path, config: RunConfig, error: SargnnError | None) -> tuple[Summary, SargnnError | None]:
     """The summary, written here if the workers wrote none, and the error that the run ends with, if it does.
 
     Args:
@@ -123,24 +107,24 @@ def report_end(run_dir: Path, identity: Identity, error: SargnnError | None) -> 
         return summary, None  # the signal came too late
     if summary is not None and (error is None or interrupted):  # interrupted workers wrote a summary with their checkpoint
         return summary, error
-    return report_failure(run_dir, identity, str(error), interrupted=interrupted), error
+    return report_failure(run_dir, config, str(error), interrupted=interrupted), error
 
 
-def report_failure(run_dir: Path, identity: Identity, error: str, *, interrupted: bool = False) -> Summary:
+def report_failure(run_dir: Path, config: RunConfig, error: str, *, interrupted: bool = False) -> Summary:
     """Write the summary of a run whose workers wrote none; what it holds."""
     losses: list[float] = []
     try:
-        losses = [row["loss"] for row in MetricsTail(run_dir).new_rows()]
+        losses = [row["loss"] for row in files.MetricsTail(run_dir).new_rows()]
     except SargnnError as damaged:
         say(f"warning: {damaged}")
     summary = Summary(
         status=INTERRUPTED if interrupted else FAILED,
         error=error,
         losses=losses,
-        world=identity.world,
-        mode=identity.mode,
-        model=identity.model,
-        config_hash=identity.config_hash,
+        world=config.world,
+        mode=config.mode.name,
+        model=config.model.name,
+        config_hash=config.config_hash,
     )
     try:
         write_summary(run_dir, summary)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 
 from sargnn.backends.base import Backend, Kernel
@@ -20,6 +23,23 @@ class CpuBackend(Backend):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.rows, self.folds, self.moves = CpuRows(), CpuFolds(), CpuMoves()
+
+    def samples(self, dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+        from sargnn.backends.cpu import (
+            destination_records,
+            edge_dropout,
+            folds,
+            layer_norm_loops,
+            mixed_rows,
+            moves,
+            nodewise_loops,
+            tile_products,
+        )
+
+        operations: list[Any] = [FusedKernel().operation(name) for name in FusedKernel.operations]
+        rows: list[Any] = [moves, nodewise_loops, layer_norm_loops, mixed_rows, tile_products]
+        for part in [*rows, edge_dropout, folds, destination_records, *operations]:
+            yield from part.samples(dtype)
 
 
 class FusedKernel(Kernel):

@@ -157,7 +157,6 @@ def measure_network(config: RunConfig, bench_dir: Path) -> dict[str, float | Non
         The fields of ``comm.rates.Rates``.
     """
     from sargnn.run.check import check_network
-    from sargnn.run.local import worker_settings
     from sargnn.run.processes import start_fork_server
     from sargnn.run.start import run_workers
     from sargnn.tracking import files
@@ -169,7 +168,7 @@ def measure_network(config: RunConfig, bench_dir: Path) -> dict[str, float | Non
         folder = Path(name)
         files.write_inputs(folder, files.Inputs("", time.time(), measures_network=True))
         save(config, folder / files.CONFIG)
-        run_workers(folder, worker_settings(config), hint="the same command again starts anew")
+        run_workers(folder, config, hint="the same command again starts anew")
         rates: dict[str, float | None] = files.read_json(folder / files.NETWORK)
     what = {"world": config.world, "servers": config.num_servers, "backend": config.comm.backend, "machine": machine()}
     bench_dir.mkdir(parents=True, exist_ok=True)
