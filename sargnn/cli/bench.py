@@ -61,12 +61,12 @@ def epoch(line: CommandLine) -> int:
     if resume is not None or skip != "ask" or not config.profile:
         raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
     _check_measured(config)
-    from sargnn.report.bench.epoch import run
+    from sargnn.report.bench.epoch import HEADS, run
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import epoch_table
 
     report = run(config, Path(bench_dir))
-    epoch_table(report.heads, report.rows)
+    epoch_table(HEADS, report.rows)
     say(report.limits)
     say(f"figures: {bench_dir}/epoch.json, {bench_dir}/epoch.md; the run: {report.run_dir}")
     return 0

@@ -320,7 +320,12 @@ class Accounts:
             trace.note_freed()
         constant = plans[0].constant
         row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
-        halo = self._smoothing_halo(trainer) if recorded.what == SMOOTHING else self._halo_bytes(trainer, counts)
+        if recorded.what == SMOOTHING:  # one sum at a time
+            width = Sum().row_bytes((self._num_classes,), wide(trainer.engine.dtype))
+            held = Held(forward=trainer.engine.mode.held_rows(Sum(), width).halo.forward)
+            halo = HaloBytes((LayerHalo(held, travels=width),), self._message_rows, self._config.comm.prefetch_depth)
+        else:
+            halo = self._halo_bytes(trainer, counts)
         libraries = 0
         if not self._libraries_are_there:
             libraries = max((reducer.library_bytes for *_, reducer in _reducers_of(trainer.model, plans)), default=0)
@@ -351,14 +356,6 @@ class Accounts:
             autograd = engine.mode.plain_autograd
             kernels.append(KernelBytes(number, first, kernel, reducer.operation, row_bytes, dtype, autograd))
         return tuple(kernels)
-
-    def _smoothing_halo(self, trainer: Trainer) -> HaloBytes:
-        """Of one sum at a time."""
-        width = Sum().row_bytes((self._num_classes,), wide(trainer.engine.dtype))
-        forward = trainer.engine.mode.held_rows(Sum(), width).halo.forward
-        return HaloBytes(
-            (LayerHalo(Held(forward=forward), travels=width),), self._message_rows, self._config.comm.prefetch_depth
-        )
 
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
         engine, typed = trainer.engine, trainer.graph.part.schema.typed

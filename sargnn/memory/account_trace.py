@@ -80,7 +80,9 @@ class Trace(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._know(tensor)
+            where = tensor.untyped_storage()._cdata
+            if where not in self._live and where not in self._known:
+                self._known[where] = tensor.detach()
         self.note_freed()
         out = func(*args, **(kwargs or {}))
         for tensor in _tensors(out):
@@ -130,11 +132,6 @@ class Trace(TorchDispatchMode):
         number, _ = self._live[where]
         at = next(i for i in reversed(range(len(self.events))) if self.events[i].number == number)
         self.events[at] = dataclasses.replace(self.events[at], **changes)
-
-    def _know(self, tensor: Tensor) -> None:
-        where = tensor.untyped_storage()._cdata
-        if where not in self._live and where not in self._known:
-            self._known[where] = tensor.detach()
 
 
 class TracedPool(Pool):

@@ -250,7 +250,10 @@ def _line(name: str, calibration: Calibration, of: Literal["seconds", "work"] = 
     last = calibration.trials[-1] if name in _BY_BYTES else calibration.large
     (x1, h1, t1), (x2, h2, t2) = (_point(name, trial, calibration, of) for trial in (calibration.small, last))
     per_other = 0.0
-    if calibration.halo is not None and (name in _READS_HALO or _maps_halo(name, calibration)):
+    # Where a worker multiplies rows of others, too, as relational layers may, more of them are more operations.
+    large, halo = calibration.large.work.get(LINEAR, 0.0), calibration.trials[-1].work.get(LINEAR, 0.0)
+    maps_halo = name == LINEAR and halo > 1.01 * large
+    if calibration.halo is not None and (name in _READS_HALO or maps_halo):
         _, h3, t3 = _point(name, calibration.halo, calibration, of)
         per_other = max(0.0, (t3 - t2) / (h3 - h2)) if h3 > h2 else 0.0
     t1, t2 = max(0.0, t1 - per_other * h1), max(0.0, t2 - per_other * h2)
@@ -261,12 +264,6 @@ def _line(name: str, calibration: Calibration, of: Literal["seconds", "work"] = 
     if fixed < 0:  # the larger one falls out of caches, as what is larger still does
         return _Line(name, 0.0, t2 / x2, per_other)
     return _Line(name, fixed, each, per_other)
-
-
-def _maps_halo(name: str, calibration: Calibration) -> bool:
-    """Whether a worker multiplies rows of others, too, as relational layers may: more of them are then more operations."""
-    large, halo = calibration.large.work.get(LINEAR, 0.0), calibration.trials[-1].work.get(LINEAR, 0.0)
-    return name == LINEAR and halo > 1.01 * large
 
 
 def _point(

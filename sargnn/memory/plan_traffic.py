@@ -17,7 +17,6 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import WEIGHT
-from sargnn.graph.labels import task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer, Stack
@@ -179,7 +178,7 @@ def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
         dataset.feature_widths,
         dataset.num_classes,
         label_columns(config, dataset.num_classes),
-        task_of(dataset.labels.dtype),
+        dataset.task,
         int(types.argmax()),
         WEIGHT in dataset.columns and uses_edge_weights(config),
     )

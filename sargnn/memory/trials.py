@@ -47,7 +47,7 @@ from sargnn.steps import step
 from sargnn.tasks.kinds import in_split
 from sargnn.tracking import files
 from sargnn.tracking.provenance import cpu_model, usable_cores
-from sargnn.tracking.summary import Summary, read_summary
+from sargnn.tracking.summary import read_summary
 
 T = TypeVar("T")
 _RUNTIMES, _RATES, _OUTLINES = "runtime.json", "rates.json", "outlines.json"
@@ -349,16 +349,6 @@ def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, busy:
             own[name] = (1 - busy) * alone + busy * min(alone, computed[name] / threads)
     share = sum(own.values()) / max(1e-9, sum(seconds[name] for name in own))
     seconds = own | {name: seconds[name] * share for name in WAITING}
-    return Trial(
-        _mean_load(summary, dataset, part, loops=loops),
-        (summary.comm_bytes_per_epoch or 0) / (part.max() + 1),
-        seconds,
-        work,
-        tuple(epochs),
-    )
-
-
-def _mean_load(summary: Summary, dataset: Dataset, part: np.ndarray, *, loops: bool) -> Load:
     world = int(part.max()) + 1
     edges = [dataset.num_edges]
     if dataset.relation is not None:
@@ -367,4 +357,10 @@ def _mean_load(summary: Summary, dataset: Dataset, part: np.ndarray, *, loops: b
     halo = sum(summary.halo_rows or [0]) // world
     targets = int(in_split(dataset.split, "train").sum())
     crossing = round((summary.edge_cut or 0.0) * dataset.num_edges) // world
-    return Load(dataset.num_nodes // world, tuple(e // world for e in edges), halo, halo, targets // world, crossing)
+    return Trial(
+        Load(dataset.num_nodes // world, tuple(e // world for e in edges), halo, halo, targets // world, crossing),
+        (summary.comm_bytes_per_epoch or 0) / (part.max() + 1),
+        seconds,
+        work,
+        tuple(epochs),
+    )

@@ -29,7 +29,8 @@ class Beat:
     """What a worker has published last.
 
     Attributes:
-        count: of its heartbeats. begun: how many exchanges and collectives it has begun.
+        count: of its heartbeats.
+        begun: how many exchanges and collectives it has begun.
     """
 
     count: int

@@ -188,7 +188,8 @@ def submit_text(job: Job, scripts: Sequence[Path], labels: Sequence[str]) -> str
     """The script.
 
     Args:
-        job: of any point; where the command was given, and its words. scripts: of the points, all in one folder.
+        job: of any point; where the command was given, and its words.
+        scripts: of the points, all in one folder.
         labels: what the points are called.
 
     Raises:

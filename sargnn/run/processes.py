@@ -56,7 +56,8 @@ class WorkerSettings:
     """What starting and watching workers depends on.
 
     Attributes:
-        world: P. port: where workers meet; None for a free one.
+        world: P.
+        port: where workers meet; None for a free one.
         interface: that gloo listens on; None for the loopback interface.
         timeout_s: how long one may go on when another has ended, and be silent when another is not.
         grace_s: how long they may take to end by themselves when asked to.

@@ -84,8 +84,11 @@ class Job:
     """What a script runs.
 
     Attributes:
-        name: of the job and of the script. world: workers. threads: of each, if that is settled.
-        interface: of the network, if one is configured. port: where ranks meet; None: from the job's number.
+        name: of the job and of the script.
+        world: workers.
+        threads: of each, if that is settled.
+        interface: of the network, if one is configured.
+        port: where ranks meet; None: from the job's number.
         tracking: whether figures go to MLflow.
         run_dirs: the run's folder; of an array one per task, ``FOLDER/000`` and so on.
         labels: of an array, number of the task -> what the point is called; else empty.

@@ -94,7 +94,8 @@ def write_points(folder: Path, labels: Sequence[str], points: Sequence[Sequence[
 
     Args:
         folder: the sweep's.
-        labels: of each point the words in which it differs from others. points: all its words.
+        labels: of each point the words in which it differs from others.
+        points: all its words.
     """
     folder.mkdir(parents=True, exist_ok=True)
     content = {"labels": labels} | ({} if points is None else {"points": points})

@@ -102,7 +102,8 @@ def split_peak(base_bytes: int, features_bytes: int, parameters_bytes: int, mete
         other       what loading, an evaluation, a checkpoint or Correct & Smooth took beyond that
 
     Args:
-        base_bytes: measured. features_bytes, parameters_bytes: counted, at most the growth since then.
+        base_bytes: measured.
+        features_bytes, parameters_bytes: counted, at most the growth since then.
     """
     base = min(base_bytes, meter.baseline_bytes)
     loaded = meter.baseline_bytes - base

@@ -42,7 +42,8 @@ class EpochProgress:
     """A progress bar on a terminal; elsewhere a plain line every few seconds. Use as a context manager.
 
     Args:
-        epochs: how many there will be. every_s: seconds between plain lines; the first epoch and the last always have one.
+        epochs: how many there will be.
+        every_s: seconds between plain lines; the first epoch and the last always have one.
     """
 
     def __init__(self, epochs: int, every_s: float | None = None) -> None:
@@ -122,7 +123,8 @@ class TimeLeft:
         """`` (about 3 min left)``; empty in a step's first seconds, and where nobody knows how much there is.
 
         Args:
-            text, done, total: as of ``sargnn.steps.step``. now: seconds.
+            text, done, total: as of ``sargnn.steps.step``.
+            now: seconds.
         """
         if text != self._text or (done or 0) < self._last:
             self._text, self._began, self._from = text, now, done or 0
@@ -211,7 +213,8 @@ class ProgressFigures:
     """The state of a run, epoch by epoch.
 
     Args:
-        epochs: how many the run will have. clock: seconds, never going back.
+        epochs: how many the run will have.
+        clock: seconds, never going back.
 
     Attributes:
         row: of the newest epoch, as ``metrics.jsonl`` has it; None before the first.

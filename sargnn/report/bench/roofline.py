@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -51,15 +52,11 @@ class Roofline:
     copy_bytes_per_s: float
     loopback_bytes_per_s: float
 
-    def as_row(self) -> dict[str, float]:
-        """Name -> rate."""
-        return asdict(self)
-
 
 def better(roofline: Roofline, other: Roofline) -> Roofline:
     """The better of each rate: something else on the machine can only make it worse."""
-    rates = other.as_row()
-    return Roofline(**{name: max(rate, rates[name]) for name, rate in roofline.as_row().items()})
+    rates = asdict(other)
+    return Roofline(**{name: max(rate, rates[name]) for name, rate in asdict(roofline).items()})
 
 
 def measure_roofline(threads: int, precision: str) -> Roofline:
@@ -106,7 +103,9 @@ def _seconds(call: Callable[[], object]) -> float:
 def _loopback() -> float:
     """Two processes that send to each other at once; bytes of both directions."""
     context = multiprocessing.get_context("spawn")
-    port = _free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
     answers = context.SimpleQueue()
     processes = [context.Process(target=_exchange, args=(rank, port, answers)) for rank in range(2)]
     for process in processes:
@@ -142,14 +141,6 @@ def _exchange(rank: int, port: int, answers: multiprocessing.SimpleQueue[float])
     dist.destroy_process_group()
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def measure_network(config: RunConfig, bench_dir: Path) -> dict[str, float | None]:
     """Bytes in a second that workers of a run's kind send each other, doing nothing else; writes ``network.json``.
 
@@ -177,4 +168,4 @@ def measure_network(config: RunConfig, bench_dir: Path) -> dict[str, float | Non
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]), sys.argv[2]).as_row()))
+    print(json.dumps(asdict(measure(int(sys.argv[1]), sys.argv[2]))))

@@ -54,7 +54,8 @@ class BenchTableConfig:
     """``sargnn bench table``: runs of this project beside stock DGL in one process.
 
     Attributes:
-        cases: name -> overrides of a run. models: which of them; another name is that option of ``model``.
+        cases: name -> overrides of a run.
+        models: which of them; another name is that option of ``model``.
         modes, worlds: each mode runs on each number of workers.
         rounds: how often the whole sequence of a case is repeated.
         stock: also run stock DGL, as it comes and with huge pages on.
@@ -99,9 +100,10 @@ class BenchPlanConfig:
     """``sargnn bench plan``: planned memory, and time, beside measured.
 
     Attributes:
-        cases: name -> overrides of a run. models: which of them run in each of ``modes`` on each of ``worlds``; another name is
-            that option of ``model``.
-        more: name -> a case, and overrides of it. named: which of them run, too; ``all`` of them.
+        cases: name -> overrides of a run.
+        models: which of them run in each of ``modes`` on each of ``worlds``; another name is that option of ``model``.
+        more: name -> a case, and overrides of it.
+        named: which of them run, too; ``all`` of them.
         drawn: so many further runs have settings that are drawn at random from ``draw_seed``.
         times: whether an epoch's time is planned, too.
         bench_dir: where results go; runs that are there are kept.

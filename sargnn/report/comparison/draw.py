@@ -227,7 +227,8 @@ def _draw_rows(charts: Sequence[Chart]) -> Any:
     panel = 4.6 if stacked else max(_PANEL, *(_size_of(figure, renderer, column.title)[0] * 1.15 for column in charts))
     tall = max(0.5, _ROW * sum(name.count("\n") * 0.7 + 1 for name in rows))
     top = _TOP + (0.3 if stacked else 0.0)
-    beside = [max(_size_of(figure, renderer, text)[0] for text in _row_values(chart)) + 0.25 for chart in charts]
+    texts = [["00000"] if stacked else [_value(series) for series in chart.series] for chart in charts]  # beside the rows
+    beside = [max(_size_of(figure, renderer, text)[0] for text in of_chart) + 0.25 for of_chart in texts]
     width = left + len(charts) * panel + sum(beside)
     height = 0.35 + tall + top
     figure.set_size_inches(width, height)
@@ -244,11 +245,6 @@ def _draw_rows(charts: Sequence[Chart]) -> Any:
     return figure
 
 
-def _row_values(chart: Chart) -> list[str]:
-    """What is written beside the rows."""
-    return ["00000"] if chart.kind == "stack" else [_value(series) for series in chart.series]
-
-
 def _value(series: Series) -> str:
     """A bar's, with its spread where there are several seeds."""
     spread = f" ± {_digits(series.spread[0], 2)}" if len(series.points[0]) > 1 else ""
@@ -258,10 +254,6 @@ def _value(series: Series) -> str:
 def _digits(value: float, digits: int) -> str:
     """So many digits that count; a large number whole, never as a power of ten."""
     return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
-
-
-def _write_value(axes: Any, row: float, text: str) -> None:
-    axes.annotate(text, (1.02, row), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
 
 
 def _draw_bars(axes: Any, chart: Chart) -> None:
@@ -276,7 +268,7 @@ def _draw_bars(axes: Any, chart: Chart) -> None:
         if len(points) > 1:
             axes.errorbar(value, row, xerr=spread, color="black", capsize=2.5, linewidth=0.9)
             axes.plot(points, [row] * len(points), marker=".", markersize=4, linestyle="None", color="black", label="_seeds")
-        _write_value(axes, row, _value(series))
+        axes.annotate(_value(series), (1.02, row), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
     if chart.kind == "bars":
         axes.set_xlim(0, highest * 1.04 or 1.0)
     if chart.line is not None:
@@ -301,7 +293,7 @@ def _draw_stack(axes: Any, chart: Chart) -> None:
         for row, value in zip(rows, series.ys, strict=True):
             ends[row] += value
     for row, end in enumerate(ends):
-        _write_value(axes, row, _digits(end, 4))
+        axes.annotate(_digits(end, 4), (1.02, row), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
     axes.set_xlim(0, max(ends) * 1.02)
     axes.legend(
         loc="lower left",

@@ -1,4 +1,5 @@
-"""The figures that runs are compared by."""
+"""The figures that runs are compared by; and groups of runs that differ in nothing but the seed: a mean is taken over one
+group's seeds, never over anything else."""
 
 from __future__ import annotations
 
@@ -26,13 +27,14 @@ class Figure:
     """One figure of a run.
 
     Attributes:
-        key: in files for scripts. head: over a narrow column, two words at most. title: in words, for pictures.
-        unit: ``s``, ``bytes`` or none. read: from a run; None where it has none.
+        key: in files for scripts.
+        head: over a narrow column, two words at most.
+        unit: ``s``, ``bytes`` or none.
+        read: from a run; None where it has none.
     """
 
     key: str
     head: str
-    title: str
     unit: str
     read: Callable[[Run], Value]
 
@@ -50,43 +52,16 @@ def score_on_test(run: Run) -> Value:
     return at_best if at_best is not None else run.summary.test_metric
 
 
-def largest(values: Sequence[float] | None) -> Value:
-    """Of all workers."""
-    return max(values) if values else None
-
-
 FIGURES = (
-    Figure("last_loss", "loss", "loss of the last epoch", "", last_loss),
-    Figure("test_score", "test", "test", "", score_on_test),
-    Figure(
-        "test_acc_smoothed", "smoothed", "test accuracy after Correct & Smooth", "", lambda run: run.result.test_acc_smoothed
-    ),
-    Figure("epoch_time_s", "epoch", "median epoch time", "s", lambda run: run.result.epoch_time_s),
-    Figure("comm_wait_time_s", "wait", "waiting for peers in an epoch", "s", lambda run: run.result.comm_wait_time_s),
-    Figure(
-        "comm_bytes_per_epoch", "sent", "sent in an epoch, all workers", "bytes", lambda run: run.result.comm_bytes_per_epoch
-    ),
-    Figure(
-        "peak_train_bytes",
-        "training",
-        "peak training memory of a worker",
-        "bytes",
-        lambda run: largest(run.result.peak_train_bytes),
-    ),
-    Figure(
-        "redundancy",
-        "redundancy",
-        "rows computed / distinct rows, of micro-batches",
-        "",
-        lambda run: run.result.batches["redundancy"] if run.result.batches else None,
-    ),
-    Figure(
-        "peak_rss_bytes",
-        "resident",
-        "resident memory of a worker, all in all",
-        "bytes",
-        lambda run: largest(run.result.peak_rss_bytes),
-    ),
+    Figure("last_loss", "loss", "", last_loss),
+    Figure("test_score", "test", "", score_on_test),
+    Figure("test_acc_smoothed", "smoothed", "", lambda run: run.result.test_acc_smoothed),
+    Figure("epoch_time_s", "epoch", "s", lambda run: run.result.epoch_time_s),
+    Figure("comm_wait_time_s", "wait", "s", lambda run: run.result.comm_wait_time_s),
+    Figure("comm_bytes_per_epoch", "sent", "bytes", lambda run: run.result.comm_bytes_per_epoch),
+    Figure("peak_train_bytes", "training", "bytes", lambda run: max(run.result.peak_train_bytes or (), default=None)),
+    Figure("redundancy", "redundancy", "", lambda run: run.result.batches["redundancy"] if run.result.batches else None),
+    Figure("peak_rss_bytes", "resident", "bytes", lambda run: max(run.result.peak_rss_bytes or (), default=None)),
 )
 """In the order of the table's columns. Memory: of the worker that has most."""
 BY_KEY = {figure.key: figure for figure in FIGURES}
@@ -170,8 +145,10 @@ class Group:
     """Runs that differ in the seed alone, each seed once.
 
     Attributes:
-        name: that of its only run, or of its runs without the seed. members: in the order of their seeds.
-        differs: the settings that other groups do not share. repeat: of runs with the same settings and seed the how manieth.
+        name: that of its only run, or of its runs without the seed.
+        members: in the order of their seeds.
+        differs: the settings that other groups do not share.
+        repeat: of runs with the same settings and seed the how manieth.
     """
 
     name: str
@@ -220,16 +197,15 @@ def make_groups(runs: Sequence[Run]) -> list[Group]:
         Group("", alike, differs | ({"repeat": repeat} if repeat > 1 else {}), repeat)
         for alike, differs, (_, repeat) in zip(members, differing, places, strict=True)
     ]
-    return _named(groups)
-
-
-def _named(groups: Sequence[Group]) -> list[Group]:
-    names = [group.first.name if len(group.members) == 1 else _without_seed(group.first) for group in groups]
+    names = []
+    for group in groups:
+        name = group.first.name
+        if len(group.members) > 1:  # that of its runs without the seed
+            name = re.sub(r"-s\d+(-\d+)?$|\s*\bseed=\d+", "", name).strip()
+        settings = group.first.settings
+        names.append(name or f"{settings['model.name']}-{settings['mode.name']}-w{group.first.world}")
     counts = Counter(names)
-    names = [name if counts[name] == 1 else f"{name} ({group.label})" for name, group in zip(names, groups, strict=True)]
-    return [replace(group, name=name) for group, name in zip(groups, names, strict=True)]
-
-
-def _without_seed(run: Run) -> str:
-    rest = re.sub(r"-s\d+(-\d+)?$|\s*\bseed=\d+", "", run.name).strip()
-    return rest or f"{run.settings['model.name']}-{run.settings['mode.name']}-w{run.world}"
+    return [
+        replace(group, name=name if counts[name] == 1 else f"{name} ({group.label})")
+        for group, name in zip(groups, names, strict=True)
+    ]

@@ -22,9 +22,11 @@ class Deviation:
     """How far a loss curve is from another one.
 
     Attributes:
-        epochs: how many both have. bits_equal: whether those are the same to the last bit.
+        epochs: how many both have.
+        bits_equal: whether those are the same to the last bit.
         relative: the largest |difference|, fp64 as a fraction of that epoch's loss, else of the first epoch's.
-        epoch: where that is, from 1. tolerance: what the contract allows ``relative`` to be.
+        epoch: where that is, from 1.
+        tolerance: what the contract allows ``relative`` to be.
     """
 
     epochs: int

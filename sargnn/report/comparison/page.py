@@ -1,4 +1,4 @@
-"""One page with everything about the runs that are compared. It reads nothing else: no network, no other files."""
+"""One page with everything about the runs that are compared, style and script included: it reads no network, no other file."""
 
 from __future__ import annotations
 
@@ -32,50 +32,46 @@ def write_page(
     """Write the page; readers see it whole or not at all.
 
     Args:
-        commands: of a run's name, what repeats it. left_out: folders that are not compared.
+        commands: of a run's name, what repeats it.
+        left_out: folders that are not compared.
 
     Raises:
         OSError: it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text("\n".join(_page(runs, groups, pictures, commands, left_out)) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def _page(
-    runs: Sequence[Run],
-    groups: Sequence[Group],
-    pictures: Sequence[Picture],
-    commands: Mapping[str, str | None],
-    left_out: Sequence[LeftOut],
-) -> Iterator[str]:
     datasets = ", ".join(dict.fromkeys(run.dataset for run in runs))
-    title = f"{len(runs)} run{'s' * (len(runs) != 1)} on {datasets}"
-    yield "<!DOCTYPE html>"
-    yield '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-    yield f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
-    yield f"<h1>{escape(title)}</h1>"
+    title = escape(f"{len(runs)} run{'s' * (len(runs) != 1)} on {datasets}")
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f"<title>{title}</title><style>{STYLE}</style></head><body>",
+        f"<h1>{title}</h1>",
+    ]
     for skipped in left_out:
-        yield f'<p class="note">left out: {escape(str(skipped.folder))} ({escape(skipped.reason)})</p>'
-    yield from _runs(runs)
-    for note in loss_notes(runs):
-        yield f'<p class="note">{escape(note)}</p>'
+        lines.append(f'<p class="note">left out: {escape(str(skipped.folder))} ({escape(skipped.reason)})</p>')
+    lines += _runs(runs)
+    lines += (f'<p class="note">{escape(note)}</p>' for note in loss_notes(runs))
     if any(len(group.members) > 1 for group in groups):
-        yield from _groups(groups)
-    yield "<h2>Pictures</h2>"
-    yield '<div class="pictures">'
+        lines += _groups(groups)
+    lines += ["<h2>Pictures</h2>", '<div class="pictures">']
     for picture in pictures:
         data = base64.b64encode(as_svg(picture).encode()).decode()
         text = escape(picture.title)
         broad = ' class="broad"' if len(picture.charts) > 1 else ""
-        yield f'<figure{broad}><figcaption>{text}</figcaption><div class="wide"><img alt="{text}"'
-        yield f' src="data:image/svg+xml;base64,{data}"></div></figure>'
-    yield "</div>"
-    yield from _memory(runs)
-    yield from _commands(runs, commands)
-    yield f"<script>{SCRIPT}</script></body></html>"
+        lines.append(f'<figure{broad}><figcaption>{text}</figcaption><div class="wide"><img alt="{text}"')
+        lines.append(f' src="data:image/svg+xml;base64,{data}"></div></figure>')
+    lines.append("</div>")
+    lines += _memory(runs)
+    lines.append("<h2>Commands that repeat the runs</h2>")
+    for run in runs:
+        command = commands.get(run.name)
+        code = f"<code>{escape(command)}</code>" if command else "an option of it is not in this configuration folder"
+        lines.append(f'<div class="command"><span>{escape(run.name)}</span>{code}</div>')
+    lines.append(f"<script>{SCRIPT}</script></body></html>")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def _runs(runs: Sequence[Run]) -> Iterator[str]:
@@ -137,14 +133,6 @@ def _memory(runs: Sequence[Run]) -> Iterator[str]:
         yield "<p>The parts of its largest resident set: libraries (base), what it has loaded, what training takes, and what"
         yield "loading or evaluating takes beyond that (other).</p>"
         yield from _table(["run", "rank", *names, "resident"], rows, words=(range(1),))
-
-
-def _commands(runs: Sequence[Run], commands: Mapping[str, str | None]) -> Iterator[str]:
-    yield "<h2>Commands that repeat the runs</h2>"
-    for run in runs:
-        command = commands.get(run.name)
-        code = f"<code>{escape(command)}</code>" if command else "an option of it is not in this configuration folder"
-        yield f'<div class="command"><span>{escape(run.name)}</span>{code}</div>'
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, words: Sequence[range]) -> Iterator[str]:

@@ -116,7 +116,8 @@ def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int
     """Draw one bar for each plan, by mode and number of workers.
 
     Args:
-        path: a PNG or SVG file. limit: bytes of a worker, drawn as a line.
+        path: a PNG or SVG file.
+        limit: bytes of a worker, drawn as a line.
 
     Raises:
         ConfigError: the file cannot be written.

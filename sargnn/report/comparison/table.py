@@ -50,7 +50,9 @@ def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
         for row, is_best in zip(cells, best, strict=True):
             row[number] += "*" if is_best else " "
     where = "of its dataset" if len({run.judged_on[0] for run in runs}) > 1 else "of all"
-    title = f"{_count(len(runs), 'run')} on {_datasets(runs)}" + (f"; * is the best {where}" if marked else "")
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    on = datasets[0] if len(datasets) == 1 else f"{len(datasets)} datasets"
+    title = f"{_count(len(runs), 'run')} on {on}" + (f"; * is the best {where}" if marked else "")
     heads = ["run", *([] if not any(texts) else ["differs in"])]
     return [
         *_wrap(title, width, ""),
@@ -165,33 +167,21 @@ def _cell(column: Column, value: Value, metric: str) -> str:
 
 def _said(differing: Sequence[Settings]) -> tuple[Settings, list[str]]:
     """What is said once above the table, and what is said of each row."""
-    usual = _usual(differing)
-    rows = ({key: value for key, value in settings.items() if usual.get(key, _NONE) != value} for settings in differing)
+    counts = Counter((key, show_value(value)) for settings in differing for key, value in settings.items())
+    usual = {  # what more than half of all runs have, where all have the setting
+        key: value
+        for settings in differing
+        for key, value in settings.items()
+        if counts[key, show_value(value)] * 2 > len(differing) and all(key in others for others in differing)
+    }
+    rows = (
+        {key: value for key, value in settings.items() if key not in usual or usual[key] != value} for settings in differing
+    )
     return usual, [", ".join(show_settings(settings)) for settings in rows]
 
 
 def _otherwise(usual: Settings, width: int) -> list[str]:
     return _wrap(f"unless said otherwise: {', '.join(show_settings(usual))}", width, "") if usual else []
-
-
-def _usual(differing: Sequence[Settings]) -> Settings:
-    """What more than half of all runs have: said once, above the table."""
-    counts = Counter((key, show_value(value)) for settings in differing for key, value in settings.items())
-    every = {
-        key: value
-        for settings in differing
-        for key, value in settings.items()
-        if counts[key, show_value(value)] * 2 > len(differing)
-    }
-    return {key: value for key, value in every.items() if all(key in settings for settings in differing)}
-
-
-_NONE = object()
-
-
-def _datasets(runs: Sequence[Run]) -> str:
-    names = list(dict.fromkeys(run.dataset for run in runs))
-    return names[0] if len(names) == 1 else f"{len(names)} datasets"
 
 
 def _count(number: int, what: str) -> str:

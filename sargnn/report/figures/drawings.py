@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.report.comparison.draw import COLOURS, MARKERS, styled
-from sargnn.report.figures.report import PanelData
+from sargnn.report.figures.values import PanelData
 
 HATCHES = ("", "//", "xx", "\\\\", "..", "--", "++")
 _DASHES = ((), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))
@@ -37,7 +37,10 @@ def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str,
     """The picture, a ``matplotlib.figure.Figure``.
 
     Args:
-        kind: of ``DRAWINGS``. panels: by panel, by group. x: the name of the axis. width: inches.
+        kind: of ``DRAWINGS``.
+        panels: by panel, by group.
+        x: the name of the axis.
+        width: inches.
     """
     with styled():
         from matplotlib.figure import Figure

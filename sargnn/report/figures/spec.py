@@ -42,7 +42,8 @@ class Panel:
     """One value of the runs.
 
     Attributes:
-        value: its name in ``figures.values.VALUES``. title: above it; null: the value's own.
+        value: its name in ``figures.values.VALUES``.
+        title: above it; null: the value's own.
         relative_to: the series whose value is 1 in each group at each x; null: as measured.
         log: whether its axis is logarithmic.
         published: the paper's.
@@ -60,7 +61,8 @@ class Axis:
     """The values of x.
 
     Attributes:
-        name: what they are. values: label -> overrides.
+        name: what they are.
+        values: label -> overrides.
         worlds: instead of values, numbers of workers: as shares of ``world``.
         of_groups: instead of both, each group's own values: group -> label -> overrides.
         paper: what the paper has in their places; []: the same labels.
@@ -78,12 +80,15 @@ class FigureSpec:
     """A figure.
 
     Attributes:
-        paper: whose it is, and its number there. title: of the picture.
-        shows, needs: a sentence each. minutes: how long its runs take on two cores.
+        paper: whose it is, and its number there.
+        title: of the picture.
+        shows, needs: a sentence each.
+        minutes: how long its runs take on two cores.
         kind: how it is drawn (``figures.drawings``).
         world: workers; ``world=N`` changes it, and with it all that are given as shares of it.
-        settings: overrides of all runs. groups, series: label -> overrides, in which ``{x}`` is the label of x. x: the third
-            axis.
+        settings: overrides of all runs.
+        groups, series: label -> overrides, in which ``{x}`` is the label of x.
+        x: the third axis.
         panels: from top to bottom.
         differs: where runs here and the paper's differ, and why.
     """

@@ -152,7 +152,8 @@ class Parent:
     """A sweep's own run, under which its points appear.
 
     Args:
-        name: the sweep's. tags: beside that.
+        name: the sweep's.
+        tags: beside that.
     """
 
     def __init__(self, uri: str, experiment: str, name: str, tags: dict[str, str]) -> None:

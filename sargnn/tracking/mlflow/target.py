@@ -58,9 +58,11 @@ class Target:
 
     Attributes:
         run_dir: whose files become artifacts at the end.
-        uri: the store. experiment, name: of the run.
+        uri: the store.
+        experiment, name: of the run.
         tags: of the run; those of a run that goes on are overwritten.
-        settings: all of them, dotted; params: those that are parameters, and the partition's figures. A run's stay as they are.
+        settings: all of them, dotted.
+        params: those that are parameters, and the partition's figures. A run's stay as they are.
         graph: its dataset, if that is known.
         ranks: whether the figures of each rank are sent, too.
         same_run: go on with the run that the folder was sent to, if there is one.

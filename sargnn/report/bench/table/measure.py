@@ -87,7 +87,7 @@ def measure(kept: Kept, store: Path) -> Figures:
     """
     kept.clear()
     if kept.entry.kind == "limits":
-        return dict(measure_roofline(len(os.sched_getaffinity(0)), kept.entry.config.precision).as_row())
+        return dataclasses.asdict(measure_roofline(len(os.sched_getaffinity(0)), kept.entry.config.precision))
     if kept.entry.kind == "train":
         return _train(kept)
     config = kept.run_dir / files.CONFIG

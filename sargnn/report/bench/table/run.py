@@ -12,7 +12,7 @@ from sargnn.partition import PARTITIONERS
 from sargnn.partition.prepare import prepare_partition
 from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.settings import BenchTableConfig
-from sargnn.report.bench.table.entries import NOT_STATIC, Case, after_rounds, before_rounds, of_a_round, reasons_without_stock
+from sargnn.report.bench.table.entries import NOT_STATIC, Case, entries_of, reasons_without_stock
 from sargnn.report.bench.table.measure import Figures, Kept, measure
 from sargnn.report.bench.table.report import Found, markdown, plot
 from sargnn.resolve import resolve
@@ -34,7 +34,7 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
         resolve("partitioner", PARTITIONERS, case.config.partitioner.name)
     folder = Path(table.bench_dir)
     open_folder(folder, FILES)
-    planned = [_planned(table, case, folder) for case in cases]
+    planned = [[Kept(folder, case, entry, number) for entry, number in entries_of(case, table)] for case in cases]
     kept = sum(place.read() is not None for places in planned for place in places)
     if kept:
         say(f"{kept} measurements are in {folder} and are kept")
@@ -48,13 +48,6 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
         if curves := plot(folder / f"memory-{case.name}.png", measured):
             say(f"plot: {curves}")
     return results
-
-
-def _planned(table: BenchTableConfig, case: Case, folder: Path) -> list[Kept]:
-    entries = [(entry, 0) for entry in before_rounds(case, table)]
-    entries += [(entry, number) for number in range(table.rounds) for entry in of_a_round(case, table)]
-    entries += [(entry, 0) for entry in after_rounds(case, table)]
-    return [Kept(folder, case, entry, number) for entry, number in entries]
 
 
 def _measure_case(case: Case, places: Sequence[Kept]) -> Found:
