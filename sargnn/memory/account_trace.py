@@ -114,8 +114,7 @@ class Trace(TorchDispatchMode):
 
     def is_alone(self, tensor: Tensor) -> bool:
         """Whether nothing but the caller and this record holds the tensor's memory."""
-        recorded = tensor.untyped_storage()._cdata in self._live
-        return holders(tensor) == self._alone + recorded
+        return holders(tensor) == self._alone + (tensor.untyped_storage()._cdata in self._live)
 
     def _split_workspace(self, func: Any, args: Any, kwargs: Any, workspace: Tensor | None) -> None:
         """What oneDNN keeps of D steps of B sequences until backward, a [D * B] + b [B] bytes; a single step tells a from b."""

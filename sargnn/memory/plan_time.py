@@ -174,7 +174,14 @@ def epoch_time(
             given=f"{len(loads)} workers, {threads} threads, {cores} cores, {machines} machines, network {network_bytes_s}",
             allowed="at least one of each, and a speed above 0",
         )
-    sent = _sent_by(loads, sent_bytes, calibration.trials[-1])
+    # What each worker sends and receives of all, by the rows that it does.
+    travelling, trial = [(load.sent + load.halo) / 2 for load in loads], calibration.trials[-1]
+    every = sum(travelling)
+    if sent_bytes is None:
+        per_row = trial.sent_bytes / trial.load.halo if trial.load.halo else 0.0
+        sent = [rows * per_row for rows in travelling]
+    else:
+        sent = [sent_bytes * rows / every if every else 0.0 for rows in travelling]
     slower = calibration.threads / threads  # a worker with fewer threads than one of the trial
     each = [_seconds_of(load, b, calibration, slower) for load, b in zip(loads, sent, strict=True)]
     totals = [sum(times.values()) for times in each]
@@ -191,7 +198,10 @@ def epoch_time(
     low, high = _interval(loads, sent, calibration, slower)
     exchanging = sum(by_category[name] for name in WAITING)
     whole = seconds + network
-    work = {name: _work(name, loads, sent, calibration) for name in CATEGORIES}
+    work = {}
+    for name in CATEGORIES:
+        per_worker = _line(name, calibration, "work")
+        work[name] = sum(per_worker.at(load, b, calibration) for load, b in zip(loads, sent, strict=True))
     # What a network takes is hidden, in part or wholly, where rows are fetched ahead.
     return EpochTime(
         whole,
@@ -290,21 +300,6 @@ def _interval(loads: Sequence[Load], sent: Sequence[float], calibration: Calibra
     ratio = max(alone) / expected if expected else 1.0
     middle = sorted(spread)[len(spread) // 2]
     return min(1.0, ratio) / middle, max(1.0, ratio) * middle
-
-
-def _sent_by(loads: Sequence[Load], sent_bytes: int | None, trial: Trial) -> list[float]:
-    """What each worker sends and receives of all, by the rows that it does."""
-    rows = [(load.sent + load.halo) / 2 for load in loads]
-    if sent_bytes is None:
-        per_row = trial.sent_bytes / trial.load.halo if trial.load.halo else 0.0
-        return [count * per_row for count in rows]
-    return [sent_bytes * count / sum(rows) if sum(rows) else 0.0 for count in rows]
-
-
-def _work(name: str, loads: Sequence[Load], sent: Sequence[float], calibration: Calibration) -> float:
-    """Of all workers."""
-    line = _line(name, calibration, "work")
-    return sum(line.at(load, b, calibration) for load, b in zip(loads, sent, strict=True))
 
 
 def _finish(seconds: Sequence[float], slots: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -82,17 +83,22 @@ class BenchTableConfig:
 def parse_bench_table(mapping: dict[str, Any]) -> BenchTableConfig:
     """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
     config = build(BenchTableConfig, mapping, "")
+    _check_grid(config, needed=("models", "modes", "worlds"))
+    return config
+
+
+def _check_grid(config: BenchTableConfig | BenchPlanConfig, needed: Sequence[str]) -> None:
+    for name in needed:
+        if not getattr(config, name):
+            raise ConfigError(f"'{name}' names none.", hint=f"{name}=[A,B]")
     for name in ("models", "modes", "worlds"):
         values = getattr(config, name)
-        if not values:
-            raise ConfigError(f"'{name}' names none.", hint=f"{name}=[A,B]")
         if len(set(values)) < len(values):
             raise ConfigError(f"'{name}' names one twice.", given=values)
     if min(config.worlds) < 1:
         raise ConfigError("'worlds' must name numbers of at least 1.", given=config.worlds, allowed="[4,8]")
     if not config.bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given="''")
-    return config
 
 
 @dataclass(frozen=True)
@@ -129,20 +135,12 @@ class BenchPlanConfig:
 def parse_bench_plan(mapping: dict[str, Any]) -> BenchPlanConfig:
     """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
     config = build(BenchPlanConfig, mapping, "")
-    for name in ("models", "modes", "worlds", "named_runs"):
-        values = getattr(config, name)
-        if len(set(values)) < len(values):
-            raise ConfigError(f"'{name.partition('_')[0]}' names one twice.", given=values)
-    for name in ("modes", "worlds"):
-        if not getattr(config, name):
-            raise ConfigError(f"'{name}' names none.", hint=f"{name}=[A,B]")
-    if min(config.worlds) < 1:
-        raise ConfigError("'worlds' must name numbers of at least 1.", given=config.worlds, allowed="[4,8]")
+    _check_grid(config, needed=("modes", "worlds"))
+    if len(set(config.named_runs)) < len(config.named_runs):
+        raise ConfigError("'named' names one twice.", given=config.named_runs)
     for name in config.named_runs:
         if name not in config.more:
             raise ConfigError("There is no such run.", given=f"named=[{name}]", allowed=nearest(name, config.more))
         if not config.more[name] or config.more[name][0] not in config.cases:
             raise ConfigError(f"'more.{name}' begins with a case.", given=config.more[name], allowed=list(config.cases))
-    if not config.bench_dir:
-        raise ConfigError("'bench_dir' must be a folder.", given="''")
     return config

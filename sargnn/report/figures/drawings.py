@@ -17,7 +17,7 @@ from sargnn.report.comparison.draw import COLOURS, MARKERS, styled
 from sargnn.report.figures.values import PanelData
 
 HATCHES = ("", "//", "xx", "\\\\", "..", "--", "++")
-_DASHES = ((), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))
+_DASHES = ((None, None), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))
 _PANEL_HEIGHT, _LINE, _CAPTION_LINE, _MARGIN, _DPI = 2.0, 0.17, 0.125, 0.06, 100
 """Inches, and dots in one."""
 _CHARACTERS = 17.5
@@ -95,20 +95,10 @@ def write(figure: Any, path: Path) -> None:
             figure.savefig(path, dpi=_DPI)
 
 
-def _colour(series: int) -> str:
-    return COLOURS[series % len(COLOURS)]
-
-
-def _marker(series: int) -> str:
-    return MARKERS[series % len(MARKERS)]
-
-
-def _hatch(series: int) -> str:
-    return HATCHES[series % len(HATCHES)]
-
-
-def _dashes(series: int) -> tuple[float | None, ...]:
-    return _DASHES[series % len(_DASHES)] or (None, None)
+def _look(number: int, *keys: str) -> dict[str, Any]:
+    """Of a series, those of its looks that are named."""
+    cycles = {"color": COLOURS, "facecolor": COLOURS, "marker": MARKERS, "hatch": HATCHES, "dashes": _DASHES}
+    return {key: cycles[key][number % len(cycles[key])] for key in keys}
 
 
 def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
@@ -119,14 +109,14 @@ def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
     for number, series in enumerate(data.ours):
         at = [place + (number - (count - 1) / 2) * width for place in range(len(data.x))]
         bars, heights = _known(at, data.numbers(series))
-        axes.bar(bars, heights, width * 0.94, color=_colour(number), hatch=_hatch(number), edgecolor="white", linewidth=0.3)
+        axes.bar(bars, heights, width * 0.94, edgecolor="white", linewidth=0.3, **_look(number, "color", "hatch"))
         if not narrow and count * len(data.x) <= _MOST_NUMBERED:
             turned = 90 if width < _THIN else 0
             for position, height in zip(bars, heights, strict=True):
                 axes.annotate(f"{height:.3g}", (position, height), ha="center", va="bottom", fontsize=6, rotation=turned)
         for position, label in zip(at, data.x, strict=True):
             if (series, label) in data.failed:
-                axes.annotate("x", (position, 0), ha="center", va="bottom", color=_colour(number), fontweight="bold")
+                axes.annotate("x", (position, 0), ha="center", va="bottom", fontweight="bold", **_look(number, "color"))
         outlines, given = _known(at, data.paper.get(series, ()))
         if outlines:
             other.bar(outlines, given, width * 0.94, fill=False, edgecolor="black", linestyle="--", linewidth=0.9, zorder=3)
@@ -137,7 +127,7 @@ def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
     """A marked line for each series over x; the paper's numbers are hollow markers on dashed lines."""
     other, places = _papers_axes(axes, data), range(len(data.x))
     for number, series in enumerate(data.ours):
-        look = {"color": _colour(number), "marker": _marker(number)}
+        look = _look(number, "color", "marker")
         axes.plot(*_known(places, data.numbers(series)), markersize=4.5, **look)
         at, given = _known(places, data.paper.get(series, ()))
         if at:
@@ -172,39 +162,19 @@ def _set_axes(axes: Any, other: Any, data: PanelData) -> None:
 
 def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
     """A curve for each series and value of x; a hollow marker at the right edge where the paper says how it ended."""
-    number = 0
+    curves = [value for values in data.ours.values() for value in values]
+    ends = [given for series in data.ours for given in data.paper.get(series, [None] * len(data.x))]
     last = 0.0
-    for values in data.ours.values():
-        for value in values:
-            if isinstance(value, tuple) and value[0]:
-                xs, ys = value
-                last = max(last, xs[-1])
-                axes.plot(
-                    xs,
-                    ys,
-                    color=_colour(number),
-                    dashes=_dashes(number),
-                    linewidth=1.3,
-                    marker=_marker(number),
-                    markersize=3.5,
-                    markevery=max(1, len(xs) // 7),
-                )
-            number += 1
-    number = 0
-    for series in data.ours:
-        for given in data.paper.get(series, [None] * len(data.x)):
-            if given is not None:
-                axes.plot(
-                    [last],
-                    [given],
-                    color=_colour(number),
-                    marker=_marker(number),
-                    fillstyle="none",
-                    markersize=7,
-                    linestyle="",
-                    clip_on=False,
-                )
-            number += 1
+    for number, value in enumerate(curves):
+        if isinstance(value, tuple) and value[0]:
+            xs, ys = value
+            last = max(last, xs[-1])
+            marks = {"markersize": 3.5, "markevery": max(1, len(xs) // 7)}
+            axes.plot(xs, ys, linewidth=1.3, **marks, **_look(number, "color", "dashes", "marker"))
+    for number, given in enumerate(ends):
+        if given is not None:
+            hollow = {"fillstyle": "none", "markersize": 7, "linestyle": "", "clip_on": False}
+            axes.plot([last], [given], **hollow, **_look(number, "color", "marker"))
     if data.panel.log:
         axes.set_yscale("log")
 
@@ -233,7 +203,7 @@ def _shares(axes: Any, data: PanelData, narrow: bool) -> None:
 def _look_of_part(number: int) -> dict[str, Any]:
     """Every second one is hatched."""
     hatch = HATCHES[1 + number // 2 % (len(HATCHES) - 1)] if number % 2 else ""
-    return {"facecolor": _colour(number), "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+    return {"facecolor": COLOURS[number % len(COLOURS)], "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
 
 
 DRAWINGS: dict[str, Draw] = {"bars": _bars, "lines": _lines, "curves": _curves, "shares": _shares}
@@ -278,25 +248,23 @@ def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
     first = panels[0]
     if kind == "shares":
         names = list(dict.fromkeys(name for panel in panels for name in _parts(panel)))
-        for number, name in enumerate(names):
-            handles.append(Patch(label=name, **_look_of_part(number)))
+        handles += (Patch(label=name, **_look_of_part(number)) for number, name in enumerate(names))
     elif kind == "curves":
         names = [_joined(series, x) for series in first.ours for x in first.x]
-        for number, name in enumerate(names):
-            look: dict[str, Any] = {"color": _colour(number), "marker": _marker(number), "dashes": _dashes(number)}
-            handles.append(Line2D([], [], label=name, markersize=4, **look))
+        looks = (_look(number, "color", "marker", "dashes") for number in range(len(names)))
+        handles += (Line2D([], [], label=name, markersize=4, **look) for name, look in zip(names, looks, strict=True))
     else:
         for number, name in enumerate(first.ours if len(first.ours) > 1 else ()):
             if kind == "bars":
-                handles.append(Patch(facecolor=_colour(number), hatch=_hatch(number), edgecolor="white", label=name))
+                handles.append(Patch(edgecolor="white", label=name, **_look(number, "facecolor", "hatch")))
             else:
-                handles.append(Line2D([], [], color=_colour(number), marker=_marker(number), markersize=4, label=name))
+                handles.append(Line2D([], [], markersize=4, label=name, **_look(number, "color", "marker")))
     if any(_given(panel.paper) for panel in panels):
-        if kind == "bars" or kind == "shares":
+        if kind in ("bars", "shares"):
             handles.append(Patch(fill=False, edgecolor="black", linestyle="--", label="the paper"))
         else:
-            look = {"color": "black", "marker": "o", "fillstyle": "none", "linestyle": "--" if kind == "lines" else ""}
-            handles.append(Line2D([], [], label="the paper", linewidth=0.8, **look))
+            line = {"linestyle": "--" if kind == "lines" else "", "linewidth": 0.8}
+            handles.append(Line2D([], [], label="the paper", color="black", marker="o", fillstyle="none", **line))
     return handles
 
 

@@ -102,7 +102,7 @@ def _train(kept: Kept) -> Figures:
     config = dataclasses.replace(kept.entry.config, run_dir=str(kept.run_dir))
     path = kept.run_dir.with_name(f"{kept.run_dir.name}.yaml")
     save(config, path)
-    _output([sys.executable, "-m", "sargnn.report.bench.table.train_once", str(path)], kept, dict(os.environ))
+    _output([sys.executable, "-m", "sargnn.run.trial", str(path)], kept, dict(os.environ))
     path.unlink()
     summary = read_summary(kept.run_dir)
     if summary is None:
