@@ -263,7 +263,7 @@ def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
         if kind in ("bars", "shares"):
             handles.append(Patch(fill=False, edgecolor="black", linestyle="--", label="the paper"))
         else:
-            line = {"linestyle": "--" if kind == "lines" else "", "linewidth": 0.8}
+            line: dict[str, Any] = {"linestyle": "--" if kind == "lines" else "", "linewidth": 0.8}
             handles.append(Line2D([], [], label="the paper", color="black", marker="o", fillstyle="none", **line))
     return handles
 
