@@ -62,7 +62,7 @@ class BenchTableConfig:
         stock: also run stock DGL, as it comes and with huge pages on.
         not_static: those of the modes that also run without the static aggregate of the first layer, where they have one.
         limits: also measure the machine's limits, and profile the first mode on the first world against them.
-        others: name -> command of a further row (``bench.table.processes.run_other`` says what it is given and prints).
+        others: name -> command of a further row (``bench.table.measure.measure`` says what it is given and prints).
         bench_dir: where results go; those that are there are kept.
         precisions: further ones, beside the runs' own: each run is also measured in them, and stock DGL in bf16.
     """

@@ -82,6 +82,11 @@ _ENDED_BY = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
 def measure(kept: Kept, store: Path) -> Figures:
     """One entry's figures. Raises ``SargnnError`` where its process fails.
 
+    A command of the setting ``others`` is started as ``COMMAND CONFIG STORE``: CONFIG is a run's ``config.yaml``, STORE the
+    dataset's store. It trains ``epochs`` epochs and prints one JSON object: ``times_s``, seconds of each epoch, the first one
+    included, and ``peak_train_bytes``, a number or one per worker, above what was resident once graph, features and parameters
+    were read in; ``losses`` if it likes.
+
     Args:
         store: of the dataset.
     """
@@ -93,9 +98,16 @@ def measure(kept: Kept, store: Path) -> Figures:
     config = kept.run_dir / files.CONFIG
     kept.run_dir.mkdir()
     save(kept.entry.config, config)
-    if kept.entry.kind == "stock":
-        return _stock(kept, config, store)
-    return run_other(kept, config, store)
+    environment = {key: value for key, value in os.environ.items() if key != HUGE_PAGES}
+    if kept.entry.kind == "stock":  # with all cores; its numbers of threads are set as those of workers are
+        threads = str(len(os.sched_getaffinity(0)))
+        environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        if kept.entry.name in (HUGE, IN_BF16):
+            environment[HUGE_PAGES] = "1"
+        command = [sys.executable, "-m", "sargnn.report.bench.stock.process", str(config), str(store), threads]
+    else:
+        command = [*shlex.split(kept.entry.command), str(config), str(store)]
+    return _read(_output(command, kept, environment), kept)
 
 
 def _train(kept: Kept) -> Figures:
@@ -134,31 +146,6 @@ _OF_A_SUMMARY = (
     "dataset_hash",
     "partition_hash",
 )
-
-
-def _stock(kept: Kept, config: Path, store: Path) -> Figures:
-    """Stock DGL with all cores; its numbers of threads are set as those of workers are."""
-    threads = str(len(os.sched_getaffinity(0)))
-    environment = _plain() | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    if kept.entry.name in (HUGE, IN_BF16):
-        environment[HUGE_PAGES] = "1"
-    command = [sys.executable, "-m", "sargnn.report.bench.stock.process", str(config), str(store), threads]
-    return _read(_output(command, kept, environment), kept)
-
-
-def run_other(kept: Kept, config: Path, store: Path) -> Figures:
-    """A command of the setting ``others``, started as ``COMMAND CONFIG STORE``.
-
-    CONFIG is a run's ``config.yaml``, STORE the dataset's store. It trains ``epochs`` epochs and prints one JSON object:
-    ``times_s``, seconds of each epoch, the first one included, and ``peak_train_bytes``, a number or one per worker, above what
-    was resident once graph, features and parameters were read in; ``losses`` if it likes.
-    """
-    return _read(_output([*shlex.split(kept.entry.command), str(config), str(store)], kept, _plain()), kept)
-
-
-def _plain() -> dict[str, str]:
-    """The environment without huge pages."""
-    return {key: value for key, value in os.environ.items() if key != HUGE_PAGES}
 
 
 def _read(text: str, kept: Kept) -> Figures:
