@@ -1,7 +1,7 @@
 """What views compute on every worker, counted in one process: nodes are marked over the whole graph, layer by layer, on the
 parts that workers would open, one at a time: from their store, or cut from the dataset as it would be.
 
-As ``shards.mfg`` and ``shards.drawn`` do with an exchange for each layer, from the last one to the first:
+As ``plan.mfg`` and ``plan.drawn`` do with an exchange for each layer, from the last one to the first:
 
     O_L = wanted nodes        O_(l-1) = I_l = O_l + sources of the (chosen) edges into O_l
 
@@ -282,7 +282,6 @@ def _sizes(opened: Opened, depth: np.ndarray, view: Wanted, edges: np.ndarray, h
 
 
 def _joined(sizes: list[Sizes], depth: np.ndarray, edges: np.ndarray, serving: Travelling | None) -> list[Reached]:
-    """One view's sizes on all workers, with what all of them together have."""
     counts = tuple(
         RowCounts(
             sum(worker_sizes.counts["rows", layer, -1] for worker_sizes in sizes),

@@ -3,7 +3,7 @@
     node = max(workers + workers / 10 + 0.4 GB, preparing)
 
 Workers: the whole resident memory of those of one node. A tenth more is for what no plan knows: SLURM ends a job that takes a
-page more than it asked for. 0.4 GB are for the job's own processes beside them. Preparing: ``launch.job begin`` makes missing
+page more than it asked for. 0.4 GB are for the job's own processes beside them. Preparing: ``run.job begin`` makes missing
 stores on the first node before the workers start, within ``prepare.buffer`` and what the partitioner takes.
 
 Where the dataset has no store here, nothing heavy is loaded: a login node answers at once.

@@ -101,7 +101,7 @@ class CutEdges:
         return Messages(sum(rows for rows, *_ in covers), sum(partials for _, partials, _ in covers))
 
     def shared_by(self, share: Share | None) -> Messages:
-        """As a run shares them out (``shards.cover.choose_edges``), which keeps ranks from too many edges; found once."""
+        """As a run shares them out (``plan.cover.choose_edges``), which keeps ranks from too many edges; found once."""
         if share not in self._shared:
             self._shared[share] = self._shared_by(share)
         return self._shared[share]

@@ -193,7 +193,6 @@ class Account:
         return sum(self._base(part, views, runtime).values())
 
     def _base(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> dict[str, int]:
-        """Its terms."""
         parameters, learned = self._parameters(part)
         return {
             "runtime": runtime.base + runtime.loading,
@@ -298,7 +297,7 @@ class Account:
         return total
 
     def _plans_held(self, part: PartSizes) -> float:
-        """How many plans of all edges there are: one for each way in which layers share cut edges out (``shards.cover``)."""
+        """How many plans of all edges there are: one for each way in which layers share cut edges out (``plan.cover``)."""
         shape, config, model = self._shape, self._config, self.model
         if config.world == 1 or (model.by_relation and shape.schema.typed):
             return 1

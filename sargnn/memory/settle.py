@@ -285,7 +285,6 @@ def leaner(words: tuple[str, ...], config: RunConfig) -> Iterator[_Variant]:
 
 
 def _in_batches(words: tuple[str, ...], config: RunConfig) -> Iterator[_Variant]:
-    """In micro-batches."""
     if config.batches.count == 1 and not config.draws_flows:
         for count in _BATCHES:
             batches = dataclasses.replace(config.batches, count=count)

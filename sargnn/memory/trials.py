@@ -243,7 +243,6 @@ def _threads(config: RunConfig, machines: int) -> int:
 
 
 def _key(config: RunConfig, outline: Outline, world: int, threads: int) -> str:
-    """What decides the speed."""
     settings: dict[str, Any] = as_mapping(_trial_config(config, Path(), 2, world, threads))
     for name in ("dataset", "partitioner", "seed", "store_dir", "run_dir", "run_name", "epochs", "eval_every"):
         del settings[name]

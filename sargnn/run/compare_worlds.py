@@ -22,8 +22,8 @@ from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, WorkerError
 from sargnn.run.check import check_graph, check_network, check_strategies
 from sargnn.run.env import kernels_are_compiled, prepare_process, warm_up
+from sargnn.run.local import run_workers
 from sargnn.run.processes import start_fork_server
-from sargnn.run.start import run_workers
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, write_inputs
 from sargnn.tracking.progress import Steps, say

@@ -31,8 +31,8 @@ from sargnn.run.check import check_strategies, prepare_stores
 from sargnn.run.checkpoints import is_over
 from sargnn.run.env import prepare_process, warm_up
 from sargnn.run.job_files import note_job, read_job
+from sargnn.run.local import report_failure
 from sargnn.run.run_folder import begin_run
-from sargnn.run.start import report_failure
 from sargnn.tracking import files, summary
 from sargnn.tracking.files import Inputs, file_lock, read_inputs
 from sargnn.tracking.progress import say
@@ -75,7 +75,6 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
 
 
 def _note_start(run_dir: Path, inputs: Inputs, environment: Mapping[str, str]) -> None:
-    """Into ``job.json``."""
     from sargnn.training.checkpoint import steps_trained
 
     known = read_job(run_dir)

@@ -17,9 +17,9 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process
+from sargnn.run.local import run_workers
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, hold_run_dir
-from sargnn.run.start import run_workers
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, read_inputs, write_inputs
 from sargnn.tracking.progress import say

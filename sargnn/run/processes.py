@@ -236,7 +236,6 @@ class Seat:
 
 
 def _live(entry: Callable[[str], None], config_path: str, seat: Seat, lifeline: connection.Connection) -> None:
-    """A worker process's whole life."""
     from sargnn.comm.join import STORE, TOKEN
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the launching process decides

@@ -1,4 +1,4 @@
-"""A worker's process: its log, its work, how it ends. The launcher starts it, or ``launch.task`` under srun and torchrun:
+"""A worker's process: its log, its work, how it ends. The launcher starts it, or ``run.task`` under srun and torchrun:
 
     python -m sargnn.run.worker RUN_DIR/config.yaml
 

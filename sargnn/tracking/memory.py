@@ -37,7 +37,7 @@ def reset_peak() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give freed tensors of 1 MB and more back at once, as workers do (``launch.env``): else glibc keeps what is below 32 MB.
+    """Give freed tensors of 1 MB and more back at once, as workers do (``run.env``): else glibc keeps what is below 32 MB.
 
     For a process that is running already; does nothing where the C library is another one.
     """

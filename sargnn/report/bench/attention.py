@@ -88,7 +88,6 @@ def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
 def _once(
     forward: Callable[[], Tensor], leaves: Sequence[Tensor], grad_out: Tensor, *, hold: bool
 ) -> tuple[tuple[float, float], int]:
-    """Seconds of forward and backward, and the peak."""
     for leaf in leaves:
         leaf.grad = None
     before = resident_bytes()

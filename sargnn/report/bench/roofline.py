@@ -148,8 +148,8 @@ def measure_network(config: RunConfig, bench_dir: Path) -> dict[str, float | Non
         The fields of ``comm.rates.Rates``.
     """
     from sargnn.run.check import check_network
+    from sargnn.run.local import run_workers
     from sargnn.run.processes import start_fork_server
-    from sargnn.run.start import run_workers
     from sargnn.tracking import files
 
     config = prepare_process(config)

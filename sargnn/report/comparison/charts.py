@@ -185,7 +185,6 @@ def _against_batches(groups: Sequence[Group], name: str, key: str, unit: float, 
 
 
 def _batches_of(group: Group) -> int:
-    """How many micro-batches a step had."""
     batches = group.first.result.batches if group.first.summary is not None else None
     return int(batches["count"]) if batches else 1
 

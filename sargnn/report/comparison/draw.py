@@ -213,7 +213,6 @@ def _finish_axes(axes: Any, chart: Chart) -> None:
 
 
 def _end_of(axes: Any, series: Series, width: float, height: float) -> tuple[float, float]:
-    """The last point of a series, in inches from the axes' corner."""
     x, y = axes.transAxes.inverted().transform(axes.transData.transform((series.xs[-1], series.ys[-1])))
     return float(x) * width, float(y) * height
 

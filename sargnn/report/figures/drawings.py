@@ -137,7 +137,6 @@ def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
 
 
 def _known(places: Sequence[float], values: Sequence[float | None]) -> tuple[list[float], list[float]]:
-    """Places and values of what is there."""
     pairs = [(place, value) for place, value in zip(places, values, strict=False) if value is not None]
     return [place for place, _ in pairs], [value for _, value in pairs]
 
@@ -240,7 +239,6 @@ def _given(paper: dict[str, list[float | None]]) -> list[float]:
 
 
 def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
-    """Of one legend for all panels."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

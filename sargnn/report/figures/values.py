@@ -128,7 +128,6 @@ def _rows(figures: RunFigures) -> float | None:
 
 
 def _rows_by_layer(figures: RunFigures) -> dict[str, float] | None:
-    """Rows that each layer computes, as shares of all nodes."""
     if not figures.num_nodes:
         return None
     if figures.summary.mfg:

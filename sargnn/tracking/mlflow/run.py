@@ -139,7 +139,6 @@ class MlflowRun:
         note_store(self.run_dir, self.uri, self.run_id, sent=True)
 
     def _log(self, figures: Sequence[tuple[str, float, int]]) -> None:
-        """Send (name, value, step)."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)

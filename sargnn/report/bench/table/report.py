@@ -154,7 +154,6 @@ def markdown(results: Sequence[Found]) -> list[str]:
 
 
 def _profile_lines(measured: Found, name: str, figures: Figures) -> list[str]:
-    """Where a profiled run's time went, against the machine's limits."""
     limits = measured.limits(name)
     if limits is None:
         return []
