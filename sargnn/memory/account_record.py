@@ -332,8 +332,13 @@ class Accounts:
         batches, events = _batches_of(trainer.model, plans), trace.events
         for node_batches in batches:
             events = [node_batches.joined(event) for event in events]
-        kernels = self._kernel_bytes(trainer, made, halo)
-        return StepAccount(tuple(events), sizes, row_bytes, halo, recorded.micro_batches, batches, libraries, kernels)
+        kernels = []  # what they hold that is no tensor's
+        for number, plan, reducer in _reducers_of(trainer.model, made[: len(halo.layers)]):
+            first = next(k for k, other in enumerate(made) if other is plan)
+            kernel, travels = trainer.engine.kernel(reducer.operation), halo.layers[number].travels
+            dtype, autograd = ROW_DTYPES[self._config.precision], trainer.engine.mode.plain_autograd
+            kernels.append(KernelBytes(number, first, kernel, reducer.operation, travels, dtype, autograd))
+        return StepAccount(tuple(events), sizes, row_bytes, halo, recorded.micro_batches, batches, libraries, tuple(kernels))
 
     def _trainer(self, config: RunConfig, **more: Any) -> Trainer:
         return make_trainer(config, self._part, self._num_classes, Group.single(), **more)
@@ -346,16 +351,6 @@ class Accounts:
             return
         _warm.add(key)
         prepare(self._trainer(self._alone), Trace())()
-
-    def _kernel_bytes(self, trainer: Trainer, plans: Sequence[LayerPlan], halo: HaloBytes) -> tuple[KernelBytes, ...]:
-        """What kernels hold that is no tensor's, of the layers that ``halo`` has."""
-        engine, dtype, kernels = trainer.engine, ROW_DTYPES[self._config.precision], []
-        for number, plan, reducer in _reducers_of(trainer.model, plans[: len(halo.layers)]):
-            first = next(k for k, other in enumerate(plans) if other is plan)
-            kernel, row_bytes = engine.kernel(reducer.operation), halo.layers[number].travels
-            autograd = engine.mode.plain_autograd
-            kernels.append(KernelBytes(number, first, kernel, reducer.operation, row_bytes, dtype, autograd))
-        return tuple(kernels)
 
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
         engine, typed = trainer.engine, trainer.graph.part.schema.typed

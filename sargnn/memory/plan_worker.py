@@ -89,16 +89,12 @@ class WorkerPlan:
     @property
     def while_training(self) -> int:
         """The whole resident memory of a training step: evaluations may be computed in groups of rows."""
-        return self._before + self.training
+        return sum(self.terms[name] for name in BEFORE_TRAINING) + self.training
 
     @property
     def while_evaluating(self) -> int:
         """The whole resident memory of an evaluation."""
-        return self._before + self.evaluation
-
-    @property
-    def _before(self) -> int:
-        return sum(self.terms[name] for name in BEFORE_TRAINING)
+        return sum(self.terms[name] for name in BEFORE_TRAINING) + self.evaluation
 
 
 class Account:
@@ -165,7 +161,12 @@ class Account:
         kept = since
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
             kept += sum(account.brought(view.sizes) for view in trained)
-        held_there = self._evaluation_bytes(views, whole) if groups is None else self._bytes_in_groups(part, groups)
+        if groups is None:
+            held_there = self._evaluation_bytes(views, whole)
+        else:  # of the largest group, and the outputs of groups, then of all together
+            in_groups = [self.accounts.evaluation(group.counts, in_groups=True) for group in groups]
+            held_there = largest_of(in_groups, [group.sizes for group in groups], all_held=False)
+            held_there += 2 * part.split * self._shape.num_classes * wide(ROW_DTYPES[config.precision]).itemsize
         evaluation = held_there + runtime.training + states + kept
         smoothing = 0
         if config.smooth.name != "none":
@@ -245,12 +246,6 @@ class Account:
         held = dataclasses.replace(account, holds_flow=False).peak([views.evaluation.sizes])
         return held + self._constant_bytes(views)
 
-    def _bytes_in_groups(self, part: PartSizes, groups: Sequence[Reached]) -> int:
-        """The same of one in groups of rows: of the largest, and the outputs of groups, then of all together."""
-        accounts = [self.accounts.evaluation(group.counts, in_groups=True) for group in groups]
-        most = largest_of(accounts, [group.sizes for group in groups], all_held=False)
-        return most + 2 * part.split * self._shape.num_classes * wide(ROW_DTYPES[self._config.precision]).itemsize
-
     def _constant_bytes(self, views: WorkerViews) -> int:
         """Of training's aggregates of constant rows, which stay while another flow is evaluated."""
         config = self._config
@@ -263,19 +258,14 @@ class Account:
         config = self._config
         sizes = Sizes(whole.counts, (sum(part.edges),), (part.halo,))
         held = self.accounts.smoothing().peak([sizes])
-        plan = graph_bytes(part, 0) if config.add_self_loops or self._shape.schema.typed or not self._sums_shared else 0
+        sums_shared = config.world == 1  # plain sums share cut edges out as some layer's plan of all rows does
+        if not sums_shared:
+            costs = self.model.partial_costs(self.engine, [None] * self._layers)
+            sums_shared = share_of_sums(config, self.engine) in shares_of(config.comm.aggregate or "least", costs)
+        plan = graph_bytes(part, 0) if config.add_self_loops or self._shape.schema.typed or not sums_shared else 0
         if views.evaluation is not None:
             plan += graph_bytes(part, sum(part.rows) if config.add_self_loops else 0)  # predictions are of all rows
         return held + plan
-
-    @property
-    def _sums_shared(self) -> bool:
-        """Whether plain sums share cut edges out as some layer's plan of all rows does."""
-        config, none = self._config, [None] * self._layers
-        if config.world == 1:
-            return True
-        shares = shares_of(config.comm.aggregate or "least", self.model.partial_costs(self.engine, none))
-        return share_of_sums(config, self.engine) in shares
 
     def _whole(self, part: PartSizes, halo: tuple[int, ...], results: tuple[int, ...] = ()) -> Sizes:
         loops, labelled = self._config.add_self_loops, self._shape.labelled

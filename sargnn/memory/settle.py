@@ -80,12 +80,7 @@ class Machine:
 
 def can_be_large(num_nodes: int, num_edges: int) -> bool:
     """Whether training on such a graph may take so much memory that it is worth a plan."""
-    return rough_bytes(num_nodes, num_edges) >= _SMALL
-
-
-def rough_bytes(num_nodes: int, num_edges: int) -> int:
-    """About what training takes on all workers together, beside what they take by themselves."""
-    return num_nodes * _ROW_BYTES + num_edges * _EDGE_BYTES
+    return num_nodes * _ROW_BYTES + num_edges * _EDGE_BYTES >= _SMALL
 
 
 def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig, tuple[int, ...] | None]:
@@ -127,7 +122,8 @@ def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig,
 def _choose_unplanned(config: RunConfig, dataset: Dataset) -> RunConfig:
     if not config.chooses_mode:
         return config
-    limit, needed = config.budget_bytes, _RUNTIME_BYTES + rough_bytes(dataset.num_nodes, dataset.num_edges)
+    limit = config.budget_bytes
+    needed = _RUNTIME_BYTES + dataset.num_nodes * _ROW_BYTES + dataset.num_edges * _EDGE_BYTES
     if _is_planned(config) and (limit is None or needed <= limit):
         return _chosen(config, AUTO_MODES[0], "a graph as small as this fits in any mode")
     return _chosen(config, AUTO_MODES[-1], "the leanest; the workers themselves plan what they hold")

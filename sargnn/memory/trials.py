@@ -154,21 +154,18 @@ def _measure_runtime(config: RunConfig, *, typed: bool, world: int) -> list[int]
         ]
         _run(["sargnn.cli.main", "train", *words], folder, "The small run that shows what a worker takes failed.")
         summary = read_summary(Path(folder) / "run")
-        training = 0 if summary is None else _training_bytes(Path(folder), summary.peak_train_bytes or [])
-    assert summary is not None and summary.memory_bytes is not None and summary.halo_rows is not None
+        assert summary is not None and summary.memory_bytes is not None and summary.halo_rows is not None
+        # What its training took beside what is planned of it, on the worker where that is most.
+        small = dataclasses.replace(load(Path(folder) / "run" / files.CONFIG), store_dir=str(Path(folder) / "stores"))
+        path = prepare_dataset(small.dataset, small.store_dir, small.prepare.bytes)
+        dataset = open_dataset(path, verify=False)
+        planned = plan_run(small, dataset, find_cut(small, dataset, path.name), Runtime(0, 0, 0)).workers
+        peaks = summary.peak_train_bytes or []
+        training = max(0, *(peak - worker.training for peak, worker in zip(peaks, planned, strict=True)))
     parts, halo = summary.memory_bytes, summary.halo_rows
     nodes = 2000 // world
     counted = graph_bytes(PartSizes((nodes,), (12 * nodes,), halo[0], halo[0], nodes, nodes), loops=0)
     return [parts["base"][0], max(0, parts["graph"][0] - counted), training]
-
-
-def _training_bytes(folder: Path, measured: Sequence[int]) -> int:
-    """What the small run's training took beside what is planned of it, bytes of the worker that took most."""
-    config = dataclasses.replace(load(folder / "run" / files.CONFIG), store_dir=str(folder / "stores"))
-    path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-    dataset = open_dataset(path, verify=False)
-    plan = plan_run(config, dataset, find_cut(config, dataset, path.name), Runtime(0, 0, 0))
-    return max(0, *(peak - worker.training for peak, worker in zip(measured, plan.workers, strict=True)))
 
 
 def predict(

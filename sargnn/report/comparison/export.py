@@ -18,10 +18,20 @@ _LOSSES = "losses_depend_on"
 
 
 def as_json(runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Picture], out: Sequence[LeftOut]) -> str:
-    """The document: ``runs``, ``groups``, ``pictures`` (the series that are drawn), ``left_out``."""
+    """The document: ``runs``, ``groups`` (mean and spread of their figures), ``pictures`` (the series that are drawn),
+    ``left_out``."""
     document = {
         "runs": [run_record(run, differs) for run, differs in zip(runs, differences(runs), strict=True)],
-        "groups": [group_record(group) for group in groups],
+        "groups": [
+            {
+                "name": group.name,
+                "members": [run.name for run in group.members],
+                "seeds": group.seeds,
+                "differs": group.differs,
+                "figures": {k: None if spread is None else dataclasses.asdict(spread) for k, spread in group.figures.items()},
+            }
+            for group in groups
+        ],
         "pictures": {picture.key: picture.as_dict() for picture in pictures},
         "left_out": [{"folder": str(skipped.folder), "reason": skipped.reason} for skipped in out],
     }
@@ -43,13 +53,6 @@ def run_record(run: Run, differs: dict[str, Any]) -> dict[str, Any]:
         "memory_bytes": parts_of(run.result),
         "losses_depend_on": run.result.losses_depend_on or [],
     }
-
-
-def group_record(group: Group) -> dict[str, Any]:
-    """Runs that are averaged together: their names and seeds, what tells the group from others, mean and spread of figures."""
-    figures = {key: None if spread is None else dataclasses.asdict(spread) for key, spread in group.figures.items()}
-    members = [run.name for run in group.members]
-    return {"name": group.name, "members": members, "seeds": group.seeds, "differs": group.differs, "figures": figures}
 
 
 def as_csv(runs: Sequence[Run], groups: Sequence[Group]) -> str:

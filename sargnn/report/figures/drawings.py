@@ -1,4 +1,5 @@
-"""How figures are drawn: bars, lines, curves, shares. Ours are filled; the paper's numbers are outlines beside them.
+"""A figure's files: pictures four and eight inches wide, a scalable one, and the numbers as a table. Pictures are bars, lines,
+curves or shares; ours are filled, the paper's numbers are outlines beside them.
 
 Series differ in colour (Okabe and Ito, which every eye tells apart), and in hatch or marker, so that grey print shows them.
 
@@ -13,9 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sargnn.errors import ConfigError
 from sargnn.report.comparison.draw import COLOURS, MARKERS, styled
-from sargnn.report.figures.values import PanelData
+from sargnn.report.figures.spec import FigureSpec
+from sargnn.report.figures.values import VALUES, PanelData, RunFigures
 
+WIDTHS = (8, 4)
+"""Inches: a page, and a column of one."""
 HATCHES = ("", "//", "xx", "\\\\", "..", "--", "++")
 _DASHES = ((None, None), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))
 _PANEL_HEIGHT, _LINE, _CAPTION_LINE, _MARGIN, _DPI = 2.0, 0.17, 0.125, 0.06, 100
@@ -270,3 +275,67 @@ def _legend_columns(handles: Sequence[Any], width: float) -> int:
     """As many names beside each other as there is room for."""
     longest = max((len(handle.get_label()) for handle in handles), default=0)
     return max(1, min(len(handles), int(width * 14 / (longest + 8))))
+
+
+def caption_of(spec: FigureSpec, runs: Sequence[RunFigures]) -> str:
+    """What the pictures are of: graphs with their scales, workers, machine; and the paper's."""
+    scales = [(run.config.dataset.name, getattr(run.config.dataset, "scale", None)) for run in runs]
+    graphs = dict.fromkeys(name if scale is None else f"{name} at scale {scale:g}" for name, scale in scales)
+    worlds = sorted({run.config.world for run in runs})
+    workers = ", ".join(map(str, worlds))
+    cpus = [(run.summary.cores, run.summary.cpu) for run in runs]
+    machines = dict.fromkeys(f"{cores} cores, {cpu}" for cores, cpu in cpus if cores is not None and cpu is not None)
+    text = f"{'; '.join(graphs)}. {workers} worker{'s' * (worlds != [1])}. {'; '.join(machines)}."
+    about = list(dict.fromkeys(panel.published.about for panel in spec.panels if panel.published.about))
+    return " ".join([text, *(f"The paper: {note.rstrip('.')}." for note in about)])
+
+
+def table_of(panels: Sequence[Sequence[PanelData]], x: str) -> list[str]:
+    """All numbers, ours and the paper's, as lines of Markdown. Of curves their last values, of parts their sums."""
+    flat = [[of_groups[number] for of_groups in panels] for number in range(len(panels[0]))]
+    grouped, several = len(flat) > 1, len(flat[0][0].ours) > 1
+    labels = any(label for by_panel in flat for label in by_panel[0].x)
+    heads = [*([""] if grouped else []), *([x] if labels else []), *(["run"] if several else [])]
+    for row in panels:
+        heads.append(row[0].title)
+        if any(data.paper for data in row):
+            unit = row[0].panel.published.unit
+            heads.append(f"the paper{f', {unit}' if unit else ''}")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for of_group in flat:
+        for place, label in enumerate(of_group[0].x):
+            for series in of_group[0].ours:
+                paper_x = of_group[0].paper_x[place]
+                tick = label if label == paper_x else f"{label} ({paper_x})"
+                cells = [*([of_group[0].group] if grouped else []), *([tick] if labels else [])]
+                cells += [series] if several else []
+                for number, data in enumerate(of_group):
+                    value = data.last(series)[place]
+                    failed = (series, label) in data.failed
+                    cells.append(
+                        "failed" if failed else "" if value is None else f"{value:.{VALUES[data.panel.value].digits}g}"
+                    )
+                    if any(other.paper for other in panels[number]):
+                        given = data.paper.get(series, [None] * len(data.x))[place]
+                        cells.append("" if given is None else f"{given:g}")
+                lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def write_files(name: str, spec: FigureSpec, panels: Sequence[Sequence[PanelData]], caption: str, folder: Path) -> Path:
+    """``NAME-8in.png``, ``NAME-4in.png``, ``NAME.svg`` and ``NAME.md`` in the folder; the widest picture's path.
+
+    Raises:
+        ConfigError: they cannot be written.
+    """
+    paths = [folder / f"{name}-{width}in.png" for width in WIDTHS]
+    lines = [f"# {name}: {spec.title}", "", f"{spec.shows} {spec.paper}.", "", f"![{spec.title}]({paths[0].name})", ""]
+    lines += [*table_of(panels, spec.x.name), "", caption, "", spec.differs, ""]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, width in zip([*paths, folder / f"{name}.svg"], (*WIDTHS, WIDTHS[0]), strict=True):
+            write(draw_figure(spec.kind, panels, title=spec.title, x=spec.x.name, caption=caption, width=width), path)
+        (folder / f"{name}.md").write_text("\n".join(lines))
+    except OSError as error:
+        raise ConfigError(f"The figure cannot be written: {error.strerror}.", given=str(folder)) from error
+    return paths[0]

@@ -172,7 +172,8 @@ def cells_of(spec: FigureSpec, overrides: Sequence[str] = ()) -> list[Cell]:
             world = int(value)
         else:
             raise ConfigError("'world' is the figure's largest number of workers.", given=override, allowed="1 and more")
-    of_all = spec.x.values or {str(n): [f"world={n}"] for n in _worlds(spec.x.worlds, world)}
+    worlds = dict.fromkeys(max(1, round(share * world)) for share in spec.x.worlds)
+    of_all = spec.x.values or {str(n): [f"world={n}"] for n in worlds}
     x = {group: spec.x.of_groups.get(group, of_all) for group in spec.groups}
     axes = (*spec.groups.values(), *spec.series.values(), *(words for own in x.values() for words in own.values()))
     varied = {_key(word) for words in axes for word in words}
@@ -189,11 +190,6 @@ def cells_of(spec: FigureSpec, overrides: Sequence[str] = ()) -> list[Cell]:
         last = {_key(word): word for word in words}  # the last one of each key counts, in the place of the first
         cells.append(Cell(group, series, label, tuple(last.values())))
     return cells
-
-
-def _worlds(shares: Sequence[float], world: int) -> list[int]:
-    """Numbers of workers, each once, at least one."""
-    return list(dict.fromkeys(max(1, round(share * world)) for share in shares))
 
 
 def _key(word: str) -> str:
