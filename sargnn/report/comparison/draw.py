@@ -15,10 +15,15 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = "os^DvPX"
 PART_COLOURS = {
     "base": "#BBBBBB",
+    "runtime": "#BBBBBB",
     "graph": "#0072B2",
     "features": "#56B4E9",
     "parameters": "#E69F00",
     "training": "#D55E00",
+    "kept for backward": "#D55E00",
+    "working set": "#009E73",
+    "communication": "#CC79A7",
+    "optimizer": "#F0E442",
     "other": "#CC79A7",
     "total": "#777777",
     "computing": "#0072B2",
@@ -27,7 +32,8 @@ PART_COLOURS = {
     "sums": "#E69F00",
     "rest": "#BBBBBB",
 }
-HATCHES = {"graph": "//", "parameters": "xx", "training": "", "other": "..", "computing": "//", "sums": "xx"}
+HATCHES = {"graph": "//", "parameters": "xx", "other": "..", "computing": "//", "sums": "xx"}
+HATCHES |= {"working set": "\\\\", "communication": "..", "optimizer": "--"}
 _FONT, _MOST_MARKED, _DASH = 8.0, 40, 5.0
 _AXES_WIDTH, _AXES_HEIGHT, _LEFT, _BOTTOM, _TOP = 4.6, 3.1, 0.65, 0.5, 0.35
 _ROW, _PANEL = 0.19, 1.75
@@ -225,7 +231,8 @@ def _draw_rows(charts: Sequence[Chart]) -> Any:
     stacked = charts[0].kind == "stack"
     panel = 4.6 if stacked else max(_PANEL, *(_size_of(figure, renderer, column.title)[0] * 1.15 for column in charts))
     tall = max(0.5, _ROW * sum(name.count("\n") * 0.7 + 1 for name in rows))
-    top = _TOP + (0.3 if stacked else 0.0)
+    legend_rows = -(-len(charts[0].series) // _legend_columns(charts[0])) if stacked else 0
+    top = _TOP + 0.3 * min(1, legend_rows) + 0.15 * max(0, legend_rows - 1)
     texts = [["00000"] if stacked else [_value(series) for series in chart.series] for chart in charts]  # beside the rows
     beside = [max(_size_of(figure, renderer, text)[0] for text in of_chart) + 0.25 for of_chart in texts]
     width = left + len(charts) * panel + sum(beside)
@@ -240,7 +247,7 @@ def _draw_rows(charts: Sequence[Chart]) -> Any:
         axes.set_ylim(len(rows) - 0.45, -0.55)
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=4)
-        axes.set_title(chart.title, pad=22 if stacked else 6)
+        axes.set_title(chart.title, pad=11 + 11 * legend_rows if stacked else 6)
     return figure
 
 
@@ -274,6 +281,10 @@ def _draw_bars(axes: Any, chart: Chart) -> None:
         axes.axvline(chart.line, color="black", linewidth=0.8, linestyle=(0, (3, 2)))
 
 
+def _legend_columns(chart: Chart) -> int:
+    return len(chart.series) if len(chart.series) < 8 else 4
+
+
 def _draw_stack(axes: Any, chart: Chart) -> None:
     ends = [0.0] * len(chart.rows)
     for series in chart.series:
@@ -293,11 +304,13 @@ def _draw_stack(axes: Any, chart: Chart) -> None:
             ends[row] += value
     for row, end in enumerate(ends):
         axes.annotate(_digits(end, 4), (1.02, row), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
-    axes.set_xlim(0, max(ends) * 1.02)
+    axes.set_xlim(0, max(*ends, chart.line or 0.0) * 1.02)
+    if chart.line is not None:
+        axes.axvline(chart.line, color="black", linewidth=1, linestyle="--")
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(-0.01, 1.0),
-        ncols=len(chart.series),
+        ncols=_legend_columns(chart),
         frameon=False,
         handlelength=1.0,
         handletextpad=0.35,
