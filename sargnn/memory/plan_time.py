@@ -16,7 +16,7 @@ Letters: T node types, R relations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -201,7 +201,7 @@ def epoch_time(
     work = {}
     for name in CATEGORIES:
         per_worker = _line(name, calibration, "work")
-        work[name] = sum(per_worker.at(load, b, calibration) for load, b in zip(loads, sent, strict=True))
+        work[name] = sum(per_worker(load, b) for load, b in zip(loads, sent, strict=True))
     # What a network takes is hidden, in part or wholly, where rows are fetched ahead.
     return EpochTime(
         whole,
@@ -228,22 +228,8 @@ def _seconds_of(load: Load, sent_bytes: float, calibration: Calibration, slower:
     for name in CATEGORIES:
         if name != EVALUATION:
             factor = 1.0 if name in WAITING else slower
-            by_category[name] = factor * _line(name, calibration).at(load, sent_bytes, calibration)
+            by_category[name] = factor * _line(name, calibration)(load, sent_bytes)
     return by_category
-
-
-@dataclass(frozen=True)
-class _Line:
-    """Seconds or work of a category: fixed, for each row, edge or byte, and for each row or edge of others."""
-
-    name: str
-    fixed: float
-    each: float
-    others: float
-
-    def at(self, load: Load, sent_bytes: float, calibration: Calibration) -> float:
-        others = _read_of_others(self.name, load, calibration)
-        return self.fixed + self.each * _size(self.name, load, sent_bytes) + self.others * others
 
 
 def _read_of_others(name: str, load: Load, calibration: Calibration) -> float:
@@ -256,7 +242,9 @@ def _read_of_others(name: str, load: Load, calibration: Calibration) -> float:
     return load.halo * (known.crossing or 0) / max(1, known.halo)
 
 
-def _line(name: str, calibration: Calibration, of: Literal["seconds", "work"] = "seconds") -> _Line:
+def _line(name: str, calibration: Calibration, of: Literal["seconds", "work"] = "seconds") -> Callable[[Load, float], float]:
+    """Seconds or work of a category, by a worker's load and the bytes that it sends: fixed, for each row, edge or byte, and for
+    each row or edge of others."""
     last = calibration.trials[-1] if name in _BY_BYTES else calibration.large
     (x1, h1, t1), (x2, h2, t2) = (_point(name, trial, calibration, of) for trial in (calibration.small, last))
     per_other = 0.0
@@ -267,13 +255,17 @@ def _line(name: str, calibration: Calibration, of: Literal["seconds", "work"] = 
         _, h3, t3 = _point(name, calibration.halo, calibration, of)
         per_other = max(0.0, (t3 - t2) / (h3 - h2)) if h3 > h2 else 0.0
     t1, t2 = max(0.0, t1 - per_other * h1), max(0.0, t2 - per_other * h2)
-    if x2 <= x1:
-        return _Line(name, t2, 0.0, per_other)
-    each = max(0.0, (t2 - t1) / (x2 - x1))
-    fixed = t2 - each * x2
-    if fixed < 0:  # the larger one falls out of caches, as what is larger still does
-        return _Line(name, 0.0, t2 / x2, per_other)
-    return _Line(name, fixed, each, per_other)
+    fixed, each = t2, 0.0
+    if x2 > x1:
+        each = max(0.0, (t2 - t1) / (x2 - x1))
+        fixed = t2 - each * x2
+        if fixed < 0:  # the larger one falls out of caches, as what is larger still does
+            fixed, each = 0.0, t2 / x2
+
+    def at(load: Load, sent_bytes: float) -> float:
+        return fixed + each * _size(name, load, sent_bytes) + per_other * _read_of_others(name, load, calibration)
+
+    return at
 
 
 def _point(

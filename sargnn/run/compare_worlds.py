@@ -38,7 +38,14 @@ MOST_NODES = 20_000
 
 @dataclass(frozen=True)
 class Graph:
-    """What was trained on. Attributes: nodes, edges: how many. of_nodes: of the whole graph; more where a part was taken."""
+    """What was trained on.
+
+    Attributes:
+        name: the dataset's.
+        nodes: how many.
+        edges: how many.
+        of_nodes: of the whole graph; more where a part was taken.
+    """
 
     name: str
     nodes: int

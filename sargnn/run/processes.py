@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
@@ -117,15 +117,24 @@ class Workers:
                 signal.signal(number, self._on_signal)
 
     def _start(self, entry: Callable[[str], None], config_path: str, token: str) -> None:
+        import psutil
+
+        from sargnn.comm.join import STORE, TOKEN
+
         context, settings = multiprocessing.get_context("forkserver"), self.settings
-        interface = settings.interface or loopback_interface()
+        loopback = (
+            name
+            for name, addresses in psutil.net_if_addrs().items()
+            if any(entry.address == "127.0.0.1" for entry in addresses)
+        )
+        interface = settings.interface or next(loopback, "lo")
         for rank in range(settings.world):
             if self.asked is not None:
                 return
             ours, theirs = context.Pipe()
             self._lifelines.append(ours)
-            seat = Seat(rank, settings.world, f"127.0.0.1:{self._store.port}", token, interface)
-            arguments = (entry, config_path, seat, theirs)
+            place = {"RANK": str(rank), "WORLD_SIZE": str(settings.world), "GLOO_SOCKET_IFNAME": interface}
+            arguments = (entry, config_path, place | {STORE: f"127.0.0.1:{self._store.port}", TOKEN: token}, theirs)
             process = context.Process(target=_live, args=arguments, name=f"worker {rank}")
             self._processes.append(process)
             process.start()
@@ -214,36 +223,13 @@ class Workers:
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
-def loopback_interface() -> str:
-    """The name of the interface that has 127.0.0.1."""
-    import psutil
-
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address == "127.0.0.1" for entry in addresses):
-            return name
-    return "lo"
-
-
-@dataclass(frozen=True)
-class Seat:
-    """One worker's place in the group, as it needs to join: ``comm.join`` lists what the environment says."""
-
-    rank: int
-    world: int
-    store: str
-    token: str
-    interface: str
-
-
-def _live(entry: Callable[[str], None], config_path: str, seat: Seat, lifeline: connection.Connection) -> None:
-    from sargnn.comm.join import STORE, TOKEN
-
+def _live(entry: Callable[[str], None], config_path: str, place: Mapping[str, str], lifeline: connection.Connection) -> None:
+    """``place``: what the environment says of the worker's place in the group (``comm.join``)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the launching process decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # likewise when the terminal closes
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until there is something to write
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # likewise
-    os.environ.update(RANK=str(seat.rank), WORLD_SIZE=str(seat.world), GLOO_SOCKET_IFNAME=seat.interface)
-    os.environ.update({STORE: seat.store, TOKEN: seat.token})
+    os.environ.update(place)
     threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
     entry(config_path)
 

@@ -19,9 +19,14 @@ from sargnn.tracking.memory import human_bytes
 
 @dataclass(frozen=True)
 class Compared:
-    """Attributes: trial: how it went. messages: rows and sums that travel in one exchange where each cut edge is aggregated at
-    the end that is cheaper (``comm.aggregate=least``); None: too many cut edges to say. epoch_bytes: what a model's full batch
-    sends; None: not known."""
+    """A partitioner on a graph.
+
+    Attributes:
+        trial: how it went.
+        messages: rows and sums that travel in one exchange where each cut edge is aggregated at the end that is cheaper
+            (``comm.aggregate=least``); None: too many cut edges to say.
+        epoch_bytes: what a model's full batch sends; None: not known.
+    """
 
     trial: Trial
     messages: int | None
@@ -50,19 +55,8 @@ def rows_of(compared: Sequence[Compared]) -> list[list[str]]:
         q, t = partitioner.trial.quality, partitioner.trial
         least = "-" if partitioner.messages is None else f"{partitioner.messages}"
         sent = "-" if partitioner.epoch_bytes is None else human_bytes(partitioner.epoch_bytes)
-        rows.append(
-            [
-                t.name,
-                f"{t.seconds:.1f}",
-                human_bytes(t.peak_bytes),
-                f"{q.edge_cut:.3f}",
-                f"{q.halo_rows}",
-                least,
-                sent,
-                f"{q.node_balance:.2f}",
-                f"{q.work_balance:.2f}",
-            ]
-        )
+        cells = [t.name, f"{t.seconds:.1f}", human_bytes(t.peak_bytes), f"{q.edge_cut:.3f}", f"{q.halo_rows}", least, sent]
+        rows.append([*cells, f"{q.node_balance:.2f}", f"{q.work_balance:.2f}"])
     return rows
 
 

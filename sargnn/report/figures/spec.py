@@ -110,7 +110,7 @@ class FigureSpec:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a figure. Attributes: point: its overrides."""
+    """One run of a figure, in its place; ``point``: its overrides."""
 
     group: str
     series: str

@@ -26,7 +26,14 @@ Place = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class RunFigures:
-    """A finished run. Attributes: rows: of its epochs, in order. num_nodes: of its graph; 0: not known."""
+    """A finished run.
+
+    Attributes:
+        summary: its.
+        config: its.
+        rows: of its epochs, in order.
+        num_nodes: of its graph; 0: not known.
+    """
 
     summary: Summary
     config: RunConfig

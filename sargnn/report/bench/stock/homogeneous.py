@@ -42,21 +42,18 @@ class _Homogeneous(StockNetwork):
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)
         self.dropout = config.model.dropout if isinstance(config.model, StackSettings) else 0.0
-        self.graph = self._graph(config, dataset, dgl)
-        self.options = {"edge_weight": self.graph.edata["w"]} if "w" in self.graph.edata else {}
-        self.features = torch.from_numpy(np.array(dataset.features[0]))
-        nodes = training_nodes(dataset)
-        self.train_rows = torch.from_numpy(nodes)
-        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
-
-    def _graph(self, config: RunConfig, dataset: Dataset, dgl: Any) -> Any:
         columns = torch.from_numpy(np.array(dataset.indptr, np.int32)), torch.from_numpy(np.array(dataset.indices))
         graph = dgl.graph(("csc", (*columns, torch.empty(0, dtype=torch.int32))), num_nodes=dataset.num_nodes)
         if (weight := edge_weights(config, dataset)) is not None:
             graph.edata["w"] = weight
         if config.add_self_loops:
             graph = dgl.add_self_loop(dgl.remove_self_loop(graph), fill_data=1.0)
-        return graph
+        self.graph = graph
+        self.options = {"edge_weight": self.graph.edata["w"]} if "w" in self.graph.edata else {}
+        self.features = torch.from_numpy(np.array(dataset.features[0]))
+        nodes = training_nodes(dataset)
+        self.train_rows = torch.from_numpy(nodes)
+        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
 
     def to_bf16(self) -> None:
         self.to(torch.bfloat16)
