@@ -222,7 +222,8 @@ class _PlannedBudget(Search):
         super().__init__(account.model.num_kept)
         self._account, self._views, self._limit, self._runtime = account, views, limit, runtime
         self._parts = [views.part_sizes(rank) for rank in range(views.parts.world)]
-        self.bases = [account.before_training(part, views.worker(rank, 1), runtime) for rank, part in enumerate(self._parts)]
+        every = [account.base(part, views.worker(rank, 1), runtime) for rank, part in enumerate(self._parts)]
+        self.bases = [sum(base.values()) for base in every]
 
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
         planned_bytes = []

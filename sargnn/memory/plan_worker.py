@@ -171,7 +171,7 @@ class Account:
         smoothing = 0
         if config.smooth.name != "none":
             smoothing = self._smoothing_bytes(part, views, whole) + runtime.training + states // 3
-        base = self._base(part, views, runtime)
+        base = self.base(part, views, runtime)
         if max(evaluation, smoothing) > training:
             phase, most = (EVALUATION, evaluation) if evaluation >= smoothing else (SMOOTHING, smoothing)
             fixed = states if phase == EVALUATION else states // 3
@@ -189,11 +189,8 @@ class Account:
         assert rest["working set"] >= now
         return WorkerPlan(training, evaluation, held.phase, base | rest, smoothing)
 
-    def before_training(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> int:
-        """What is there when training starts."""
-        return sum(self._base(part, views, runtime).values())
-
-    def _base(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> dict[str, int]:
+    def base(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> dict[str, int]:
+        """What is there when training starts, by ``BEFORE_TRAINING``."""
         parameters, learned = self._parameters(part)
         return {
             "runtime": runtime.base + runtime.loading,

@@ -34,7 +34,7 @@ def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
     shown = [({"dataset": run.dataset} if several else {}) | settings for run, settings in zip(runs, differing, strict=True)]
     if not several:
         shown = [{key: value for key, value in differs.items() if key != "dataset"} for differs in shown]
-    usual, texts = _said(shown)
+    above, texts = _said(shown, width)
     columns = _columns(runs)
     values = [figures_of(run) for run in runs]
     cells = [
@@ -57,7 +57,7 @@ def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
     return [
         *_wrap(title, width, ""),
         *_wrap(_MEMORY, width, ""),
-        *_otherwise(usual, width),
+        *above,
         "",
         *_table(heads, columns, [run.name for run in runs], texts, cells, width),
         *(line for note in loss_notes(runs) for line in ("", *_wrap(note, width, ""))),
@@ -81,9 +81,9 @@ def groups_lines(groups: Sequence[Group], width: int) -> list[str]:
         for group in groups
     ]
     names = [f"{group.name} ({_count(len(group.members), 'seed')})" for group in groups]
-    usual, texts = _said([group.differs for group in groups])
+    above, texts = _said([group.differs for group in groups], width)
     lines = _table(["runs", *(["differs in"] if any(texts) else [])], columns, names, texts, cells, width, spreads)
-    return ["mean and standard deviation over seeds", *_otherwise(usual, width), "", *lines]
+    return ["mean and standard deviation over seeds", *above, "", *lines]
 
 
 def _table(
@@ -165,8 +165,8 @@ def _cell(column: Column, value: Value, metric: str) -> str:
     return column.show(value)
 
 
-def _said(differing: Sequence[Settings]) -> tuple[Settings, list[str]]:
-    """What is said once above the table, and what is said of each row."""
+def _said(differing: Sequence[Settings], width: int) -> tuple[list[str], list[str]]:
+    """Lines of what is said once above the table, and what is said of each row."""
     counts = Counter((key, show_value(value)) for settings in differing for key, value in settings.items())
     usual = {  # what more than half of all runs have, where all have the setting
         key: value
@@ -177,11 +177,8 @@ def _said(differing: Sequence[Settings]) -> tuple[Settings, list[str]]:
     rows = (
         {key: value for key, value in settings.items() if key not in usual or usual[key] != value} for settings in differing
     )
-    return usual, [", ".join(show_settings(settings)) for settings in rows]
-
-
-def _otherwise(usual: Settings, width: int) -> list[str]:
-    return _wrap(f"unless said otherwise: {', '.join(show_settings(usual))}", width, "") if usual else []
+    above = _wrap(f"unless said otherwise: {', '.join(show_settings(usual))}", width, "") if usual else []
+    return above, [", ".join(show_settings(settings)) for settings in rows]
 
 
 def _count(number: int, what: str) -> str:

@@ -147,8 +147,9 @@ def _known(places: Sequence[float], values: Sequence[float | None]) -> tuple[lis
 
 
 def _papers_axes(axes: Any, data: PanelData) -> Any:
-    """Where the paper's numbers are drawn: beside ours, or on an axis of their own at the right."""
-    return axes.twinx() if data.own_axis and _given(data.paper) else axes
+    """Where the paper's numbers are drawn: beside ours, or, of another graph and not relative, on an axis of their own."""
+    own_axis = data.panel.relative_to is None and data.panel.published.unit is not None
+    return axes.twinx() if own_axis and _given(data.paper) else axes
 
 
 def _set_axes(axes: Any, other: Any, data: PanelData) -> None:

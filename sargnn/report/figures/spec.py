@@ -201,8 +201,3 @@ def place_of(name: str) -> tuple[str, str, int]:
     paper, _, kind = name.partition(".")
     number = "".join(character for character in kind if character.isdigit())
     return paper, kind.rstrip("0123456789"), int(number or 0)
-
-
-def labels_of_x(cells: Sequence[Cell], group: str) -> list[str]:
-    """A group's, in order."""
-    return list(dict.fromkeys(cell.x for cell in cells if cell.group == group))

@@ -14,7 +14,7 @@ from typing import Any
 
 from sargnn.config.run import RunConfig, load
 from sargnn.report.comparison.figures import parts_of
-from sargnn.report.figures.spec import Cell, FigureSpec, Panel, labels_of_x
+from sargnn.report.figures.spec import Cell, FigureSpec, Panel
 from sargnn.tracking.files import CONFIG, INPUTS, MetricsTail, read_json
 from sargnn.tracking.summary import Summary
 
@@ -219,11 +219,6 @@ class PanelData:
     paper: dict[str, list[float | None]]
     failed: frozenset[tuple[str, str]]
 
-    @property
-    def own_axis(self) -> bool:
-        """Whether the paper's numbers have an axis of their own: they are of another graph, not relative."""
-        return self.panel.relative_to is None and self.panel.published.unit is not None
-
     def numbers(self, series: str) -> list[float | None]:
         """A series' numbers; None for what is no number."""
         return [value if isinstance(value, float | int) else None for value in self.ours[series]]
@@ -252,7 +247,7 @@ def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Place, RunFigu
     for panel in spec.panels:
         of_groups = []
         for group in spec.groups:
-            of, x = VALUES[panel.value].of, labels_of_x(cells, group)
+            of, x = VALUES[panel.value].of, list(dict.fromkeys(cell.x for cell in cells if cell.group == group))
             paper_x = spec.x.paper[-len(x) :] or x  # fewer workers than there are shares: the largest ones have theirs
             ours: dict[str, list[Shown]] = {
                 series: [of(runs[place]) if (place := (group, series, label)) in runs else None for label in x]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,11 +44,6 @@ class Entry:
     name: str
     config: RunConfig
     command: str = ""
-
-    @property
-    def slug(self) -> str:
-        """The name, for files."""
-        return re.sub(r"[^\w.]+", "-", self.name).strip("-").lower()
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -40,7 +41,8 @@ class Kept:
     @property
     def run_dir(self) -> Path:
         """Of a run of this project, absolute."""
-        return (self.bench_dir / "runs" / self.case.name / f"{self.entry.slug}-{self.round + 1}").resolve()
+        name = re.sub(r"[^\w.]+", "-", self.entry.name).strip("-").lower()
+        return (self.bench_dir / "runs" / self.case.name / f"{name}-{self.round + 1}").resolve()
 
     @property
     def path(self) -> Path:
