@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,10 +74,8 @@ def kept(name: str, key: str, read: Callable[[Any], T], measure: Callable[[], An
         measure: gives it as JSON.
     """
     file = numba_cache_dir() / name
-    try:
+    with suppress(KeyError, TypeError, ValueError):
         return read(_content(file)[key])
-    except (KeyError, TypeError, ValueError):
-        pass
     value = measure()
     files.write_json(file, _content(file) | {key: value})
     return read(value)

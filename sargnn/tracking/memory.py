@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,10 +31,8 @@ def private_bytes() -> int:
 
 def reset_peak() -> None:
     """Start a new peak at the present resident set size. Needs no privilege; does nothing where the kernel has no such file."""
-    try:
+    with suppress(OSError):
         _CLEAR_REFS.write_text("5")
-    except OSError:
-        return
 
 
 def return_freed_memory() -> None:
@@ -41,18 +40,14 @@ def return_freed_memory() -> None:
 
     For a process that is running already; does nothing where the C library is another one.
     """
-    try:
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
-    except (OSError, AttributeError):
-        return
 
 
 def trim() -> None:
     """Give back what small allocations have left behind; does nothing where the C library is another one."""
-    try:
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return
 
 
 @dataclass
