@@ -20,6 +20,8 @@ _KEPT = ("bench_dir", "resume", "skip_finished")
 
 def kernels(line: CommandLine) -> int:
     """``sargnn bench kernels``; prints its tables."""
+    from pathlib import Path
+
     from sargnn.cli.compose import compose_verb
     from sargnn.report.bench.settings import parse_bench_kernels
     from sargnn.run.env import default_threads, worker_environment
@@ -32,15 +34,11 @@ def kernels(line: CommandLine) -> int:
     from sargnn.tracking.tables import attention_table, kernels_table, norms_table, weighted_table
 
     results = run(config)
-    if results.sums:
-        kernels_table(results.sums)
-    if results.weighted:
-        weighted_table(results.weighted)
-    if results.attention:
-        attention_table(results.attention)
-    if results.norms:
-        norms_table(results.norms)
-    say(f"figures and plots: {results.folder}")
+    tables = {"rows": kernels_table, "weighted": weighted_table, "attention": attention_table, "norms": norms_table}
+    for name, table in tables.items():
+        if results[name]:
+            table(results[name])
+    say(f"figures and plots: {Path(config.bench_dir)}")
     return 0
 
 
@@ -65,10 +63,10 @@ def epoch(line: CommandLine) -> int:
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import epoch_table
 
-    report = run(config, Path(bench_dir))
-    epoch_table(HEADS, report.rows)
-    say(report.limits)
-    say(f"figures: {bench_dir}/epoch.json, {bench_dir}/epoch.md; the run: {report.run_dir}")
+    rows, limits, run_dir = run(config, Path(bench_dir))
+    epoch_table(HEADS, rows)
+    say(limits)
+    say(f"figures: {bench_dir}/epoch.json, {bench_dir}/epoch.md; the run: {run_dir}")
     return 0
 
 

@@ -58,23 +58,11 @@ class Part:
         return self.limit_core_s / self.core_s if self.limit_core_s and self.core_s else None
 
 
-@dataclass(frozen=True)
-class EpochReport:
-    """What ``run`` measured.
-
-    Attributes:
-        rows: the table's cells, as ``HEADS`` names them.
-        limits: the machine's limits in one line.
-        run_dir: the run's folder.
-    """
-
-    rows: list[tuple[str, ...]]
-    limits: str
-    run_dir: Path
-
-
-def run(config: RunConfig, bench_dir: Path) -> EpochReport:
+def run(config: RunConfig, bench_dir: Path) -> tuple[list[tuple[str, ...]], str, Path]:
     """Measure the machine, train, measure it again; write ``epoch.json`` and ``epoch.md`` into ``bench_dir``.
+
+    Returns:
+        The table's cells, as ``HEADS`` names them, the machine's limits in one line, and the run's folder.
 
     Raises:
         SargnnError: as ``run.local.train``; also if the folder cannot be written, the mode's work is not counted, or the run
@@ -123,7 +111,7 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
         FILES, (json.dumps(content, indent=1), "\n".join([*markdown(parts, cores), "", limits])), strict=True
     ):
         (bench_dir / name).write_text(text + "\n")
-    return EpochReport(rows_of(parts, cores), limits, run_dir)
+    return rows_of(parts, cores), limits, run_dir
 
 
 def counted_modes() -> list[str]:

@@ -9,7 +9,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,27 +41,12 @@ from sargnn.tracking.memory import return_freed_memory
 DROPOUT = 0.5
 
 
-@dataclass(frozen=True)
-class Results:
-    """What was measured, a row for each operation and width.
+def run(config: BenchKernelsConfig) -> dict[str, list[Row]]:
+    """Measure; write ``kernels.json``, and ``kernels.png`` or ``attention.png`` for what was measured, into ``bench_dir``.
 
-    Attributes:
-        sums: of ``measure_sums``.
-        weighted: of ``measure_weighted``.
-        attention: of ``attention.measure``.
-        norms: of ``measure_norms``.
-        folder: where they were written.
+    Returns:
+        A row for each operation and width: ``rows`` of sums and means, ``weighted``, ``attention``, ``norms``.
     """
-
-    sums: list[Row]
-    weighted: list[Row]
-    attention: list[Row]
-    norms: list[Row]
-    folder: Path
-
-
-def run(config: BenchKernelsConfig) -> Results:
-    """Measure; write ``kernels.json``, and ``kernels.png`` or ``attention.png`` for what was measured, into ``bench_dir``."""
     threads = config.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     return_freed_memory()
@@ -85,15 +69,15 @@ def run(config: BenchKernelsConfig) -> Results:
     weighed = [measure_weighted(block, width, config) for width in config.widths if "weighted" in config.operations]
     attended = [attention.measure(block, heads, config) for heads in config.heads] if "gat" in config.operations else []
     normed = [measure_norms(block.num_dst, width, config) for width in config.widths if "norm" in config.operations]
-    content = {"about": about, "rows": rows, "weighted": weighed, "attention": attended, "norms": normed}
-    (folder / "kernels.json").write_text(json.dumps(content, indent=1) + "\n")
+    results = {"rows": rows, "weighted": weighed, "attention": attended, "norms": normed}
+    (folder / "kernels.json").write_text(json.dumps({"about": about, **results}, indent=1) + "\n")
     if rows:
         labels = [f"{row['operation']} {row['width']}" for row in rows]
         series = {name: [row[name]["median_s"] * 1e3 for row in rows] for name in ("dgl", "dgl_fold", "fused")}
         write_plot(folder / "kernels.png", labels, series, title=title, y_label="milliseconds, median")
     if attended:
         attention.plot(folder / "attention.png", attended, title)
-    return Results(rows, weighed, attended, normed, folder)
+    return results
 
 
 def _block(config: BenchKernelsConfig) -> EdgeBlock:
