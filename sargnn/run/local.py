@@ -29,6 +29,8 @@ from sargnn.tracking.mlflow.target import target_of
 from sargnn.tracking.progress import say
 from sargnn.tracking.summary import FAILED, FINISHED, INTERRUPTED, Summary, read_summary, write_summary
 
+_LOG_LINES = 12
+
 
 def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Path]:
     """Run a training from start to end.
@@ -123,9 +125,6 @@ def _run_tracked(
         if sender is not None:
             sender.finish(summary or Summary(FAILED))
     return summary, error
-
-
-_LOG_LINES = 12
 
 
 class Interrupted(SargnnError):

@@ -28,6 +28,7 @@ from sargnn.errors import ConfigError
 _PAUSE_S = 0.1
 _BLAME_S = 1.5
 _ORPHANED = 77
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
@@ -218,9 +219,6 @@ class Workers:
             while self._previous:
                 number, handler = self._previous.popitem()
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def _live(entry: Callable[[str], None], config_path: str, place: Mapping[str, str], lifeline: connection.Connection) -> None:

@@ -1,4 +1,6 @@
-"""What a person calls a run: its folder, its name in ``runs/``, a sweep, a pattern."""
+"""What a person calls a run: its folder, its name in ``runs/``, a sweep, a pattern; and what a sweep calls its points, in the
+``sweep.json`` of the folder that holds a folder per point.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from pathlib import Path
 from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.files import CONFIG
 
+SWEEP = "sweep.json"
 RUNS, SWEEPS = Path("runs"), Path("sweeps")
 """Where runs and sweeps go if no folder is named; in the working folder."""
 
@@ -86,11 +89,8 @@ def run_names() -> list[str]:
     return [path.name for path in own] + [f"{sweep.name}/{path.name}" for sweep in sweeps_here() for path in runs_in(sweep)]
 
 
-SWEEP = "sweep.json"
-
-
 def write_points(folder: Path, labels: Sequence[str], points: Sequence[Sequence[str]] | None = None) -> None:
-    """Write it. Raises ``OSError``.
+    """Write ``sweep.json``. Raises ``OSError``.
 
     Args:
         folder: the sweep's.

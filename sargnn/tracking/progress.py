@@ -1,4 +1,4 @@
-"""What a person sees while a command runs: its steps, its epochs, single lines. All on stderr."""
+"""What a person sees while a command runs: its steps, its epochs with what is left of a run, single lines. All on stderr."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ EVERY_S = "SARGNN_PROGRESS_S"
 _EVERY_S, _SILENCE_S, _WIDTH = 5.0, 30.0, 80
 _SURE_AFTER_S = 5.0
 """Of a step, before anything is said about the rest of it."""
+_RECENT = 20
+_NEEDED_LEAST = ("time", "peak", "best")
+"""What is left out first where a line has no room."""
 
 
 class EpochProgress:
@@ -202,11 +205,6 @@ def partition_lines(stats: dict[str, Any]) -> list[str]:
     if len(stats["type_balance"]) > 1:
         lines.append(f"  of each node type: {', '.join(f'{balance:.3f}' for balance in stats['type_balance'])}")
     return lines
-
-
-_RECENT = 20
-_NEEDED_LEAST = ("time", "peak", "best")
-"""What is left out first where a line has no room."""
 
 
 class ProgressFigures:

@@ -37,6 +37,8 @@ HATCHES |= {"working set": "\\\\", "communication": "..", "optimizer": "--"}
 _FONT, _MOST_MARKED, _DASH = 8.0, 40, 5.0
 _AXES_WIDTH, _AXES_HEIGHT, _LEFT, _BOTTOM, _TOP = 4.6, 3.1, 0.65, 0.5, 0.35
 _ROW, _PANEL = 0.19, 1.75
+_SAME = 0.002
+_NAMED, _WIDTH = 6, 34
 
 
 def write_pngs(pictures: Sequence[Picture], folder: Path) -> list[Path]:
@@ -317,10 +319,6 @@ def _draw_stack(axes: Any, chart: Chart) -> None:
         columnspacing=0.9,
         borderaxespad=0.1,
     )
-
-
-_SAME = 0.002
-_NAMED, _WIDTH = 6, 34
 
 
 def spread_out(wanted: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:

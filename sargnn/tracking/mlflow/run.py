@@ -1,4 +1,4 @@
-"""A run in MLflow, fed by the launching process in batches."""
+"""A run in MLflow, fed by the launching process in batches, or sent once it is over."""
 
 from __future__ import annotations
 

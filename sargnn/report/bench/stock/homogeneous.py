@@ -1,4 +1,9 @@
-"""GraphSage and GAT of DGL's own layers, ``SAGEConv`` and ``GATConv``; and a module of the user's, as it is."""
+"""GraphSage and GAT of DGL's own layers, ``SAGEConv`` and ``GATConv``; a module of the user's, as it is; and GraphSage on DGL's
+own neighbour sampler: ``NeighborSampler``, ``DataLoader`` and ``SAGEConv`` on the blocks that they give.
+
+There an epoch goes through the training nodes in ``batches.steps`` shuffled batches. How many processes sample beside the one
+that trains is found by trying: each number for an epoch, then the fastest for those that are measured.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,8 @@ from sargnn.report.bench.stock.network import (
     normed,
     training_nodes,
 )
+
+_SAMPLERS = (0, 1, 2)
 
 
 class _Homogeneous(StockNetwork):
@@ -148,9 +155,6 @@ class StockCustom(_Homogeneous):
         """Logits of all nodes."""
         out: Tensor = self.module(self.graph, self.features)
         return out
-
-
-_SAMPLERS = (0, 1, 2)
 
 
 class StockSampledSage(StockSage):

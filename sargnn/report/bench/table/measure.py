@@ -1,4 +1,4 @@
-"""Measurements that are kept: a table that was interrupted goes on where it was."""
+"""Measures one entry, in processes of its own that end with it, and keeps it: an interrupted table goes on where it was."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from sargnn.tracking.files import write_json
 from sargnn.tracking.summary import read_summary
 
 Figures = dict[str, Any]
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+_ENDED_BY = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,6 @@ class Kept:
     def write(self, figures: Figures) -> None:
         """Keep the figures."""
         write_json(self.path, {"settings": self.entry.settings, "figures": figures})
-
-
-HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
-_ENDED_BY = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
 
 
 def measure(kept: Kept, store: Path) -> Figures:
