@@ -126,8 +126,8 @@ def table(line: CommandLine) -> int:
     cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
     configs = {name: _run_of("bench_table", name, case, of_runs, line.folders) for name, case in cases.items()}
     from sargnn.report.bench.table.entries import Case
+    from sargnn.report.bench.table.measure import run
     from sargnn.report.bench.table.report import show
-    from sargnn.report.bench.table.run import run
     from sargnn.tracking.progress import say
 
     as_interrupts()

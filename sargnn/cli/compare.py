@@ -28,10 +28,10 @@ FOLDER = "compare"
 def main(line: CommandLine) -> int:
     """Print the table, or JSON or CSV; write the pictures, or the page."""
     from sargnn.report.comparison.charts import make_pictures
-    from sargnn.report.comparison.export import as_csv, as_json
     from sargnn.report.comparison.figures import make_groups
     from sargnn.report.comparison.losses import losses_equal
     from sargnn.report.comparison.runs import find_folders, no_run_left, read_runs
+    from sargnn.report.comparison.table import as_csv, as_json
     from sargnn.tracking.progress import say
 
     asked = line.settings

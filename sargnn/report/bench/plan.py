@@ -24,8 +24,8 @@ from sargnn.memory.trials import outline_of, predict
 from sargnn.partition.prepare import prepare_partition
 from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.settings import BenchPlanConfig
-from sargnn.report.bench.table.entries import Case, Entry, row_name
-from sargnn.report.bench.table.measure import Figures, Kept, measure
+from sargnn.report.bench.table.entries import Case, Entry, Figures, row_name
+from sargnn.report.bench.table.measure import Kept, measure
 from sargnn.run.check import check_strategies
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.progress import Steps, say

@@ -19,6 +19,8 @@ IN_BF16 = "stock DGL, bf16, huge pages"
 LIMITS = "limits"
 BEFORE, AFTER = f"{LIMITS} before", f"{LIMITS} after"
 NOT_STATIC, PROFILED = ", not static", ", profiled"
+Figures = dict[str, Any]
+"""Of one measurement, by name."""
 _CHANGES_NOTHING = ("store_dir", "run_dir", "run_name", "tracking", "prepare")
 
 

@@ -14,8 +14,7 @@ from sargnn.profile import EVALUATION, EXCHANGE_WAIT
 from sargnn.report.bench.epoch import limit_line, parts_of
 from sargnn.report.bench.epoch import markdown as parts_markdown
 from sargnn.report.bench.roofline import Roofline, better
-from sargnn.report.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, STOCK, Case
-from sargnn.report.bench.table.measure import Figures
+from sargnn.report.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, STOCK, Case, Figures
 from sargnn.tracking.memory import human_bytes
 
 BASELINE = "domain_parallel"
