@@ -21,7 +21,8 @@ from torch.nn import functional as F
 
 from sargnn.config.models import AppnpSettings, GcniiSettings, GinSettings, SgcSettings
 from sargnn.config.run import RunConfig
-from sargnn.graph.dataset import SPLITS, Dataset, open_dataset
+from sargnn.graph.dataset import Dataset, open_dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.interop.dgl import import_dgl
 from sargnn.sources.prepare import prepare_dataset
 

@@ -51,7 +51,7 @@ print(json.dumps(sorted(name for name in sys.modules if name.split(".")[0] == "s
 PASSING = """
 import json, sys
 from sargnn.config.run import RunConfig
-import sargnn.run.local as local, sargnn.run.start as start
+import sargnn.run.local as local
 files = set()
 def note(frame, event, argument):
     if event == "call" and "/sargnn/" in frame.f_code.co_filename and "/config/" not in frame.f_code.co_filename:

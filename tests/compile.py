@@ -26,7 +26,7 @@ def compile_once() -> None:
     done = Path(os.environ["NUMBA_CACHE_DIR"]) / "compiled_for_tests"
     if not done.exists():
         print("compiling the kernels, a minute or two", file=sys.stderr, flush=True)
-        command = [sys.executable, "-c", "from sargnn.run.compile import warm_up; warm_up()"]
+        command = [sys.executable, "-c", "from sargnn.run.env import warm_up; warm_up()"]
         environment = os.environ | {"NUMBA_THREADING_LAYER": "workqueue"}
         # Those of fp32 and bf16 beside those of fp64, on two cores; then all are loaded once, and what is missing is made.
         halves = [subprocess.Popen(command, env=environment | {PRECISION: precision}) for precision in ("bf16", "fp64")]

@@ -11,9 +11,9 @@ import numpy as np
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import Task
-from sargnn.graph.dataset import SPLITS, Dataset, by_destination
+from sargnn.graph.dataset import Dataset, by_destination
 from sargnn.graph.edge_columns import EdgeColumns
-from sargnn.graph.schema import Relation
+from sargnn.graph.schema import SPLITS, Relation
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve

@@ -28,7 +28,7 @@ from sargnn.backends import memory as engine_pool
 from sargnn.comm.distributed import DistributedGroup, Processes
 from sargnn.comm.group import Group
 from sargnn.partition.cut import parts_of
-from sargnn.run.compile import warm_up
+from sargnn.run.env import warm_up
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.in_process import fork_server
 from tests.turns import AdversarialTurns

@@ -3,7 +3,7 @@
 import gc
 
 from sargnn.interop.dgl import import_dgl
-from sargnn.run.compile import warm_up
+from sargnn.run.env import warm_up
 from tests.parity import cases  # noqa: F401
 
 warm_up()

@@ -152,7 +152,7 @@ class Run:
 
     def plot(self) -> Figure:
         """A figure of the loss and of the metric on the splits, over the epochs."""
-        from sargnn.tracking.plots import plot_run
+        from sargnn.report.comparison.draw import plot_run
 
         return plot_run(self.rows(), self.name)
 

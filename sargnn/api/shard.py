@@ -107,7 +107,7 @@ def _config_of(words: list[str]) -> RunConfig:
 def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], Path]:
     from sargnn.config.verbs import PartitionConfig
     from sargnn.partition.prepare import prepare_partition
-    from sargnn.run.compile import warm_up
+    from sargnn.run.env import warm_up
     from sargnn.sources.prepare import prepare_dataset
     from sargnn.tracking.progress import say
 

@@ -20,6 +20,8 @@ _KEPT = ("bench_dir", "resume", "skip_finished")
 
 def kernels(line: CommandLine) -> int:
     """``sargnn bench kernels``; prints its tables."""
+    from pathlib import Path
+
     from sargnn.cli.compose import compose_verb
     from sargnn.report.bench.settings import parse_bench_kernels
     from sargnn.run.env import default_threads, worker_environment
@@ -32,15 +34,11 @@ def kernels(line: CommandLine) -> int:
     from sargnn.tracking.tables import attention_table, kernels_table, norms_table, weighted_table
 
     results = run(config)
-    if results.sums:
-        kernels_table(results.sums)
-    if results.weighted:
-        weighted_table(results.weighted)
-    if results.attention:
-        attention_table(results.attention)
-    if results.norms:
-        norms_table(results.norms)
-    say(f"figures and plots: {results.folder}")
+    tables = {"rows": kernels_table, "weighted": weighted_table, "attention": attention_table, "norms": norms_table}
+    for name, table in tables.items():
+        if results[name]:
+            table(results[name])
+    say(f"figures and plots: {Path(config.bench_dir)}")
     return 0
 
 
@@ -61,14 +59,14 @@ def epoch(line: CommandLine) -> int:
     if resume is not None or skip != "ask" or not config.profile:
         raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
     _check_measured(config)
-    from sargnn.report.bench.epoch import run
+    from sargnn.report.bench.epoch import HEADS, run
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import epoch_table
 
-    report = run(config, Path(bench_dir))
-    epoch_table(report.heads, report.rows)
-    say(report.limits)
-    say(f"figures: {bench_dir}/epoch.json, {bench_dir}/epoch.md; the run: {report.run_dir}")
+    rows, limits, run_dir = run(config, Path(bench_dir))
+    epoch_table(HEADS, rows)
+    say(limits)
+    say(f"figures: {bench_dir}/epoch.json, {bench_dir}/epoch.md; the run: {run_dir}")
     return 0
 
 
@@ -86,16 +84,17 @@ def network(line: CommandLine) -> int:
     config = parse(mapping)
     if config.world == 1:
         raise ConfigError("One worker talks to nobody.", given="world=1", allowed="world=2 and more")
-    from sargnn.report.bench.network import FILE, run
+    from sargnn.report.bench.roofline import measure_network
+    from sargnn.tracking.files import NETWORK
     from sargnn.tracking.memory import human_bytes
     from sargnn.tracking.progress import say
     from sargnn.tracking.tables import info_table
 
-    measured = run(config, Path(bench_dir))
+    measured = measure_network(config, Path(bench_dir))
     places = (("inside", "a worker to another of its server"), ("between", "a worker to another server"))
     rows = [(what, f"{human_bytes(rate)} in a second") for key, what in places if (rate := measured[key]) is not None]
     info_table([*rows, ("a sum over all workers", f"{1000 * (measured['sum_s'] or 0):.2f} ms")])
-    say(f"figures: {bench_dir}/{FILE}")
+    say(f"figures: {bench_dir}/{NETWORK}")
     return 0
 
 
@@ -127,8 +126,8 @@ def table(line: CommandLine) -> int:
     cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
     configs = {name: _run_of("bench_table", name, case, of_runs, line.folders) for name, case in cases.items()}
     from sargnn.report.bench.table.entries import Case
+    from sargnn.report.bench.table.measure import run
     from sargnn.report.bench.table.report import show
-    from sargnn.report.bench.table.run import run
     from sargnn.tracking.progress import say
 
     as_interrupts()

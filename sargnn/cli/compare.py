@@ -19,7 +19,7 @@ from sargnn.tracking.find_runs import find_run, find_runs, run_names
 
 if TYPE_CHECKING:
     from sargnn.report.comparison.charts import Picture
-    from sargnn.report.comparison.groups import Group
+    from sargnn.report.comparison.figures import Group
     from sargnn.report.comparison.runs import LeftOut, Run
 
 FOLDER = "compare"
@@ -28,10 +28,10 @@ FOLDER = "compare"
 def main(line: CommandLine) -> int:
     """Print the table, or JSON or CSV; write the pictures, or the page."""
     from sargnn.report.comparison.charts import make_pictures
-    from sargnn.report.comparison.export import as_csv, as_json
-    from sargnn.report.comparison.groups import make_groups
+    from sargnn.report.comparison.figures import make_groups
     from sargnn.report.comparison.losses import losses_equal
     from sargnn.report.comparison.runs import find_folders, no_run_left, read_runs
+    from sargnn.report.comparison.table import as_csv, as_json
     from sargnn.tracking.progress import say
 
     asked = line.settings
@@ -139,7 +139,7 @@ def track(line: CommandLine) -> int:
     if not line.words:
         raise ConfigError("A run must be named.", allowed=run_names(), hint="sargnn track NAME")
     folders = list(dict.fromkeys(run for word in line.words for run in find_runs(word)))
-    from sargnn.tracking.mlflow.late import send_again
+    from sargnn.tracking.mlflow.run import send_again
 
     failed = False
     for folder in folders:
@@ -179,8 +179,7 @@ def ui(line: CommandLine) -> int:
     _check_port(port)
     import tempfile
 
-    from sargnn.tracking.mlflow.pages import find_runs_page
-    from sargnn.tracking.mlflow.store import database_of, default_uri
+    from sargnn.tracking.mlflow.store import database_of, default_uri, find_runs_page
 
     uri = str(settings["tracking.uri"] or default_uri())
     database = database_of(uri)

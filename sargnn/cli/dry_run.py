@@ -26,7 +26,7 @@ def show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, 
     check(config)
     rows = [*_folder_rows(config, resume), ("workers", _workers(config, overrides)), *_store_rows(config)]
     if config.init_from is not None and resume is None:
-        from sargnn.run.init_from import find_start
+        from sargnn.run.checkpoints import find_start
 
         rows.append(("parameters", f"from {show_path(Path(str(find_start(config).init_from)))}"))
     for name, text in rows:
@@ -84,12 +84,12 @@ def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
 
 
 def _folder_rows(config: RunConfig, resume: Path | None) -> Iterator[tuple[str, str]]:
-    from sargnn.run.run_folder import check_checkpoint, choose_run_dir
+    from sargnn.run.run_folder import choose_run_dir
 
     if resume is None:
         yield "run folder", show_path(choose_run_dir(config.run_dir, config.name))
         return
-    from sargnn.run.more_epochs import check_epochs_left
+    from sargnn.run.checkpoints import check_checkpoint, check_epochs_left
     from sargnn.training import checkpoint
 
     check_epochs_left(config, resume)
@@ -111,7 +111,7 @@ def _workers(config: RunConfig, overrides: Sequence[str]) -> str:
 def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
     from sargnn.graph.dataset import open_dataset
     from sargnn.partition.prepare import partition_path, with_choice
-    from sargnn.run.stores import partition_of
+    from sargnn.run.check import partition_of
     from sargnn.sources.prepare import dataset_path
 
     store = config.dataset.find_store(Path(config.store_dir) / "datasets")

@@ -70,7 +70,7 @@ def main(line: CommandLine) -> int:
     for text in _bars(shown):
         say(text)
     if asked.picture is not None:
-        from sargnn.report.comparison.plans import draw_plans
+        from sargnn.report.comparison.partitions import draw_plans
 
         draw_plans(plans, asked.picture, title=f"{graph.name}, {words}", limit=config.memory_budget.bytes)
         say(f"picture: {asked.picture}")

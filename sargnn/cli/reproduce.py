@@ -83,9 +83,8 @@ def _spec(name: str, folders: ConfFolders) -> FigureSpec:
 
 def _draw(name: str, spec: FigureSpec, cells: Sequence[Cell], by_point: dict[Point, Outcome], folder: Path) -> int:
     """From the runs that are finished. Exit code 1 where one is not, 130 after an interrupt."""
-    from sargnn.report.figures.data import Place, gather
-    from sargnn.report.figures.report import caption_of, table_of, write_files
-    from sargnn.report.figures.values import RunFigures, read_figures
+    from sargnn.report.figures.drawings import caption_of, table_of, write_files
+    from sargnn.report.figures.values import Place, RunFigures, gather, read_figures
     from sargnn.tracking.progress import say
 
     runs: dict[Place, RunFigures] = {}

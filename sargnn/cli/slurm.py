@@ -29,10 +29,11 @@ from sargnn.run.job_files import (
     note_job,
     read_job,
     script_text,
+    submit_text,
     write,
+    write_submit,
 )
 from sargnn.run.slurm import Job, Shape, SlurmConfig, num_nodes, shape, submit
-from sargnn.run.slurm_submit import submit_text, write_submit
 
 _OURS = re.compile(r"\+{0,2}slurm[.=]")
 """Words that ask something of the cluster."""
@@ -69,7 +70,7 @@ def main(line: CommandLine) -> int:
 def _resumed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig, Path]:
     from sargnn.cli.compose import compose_verb
     from sargnn.cli.resume import read_resumed
-    from sargnn.run.more_epochs import check_epochs_left
+    from sargnn.run.checkpoints import check_epochs_left
 
     ours = [override for override in overrides if _OURS.match(override)]
     going_on = read_resumed([override for override in overrides if override not in ours], folders)
@@ -113,7 +114,7 @@ def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmCo
     config = parse(mapping)
     check_run(config)
     if config.init_from is not None:  # else torch need not be loaded
-        from sargnn.run.init_from import find_start
+        from sargnn.run.checkpoints import find_start
 
         config = find_start(config)
     return slurm, on_interface(slurm, config)

@@ -19,9 +19,9 @@ from typing import Any
 
 from sargnn.cli.conf import ConfFolders
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.run.ending import end_process
+from sargnn.run.processes import end_process
+from sargnn.tracking.find_runs import write_points
 from sargnn.tracking.summary import Summary, read_summary
-from sargnn.tracking.sweep_points import write_points
 
 Point = tuple[str, ...]
 

@@ -319,15 +319,25 @@ class Accounts:
             trace.note_freed()
         constant = plans[0].constant
         row_bytes = 0 if constant is None else constant.shape[1] * constant.element_size()
-        halo = self._smoothing_halo(trainer) if recorded.what == SMOOTHING else self._halo_bytes(trainer, counts)
+        if recorded.what == SMOOTHING:  # one sum at a time
+            width = Sum().row_bytes((self._num_classes,), wide(trainer.engine.dtype))
+            held = Held(forward=trainer.engine.mode.held_rows(Sum(), width).halo.forward)
+            halo = HaloBytes((LayerHalo(held, travels=width),), self._message_rows, self._config.comm.prefetch_depth)
+        else:
+            halo = self._halo_bytes(trainer, counts)
         libraries = 0
         if not self._libraries_are_there:
             libraries = max((reducer.library_bytes for *_, reducer in _reducers_of(trainer.model, plans)), default=0)
         batches, events = _batches_of(trainer.model, plans), trace.events
         for node_batches in batches:
             events = [node_batches.joined(event) for event in events]
-        kernels = self._kernel_bytes(trainer, made, halo)
-        return StepAccount(tuple(events), sizes, row_bytes, halo, recorded.micro_batches, batches, libraries, kernels)
+        kernels = []  # what they hold that is no tensor's
+        for number, plan, reducer in _reducers_of(trainer.model, made[: len(halo.layers)]):
+            first = next(k for k, other in enumerate(made) if other is plan)
+            kernel, travels = trainer.engine.kernel(reducer.operation), halo.layers[number].travels
+            dtype, autograd = ROW_DTYPES[self._config.precision], trainer.engine.mode.plain_autograd
+            kernels.append(KernelBytes(number, first, kernel, reducer.operation, travels, dtype, autograd))
+        return StepAccount(tuple(events), sizes, row_bytes, halo, recorded.micro_batches, batches, libraries, tuple(kernels))
 
     def _trainer(self, config: RunConfig, **more: Any) -> Trainer:
         return make_trainer(config, self._part, self._num_classes, Group.single(), **more)
@@ -340,24 +350,6 @@ class Accounts:
             return
         _warm.add(key)
         prepare(self._trainer(self._alone), Trace())()
-
-    def _kernel_bytes(self, trainer: Trainer, plans: Sequence[LayerPlan], halo: HaloBytes) -> tuple[KernelBytes, ...]:
-        """What kernels hold that is no tensor's, of the layers that ``halo`` has."""
-        engine, dtype, kernels = trainer.engine, ROW_DTYPES[self._config.precision], []
-        for number, plan, reducer in _reducers_of(trainer.model, plans[: len(halo.layers)]):
-            first = next(k for k, other in enumerate(plans) if other is plan)
-            kernel, row_bytes = engine.kernel(reducer.operation), halo.layers[number].travels
-            autograd = engine.mode.plain_autograd
-            kernels.append(KernelBytes(number, first, kernel, reducer.operation, row_bytes, dtype, autograd))
-        return tuple(kernels)
-
-    def _smoothing_halo(self, trainer: Trainer) -> HaloBytes:
-        """Of one sum at a time."""
-        width = Sum().row_bytes((self._num_classes,), wide(trainer.engine.dtype))
-        forward = trainer.engine.mode.held_rows(Sum(), width).halo.forward
-        return HaloBytes(
-            (LayerHalo(Held(forward=forward), travels=width),), self._message_rows, self._config.comm.prefetch_depth
-        )
 
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
         engine, typed = trainer.engine, trainer.graph.part.schema.typed

@@ -209,7 +209,8 @@ class StepAccount:
         """Bytes that steps of these views hold at most, beyond what was there when training started.
 
         Args:
-            views: of the micro-batches. all_held: all of them are in memory, not only the one at hand.
+            views: of the micro-batches.
+            all_held: all of them are in memory, not only the one at hand.
         """
         held, halo = self.held(views, all_held=all_held)
         return held.peak + halo
@@ -223,7 +224,13 @@ class StepAccount:
         # The record has two epochs. Views that are made anew come a second time, with what the pool holds from the first.
         for _ in range(2 if self.holds_flow else 1):
             for sizes in views:
-                held.beside = self._beside(sizes)
+                # Bytes that no record has, by the phase in which they are there: of halo rows, and of kernels that run.
+                beside = self.halo.by_phase(sizes)
+                for kernel in self.kernels:
+                    passing = kernel.passing(sizes.edges[kernel.layer], sizes.counts["out", kernel.layer, -1])
+                    for way in LAYER_PHASES:
+                        beside[way.format(kernel.layer + 1)] += passing
+                held.beside = beside
                 there = views if all_held else [sizes]
                 held.other += (brought := sum(self.brought(view) + self.graphs(view) for view in there))
                 counts = sizes.counts
@@ -235,12 +242,3 @@ class StepAccount:
                 held.end()
                 held.other -= brought
         return held, held.peak_beside - held.peak
-
-    def _beside(self, sizes: Sizes) -> dict[str, int]:
-        """Bytes that no record has, by the phase in which they are there: of halo rows, and of kernels that run."""
-        beside = self.halo.by_phase(sizes)
-        for kernel in self.kernels:
-            passing = kernel.passing(sizes.edges[kernel.layer], sizes.counts["out", kernel.layer, -1])
-            for way in LAYER_PHASES:
-                beside[way.format(kernel.layer + 1)] += passing
-        return beside

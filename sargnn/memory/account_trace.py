@@ -80,7 +80,9 @@ class Trace(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._know(tensor)
+            where = tensor.untyped_storage()._cdata
+            if where not in self._live and where not in self._known:
+                self._known[where] = tensor.detach()
         self.note_freed()
         out = func(*args, **(kwargs or {}))
         for tensor in _tensors(out):
@@ -112,8 +114,7 @@ class Trace(TorchDispatchMode):
 
     def is_alone(self, tensor: Tensor) -> bool:
         """Whether nothing but the caller and this record holds the tensor's memory."""
-        recorded = tensor.untyped_storage()._cdata in self._live
-        return holders(tensor) == self._alone + recorded
+        return holders(tensor) == self._alone + (tensor.untyped_storage()._cdata in self._live)
 
     def _split_workspace(self, func: Any, args: Any, kwargs: Any, workspace: Tensor | None) -> None:
         """What oneDNN keeps of D steps of B sequences until backward, a [D * B] + b [B] bytes; a single step tells a from b."""
@@ -130,11 +131,6 @@ class Trace(TorchDispatchMode):
         number, _ = self._live[where]
         at = next(i for i in reversed(range(len(self.events))) if self.events[i].number == number)
         self.events[at] = dataclasses.replace(self.events[at], **changes)
-
-    def _know(self, tensor: Tensor) -> None:
-        where = tensor.untyped_storage()._cdata
-        if where not in self._live and where not in self._known:
-            self._known[where] = tensor.detach()
 
 
 class TracedPool(Pool):

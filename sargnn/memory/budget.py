@@ -207,7 +207,6 @@ class Budget(Search):
         return self._gather(planned + self._since + BETWEEN_BYTES)
 
     def _gather(self, own: int) -> tuple[int, ...]:
-        """Each rank's number."""
         return tuple(int(of_rank) for of_rank in self._group.gather(torch.tensor(own, dtype=torch.int64)))
 
     def fits(self, planned: Sequence[int], what: str) -> bool:

@@ -1,7 +1,7 @@
 """What views compute on every worker, counted in one process: nodes are marked over the whole graph, layer by layer, on the
 parts that workers would open, one at a time: from their store, or cut from the dataset as it would be.
 
-As ``shards.mfg`` and ``shards.drawn`` do with an exchange for each layer, from the last one to the first:
+As ``plan.mfg`` and ``plan.drawn`` do with an exchange for each layer, from the last one to the first:
 
     O_L = wanted nodes        O_(l-1) = I_l = O_l + sources of the (chosen) edges into O_l
 
@@ -154,23 +154,21 @@ class OpenParts:
         return self._kept[rank]
 
     def _open(self, rank: int) -> Opened:
-        if self._store is not None and self._bounds is None:
+        nothing, place, inner = [np.zeros(0, np.int32)], rank, None
+        if self._bounds is not None:
+            number = next(i for i, ranks in enumerate(self.servers) if rank in ranks)
+            ranks = self.servers[number]
+            if number not in self._cutters:
+                self._cutters = {number: cut_server(self._cutter, self._part, ranks, self._bounds)}
+            cutter, hops = self._cutters[number]
+            place = rank - ranks.start
+            part = cutter.part(place, cutter.edges(place), nothing)
+            inner = hops[part.node_ids] == 0
+        elif self._store is not None:
             part = open_part(self._store, rank, with_features=False)
-            return self._opened(part, rank, np.ones(len(part.node_ids), bool))
-        nothing = [np.zeros(0, np.int32)]
-        if self._bounds is None:
+        else:
             part = self._cutter.part(rank, self._cutter.edges(rank), nothing)
-            return self._opened(part, rank, np.ones(len(part.node_ids), bool))
-        number = next(i for i, ranks in enumerate(self.servers) if rank in ranks)
-        ranks = self.servers[number]
-        if number not in self._cutters:
-            self._cutters = {number: cut_server(self._cutter, self._part, ranks, self._bounds)}
-        cutter, hops = self._cutters[number]
-        place = rank - ranks.start
-        part = cutter.part(place, cutter.edges(place), nothing)
-        return self._opened(part, place, hops[part.node_ids] == 0)
-
-    def _opened(self, part: Part, place: int, inner: np.ndarray) -> Opened:
+        inner = np.ones(len(part.node_ids), bool) if inner is None else inner
         return Opened(with_columns(part, self._columns), place, self._config.add_self_loops, inner)
 
     @cached_property
@@ -282,7 +280,6 @@ def _sizes(opened: Opened, depth: np.ndarray, view: Wanted, edges: np.ndarray, h
 
 
 def _joined(sizes: list[Sizes], depth: np.ndarray, edges: np.ndarray, serving: Travelling | None) -> list[Reached]:
-    """One view's sizes on all workers, with what all of them together have."""
     counts = tuple(
         RowCounts(
             sum(worker_sizes.counts["rows", layer, -1] for worker_sizes in sizes),

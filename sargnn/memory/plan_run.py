@@ -27,7 +27,7 @@ from sargnn.models.stack import Stack
 from sargnn.partition import PARTITIONERS, stream
 from sargnn.partition.prepare import partition_path, with_choice
 from sargnn.partition.quality import quality_of
-from sargnn.partition.store import PartitionInfo, array_of, partition_info
+from sargnn.partition.store import array_of, partition_info
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.resolve import resolve
 from sargnn.steps import step
@@ -122,7 +122,9 @@ def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
     path, _ = partition_path(chosen, dataset, name)
     if path.exists():
         info = partition_info(path)
-        part, halo = _assignment(info), sum(info.stats.halo_rows)
+        part, halo = np.empty(info.num_nodes, np.int32), sum(info.stats.halo_rows)
+        for rank in range(info.world):
+            part[np.asarray(array_of(info.path, rank, "node_ids"))] = rank
         return Cut(part, parts_of_store(info), halo, CutEdges.of(dataset, part, world, loops), exact=True, store=path)
     if chosen.partitioner.choice in _QUICK:
         assign = resolve("partitioner", PARTITIONERS, chosen.partitioner.choice)
@@ -220,7 +222,8 @@ class _PlannedBudget(Search):
         super().__init__(account.model.num_kept)
         self._account, self._views, self._limit, self._runtime = account, views, limit, runtime
         self._parts = [views.part_sizes(rank) for rank in range(views.parts.world)]
-        self.bases = [account.before_training(part, views.worker(rank, 1), runtime) for rank, part in enumerate(self._parts)]
+        every = [account.base(part, views.worker(rank, 1), runtime) for rank, part in enumerate(self._parts)]
+        self.bases = [sum(base.values()) for base in every]
 
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
         planned_bytes = []
@@ -292,10 +295,3 @@ def smallest_world(plans: Sequence[WorldPlan], mode: str, limit: int) -> int | N
     """The fewest workers of a mode of which each fits ``limit`` bytes."""
     fits = [plan.world for plan in plans if plan.mode == mode and plan.largest.total <= limit]
     return min(fits, default=None)
-
-
-def _assignment(info: PartitionInfo) -> np.ndarray:
-    part = np.empty(info.num_nodes, np.int32)
-    for rank in range(info.world):
-        part[np.asarray(array_of(info.path, rank, "node_ids"))] = rank
-    return part

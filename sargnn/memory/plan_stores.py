@@ -3,7 +3,7 @@
     node = max(workers + workers / 10 + 0.4 GB, preparing)
 
 Workers: the whole resident memory of those of one node. A tenth more is for what no plan knows: SLURM ends a job that takes a
-page more than it asked for. 0.4 GB are for the job's own processes beside them. Preparing: ``launch.job begin`` makes missing
+page more than it asked for. 0.4 GB are for the job's own processes beside them. Preparing: ``run.job begin`` makes missing
 stores on the first node before the workers start, within ``prepare.buffer`` and what the partitioner takes.
 
 Where the dataset has no store here, nothing heavy is loaded: a login node answers at once.
@@ -99,7 +99,16 @@ def plan_memory(config: RunConfig) -> PlannedMemory | NotPlanned:
     """
     try:
         path = _find_dataset(config)
-        return NotPlanned("the dataset is not prepared here") if path is None else _plan(config, path)
+        if path is None:
+            return NotPlanned("the dataset is not prepared here")
+        from sargnn.graph.dataset import open_dataset
+
+        config, dataset = config.stand_in, open_dataset(path, verify=False)
+        if config.dataset.task not in (None, dataset.task):
+            raise ConfigError("The dataset's labels are of another task.", given=f"task={config.dataset.task}")
+        plan = Plans(dataset, path.name).plan(config)
+        preparing = 0 if plan.exact else preparing_bytes(config, dataset, path.name)
+        return PlannedMemory(tuple(plan.every), preparing)
     except SargnnError as error:
         return NotPlanned(str(error).splitlines()[0].rstrip("."))
 
@@ -115,17 +124,6 @@ def _find_dataset(config: RunConfig) -> Path | None:
 
     path = dataset_path(dataset, config.store_dir)
     return path if path.exists() else None
-
-
-def _plan(config: RunConfig, path: Path) -> PlannedMemory:
-    from sargnn.graph.dataset import open_dataset
-
-    config, dataset = config.stand_in, open_dataset(path, verify=False)
-    if config.dataset.task not in (None, dataset.task):
-        raise ConfigError("The dataset's labels are of another task.", given=f"task={config.dataset.task}")
-    plan = Plans(dataset, path.name).plan(config)
-    preparing = 0 if plan.exact else preparing_bytes(config, dataset, path.name)
-    return PlannedMemory(tuple(plan.every), preparing)
 
 
 def preparing_bytes(config: RunConfig, dataset: Dataset, name: str) -> int:

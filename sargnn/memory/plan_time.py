@@ -16,7 +16,7 @@ Letters: T node types, R relations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -174,7 +174,14 @@ def epoch_time(
             given=f"{len(loads)} workers, {threads} threads, {cores} cores, {machines} machines, network {network_bytes_s}",
             allowed="at least one of each, and a speed above 0",
         )
-    sent = _sent_by(loads, sent_bytes, calibration.trials[-1])
+    # What each worker sends and receives of all, by the rows that it does.
+    travelling, trial = [(load.sent + load.halo) / 2 for load in loads], calibration.trials[-1]
+    every = sum(travelling)
+    if sent_bytes is None:
+        per_row = trial.sent_bytes / trial.load.halo if trial.load.halo else 0.0
+        sent = [rows * per_row for rows in travelling]
+    else:
+        sent = [sent_bytes * rows / every if every else 0.0 for rows in travelling]
     slower = calibration.threads / threads  # a worker with fewer threads than one of the trial
     each = [_seconds_of(load, b, calibration, slower) for load, b in zip(loads, sent, strict=True)]
     totals = [sum(times.values()) for times in each]
@@ -191,7 +198,10 @@ def epoch_time(
     low, high = _interval(loads, sent, calibration, slower)
     exchanging = sum(by_category[name] for name in WAITING)
     whole = seconds + network
-    work = {name: _work(name, loads, sent, calibration) for name in CATEGORIES}
+    work = {}
+    for name in CATEGORIES:
+        per_worker = _line(name, calibration, "work")
+        work[name] = sum(per_worker(load, b) for load, b in zip(loads, sent, strict=True))
     # What a network takes is hidden, in part or wholly, where rows are fetched ahead.
     return EpochTime(
         whole,
@@ -218,22 +228,8 @@ def _seconds_of(load: Load, sent_bytes: float, calibration: Calibration, slower:
     for name in CATEGORIES:
         if name != EVALUATION:
             factor = 1.0 if name in WAITING else slower
-            by_category[name] = factor * _line(name, calibration).at(load, sent_bytes, calibration)
+            by_category[name] = factor * _line(name, calibration)(load, sent_bytes)
     return by_category
-
-
-@dataclass(frozen=True)
-class _Line:
-    """Seconds or work of a category: fixed, for each row, edge or byte, and for each row or edge of others."""
-
-    name: str
-    fixed: float
-    each: float
-    others: float
-
-    def at(self, load: Load, sent_bytes: float, calibration: Calibration) -> float:
-        others = _read_of_others(self.name, load, calibration)
-        return self.fixed + self.each * _size(self.name, load, sent_bytes) + self.others * others
 
 
 def _read_of_others(name: str, load: Load, calibration: Calibration) -> float:
@@ -246,27 +242,30 @@ def _read_of_others(name: str, load: Load, calibration: Calibration) -> float:
     return load.halo * (known.crossing or 0) / max(1, known.halo)
 
 
-def _line(name: str, calibration: Calibration, of: Literal["seconds", "work"] = "seconds") -> _Line:
+def _line(name: str, calibration: Calibration, of: Literal["seconds", "work"] = "seconds") -> Callable[[Load, float], float]:
+    """Seconds or work of a category, by a worker's load and the bytes that it sends: fixed, for each row, edge or byte, and for
+    each row or edge of others."""
     last = calibration.trials[-1] if name in _BY_BYTES else calibration.large
     (x1, h1, t1), (x2, h2, t2) = (_point(name, trial, calibration, of) for trial in (calibration.small, last))
     per_other = 0.0
-    if calibration.halo is not None and (name in _READS_HALO or _maps_halo(name, calibration)):
+    # Where a worker multiplies rows of others, too, as relational layers may, more of them are more operations.
+    large, halo = calibration.large.work.get(LINEAR, 0.0), calibration.trials[-1].work.get(LINEAR, 0.0)
+    maps_halo = name == LINEAR and halo > 1.01 * large
+    if calibration.halo is not None and (name in _READS_HALO or maps_halo):
         _, h3, t3 = _point(name, calibration.halo, calibration, of)
         per_other = max(0.0, (t3 - t2) / (h3 - h2)) if h3 > h2 else 0.0
     t1, t2 = max(0.0, t1 - per_other * h1), max(0.0, t2 - per_other * h2)
-    if x2 <= x1:
-        return _Line(name, t2, 0.0, per_other)
-    each = max(0.0, (t2 - t1) / (x2 - x1))
-    fixed = t2 - each * x2
-    if fixed < 0:  # the larger one falls out of caches, as what is larger still does
-        return _Line(name, 0.0, t2 / x2, per_other)
-    return _Line(name, fixed, each, per_other)
+    fixed, each = t2, 0.0
+    if x2 > x1:
+        each = max(0.0, (t2 - t1) / (x2 - x1))
+        fixed = t2 - each * x2
+        if fixed < 0:  # the larger one falls out of caches, as what is larger still does
+            fixed, each = 0.0, t2 / x2
 
+    def at(load: Load, sent_bytes: float) -> float:
+        return fixed + each * _size(name, load, sent_bytes) + per_other * _read_of_others(name, load, calibration)
 
-def _maps_halo(name: str, calibration: Calibration) -> bool:
-    """Whether a worker multiplies rows of others, too, as relational layers may: more of them are then more operations."""
-    large, halo = calibration.large.work.get(LINEAR, 0.0), calibration.trials[-1].work.get(LINEAR, 0.0)
-    return name == LINEAR and halo > 1.01 * large
+    return at
 
 
 def _point(
@@ -293,21 +292,6 @@ def _interval(loads: Sequence[Load], sent: Sequence[float], calibration: Calibra
     ratio = max(alone) / expected if expected else 1.0
     middle = sorted(spread)[len(spread) // 2]
     return min(1.0, ratio) / middle, max(1.0, ratio) * middle
-
-
-def _sent_by(loads: Sequence[Load], sent_bytes: int | None, trial: Trial) -> list[float]:
-    """What each worker sends and receives of all, by the rows that it does."""
-    rows = [(load.sent + load.halo) / 2 for load in loads]
-    if sent_bytes is None:
-        per_row = trial.sent_bytes / trial.load.halo if trial.load.halo else 0.0
-        return [count * per_row for count in rows]
-    return [sent_bytes * count / sum(rows) if sum(rows) else 0.0 for count in rows]
-
-
-def _work(name: str, loads: Sequence[Load], sent: Sequence[float], calibration: Calibration) -> float:
-    """Of all workers."""
-    line = _line(name, calibration, "work")
-    return sum(line.at(load, b, calibration) for load, b in zip(loads, sent, strict=True))
 
 
 def _finish(seconds: Sequence[float], slots: float) -> float:

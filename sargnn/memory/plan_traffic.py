@@ -17,7 +17,6 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.graph.edge_columns import WEIGHT
-from sargnn.graph.schema import task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer, Stack
@@ -89,15 +88,6 @@ class CutEdges:
         bounds = np.searchsorted(pair[order], np.arange(world * world + 1))
         return cls(world, own, bounds, source[order], destination[order])
 
-    def into_type(self, dataset: Dataset, part: np.ndarray, node_type: int) -> CutEdges:
-        """Those into nodes of one type only. part: int32 [N]."""
-        first, last = dataset.schema.offsets[node_type : node_type + 2]
-        degrees = np.diff(np.asarray(dataset.indptr)[first : last + 1])
-        own = np.bincount(part[first:last], weights=degrees, minlength=self.world).astype(np.int64)
-        nodes = np.zeros(len(part), bool)
-        nodes[first:last] = True
-        return self.into(nodes, own)
-
     def into(self, nodes: np.ndarray, own: np.ndarray) -> CutEdges:
         """Those into some nodes only, bool [N]. own: int64 [P], edges into each part's rows among them."""
         kept = nodes[self.destination]
@@ -106,27 +96,24 @@ class CutEdges:
 
     def fewest(self, ratio: float = 1.0) -> Messages:
         """The cheapest: of each pair of parts a least cover, a partial result at ``ratio`` of a row's price."""
-        rows = partials = 0
-        for pair in range(self.world**2):
-            cover = self._cover(pair, ratio)
-            rows, partials = rows + cover.rows, partials + cover.partials
-        return Messages(rows, partials)
+        covers = [self._cover(pair, ratio) for pair in range(self.world**2)]
+        return Messages(sum(rows for rows, *_ in covers), sum(partials for _, partials, _ in covers))
 
     def shared_by(self, share: Share | None) -> Messages:
-        """As a run shares them out (``shards.cover.choose_edges``), which keeps ranks from too many edges; found once."""
+        """As a run shares them out (``plan.cover.choose_edges``), which keeps ranks from too many edges; found once."""
         if share not in self._shared:
             self._shared[share] = self._shared_by(share)
         return self._shared[share]
 
     def _shared_by(self, share: Share | None) -> Messages:
         if share is None:
-            found_rows = [len(np.unique(self.source[self._edges(pair)])) for pair in range(self.world**2)]
-            return Messages(sum(found_rows), 0, self._by_part(found_rows))
+            rows = [len(np.unique(self.source[self._edges(pair)])) for pair in range(self.world**2)]
+            return Messages(sum(rows), 0, tuple(np.reshape(rows, (self.world, -1)).sum(1).tolist()))
         if share.ratio is None:
             counts = (len(np.unique(self.destination[self._edges(pair)])) for pair in range(self.world**2))
             return Messages(0, sum(counts), (0,) * self.world)
         world, tilt, tilted = self.world, np.full(self.world, TILT), np.ones(self.world, bool)
-        covers: dict[int, _Cover] = {}
+        covers: dict[int, tuple[int, int, int]] = {}
         for _ in range(TRIALS):
             covers |= {
                 p * world + q: self._cover(p * world + q, share.ratio * tilt[q])
@@ -135,38 +122,28 @@ class CutEdges:
                 for p in range(world)
             }
             total = self.own.copy()
-            for pair, cover in covers.items():
-                total[pair % world] += cover.moved
-                total[pair // world] -= cover.moved
+            for pair, (_, _, moved) in covers.items():
+                total[pair % world] += moved
+                total[pair // world] -= moved
             tilted = total > MOST_EDGES * np.maximum(self.own, 1)
             if not tilted.any():
                 break
             tilt[tilted] *= TILTS_MORE
-        rows = [covers[pair].rows for pair in range(world**2)]
-        return Messages(sum(rows), sum(cover.partials for cover in covers.values()), self._by_part(rows))
-
-    def _by_part(self, rows: list[int]) -> tuple[int, ...]:
-        return tuple(sum(rows[p * self.world : (p + 1) * self.world]) for p in range(self.world))
+        rows = [covers[pair][0] for pair in range(world**2)]
+        received = tuple(np.reshape(rows, (world, -1)).sum(1).tolist())
+        return Messages(sum(rows), sum(partials for _, partials, _ in covers.values()), received)
 
     def _edges(self, pair: int) -> slice:
         return slice(int(self.bounds[pair]), int(self.bounds[pair + 1]))
 
-    def _cover(self, pair: int, ratio: float) -> _Cover:
+    def _cover(self, pair: int, ratio: float) -> tuple[int, int, int]:
+        """Rows and partial results that serve a pair, and the edges that the sources' owner aggregates."""
         some = self._edges(pair)
         if some.start == some.stop:
-            return _Cover(0, 0, 0)
+            return 0, 0, 0
         ids, rows = np.unique(self.source[some], return_inverse=True)
         by_row = least_cover(rows.astype(np.int32), self.destination[some], len(ids), ratio)[rows]
-        return _Cover(len(np.unique(rows[by_row])), len(np.unique(self.destination[some][~by_row])), int((~by_row).sum()))
-
-
-@dataclass(frozen=True)
-class _Cover:
-    """Attributes: rows, partials: messages of a pair. moved: edges that the sources' owner aggregates."""
-
-    rows: int
-    partials: int
-    moved: int
+        return len(np.unique(rows[by_row])), len(np.unique(self.destination[some][~by_row])), int((~by_row).sum())
 
 
 def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
@@ -178,7 +155,7 @@ def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
         dataset.feature_widths,
         dataset.num_classes,
         label_columns(config, dataset.num_classes),
-        task_of(dataset.labels.dtype),
+        dataset.task,
         int(types.argmax()),
         WEIGHT in dataset.columns and uses_edge_weights(config),
     )
@@ -248,7 +225,14 @@ def traffic_of(
     def serving(share: Share | None, labelled: bool) -> Messages | None:
         if cut is None:
             return Messages(halo_rows) if share is None else None
-        return (cut.into_type(dataset, part, shape.labelled) if labelled else cut).shared_by(share)
+        if not labelled:
+            return cut.shared_by(share)
+        first, last = dataset.schema.offsets[shape.labelled : shape.labelled + 2]
+        degrees = np.diff(np.asarray(dataset.indptr)[first : last + 1])
+        own = np.bincount(part[first:last], weights=degrees, minlength=cut.world).astype(np.int64)
+        nodes = np.zeros(len(part), bool)
+        nodes[first:last] = True
+        return cut.into(nodes, own).shared_by(share)
 
     return traffic_by_layer(config, shape, RowCounts(rows, rows, halo_rows), serving)
 

@@ -299,7 +299,7 @@ class Views:
 
 
 def _drawer_bytes(opened: Opened) -> int:
-    """Of a part's edges by destination (``shards.in_edges``, ``shards.drawn``)."""
+    """Of a part's edges by destination (``plan.in_edges``, ``plan.drawn``)."""
     part, rows, ids = opened.part, len(opened.inner), len(opened.read_ids)
     loops = rows if opened.loops else 0
     edges = len(part.edge_src) + loops

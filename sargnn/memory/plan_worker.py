@@ -89,16 +89,12 @@ class WorkerPlan:
     @property
     def while_training(self) -> int:
         """The whole resident memory of a training step: evaluations may be computed in groups of rows."""
-        return self._before + self.training
+        return sum(self.terms[name] for name in BEFORE_TRAINING) + self.training
 
     @property
     def while_evaluating(self) -> int:
         """The whole resident memory of an evaluation."""
-        return self._before + self.evaluation
-
-    @property
-    def _before(self) -> int:
-        return sum(self.terms[name] for name in BEFORE_TRAINING)
+        return sum(self.terms[name] for name in BEFORE_TRAINING) + self.evaluation
 
 
 class Account:
@@ -165,12 +161,17 @@ class Account:
         kept = since
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
             kept += sum(account.brought(view.sizes) for view in trained)
-        held_there = self._evaluation_bytes(views, whole) if groups is None else self._bytes_in_groups(part, groups)
+        if groups is None:
+            held_there = self._evaluation_bytes(views, whole)
+        else:  # of the largest group, and the outputs of groups, then of all together
+            in_groups = [self.accounts.evaluation(group.counts, in_groups=True) for group in groups]
+            held_there = largest_of(in_groups, [group.sizes for group in groups], all_held=False)
+            held_there += 2 * part.split * self._shape.num_classes * wide(ROW_DTYPES[config.precision]).itemsize
         evaluation = held_there + runtime.training + states + kept
         smoothing = 0
         if config.smooth.name != "none":
             smoothing = self._smoothing_bytes(part, views, whole) + runtime.training + states // 3
-        base = self._base(part, views, runtime)
+        base = self.base(part, views, runtime)
         if max(evaluation, smoothing) > training:
             phase, most = (EVALUATION, evaluation) if evaluation >= smoothing else (SMOOTHING, smoothing)
             fixed = states if phase == EVALUATION else states // 3
@@ -188,12 +189,8 @@ class Account:
         assert rest["working set"] >= now
         return WorkerPlan(training, evaluation, held.phase, base | rest, smoothing)
 
-    def before_training(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> int:
-        """What is there when training starts."""
-        return sum(self._base(part, views, runtime).values())
-
-    def _base(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> dict[str, int]:
-        """Its terms."""
+    def base(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> dict[str, int]:
+        """What is there when training starts, by ``BEFORE_TRAINING``."""
         parameters, learned = self._parameters(part)
         return {
             "runtime": runtime.base + runtime.loading,
@@ -246,12 +243,6 @@ class Account:
         held = dataclasses.replace(account, holds_flow=False).peak([views.evaluation.sizes])
         return held + self._constant_bytes(views)
 
-    def _bytes_in_groups(self, part: PartSizes, groups: Sequence[Reached]) -> int:
-        """The same of one in groups of rows: of the largest, and the outputs of groups, then of all together."""
-        accounts = [self.accounts.evaluation(group.counts, in_groups=True) for group in groups]
-        most = largest_of(accounts, [group.sizes for group in groups], all_held=False)
-        return most + 2 * part.split * self._shape.num_classes * wide(ROW_DTYPES[self._config.precision]).itemsize
-
     def _constant_bytes(self, views: WorkerViews) -> int:
         """Of training's aggregates of constant rows, which stay while another flow is evaluated."""
         config = self._config
@@ -264,19 +255,14 @@ class Account:
         config = self._config
         sizes = Sizes(whole.counts, (sum(part.edges),), (part.halo,))
         held = self.accounts.smoothing().peak([sizes])
-        plan = graph_bytes(part, 0) if config.add_self_loops or self._shape.schema.typed or not self._sums_shared else 0
+        sums_shared = config.world == 1  # plain sums share cut edges out as some layer's plan of all rows does
+        if not sums_shared:
+            costs = self.model.partial_costs(self.engine, [None] * self._layers)
+            sums_shared = share_of_sums(config, self.engine) in shares_of(config.comm.aggregate or "least", costs)
+        plan = graph_bytes(part, 0) if config.add_self_loops or self._shape.schema.typed or not sums_shared else 0
         if views.evaluation is not None:
             plan += graph_bytes(part, sum(part.rows) if config.add_self_loops else 0)  # predictions are of all rows
         return held + plan
-
-    @property
-    def _sums_shared(self) -> bool:
-        """Whether plain sums share cut edges out as some layer's plan of all rows does."""
-        config, none = self._config, [None] * self._layers
-        if config.world == 1:
-            return True
-        shares = shares_of(config.comm.aggregate or "least", self.model.partial_costs(self.engine, none))
-        return share_of_sums(config, self.engine) in shares
 
     def _whole(self, part: PartSizes, halo: tuple[int, ...], results: tuple[int, ...] = ()) -> Sizes:
         loops, labelled = self._config.add_self_loops, self._shape.labelled
@@ -298,7 +284,7 @@ class Account:
         return total
 
     def _plans_held(self, part: PartSizes) -> float:
-        """How many plans of all edges there are: one for each way in which layers share cut edges out (``shards.cover``)."""
+        """How many plans of all edges there are: one for each way in which layers share cut edges out (``plan.cover``)."""
         shape, config, model = self._shape, self._config, self.model
         if config.world == 1 or (model.by_relation and shape.schema.typed):
             return 1

@@ -25,7 +25,6 @@ from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import Steps, say
 
 if TYPE_CHECKING:
-    from sargnn.graph.dataset import Dataset
     from sargnn.memory.plan_run import WorldPlan
     from sargnn.memory.plan_stores import Plans
 
@@ -80,12 +79,7 @@ class Machine:
 
 def can_be_large(num_nodes: int, num_edges: int) -> bool:
     """Whether training on such a graph may take so much memory that it is worth a plan."""
-    return rough_bytes(num_nodes, num_edges) >= _SMALL
-
-
-def rough_bytes(num_nodes: int, num_edges: int) -> int:
-    """About what training takes on all workers together, beside what they take by themselves."""
-    return num_nodes * _ROW_BYTES + num_edges * _EDGE_BYTES
+    return num_nodes * _ROW_BYTES + num_edges * _EDGE_BYTES >= _SMALL
 
 
 def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig, tuple[int, ...] | None]:
@@ -106,8 +100,16 @@ def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig,
         free = f"{human_bytes(machine.free)} that are free for {machine.workers}"
         say(f"memory_budget=auto: {config.memory_budget.size} for each worker, of {free}")
     dataset = open_dataset(store, verify=False)
-    if not can_be_large(dataset.num_nodes, dataset.num_edges) or not _is_planned(config):
-        return _choose_unplanned(config, dataset), None
+    # There is an account of all that it trains on before it has begun; a user's own layers may do anything.
+    is_planned = config.model.name != "custom" and config.model.target is None
+    if not can_be_large(dataset.num_nodes, dataset.num_edges) or not is_planned:
+        limit = config.budget_bytes
+        needed = _RUNTIME_BYTES + dataset.num_nodes * _ROW_BYTES + dataset.num_edges * _EDGE_BYTES
+        if config.chooses_mode and is_planned and (limit is None or needed <= limit):
+            config = _chosen(config, AUTO_MODES[0], "a graph as small as this fits in any mode")
+        elif config.chooses_mode:
+            config = _chosen(config, AUTO_MODES[-1], "the leanest; the workers themselves plan what they hold")
+        return config, None
     with Steps():
         plans = Plans(dataset, store.name)
         for chosen in config.in_modes:
@@ -122,20 +124,6 @@ def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig,
         if config.chooses_mode:
             config = _chosen(config, chosen.mode.name, "the fastest that fits")
         return config, plan.training
-
-
-def _choose_unplanned(config: RunConfig, dataset: Dataset) -> RunConfig:
-    if not config.chooses_mode:
-        return config
-    limit, needed = config.budget_bytes, _RUNTIME_BYTES + rough_bytes(dataset.num_nodes, dataset.num_edges)
-    if _is_planned(config) and (limit is None or needed <= limit):
-        return _chosen(config, AUTO_MODES[0], "a graph as small as this fits in any mode")
-    return _chosen(config, AUTO_MODES[-1], "the leanest; the workers themselves plan what they hold")
-
-
-def _is_planned(config: RunConfig) -> bool:
-    """Whether there is an account of all that it trains on before it has begun; a user's own layers may do anything."""
-    return config.model.name != "custom" and config.model.target is None
 
 
 def fits(plan: WorldPlan, config: RunConfig, machine: Machine) -> bool:
@@ -285,7 +273,6 @@ def leaner(words: tuple[str, ...], config: RunConfig) -> Iterator[_Variant]:
 
 
 def _in_batches(words: tuple[str, ...], config: RunConfig) -> Iterator[_Variant]:
-    """In micro-batches."""
     if config.batches.count == 1 and not config.draws_flows:
         for count in _BATCHES:
             batches = dataclasses.replace(config.batches, count=count)

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,7 +48,7 @@ from sargnn.steps import step
 from sargnn.tasks.kinds import in_split
 from sargnn.tracking import files
 from sargnn.tracking.provenance import cpu_model, usable_cores
-from sargnn.tracking.summary import Summary, read_summary
+from sargnn.tracking.summary import read_summary
 
 T = TypeVar("T")
 _RUNTIMES, _RATES, _OUTLINES = "runtime.json", "rates.json", "outlines.json"
@@ -73,10 +74,8 @@ def kept(name: str, key: str, read: Callable[[Any], T], measure: Callable[[], An
         measure: gives it as JSON.
     """
     file = numba_cache_dir() / name
-    try:
+    with suppress(KeyError, TypeError, ValueError):
         return read(_content(file)[key])
-    except (KeyError, TypeError, ValueError):
-        pass
     value = measure()
     files.write_json(file, _content(file) | {key: value})
     return read(value)
@@ -154,21 +153,18 @@ def _measure_runtime(config: RunConfig, *, typed: bool, world: int) -> list[int]
         ]
         _run(["sargnn.cli.main", "train", *words], folder, "The small run that shows what a worker takes failed.")
         summary = read_summary(Path(folder) / "run")
-        training = 0 if summary is None else _training_bytes(Path(folder), summary.peak_train_bytes or [])
-    assert summary is not None and summary.memory_bytes is not None and summary.halo_rows is not None
+        assert summary is not None and summary.memory_bytes is not None and summary.halo_rows is not None
+        # What its training took beside what is planned of it, on the worker where that is most.
+        small = dataclasses.replace(load(Path(folder) / "run" / files.CONFIG), store_dir=str(Path(folder) / "stores"))
+        path = prepare_dataset(small.dataset, small.store_dir, small.prepare.bytes)
+        dataset = open_dataset(path, verify=False)
+        planned = plan_run(small, dataset, find_cut(small, dataset, path.name), Runtime(0, 0, 0)).workers
+        peaks = summary.peak_train_bytes or []
+        training = max(0, *(peak - worker.training for peak, worker in zip(peaks, planned, strict=True)))
     parts, halo = summary.memory_bytes, summary.halo_rows
     nodes = 2000 // world
     counted = graph_bytes(PartSizes((nodes,), (12 * nodes,), halo[0], halo[0], nodes, nodes), loops=0)
     return [parts["base"][0], max(0, parts["graph"][0] - counted), training]
-
-
-def _training_bytes(folder: Path, measured: Sequence[int]) -> int:
-    """What the small run's training took beside what is planned of it, bytes of the worker that took most."""
-    config = dataclasses.replace(load(folder / "run" / files.CONFIG), store_dir=str(folder / "stores"))
-    path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-    dataset = open_dataset(path, verify=False)
-    plan = plan_run(config, dataset, find_cut(config, dataset, path.name), Runtime(0, 0, 0))
-    return max(0, *(peak - worker.training for peak, worker in zip(measured, plan.workers, strict=True)))
 
 
 def predict(
@@ -243,7 +239,6 @@ def _threads(config: RunConfig, machines: int) -> int:
 
 
 def _key(config: RunConfig, outline: Outline, world: int, threads: int) -> str:
-    """What decides the speed."""
     settings: dict[str, Any] = as_mapping(_trial_config(config, Path(), 2, world, threads))
     for name in ("dataset", "partitioner", "seed", "store_dir", "run_dir", "run_name", "epochs", "eval_every"):
         del settings[name]
@@ -349,16 +344,6 @@ def _trial(folder: Path, dataset: Dataset, part: np.ndarray, threads: int, busy:
             own[name] = (1 - busy) * alone + busy * min(alone, computed[name] / threads)
     share = sum(own.values()) / max(1e-9, sum(seconds[name] for name in own))
     seconds = own | {name: seconds[name] * share for name in WAITING}
-    return Trial(
-        _mean_load(summary, dataset, part, loops=loops),
-        (summary.comm_bytes_per_epoch or 0) / (part.max() + 1),
-        seconds,
-        work,
-        tuple(epochs),
-    )
-
-
-def _mean_load(summary: Summary, dataset: Dataset, part: np.ndarray, *, loops: bool) -> Load:
     world = int(part.max()) + 1
     edges = [dataset.num_edges]
     if dataset.relation is not None:
@@ -367,4 +352,10 @@ def _mean_load(summary: Summary, dataset: Dataset, part: np.ndarray, *, loops: b
     halo = sum(summary.halo_rows or [0]) // world
     targets = int(in_split(dataset.split, "train").sum())
     crossing = round((summary.edge_cut or 0.0) * dataset.num_edges) // world
-    return Load(dataset.num_nodes // world, tuple(e // world for e in edges), halo, halo, targets // world, crossing)
+    return Trial(
+        Load(dataset.num_nodes // world, tuple(e // world for e in edges), halo, halo, targets // world, crossing),
+        (summary.comm_bytes_per_epoch or 0) / (part.max() + 1),
+        seconds,
+        work,
+        tuple(epochs),
+    )

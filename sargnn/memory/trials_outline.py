@@ -162,7 +162,7 @@ class Outline:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Communities in parts. Attributes: communities, world. crossing: share of edges that may leave their part."""
+    """Communities in parts; of their edges the share ``crossing`` may leave their part."""
 
     communities: int
     world: int

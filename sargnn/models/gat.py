@@ -26,8 +26,9 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.operators import RowMap
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.models.base import LayerInput
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Purpose
 

@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from sargnn.config.models import GcniiSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.sum import Sum
+from sargnn.models.base import LayerInput
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.mlp import MlpLayer
 from sargnn.models.propagation import symmetric_sum
-from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 
 

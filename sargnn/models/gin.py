@@ -19,8 +19,9 @@ from sargnn.config.models import GinSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.row_norm import RowNorm
+from sargnn.models.base import LayerInput
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.stack import NORMS, GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.models.stack import NORMS, GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 
 

@@ -18,8 +18,9 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.propagate import propagate
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
+from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, Inputs
-from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack
 from sargnn.partition.cut import Part
 from sargnn.plan.copies import Copies
 from sargnn.plan.layer_plan import LayerPlan

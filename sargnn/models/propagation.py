@@ -20,7 +20,8 @@ from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import DroppedSum, Sum
-from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
+from sargnn.models.base import LayerInput
+from sargnn.models.stack import GraphLayer, LayerSpec
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
 

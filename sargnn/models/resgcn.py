@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from sargnn.config.models import ResGcnSettings
 from sargnn.engine.aggregate import Engine
+from sargnn.models.base import LayerInput
 from sargnn.models.gcn import GcnLayer
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.mlp import MlpLayer
 from sargnn.models.sage import SageLayer
-from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
 

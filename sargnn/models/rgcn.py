@@ -24,8 +24,9 @@ from sargnn.config.models import RgcnSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.rgcn import RelationSum, Rgcn
+from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, TypedRows
-from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 
 

@@ -20,8 +20,9 @@ from sargnn.engine.operators import RowMap
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.lstm import Lstm
+from sargnn.models.base import LayerInput
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose

@@ -10,10 +10,9 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from sargnn.graph.check import Range, all_finite, in_range, range_from_json
-from sargnn.graph.dataset import label_form
 from sargnn.graph.edge_columns import NAMES, WEIGHT, file_of, names_from_json, open_columns
 from sargnn.graph.manifest import blame_manifest, damage_error
-from sargnn.graph.schema import LABEL_DTYPES, Schema
+from sargnn.graph.schema import LABEL_DTYPES, Schema, label_form
 from sargnn.graph.store import Store, StoreWriter
 from sargnn.partition.cut import COPY_ARRAYS, PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part, offsets_of
 from sargnn.partition.quality import PartFigures, PartitionStats, part_figures

@@ -1,20 +1,25 @@
-"""What is checked of a run before anything long is begun: its choices, the network, and that the model fits the graph."""
+"""What comes before a run's workers start: its choices, the network and the model on its graph are checked, and the stores that
+are missing are made.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import socket
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sargnn.config.groups import CommConfig
 from sargnn.config.run import RunConfig
+from sargnn.config.verbs import PartitionConfig
 from sargnn.errors import ConfigError, nearest
-from sargnn.tracking.progress import say
+from sargnn.run.env import warm_up
+from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
 
 if TYPE_CHECKING:
-    from sargnn.graph.dataset import Dataset
+    from sargnn.models.base import Model
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -88,33 +93,9 @@ def check_network(comm: CommConfig) -> None:
                 ) from error
 
 
-def _count_lacking(config: RunConfig, dataset: Dataset) -> dict[int, int]:
-    """``nodes_without_edges`` among those that the run surely computes."""
-    import numpy as np
-
-    from sargnn.graph.examine_edges import nodes_without_edges
-
-    computed = np.asarray(dataset.split) > 0 if config.mfg or config.eval == "sampled" else None
-    return nodes_without_edges(dataset, computed)
-
-
-@dataclass(frozen=True)
-class Built:
-    """What is known of the run's model once it is built.
-
-    Attributes:
-        aggregations: how many of its layers aggregate.
-        norms_over_rows: whether it has norms over rows that are computed together.
-    """
-
-    aggregations: int
-    norms_over_rows: bool
-
-
-def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> Built:
-    """The model, the metric, early stopping and Correct & Smooth can work on the graph and its edge weights.
-
-    Called before it is partitioned.
+def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> Model:
+    """The run's model, once it is sure that it, the metric, early stopping and Correct & Smooth can work on the graph and its
+    edge weights.
 
     Args:
         begins: the run has no checkpoint of its own; then the parameters that ``init_from`` names fit, too.
@@ -127,6 +108,7 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     from sargnn.graph.check import weight_range
     from sargnn.graph.dataset import open_dataset
     from sargnn.graph.edge_columns import WEIGHT
+    from sargnn.graph.examine_edges import nodes_without_edges
     from sargnn.models.inputs import GraphShape
     from sargnn.tasks.base import load_task
     from sargnn.training.build import label_columns, make_model
@@ -142,8 +124,9 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
     shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, weighted)
     model = make_model(config, shape)
-    if not config.add_self_loops:
-        model.try_without_edges(config, shape, partial(_count_lacking, config, dataset))
+    if not config.add_self_loops:  # then nodes may lack edges: among those that the run surely computes
+        computed = np.asarray(dataset.split) > 0 if config.mfg or config.eval == "sampled" else None
+        model.try_without_edges(config, shape, lambda: nodes_without_edges(dataset, computed))
     for line in model.remarks():
         say(f"model: {line}")
     if begins and config.init_from is not None:
@@ -155,4 +138,75 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
                 given=f"smooth={config.smooth.name}, labels on '{schema.node_types[labelled]}'",
                 hint="smooth=none",
             )
-    return Built(sum(model.uses_edges), model.norms_over_rows)
+    return model
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What a run's workers open.
+
+    Attributes:
+        dataset: the dataset store's folder.
+        partition: the partition store's folder.
+        stats: the partition's quality.
+        dataset_hash: of the dataset that it was cut from.
+        norms_over_rows: whether the run's model has norms over rows that are computed together.
+        preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
+    """
+
+    dataset: Path
+    partition: Path
+    stats: dict[str, Any]
+    dataset_hash: str
+    norms_over_rows: bool
+    preloaded: Path | None = None
+
+
+def partition_of(config: RunConfig) -> PartitionConfig:
+    """The partition that a run works on."""
+    return PartitionConfig(config.dataset, config.partitioner, config.world, config.store_dir, config.prepare, config.servers)
+
+
+def prepare_stores(config: RunConfig, *, begins: bool = False) -> Stores:
+    """Make the dataset store, the partition store and what servers preload, if needed; also compiles the kernels once.
+
+    The graph is checked before it is partitioned.
+
+    Args:
+        begins: as of ``check_graph``.
+    """
+    from sargnn.partition.preload import Bounds
+    from sargnn.partition.prepare import prepare_partition, prepare_preloaded
+    from sargnn.sources.prepare import prepare_dataset
+
+    wanted = partition_of(config)
+    say(f"dataset {wanted.dataset.title}")
+    with Steps():
+        dataset_path = prepare_dataset(wanted.dataset, wanted.store_dir, wanted.prepare.bytes)
+        model = check_graph(config.stand_in, dataset_path, begins=begins)
+        aggregations, norms_over_rows = sum(model.uses_edges), model.norms_over_rows
+        del model  # its parameters may be large, and cutting needs memory
+        info = prepare_partition(wanted, dataset_path)
+        preloaded = None
+        if config.may_preload:
+            bounds = Bounds(aggregations, config.preload.max_hop, config.preload.fanout, config.seed)
+            preloaded = prepare_preloaded(wanted, dataset_path, info, bounds)
+    stats = dataclasses.asdict(info.stats)
+    size = info.num_edges, info.schema, info.feature_widths, info.num_classes, info.task
+    for line in graph_lines(*size, weighted=info.weights is not None):
+        say(f"  {line}")
+    if info.weights is not None and not wanted.dataset.edge_weights:
+        say("  its edge weights are not used: dataset.edge_weights=false")
+    into = f"{wanted.num_servers} servers of {wanted.world // wanted.num_servers}" if wanted.num_servers > 1 else wanted.world
+    say(f"partition by {info.partitioner} into {into}")
+    for line in partition_lines(stats):
+        say(line)
+    if preloaded is not None and preloaded.preload is not None:
+        for server, held in enumerate(preloaded.preload["servers"]):
+            inner, *copies = held["nodes"]
+            hops = [f"{count} at {hop} hop{'s' * (hop > 1)}" for hop, count in enumerate(copies, start=1) if count]
+            say(f"  server {server}: {inner} nodes and copies of {sum(copies)} ({', '.join(hops) or 'none'})")
+    if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server compiles them
+        warm_up()
+    preloaded_path = None if preloaded is None else preloaded.path.resolve()
+    return Stores(dataset_path.resolve(), info.path.resolve(), stats, info.dataset_hash, norms_over_rows, preloaded_path)

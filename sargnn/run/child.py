@@ -24,7 +24,13 @@ from sargnn.errors import SargnnError
 def main() -> int:
     """Do what the request says; 0 also where it fails in a way that the answer tells."""
     request_path, answer_path = map(Path, sys.argv[1:])
-    threading.Thread(target=_end_with_caller, name="lifeline", daemon=True).start()
+
+    def end_with_caller() -> None:
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_caller, name="lifeline", daemon=True).start()
     answer: dict[str, Any]
     try:
         answer = _do(json.loads(request_path.read_text()))
@@ -51,12 +57,6 @@ def _do(request: dict[str, Any]) -> dict[str, Any]:
     folder, embeddings = Path(request["folder"]), bool(request["embeddings"])
     predict(config, Path(request["run_dir"]), folder, which=request["which"], embeddings=embeddings)
     return {"folder": str(folder)}
-
-
-def _end_with_caller() -> None:
-    while os.read(0, 1024):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -21,13 +21,11 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, WorkerError
 from sargnn.run.check import check_graph, check_network, check_strategies
-from sargnn.run.compile import warm_up
-from sargnn.run.env import kernels_are_compiled, prepare_process
-from sargnn.run.local import worker_settings
+from sargnn.run.env import kernels_are_compiled, prepare_process, warm_up
+from sargnn.run.local import run_workers
 from sargnn.run.processes import start_fork_server
-from sargnn.run.start import run_workers
 from sargnn.tracking import files
-from sargnn.tracking.inputs import Inputs, write_inputs
+from sargnn.tracking.files import Inputs, write_inputs
 from sargnn.tracking.progress import Steps, say
 
 if TYPE_CHECKING:
@@ -40,7 +38,14 @@ MOST_NODES = 20_000
 
 @dataclass(frozen=True)
 class Graph:
-    """What was trained on. Attributes: nodes, edges: how many. of_nodes: of the whole graph; more where a part was taken."""
+    """What was trained on.
+
+    Attributes:
+        name: the dataset's.
+        nodes: how many.
+        edges: how many.
+        of_nodes: of the whole graph; more where a part was taken.
+    """
 
     name: str
     nodes: int
@@ -161,7 +166,7 @@ def _train(config: RunConfig, dataset_path: Path, folder: Path) -> Path:
     write_inputs(run_dir, Inputs(str(info.path.resolve()), time.time(), info.dataset_hash, record=choice))
     save(config, run_dir / files.CONFIG)
     try:
-        run_workers(run_dir, worker_settings(config), hint="the same command again starts anew")
+        run_workers(run_dir, config, hint="the same command again starts anew")
     except WorkerError as error:
         lines = [line for line in str(error).splitlines() if not line.startswith("  next:")]
         hint = "run_dir=FOLDER keeps the whole logs" if folder.name.startswith("sargnn-check-") else f"the logs in {run_dir}"

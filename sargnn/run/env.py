@@ -1,4 +1,5 @@
-"""The environment of worker processes, and of the process that starts them; complete before torch is imported."""
+"""The environment of worker processes, and of the process that starts them, complete before torch is imported; and compiling
+the kernels once, before workers start."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig
@@ -14,14 +16,12 @@ from sargnn.tracking.provenance import usable_cores
 
 PRECISION = "SARGNN_PRECISION"
 """The variable that names the precision for which workers need kernels."""
+_ALL = "all"
 
 
 def default_threads(world: int) -> int:
     """Threads per worker: the cores this process may use, shared out, at least one."""
     return max(1, usable_cores() // world)
-
-
-_ALL = "all"
 
 
 def kernels_are_compiled() -> bool:
@@ -67,3 +67,29 @@ def prepare_process(config: RunConfig) -> RunConfig:
     if "numba" in sys.modules:  # which has read it; once its threads run, another number is an error at the next compilation
         sys.modules["numba"].core.config.reload_config()
     return dataclasses.replace(config, threads=threads)
+
+
+def warm_up() -> None:
+    """Compile every kernel, or load it from Numba's cache where it was compiled before. Runs none of them.
+
+    For the precision of the run that the environment is for, for all where it names none. The launching process calls it so
+    that no worker has to compile, the fork server so that workers start with the code loaded and share its memory.
+    """
+    import numba
+    import torch
+
+    from sargnn import rng
+    from sargnn.backends import block
+    from sargnn.backends.choose import make_backend
+    from sargnn.bf16 import ROW_DTYPES, wide
+    from sargnn.plan import draw_loops, flow_loops
+
+    chosen = os.environ.get(PRECISION)
+    rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
+    dtypes = dict.fromkeys(held for row_dtype in rows_of for held in (row_dtype, wide(row_dtype)))
+    compiled: list[Any] = [rng, flow_loops, draw_loops, block, make_backend("auto", torch.device("cpu"))]
+    for part in compiled:
+        for dtype in dtypes:
+            for function, arguments in part.samples(dtype):
+                function.compile(tuple(numba.typeof(argument) for argument in arguments))
+    note_compiled()

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sargnn.comm.group import Traffic
@@ -29,7 +30,8 @@ class Beat:
     """What a worker has published last.
 
     Attributes:
-        count: of its heartbeats. begun: how many exchanges and collectives it has begun.
+        count: of its heartbeats.
+        begun: how many exchanges and collectives it has begun.
     """
 
     count: int
@@ -65,10 +67,8 @@ class Heartbeat(threading.Thread):
     def report_lost_peer(self) -> None:
         """Publish that this worker has lost a peer."""
         if self._store is not None:
-            try:
+            with suppress(RuntimeError):
                 self._store.set(_LOST, str(self._rank))
-            except RuntimeError:
-                pass
 
 
 def _key(rank: int) -> str:

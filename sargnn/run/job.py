@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 from sargnn.config.losses import loss_lines
@@ -28,24 +27,21 @@ from sargnn.graph.manifest import MANIFEST
 from sargnn.memory.settle import Machine, settle
 from sargnn.partition.store import part_folder
 from sargnn.resolve import file_of_target
-from sargnn.run.check import check_graph, check_strategies
-from sargnn.run.compile import warm_up
-from sargnn.run.env import prepare_process
+from sargnn.run.check import check_strategies, prepare_stores
+from sargnn.run.checkpoints import is_over
+from sargnn.run.env import prepare_process, warm_up
 from sargnn.run.job_files import note_job, read_job
-from sargnn.run.more_epochs import is_over
-from sargnn.run.report import describe_identity, report_failure
+from sargnn.run.local import report_failure
 from sargnn.run.run_folder import begin_run
-from sargnn.run.stores import prepare_stores
 from sargnn.tracking import files, summary
-from sargnn.tracking.inputs import Inputs, read_inputs
-from sargnn.tracking.locks import file_lock
+from sargnn.tracking.files import Inputs, file_lock, read_inputs
 from sargnn.tracking.progress import say
 from sargnn.tracking.summary import read_summary
 from sargnn.tracking.tables import profile_tables, result_table
 
 FINISHED, FAILED, NOTHING_TO_DO, INTERRUPTED = 0, 1, 3, 75
-_LINES = 4
-_LOGS = 8
+_LINES, _LOGS = 4, 8
+"""The ends of logs that are shown: lines of each, of so many ranks."""
 
 
 def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
@@ -65,7 +61,7 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
 
     begins = not existing(run_dir)
     with _alone(Path(config.store_dir)):
-        stores = prepare_stores(config, partial(check_graph, config.stand_in, begins=begins))
+        stores = prepare_stores(config, begins=begins)
         if config.threads == 1:  # else it is done
             warm_up()
     config, planned = settle(config, stores.dataset, Machine.of_job(config, environment))
@@ -73,13 +69,12 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
     files.write_secret(run_dir / files.TOKEN, secrets.token_hex(32))
     _note_start(run_dir, inputs, environment)
     say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
-    for line in loss_lines(config, norms_over_rows=stores.built.norms_over_rows):
+    for line in loss_lines(config, norms_over_rows=stores.norms_over_rows):
         say(line)
     return FINISHED
 
 
 def _note_start(run_dir: Path, inputs: Inputs, environment: Mapping[str, str]) -> None:
-    """Into ``job.json``."""
     from sargnn.training.checkpoint import steps_trained
 
     known = read_job(run_dir)
@@ -134,9 +129,14 @@ def end(run_dir: Path) -> int:
         say(f"a signal ended the run after epoch {trained} of {config.epochs}; a checkpoint is written")
         return INTERRUPTED
     what = "The workers ended without a result."
-    report_failure(run_dir, describe_identity(config), what)
+    report_failure(run_dir, config, what)
     say(f"sargnn: {what} The last lines of their logs (what ended them first is in srun's lines above):")
-    for line in _last_lines(run_dir, config.world):
+    lines: list[str] = []
+    for rank in range(config.world):
+        log = files.log_path(run_dir, rank)
+        if len(lines) < _LOGS * _LINES and log.exists():
+            lines += [f"rank {rank}: {line}" for line in log.read_text(errors="replace").splitlines()[-_LINES:]]
+    for line in lines:
         say(f"    {line}")
     say(f"  next:    look into {run_dir / 'logs'}; submitted again, the run goes on from its newest checkpoint")
     return FAILED
@@ -160,16 +160,6 @@ def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
     return paths + [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def _last_lines(run_dir: Path, world: int) -> list[str]:
-    """The ends of the first ranks' logs."""
-    lines: list[str] = []
-    for rank in range(world):
-        path = files.log_path(run_dir, rank)
-        if len(lines) < _LOGS * _LINES and path.exists():
-            lines += [f"rank {rank}: {line}" for line in path.read_text(errors="replace").splitlines()[-_LINES:]]
-    return lines
-
-
 def main() -> int:
     """The command line; an exit code."""
     asks_files = sys.argv[1:2] == ["files"] and len(sys.argv) > 3 and all(word.isdecimal() for word in sys.argv[3:])
@@ -186,7 +176,7 @@ def main() -> int:
     except SargnnError as error:
         print(f"sargnn: {error}", file=sys.stderr)
         if (run_dir / files.CONFIG).is_file():
-            report_failure(run_dir, describe_identity(load(run_dir / files.CONFIG)), str(error))
+            report_failure(run_dir, load(run_dir / files.CONFIG), str(error))
         return FAILED
 
 

@@ -1,8 +1,10 @@
-"""What a SLURM job leaves beside a run: ``job.json`` in the run folder, and the script in ``slurm/``."""
+"""What a SLURM job leaves beside a run: ``job.json`` in the run folder, the script in ``slurm/`` and, of a sweep,
+``submit.sh``, which hands the script of each point to sbatch, so that one command submits them all."""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,35 @@ from filelock import Timeout
 from sargnn.config.run import RunConfig, fixed_settings, load, save
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.run.run_folder import LOCK, hold_run_dir
-from sargnn.run.slurm import Job, SlurmConfig, check_syntax, render, run_dir_line
+from sargnn.run.slurm import Job, SlurmConfig, check_syntax, comment, quoted, render, run_dir_line
 from sargnn.tracking import files
-from sargnn.tracking.locks import file_lock
+from sargnn.tracking.files import file_lock
 from sargnn.tracking.summary import FINISHED, read_summary
 
 JOB = "job.json"
+SUBMIT = "submit.sh"
+_TEXT = """\
+#!/bin/bash
+{about}
+# shellcheck disable=SC2016 # what points are called is text
+
+cd {folder} || exit 1
+SCRIPTS={scripts}
+refused=0
+
+submit() {{
+    local job
+    if job=$(sbatch --parsable "$SCRIPTS/$1"); then
+        printf 'job %s: %s\\n' "${{job%%;*}}" "$2"
+    else
+        printf 'sargnn: sbatch did not take it; later: sbatch %q\\n' "$SCRIPTS/$1" >&2
+        refused=1
+    fi
+}}
+
+{calls}
+exit "$refused"
+"""
 
 
 def read_job(run_dir: Path) -> dict[str, Any]:
@@ -30,12 +55,11 @@ def read_job(run_dir: Path) -> dict[str, Any]:
     starts = record["starts"]
     fits = isinstance(record["jobs"], list) and all(isinstance(job, str) for job in record["jobs"])
     fits &= isinstance(record["script"], str | None) and isinstance(record["index"], int | None)
-    fits &= isinstance(starts, list) and all(_is_start(start) for start in starts)
+    fits &= isinstance(starts, list) and all(
+        isinstance(start, dict) and isinstance(start.get("epoch"), int) and isinstance(start.get("job"), str | None)
+        for start in starts
+    )
     return record if fits else empty
-
-
-def _is_start(record: Any) -> bool:
-    return isinstance(record, dict) and isinstance(record.get("epoch"), int) and isinstance(record.get("job"), str | None)
 
 
 def note_job(run_dir: Path, **changes: Any) -> None:
@@ -73,9 +97,9 @@ def _usable(config: RunConfig, run_dir: Path) -> bool:
         return False
     if not (run_dir / files.CONFIG).exists():
         return not any(run_dir.iterdir())
-    if not (run_dir / JOB).exists() or _is_over(run_dir):
-        return False
-    return _same(config, run_dir)
+    summary = read_summary(run_dir) if (run_dir / JOB).exists() else None
+    is_over = summary is not None and summary.status == FINISHED
+    return (run_dir / JOB).exists() and not is_over and _same(config, run_dir)
 
 
 def _same(config: RunConfig, run_dir: Path) -> bool:
@@ -84,11 +108,6 @@ def _same(config: RunConfig, run_dir: Path) -> bool:
     if not config.may_preload:
         saved["servers"] = wanted["servers"]
     return saved == wanted
-
-
-def _is_over(run_dir: Path) -> bool:
-    summary = read_summary(run_dir)
-    return summary is not None and summary.status == FINISHED
 
 
 def choose_point_dir(config: RunConfig, tried: Sequence[Path], new: Path) -> Path:
@@ -132,13 +151,17 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
             cannot be written.
     """
     text = script_text(slurm, job, template)
-    script = _script_path(scripts.resolve(), job)
+    name = job.name if job.is_array else job.run_dirs[0].name
+    script, number = scripts.resolve() / f"{name}.sbatch", 1
+    while script.exists() and run_dir_line(job) not in script.read_text(errors="replace").splitlines():  # another run's
+        number += 1
+        script = scripts.resolve() / f"{name}-{number}.sbatch"
     try:
         for config, run_dir in zip(configs, job.run_dirs, strict=True):
             run_dir.mkdir(parents=True, exist_ok=True)
             hold_run_dir(run_dir).release()  # nothing works in it now
             if config.init_from is not None:
-                from sargnn.run.init_from import keep_start
+                from sargnn.run.checkpoints import keep_start
 
                 keep_start(config, run_dir)
             save(dataclasses.replace(config, run_dir=str(run_dir)), run_dir / files.CONFIG)
@@ -161,11 +184,43 @@ def script_text(slurm: SlurmConfig, job: Job, template: Path) -> str:
     return text
 
 
-def _script_path(scripts: Path, job: Job) -> Path:
-    """Where this run's script is or goes: the run's name, with a number behind where that is another's, or the template."""
-    name = job.name if job.is_array else job.run_dirs[0].name
-    script, number = scripts / f"{name}.sbatch", 1
-    while script.exists() and run_dir_line(job) not in script.read_text(errors="replace").splitlines():
-        number += 1
-        script = scripts / f"{name}-{number}.sbatch"
-    return script
+def submit_text(job: Job, scripts: Sequence[Path], labels: Sequence[str]) -> str:
+    """The script.
+
+    Args:
+        job: of any point; where the command was given, and its words.
+        scripts: of the points, all in one folder.
+        labels: what the points are called.
+
+    Raises:
+        ConfigError: a folder that cannot stand in a script.
+    """
+    sweep = job.run_dirs[0].parent
+    about = [
+        f"Submits the points of the sweep {sweep.name} that were not finished, each as a job of its own: {len(scripts)}.",
+        "",
+        f"Written by: sargnn {shlex.join(job.words)}",
+        "A line taken out leaves its point out. A job whose run is over by then, or under way, ends at once.",
+        f"How far they are: sargnn slurm --status {shlex.quote(str(sweep))}",
+    ]
+    printable = [comment(label).removeprefix("# ") for label in labels]
+    calls = [f"submit {quoted(path.name)} {quoted(label)}" for path, label in zip(scripts, printable, strict=True)]
+    text = _TEXT.format(
+        about="\n".join(map(comment, about)),
+        folder=quoted(job.folder),
+        scripts=quoted(scripts[0].parent),
+        calls="\n".join(calls),
+    )
+    check_syntax(text)
+    return text
+
+
+def write_submit(text: str, folder: Path) -> Path:
+    """Write it; its path. Raises ``ConfigError`` where the folder cannot be written."""
+    path = folder / SUBMIT
+    try:
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755)
+    except OSError as error:
+        raise ConfigError(f"The script cannot be written: {error.strerror}.", given=str(path)) from error
+    return path

@@ -1,7 +1,7 @@
 """A run on this machine, step by step: prepare this process, check, prepare stores, make the run folder, start, follow, report.
 
-Each step is a function of its own module and gets what it needs; none goes back. A SLURM job (``launch.job``) and predictions
-(``launch.predict``) are made of the same steps.
+Each step is a function of its own module and gets what it needs; none goes back. A SLURM job (``run.job``) and predictions
+(``run.predict``) are made of the same steps.
 """
 
 from __future__ import annotations
@@ -9,30 +9,27 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig, load
 from sargnn.cpu import without_bf16
-from sargnn.errors import SargnnError
+from sargnn.errors import SargnnError, WorkerError
 from sargnn.memory.settle import Machine, settle
-from sargnn.run.check import check_graph, check_network, check_strategies
+from sargnn.run.check import Stores, check_network, check_strategies, prepare_stores
+from sargnn.run.checkpoints import check_checkpoint, check_epochs_left, choose_checkpoint, find_start
 from sargnn.run.env import kernels_are_compiled, prepare_process
-from sargnn.run.init_from import find_start
-from sargnn.run.more_epochs import check_epochs_left
-from sargnn.run.processes import WorkerSettings, start_fork_server
-from sargnn.run.report import describe_identity, report_end, report_failure
-from sargnn.run.run_folder import begin_run, check_checkpoint, choose_checkpoint, hold_run_dir, make_run_dir
-from sargnn.run.start import Interrupted, run_and_restart
-from sargnn.run.stores import Stores, prepare_stores
-from sargnn.tracking.files import CONFIG
-from sargnn.tracking.follow import Follower
-from sargnn.tracking.inputs import Inputs, write_inputs
+from sargnn.run.processes import Failure, Workers, WorkerSettings, start_fork_server
+from sargnn.run.run_folder import begin_run, hold_run_dir, make_run_dir
+from sargnn.tracking import files
+from sargnn.tracking.files import CONFIG, Inputs, write_inputs
+from sargnn.tracking.follow import Follower, Sender
 from sargnn.tracking.mlflow.target import target_of
 from sargnn.tracking.progress import say
-from sargnn.tracking.sender import Sender
-from sargnn.tracking.summary import FAILED, Summary
+from sargnn.tracking.summary import FAILED, FINISHED, INTERRUPTED, Summary, read_summary, write_summary
+
+_LOG_LINES = 12
 
 
 def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Path]:
@@ -64,19 +61,20 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     else:
         config = find_start(config)
 
-    stores = prepare_stores(config, partial(check_graph, config.stand_in, begins=resume is None))
+    stores = prepare_stores(config, begins=resume is None)
     config, planned = settle(config, stores.dataset, Machine.here(config.world))
 
     run_dir = resume.resolve() if resume else make_run_dir(config.run_dir, config.name)
     config = dataclasses.replace(config, run_dir=str(run_dir))
     lock = hold_run_dir(run_dir)
     try:
-        changed = _change_of_precision(config, run_dir) if resume is not None else ""
+        before = config.precision if resume is None else load(run_dir / CONFIG).precision
         inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None, planned=planned)
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
+        changed = "" if before == config.precision else f", in {config.precision} from here on, {before} before"
         many = f"{config.world} workers with {config.threads} threads each, {config.epochs} epochs"
         say(f"training {run_dir.name}: {many}{start}{changed}")
-        for line in loss_lines(config, norms_over_rows=stores.built.norms_over_rows):
+        for line in loss_lines(config, norms_over_rows=stores.norms_over_rows):
             say(line)
         summary, error = _run_tracked(config, run_dir, inputs, stores, same_run=resume is not None)
     finally:
@@ -84,12 +82,6 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     if error is not None:
         raise error
     return summary, run_dir
-
-
-def _change_of_precision(config: RunConfig, run_dir: Path) -> str:
-    """What is said of a run that goes on in another precision; nothing of others."""
-    before = load(run_dir / CONFIG).precision
-    return "" if before == config.precision else f", in {config.precision} from here on, {before} before"
 
 
 def _run_tracked(
@@ -107,7 +99,6 @@ def _run_tracked(
         write_inputs(run_dir, again)
         return again.first_epoch
 
-    identity = describe_identity(config)
     sender: Sender | None = None
     follower: Follower | None = None
     summary: Summary | None = None
@@ -118,24 +109,136 @@ def _run_tracked(
             sender = Sender(target if config.tracking.enabled else None)
             follower = Follower(run_dir, config.epochs, inputs.first_epoch, sender)
             follower.start()
-            run_and_restart(run_dir, worker_settings(config), config.comm.max_restarts, go_back)
+            run_and_restart(run_dir, config, go_back)
         except SargnnError as caught:
             error = caught
         except KeyboardInterrupt:
             error = Interrupted(signal.SIGINT, run_dir)
         except Exception as unexpected:
-            summary = report_failure(run_dir, identity, f"{type(unexpected).__name__}: {unexpected}")
+            summary = report_failure(run_dir, config, f"{type(unexpected).__name__}: {unexpected}")
             raise
         finally:
             if follower is not None and follower.is_alive():
                 follower.stop()
-        summary, error = report_end(run_dir, identity, error)
+        summary, error = report_end(run_dir, config, error)
     finally:
         if sender is not None:
             sender.finish(summary or Summary(FAILED))
     return summary, error
 
 
-def worker_settings(config: RunConfig) -> WorkerSettings:
-    """How this run's workers are started and watched."""
-    return WorkerSettings(config.world, config.comm.port, config.comm.interface, config.comm.timeout_s)
+class Interrupted(SargnnError):
+    """The run was ended by a signal.
+
+    Attributes:
+        signal_number: which one.
+    """
+
+    def __init__(self, signal_number: int, run_dir: Path, hint: str | None = None) -> None:
+        from sargnn.training import checkpoint
+
+        if hint is None and checkpoint.existing(run_dir):
+            hint = f"sargnn train resume={run_dir} goes on from the newest checkpoint"
+        begun = (run_dir / files.METRICS).exists()
+        so_far = f"figures so far are in '{run_dir}'" if begun else f"no epoch was over; its folder is '{run_dir}'"
+        super().__init__(
+            f"Interrupted by {signal.Signals(signal_number).name}; {so_far}.",
+            hint=hint or "no checkpoint was written yet: start it anew, and in another folder if run_dir is given",
+        )
+        self.signal_number = signal_number
+
+
+def run_and_restart(run_dir: Path, config: RunConfig, go_back: Callable[[], int]) -> None:
+    """``run_workers``, and after a failure again from the newest checkpoint, ``comm.max_restarts`` times.
+
+    Args:
+        go_back: makes the run folder ready to go on from that checkpoint; returns how many epochs it has.
+    """
+    for restarts_left in reversed(range(config.comm.max_restarts + 1)):
+        try:
+            return run_workers(run_dir, config)
+        except WorkerError as error:
+            if not restarts_left:
+                raise
+            epoch = go_back()
+            files.keep_metrics(run_dir, epoch)
+            say(f"{str(error).splitlines()[0]}\nstarting again after epoch {epoch}; restarts left: {restarts_left - 1}")
+
+
+def run_workers(run_dir: Path, config: RunConfig, hint: str | None = None) -> None:
+    """Start the workers and wait for them. Raises ``WorkerError``, or ``Interrupted`` with ``hint``, if given."""
+    from sargnn.run.worker import entry
+
+    settings = WorkerSettings(config.world, config.comm.port, config.comm.interface, config.comm.timeout_s)
+    workers = Workers(entry, str(run_dir / files.CONFIG), settings)
+    failure = workers.watch()
+    if workers.asked is not None:
+        raise Interrupted(workers.asked, run_dir, hint)
+    if failure is not None:
+        raise _worker_error(run_dir, settings, failure)
+
+
+def _worker_error(run_dir: Path, settings: WorkerSettings, failure: Failure) -> WorkerError:
+    rank, code = failure.rank, failure.exitcode
+    path = files.log_path(run_dir, rank)
+    lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
+    hint = f"the whole log: {path}"
+    if code is None:
+        how = f"hangs: others waited {settings.timeout_s:g} s for it"
+        how += f" (it has begun {failure.begun} exchanges and sums, they {failure.others_begun})"
+        hint += "; if it only is slow, set a larger comm.timeout_s"
+    elif code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
+        if code == -signal.SIGKILL:
+            more = f"world={2 * settings.world}"
+            hint += f"; if nobody did that, memory ran out: more workers ({more}) or mode=sar need less each"
+    else:
+        how = f"failed with exit code {code}"
+    tail = "\n".join(f"    {line}" for line in lines)
+    return WorkerError(f"Worker rank {rank} {how}. The last lines of its log:\n{tail}", hint=hint)
+
+
+def report_end(run_dir: Path, config: RunConfig, error: SargnnError | None) -> tuple[Summary, SargnnError | None]:
+    """The summary, written here if the workers wrote none, and the error that the run ends with, if it does.
+
+    Args:
+        error: what ended starting and watching the workers.
+    """
+    summary: Summary | None = None
+    try:
+        summary = read_summary(run_dir)
+    except SargnnError as unreadable:
+        error = error or unreadable
+    if error is None and summary is None:
+        error = WorkerError("The workers ended without a result.", hint=f"their logs: {run_dir / 'logs'}")
+    if error is None and summary is not None and summary.status == INTERRUPTED:
+        error = Interrupted(signal.SIGTERM, run_dir)  # which someone else has sent to a worker
+    interrupted = isinstance(error, Interrupted)
+    if summary is not None and interrupted and summary.status == FINISHED:
+        return summary, None  # the signal came too late
+    if summary is not None and (error is None or interrupted):  # interrupted workers wrote a summary with their checkpoint
+        return summary, error
+    return report_failure(run_dir, config, str(error), interrupted=interrupted), error
+
+
+def report_failure(run_dir: Path, config: RunConfig, error: str, *, interrupted: bool = False) -> Summary:
+    """Write the summary of a run whose workers wrote none; what it holds."""
+    losses: list[float] = []
+    try:
+        losses = [row["loss"] for row in files.MetricsTail(run_dir).new_rows()]
+    except SargnnError as damaged:
+        say(f"warning: {damaged}")
+    summary = Summary(
+        status=INTERRUPTED if interrupted else FAILED,
+        error=error,
+        losses=losses,
+        world=config.world,
+        mode=config.mode.name,
+        model=config.model.name,
+        config_hash=config.config_hash,
+    )
+    try:
+        write_summary(run_dir, summary)
+    except OSError as failed:
+        say(f"warning: the summary cannot be written: {failed}")
+    return summary

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ from sargnn.config.groups import BatchesConfig, PreloadConfig, SampleConfig
 from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.run.check import check_graph, check_network, check_strategies
+from sargnn.run.check import check_network, check_strategies, prepare_stores
+from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process
-from sargnn.run.local import worker_settings
+from sargnn.run.local import run_workers
 from sargnn.run.processes import start_fork_server
-from sargnn.run.run_folder import LOCK, check_made_for, hold_run_dir
-from sargnn.run.start import run_workers
-from sargnn.run.stores import prepare_stores
+from sargnn.run.run_folder import LOCK, hold_run_dir
 from sargnn.tracking import files
-from sargnn.tracking.inputs import Inputs, read_inputs, write_inputs
+from sargnn.tracking.files import Inputs, read_inputs, write_inputs
 from sargnn.tracking.progress import say
 
 FOLDER = "predictions"
@@ -69,7 +67,7 @@ def predict(
         store = checkpoint.open_checkpoint(path, verify=which == "best")
         meta, content = store.meta, store.content_hash
         check_made_for(meta, trained, meta["dataset_hash"], path)
-    stores = prepare_stores(config, partial(check_graph, config))
+    stores = prepare_stores(config)
     if path is not None and meta is not None:
         check_made_for(meta, trained, stores.dataset_hash, path)
     epoch = None if meta is None else meta["epoch"]
@@ -82,7 +80,7 @@ def predict(
         save(config, folder / files.CONFIG)
         after = f" after epoch {epoch}" if epoch is not None else ""
         say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
-        run_workers(folder, worker_settings(config), hint="the same command again starts anew")
+        run_workers(folder, config, hint="the same command again starts anew")
         manifest = files.read_json(folder / MANIFEST)
         manifest |= {"run": str(run_dir), "checkpoint": content, "epoch": epoch, "time_s": time.time() - started_at}
         files.write_json(folder / MANIFEST, manifest)
@@ -130,9 +128,7 @@ def _choose_checkpoint(run_dir: Path, which: str) -> Path:
     if which == "best":
         path = checkpoint.best(run_dir)
     else:
-        path, problems = checkpoint.newest(run_dir)
-        for _, problem in problems:
-            say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
+        path, _ = newest_whole(run_dir)
     if path is None:
         raise ConfigError(
             f"The run holds no {'evaluated' if which == 'best' else 'whole'} checkpoint.",

@@ -14,7 +14,7 @@ import sargnn.models.gat
 import sargnn.models.gcn
 import sargnn.models.rgcn
 import sargnn.models.sage  # noqa: F401
-from sargnn.run.compile import warm_up
+from sargnn.run.env import warm_up
 
 if os.environ.get("NUMBA_THREADING_LAYER") == "workqueue":
     warm_up()

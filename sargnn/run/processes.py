@@ -12,9 +12,11 @@ import multiprocessing
 import os
 import secrets
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerProcess
@@ -26,6 +28,7 @@ from sargnn.errors import ConfigError
 _PAUSE_S = 0.1
 _BLAME_S = 1.5
 _ORPHANED = 77
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class WorkerSettings:
     """What starting and watching workers depends on.
 
     Attributes:
-        world: P. port: where workers meet; None for a free one.
+        world: P.
+        port: where workers meet; None for a free one.
         interface: that gloo listens on; None for the loopback interface.
         timeout_s: how long one may go on when another has ended, and be silent when another is not.
         grace_s: how long they may take to end by themselves when asked to.
@@ -114,15 +118,24 @@ class Workers:
                 signal.signal(number, self._on_signal)
 
     def _start(self, entry: Callable[[str], None], config_path: str, token: str) -> None:
+        import psutil
+
+        from sargnn.comm.join import STORE, TOKEN
+
         context, settings = multiprocessing.get_context("forkserver"), self.settings
-        interface = settings.interface or loopback_interface()
+        loopback = (
+            name
+            for name, addresses in psutil.net_if_addrs().items()
+            if any(entry.address == "127.0.0.1" for entry in addresses)
+        )
+        interface = settings.interface or next(loopback, "lo")
         for rank in range(settings.world):
             if self.asked is not None:
                 return
             ours, theirs = context.Pipe()
             self._lifelines.append(ours)
-            seat = Seat(rank, settings.world, f"127.0.0.1:{self._store.port}", token, interface)
-            arguments = (entry, config_path, seat, theirs)
+            place = {"RANK": str(rank), "WORLD_SIZE": str(settings.world), "GLOO_SOCKET_IFNAME": interface}
+            arguments = (entry, config_path, place | {STORE: f"127.0.0.1:{self._store.port}", TOKEN: token}, theirs)
             process = context.Process(target=_live, args=arguments, name=f"worker {rank}")
             self._processes.append(process)
             process.start()
@@ -208,40 +221,13 @@ class Workers:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-
-
-def loopback_interface() -> str:
-    """The name of the interface that has 127.0.0.1."""
-    import psutil
-
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address == "127.0.0.1" for entry in addresses):
-            return name
-    return "lo"
-
-
-@dataclass(frozen=True)
-class Seat:
-    """One worker's place in the group, as it needs to join: ``comm.join`` lists what the environment says."""
-
-    rank: int
-    world: int
-    store: str
-    token: str
-    interface: str
-
-
-def _live(entry: Callable[[str], None], config_path: str, seat: Seat, lifeline: connection.Connection) -> None:
-    """A worker process's whole life."""
-    from sargnn.comm.join import STORE, TOKEN
-
+def _live(entry: Callable[[str], None], config_path: str, place: Mapping[str, str], lifeline: connection.Connection) -> None:
+    """``place``: what the environment says of the worker's place in the group (``comm.join``)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the launching process decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # likewise when the terminal closes
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until there is something to write
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # likewise
-    os.environ.update(RANK=str(seat.rank), WORLD_SIZE=str(seat.world), GLOO_SOCKET_IFNAME=seat.interface)
-    os.environ.update({STORE: seat.store, TOKEN: seat.token})
+    os.environ.update(place)
     threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
     entry(config_path)
 
@@ -254,3 +240,16 @@ def _end_with(lifeline: Any) -> None:
             print("The launching process is gone.", flush=True)
         finally:
             os._exit(_ORPHANED)
+
+
+def end_process(process: subprocess.Popen[str], steps: Sequence[tuple[signal.Signals, float]]) -> None:
+    """Send one signal after the other, each with seconds to wait, until it has ended; SIGKILL goes to its whole group."""
+    for number, wait_s in steps:
+        with suppress(ProcessLookupError):
+            if number == signal.SIGKILL:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=wait_s)
+            return

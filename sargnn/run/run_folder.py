@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from pathlib import Path
-from typing import Any
 
 from filelock import BaseFileLock, Timeout
 
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError
-from sargnn.run.init_from import keep_start
-from sargnn.run.more_epochs import check_epochs_left, has_settings_of, no_checkpoint
-from sargnn.run.stores import Stores
+from sargnn.run.check import Stores
+from sargnn.run.checkpoints import check_epochs_left, choose_checkpoint, keep_start, no_checkpoint
 from sargnn.tracking import files
-from sargnn.tracking.inputs import Inputs, write_inputs
-from sargnn.tracking.locks import file_lock
+from sargnn.tracking.files import Inputs, file_lock, write_inputs
 from sargnn.tracking.progress import say
 
 LOCK = ".lock"
@@ -72,14 +67,6 @@ def begin_run(
     return inputs
 
 
-def check_checkpoint(run_dir: Path) -> None:
-    """A run that is gone on with has a checkpoint. Raises ``ConfigError`` before anything is loaded."""
-    from sargnn.training import checkpoint
-
-    if not checkpoint.existing(run_dir):
-        raise no_checkpoint(run_dir)
-
-
 def choose_run_dir(given: str | None, name: str) -> Path:
     """The folder that ``make_run_dir`` would make now, or raise for; nothing is made."""
     if given is not None:
@@ -106,21 +93,14 @@ def make_run_dir(given: str | None, name: str) -> Path:
     while True:
         run_dir = choose_run_dir(given, name)
         try:
-            _mkdir(run_dir, exist_ok=given is not None)
+            run_dir.mkdir(parents=True, exist_ok=given is not None)
             return run_dir
         except FileExistsError:  # another run has just taken the name
             continue
-
-
-def _mkdir(path: Path, *, exist_ok: bool) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=exist_ok)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise ConfigError(
-            f"The run folder cannot be written: {error.strerror}.", given=str(path), hint="choose another run_dir"
-        ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"The run folder cannot be written: {error.strerror}.", given=str(run_dir), hint="choose another run_dir"
+            ) from error
 
 
 def hold_run_dir(run_dir: Path, refusal: str = "The run is under way in another process.") -> BaseFileLock:
@@ -144,32 +124,3 @@ def hold_run_dir(run_dir: Path, refusal: str = "The run is under way in another 
         why = getattr(error, "strerror", None) or error
         say(f"warning: this file system has no locks ({why}); see to it yourself that one job works on a run")
     return lock
-
-
-def choose_checkpoint(config: RunConfig, run_dir: Path, inputs: Inputs, dataset_hash: str) -> Inputs:
-    """``inputs`` with the newest whole checkpoint, and how many epochs it has (0: there is none). Damaged ones are put aside.
-
-    Raises:
-        ConfigError: it was trained on another dataset, or with other settings.
-    """
-    from sargnn.training import checkpoint
-
-    path, problems = checkpoint.newest(run_dir)
-    for damaged, problem in problems:
-        say(f"warning: {str(problem).splitlines()[0]} The checkpoint before is used.")
-        damaged.rename(damaged.with_name(f"damaged_{damaged.name}_{time.time_ns()}"))
-    if path is None:
-        return dataclasses.replace(inputs, checkpoint=None, first_epoch=0)
-    meta = checkpoint.open_checkpoint(path, verify=False).meta
-    check_made_for(meta, config, dataset_hash, path)
-    return dataclasses.replace(inputs, checkpoint=str(path), first_epoch=int(meta["epoch"]))
-
-
-def check_made_for(meta: dict[str, Any], config: RunConfig, dataset_hash: str, path: Path) -> None:
-    """A checkpoint belongs to this dataset and these settings. Raises ``ConfigError``."""
-    if meta["dataset_hash"] != dataset_hash:
-        raise ConfigError(
-            "The dataset is not the one that the run was trained on.", given=dataset_hash, allowed=meta["dataset_hash"]
-        )
-    if not has_settings_of(meta, config):
-        raise ConfigError("The run's checkpoints come from other settings than its config.yaml has now.", given=str(path))

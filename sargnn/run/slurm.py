@@ -84,8 +84,11 @@ class Job:
     """What a script runs.
 
     Attributes:
-        name: of the job and of the script. world: workers. threads: of each, if that is settled.
-        interface: of the network, if one is configured. port: where ranks meet; None: from the job's number.
+        name: of the job and of the script.
+        world: workers.
+        threads: of each, if that is settled.
+        interface: of the network, if one is configured.
+        port: where ranks meet; None: from the job's number.
         tracking: whether figures go to MLflow.
         run_dirs: the run's folder; of an array one per task, ``FOLDER/000`` and so on.
         labels: of an array, number of the task -> what the point is called; else empty.
@@ -217,7 +220,13 @@ def render(config: SlurmConfig, job: Job, template: str) -> str:
         "cpus_per_task": str(layout.cpus),
         "world": str(job.world),
     }
-    return _filled(template, values)
+
+    def value(match: re.Match[str]) -> str:
+        if match.group(1) not in values:
+            raise ConfigError("The template has a place that is not known.", given=match.group(0), allowed=sorted(values))
+        return values[match.group(1)]
+
+    return re.sub(r"\{\{(\w+)\}\}", value, template)
 
 
 def run_dir_line(job: Job) -> str:
@@ -225,15 +234,6 @@ def run_dir_line(job: Job) -> str:
     if job.is_array:
         return f'RUN_DIR={quoted(job.run_dirs[0].parent)}/$(printf %03d "$SLURM_ARRAY_TASK_ID")'
     return f"RUN_DIR={quoted(job.run_dirs[0])}"
-
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        if match.group(1) not in values:
-            raise ConfigError("The template has a place that is not known.", given=match.group(0), allowed=sorted(values))
-        return values[match.group(1)]
-
-    return re.sub(r"\{\{(\w+)\}\}", value, template)
 
 
 def _about(job: Job, layout: Shape) -> list[str]:

@@ -36,7 +36,6 @@ def status_lines(run_dir: Path) -> list[str]:
 
 
 def _state(run_dir: Path, jobs: list[dict[str, str]] | str) -> list[str]:
-    """The state of the job that works on it, or did last."""
     record = read_job(run_dir)
     if isinstance(jobs, str):
         known = f" (its jobs: {', '.join(record['jobs'])})" if record["jobs"] else ""
@@ -121,7 +120,6 @@ def _indices(text: str) -> set[int]:
 
 
 def _epochs(run_dir: Path) -> list[str]:
-    """The last epoch, how long is left, the end."""
     config = load(run_dir / files.CONFIG)
     rows = list(files.MetricsTail(run_dir).new_rows())
     lines = []

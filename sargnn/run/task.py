@@ -52,17 +52,6 @@ def ranks(environment: Mapping[str, str], backend: str = "gloo") -> dict[str, st
     return variables
 
 
-def read_token(run_dir: Path) -> str:
-    """What the run's workers know each other by; ``launch.job begin`` has drawn it. Raises ``ConfigError``."""
-    try:
-        return (run_dir / files.TOKEN).read_text()
-    except OSError as error:
-        given = f"{run_dir / files.TOKEN}: {error.strerror}"
-        raise ConfigError(
-            "The run's token cannot be read.", given=given, hint="the user who has prepared the run starts it"
-        ) from error
-
-
 def check_interface(interface: str | None, environment: Mapping[str, str]) -> None:
     """The interface exists here; without one, this node does not tell others a loopback address. Raises ``ConfigError``."""
     import psutil
@@ -102,7 +91,12 @@ def main() -> None:
                 "The run is not prepared.", given=str(run_dir), hint=f"python -m sargnn.run.job begin {run_dir}, once"
             )
         environment |= ranks(environment, config.comm.backend)
-        token = read_token(run_dir)
+        try:
+            token = (run_dir / files.TOKEN).read_text()  # which ``run.job begin`` has drawn
+        except OSError as error:
+            given = f"{run_dir / files.TOKEN}: {error.strerror}"
+            hint = "the user who has prepared the run starts it"
+            raise ConfigError("The run's token cannot be read.", given=given, hint=hint) from error
         check_interface(config.comm.interface, environment)
     except SargnnError as error:
         sys.exit(f"sargnn: {error}")

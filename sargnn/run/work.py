@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -26,11 +27,10 @@ from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError
 from sargnn.partition.store import PartitionInfo, open_part, partition_info
 from sargnn.profile import Profile
-from sargnn.run.compile import warm_up
-from sargnn.run.env import kernels_are_compiled
+from sargnn.run.env import kernels_are_compiled, warm_up
 from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
-from sargnn.tracking.inputs import Inputs, read_inputs
+from sargnn.tracking.files import Inputs, read_inputs
 from sargnn.tracking.memory import private_bytes, resident_bytes
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
@@ -53,6 +53,34 @@ from sargnn.training.summary import (
 from sargnn.training.trainer import Trainer
 
 
+@dataclass(frozen=True)
+class _Job:
+    """What a worker is to do, and what it held before it opened its part.
+
+    Attributes:
+        config: the run's.
+        run_dir: its folder.
+        inputs: what its workers start from.
+        info: its partition.
+        group: all of its workers.
+        private_bytes: of this process, which no other one shares.
+        resident_bytes: of this process.
+    """
+
+    config: RunConfig
+    run_dir: Path
+    inputs: Inputs
+    info: PartitionInfo
+    group: Group
+    private_bytes: int
+    resident_bytes: int
+
+    def tell(self, *lines: str) -> None:
+        """Print them, for the log of rank 0."""
+        for line in lines if self.group.rank == 0 else ():
+            print(line, flush=True)
+
+
 def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
     """Train, or predict, as rank ``rank`` of ``world``; rank 0 writes ``metrics.jsonl`` and ``summary.json``.
 
@@ -63,7 +91,12 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         raise SargnnError("The number of started workers is not the configured one.", given=world, allowed=[str(config.world)])
     inputs = read_inputs(run_dir)
     if inputs.measures_network:
-        _measure_network(config, run_dir, rank, world, on_joining)
+        torch.set_num_threads(1)
+        group = _join(config, rank, world, on_joining)
+        rates = measure_rates(group)
+        if rank == 0:
+            files.write_json(run_dir / files.NETWORK, dataclasses.asdict(rates))
+        group.close()
         return
     info = partition_info(Path(inputs.partition), rank)
     threads = config.threads or 1
@@ -83,7 +116,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
 
         load_libraries()
         budget = chooser
-    before_loading, base = private_bytes(), resident_bytes()
+    job = _Job(config, run_dir, inputs, info, group, private_bytes(), resident_bytes())
     flat, preloaded = Path(inputs.partition), None if inputs.preloaded is None else Path(inputs.preloaded)
 
     def make(folder: Path) -> Trainer:
@@ -92,7 +125,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
             open_part(folder, rank),
             info.num_classes,
             group,
-            files.scratch_path(run_dir, rank),
+            run_dir / "scratch" / f"rank_{rank:02d}",
             flat=lambda: open_part(flat, rank),
             budget=budget,
         )
@@ -103,7 +136,7 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
     else:
         trainer = make(preloaded or flat)
     try:
-        _run(trainer, config, run_dir, info, inputs, group, before_loading, base, choice)
+        _run(job, trainer, choice)
     finally:
         trainer.close()
     group.close()
@@ -112,86 +145,13 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
 def _join(config: RunConfig, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> Group:
     """The group of all workers, with a heartbeat where there are others."""
     traffic = Traffic()
-    heartbeat = Heartbeat(rank, traffic)
     if world > 1:
+        heartbeat = Heartbeat(rank, traffic)
         on_joining(heartbeat)
         heartbeat.start()
     return DistributedGroup.from_environment(
         config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile), servers=config.num_servers
     )
-
-
-def _run(
-    trainer: Trainer,
-    config: RunConfig,
-    run_dir: Path,
-    info: PartitionInfo,
-    inputs: Inputs,
-    group: Group,
-    before_loading: int,
-    base: int,
-    choice: Choice | None,
-) -> None:
-    """What ``inputs`` ask for: training, predictions or a record; and the results.
-
-    Args:
-        before_loading, base: private and resident memory of this rank before it opened its part.
-        choice: whether servers preload, and why, where that was chosen here.
-    """
-    rank, world, first_epoch = group.rank, group.world, 0
-    if inputs.checkpoint:
-        first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
-        done = checkpoint.describe(checkpoint.open_checkpoint(Path(inputs.checkpoint), verify=False).meta)
-        print(f"rank {rank}: goes on after {done}", flush=True)
-    elif config.init_from is not None and inputs.predict is None:
-        checkpoint.fill(trainer, open_start(config), moments=False)
-        print(f"rank {rank}: starts from the parameters in {config.init_from}", flush=True)
-    if inputs.record is not None:
-        _record(trainer, run_dir, inputs.record)
-    elif inputs.predict is not None:
-        _predict(trainer, run_dir, inputs, inputs.predict)
-    else:
-        startup_time_s = time.time() - inputs.started_at
-        rows, copies = f"{trainer.graph.num_inner} rows", trainer.graph.num_rows - trainer.graph.num_inner
-        copied = f" and copies of {copies}" if trainer.graph.copies is not None else ""
-        print(f"rank {rank}: {rows}{copied}, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
-        flows = flow_rows(trainer)
-        chosen = choice.lines() if choice is not None else _no_choice(config)
-        lossy = loss_lines(config, norms_over_rows=trainer.model.norms_over_rows)
-        for line in (*chosen, *flow_lines(flows), *sharing_lines(trainer), *batch_lines(trainer), *lossy):
-            if rank == 0:
-                print(line, flush=True)
-        if config.comm.wire != "exact" and world > 1 and config.precision != "bf16":
-            exact, rounded = trainer.loss_by_wire(first_epoch)
-            part = f"{abs(rounded - exact) / abs(exact):.1e} of it" if exact else "of 0"
-            if rank == 0:
-                first = f"from {exact:.7g} to {rounded:.7g} ({part})"
-                print(f"comm.wire={config.comm.wire} changes the first loss {first}", flush=True)
-        _train(trainer, config, run_dir, info.dataset_hash, first_epoch)
-        figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
-        if figures["planned_train_bytes"] is None and len(inputs.planned_train_bytes or ()) == world:
-            figures["planned_train_bytes"] = inputs.planned_train_bytes
-        for line in planned_lines(figures):
-            if rank == 0:
-                print(line, flush=True)
-        figures["preload"] = (
-            {"chosen": "none" if trainer.graph.copies is None else "shared"} if choice is None else choice.as_dict()
-        )
-        figures["memory_bytes"] = memory_parts(trainer, base)
-        private = group.gather(torch.tensor(before_loading, dtype=torch.int64))
-        figures["private_bytes_before_loading"] = [int(size) for size in private]
-        if rank == 0:
-            write_summary(run_dir, _summary(config, info, inputs, figures, stopped=trainer.loop.stopped))
-
-
-def _measure_network(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
-    """Into ``network.json``."""
-    torch.set_num_threads(1)
-    group = _join(config, rank, world, on_joining)
-    rates = measure_rates(group)
-    if rank == 0:
-        files.write_json(run_dir / files.NETWORK, dataclasses.asdict(rates))
-    group.close()
 
 
 def _server_lines(group: Group) -> list[str]:
@@ -215,32 +175,73 @@ def _server_lines(group: Group) -> list[str]:
     return []
 
 
-def _no_choice(config: RunConfig) -> list[str]:
-    """Why nothing is preloaded where that could be chosen."""
-    if config.preload.name != "auto":
-        return []
-    return [f"preload=auto: none. {config.model.no_preload or 'One server has all nodes.'}"]
+def _run(job: _Job, trainer: Trainer, choice: Choice | None) -> None:
+    """What the run's inputs ask for: a record, predictions or training.
+
+    Args:
+        choice: whether servers preload, and why, where that was chosen here.
+    """
+    config, run_dir, inputs, rank, first_epoch = job.config, job.run_dir, job.inputs, job.group.rank, 0
+    if inputs.checkpoint:
+        first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
+        done = checkpoint.describe(checkpoint.open_checkpoint(Path(inputs.checkpoint), verify=False).meta)
+        print(f"rank {rank}: goes on after {done}", flush=True)
+    elif config.init_from is not None and inputs.predict is None:
+        checkpoint.fill(trainer, open_start(config), moments=False)
+        print(f"rank {rank}: starts from the parameters in {config.init_from}", flush=True)
+    if inputs.record is not None:
+        from sargnn.training.worlds.recorder import Recorder
+
+        recorder = Recorder(trainer)
+        recorder.train(inputs.record["steps"], Path(inputs.record["parameters"]), follow=inputs.record["follow"])
+        recorder.save(files.records_path(run_dir, rank))
+    elif inputs.predict is not None:
+        manifest = write_predictions(trainer, run_dir, embeddings=inputs.predict["embeddings"])
+        if rank == 0:
+            files.write_json(run_dir / MANIFEST, manifest | {"dataset_hash": inputs.dataset_hash})
+    else:
+        _train_and_report(job, trainer, choice, first_epoch)
 
 
-def _record(trainer: Trainer, run_dir: Path, choice: dict[str, Any]) -> None:
-    """Train a few steps and write every tensor's record."""
-    from sargnn.training.worlds.recorder import Recorder
+def _train_and_report(job: _Job, trainer: Trainer, choice: Choice | None, first_epoch: int) -> None:
+    """Train all epochs that are left, and write the summary."""
+    config, inputs, group = job.config, job.inputs, job.group
+    startup_time_s = time.time() - inputs.started_at
+    rows, copies = f"{trainer.graph.num_inner} rows", trainer.graph.num_rows - trainer.graph.num_inner
+    copied = f" and copies of {copies}" if trainer.graph.copies is not None else ""
+    print(f"rank {group.rank}: {rows}{copied}, {len(trainer.graph.part.halo_ids)} halo rows", flush=True)
+    if choice is not None:
+        job.tell(*choice.lines())
+    elif config.preload.name == "auto":
+        job.tell(f"preload=auto: none. {config.model.no_preload or 'One server has all nodes.'}")
+    flows = flow_rows(trainer)
+    job.tell(*flow_lines(flows), *sharing_lines(trainer), *batch_lines(trainer))
+    job.tell(*loss_lines(config, norms_over_rows=trainer.model.norms_over_rows))
+    if config.comm.wire != "exact" and group.world > 1 and config.precision != "bf16":
+        exact, rounded = trainer.loss_by_wire(first_epoch)
+        part = f"{abs(rounded - exact) / abs(exact):.1e} of it" if exact else "of 0"
+        job.tell(f"comm.wire={config.comm.wire} changes the first loss from {exact:.7g} to {rounded:.7g} ({part})")
+    _train(job, trainer, first_epoch)
+    figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
+    if figures["planned_train_bytes"] is None and len(inputs.planned_train_bytes or ()) == group.world:
+        figures["planned_train_bytes"] = inputs.planned_train_bytes
+    job.tell(*planned_lines(figures))
+    chosen = {"chosen": "none" if trainer.graph.copies is None else "shared"}
+    figures["preload"] = chosen if choice is None else choice.as_dict()
+    figures["memory_bytes"] = memory_parts(trainer, job.resident_bytes)
+    private = group.gather(torch.tensor(job.private_bytes, dtype=torch.int64))
+    figures["private_bytes_before_loading"] = [int(size) for size in private]
+    if group.rank == 0:
+        status, error = FINISHED, None
+        if trainer.loop.stopped:
+            status, error = INTERRUPTED, "A signal ended the run; its newest checkpoint has all steps so far."
+        described = describe_run(config, job.info, inputs.git_sha)
+        write_summary(job.run_dir, Summary(status=status, error=error, **described, **figures))
 
-    recorder = Recorder(trainer)
-    recorder.train(choice["steps"], Path(choice["parameters"]), follow=choice["follow"])
-    recorder.save(files.records_path(run_dir, trainer.engine.group.rank))
 
-
-def _predict(trainer: Trainer, run_dir: Path, inputs: Inputs, choice: dict[str, bool]) -> None:
-    """Write predictions and what they are of."""
-    manifest = write_predictions(trainer, run_dir, embeddings=choice["embeddings"])
-    if trainer.engine.group.rank == 0:
-        files.write_json(run_dir / MANIFEST, manifest | {"dataset_hash": inputs.dataset_hash})
-
-
-def _train(trainer: Trainer, config: RunConfig, run_dir: Path, dataset_hash: str, first_epoch: int) -> None:
+def _train(job: _Job, trainer: Trainer, first_epoch: int) -> None:
     """All epochs, then Correct & Smooth unless a signal has ended the run; rows, checkpoints and traces are written."""
-    rank = trainer.engine.group.rank
+    rank, run_dir = job.group.rank, job.run_dir
     said: list[str] = []
 
     def on_epoch(row: dict[str, Any]) -> None:
@@ -250,21 +251,7 @@ def _train(trainer: Trainer, config: RunConfig, run_dir: Path, dataset_hash: str
                 print(line, flush=True)
                 said.append(line)
 
-    _hear_signals(trainer)
-    listeners: list[Listener] = [Rows(on_epoch)]
-    if trainer.optimization.parameters:
-        listeners.append(checkpoint.Checkpoints(trainer, config, dataset_hash, run_dir))
-    trainer.run(first_epoch, *listeners)
-    if not trainer.loop.stopped:
-        trainer.smooth()
-    profile = trainer.engine.profile
-    if profile.recording:
-        files.write_json(files.trace_path(run_dir, rank), profile.trace(rank))
-
-
-def _hear_signals(trainer: Trainer) -> None:
-    """From now on signals ask for a checkpoint after the step under way; all but SIGUSR1 also end the run there."""
-
+    # From now on signals ask for a checkpoint after the step under way; all but SIGUSR1 also end the run there.
     def on_signal(number: int, frame: FrameType | None) -> None:
         trainer.loop.requests.stop |= number != signal.SIGUSR1
         trainer.loop.requests.checkpoint = True
@@ -273,10 +260,12 @@ def _hear_signals(trainer: Trainer) -> None:
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, on_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1, signal.SIGUSR2))  # which a task has blocked until now
-
-
-def _summary(config: RunConfig, info: PartitionInfo, inputs: Inputs, figures: dict[str, Any], *, stopped: bool) -> Summary:
-    status, error = FINISHED, None
-    if stopped:
-        status, error = INTERRUPTED, "A signal ended the run; its newest checkpoint has all steps so far."
-    return Summary(status=status, error=error, **describe_run(config, info, inputs.git_sha), **figures)
+    listeners: list[Listener] = [Rows(on_epoch)]
+    if trainer.optimization.parameters:
+        listeners.append(checkpoint.Checkpoints(trainer, job.config, job.info.dataset_hash, run_dir))
+    trainer.run(first_epoch, *listeners)
+    if not trainer.loop.stopped:
+        trainer.smooth()
+    profile = trainer.engine.profile
+    if profile.recording:
+        files.write_json(run_dir / "traces" / f"rank_{rank:02d}.json", profile.trace(rank))

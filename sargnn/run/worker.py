@@ -1,4 +1,4 @@
-"""A worker's process: its log, its work, how it ends. The launcher starts it, or ``launch.task`` under srun and torchrun:
+"""A worker's process: its log, its work, how it ends. The launcher starts it, or ``run.task`` under srun and torchrun:
 
     python -m sargnn.run.worker RUN_DIR/config.yaml
 
@@ -19,7 +19,7 @@ from sargnn.config.run import load
 from sargnn.errors import CommError, SargnnError
 from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
-from sargnn.tracking.inputs import read_inputs
+from sargnn.tracking.files import read_inputs
 from sargnn.tracking.memory import human_bytes
 
 _GRACE_S = 5.0
@@ -34,7 +34,14 @@ def entry(config_path: str) -> None:
 
     run_dir = Path(config_path).parent
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    _redirect(files.log_path(run_dir, rank))
+    path = files.log_path(run_dir, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
     heartbeats: list[Heartbeat] = []
     try:
         work(load(Path(config_path)), run_dir, rank, world, heartbeats.append)
@@ -77,16 +84,6 @@ def _disk_or_memory_full(error: OSError, run_dir: Path, rank: int, world: int) -
     predicts = read_inputs(run_dir).predict is not None
     again = "the same command again" if predicts else f"sargnn train resume={run_dir}"
     return f"The disk is full: {error}\n  next:    free some space, then {again}"
-
-
-def _redirect(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
 
 
 def _fail(text: str) -> None:

@@ -3,7 +3,7 @@
 | file | |
 |---|---|
 | ``config.yaml`` | the resolved configuration |
-| ``inputs.json`` | where the partition store lies and what started the run |
+| ``inputs.json`` | what the run's workers start from (``Inputs``) |
 | ``.token`` | what a job's workers know each other by; only the user can read it |
 | ``metrics.jsonl`` | a line per epoch |
 | ``summary.json`` | the result (``tracking.summary``) |
@@ -15,15 +15,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from sargnn.config.fields import build
 from sargnn.errors import SargnnError
 from sargnn.tasks import kinds
 from sargnn.tracking.scores import add_metric
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
@@ -33,21 +40,15 @@ TOKEN = ".token"
 NETWORK = "network.json"
 MLFLOW = "mlflow.json"
 START = "start"
+_TEXTS = {"task": tuple(kinds.KINDS), "metric": kinds.METRICS}
+_ALWAYS = ("epoch", "loss", "epoch_time_s")
+"""Of a line of ``metrics.jsonl``: keys whose values are words, and keys that each line has."""
+T = TypeVar("T")
 
 
 def log_path(run_dir: Path, rank: int) -> Path:
     """Where a worker's output goes."""
     return run_dir / "logs" / f"rank_{rank:02d}.log"
-
-
-def scratch_path(run_dir: Path, rank: int) -> Path:
-    """A worker's folder for what it needs only while it runs."""
-    return run_dir / "scratch" / f"rank_{rank:02d}"
-
-
-def trace_path(run_dir: Path, rank: int) -> Path:
-    """Where a worker's trace goes."""
-    return run_dir / "traces" / f"rank_{rank:02d}.json"
 
 
 def records_path(run_dir: Path, rank: int) -> Path:
@@ -64,9 +65,13 @@ def append_metrics(run_dir: Path, row: dict[str, Any]) -> None:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a file under a temporary name, then rename it: readers see it whole or not at all."""
     path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     temporary.write_text(json.dumps(content, indent=1) + "\n")
     temporary.replace(path)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -82,6 +87,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_record(cls: type[T], content: dict[str, Any], path: Path) -> T:
+    """A dataclass from a file's mapping. Raises ``SargnnError`` naming the file and the first value of a wrong type."""
+    made = {field_.name: field_.default_factory for field_ in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    empty = {name: factory() for name, factory in made.items() if factory is not dataclasses.MISSING}
+    try:
+        return build(cls, empty | content, "")
+    except SargnnError as error:
+        raise unreadable(path, " ".join(line.strip() for line in str(error).splitlines())) from error
+
+
 def unreadable(path: Path, why: str) -> SargnnError:
     """The error for a file of a run folder that has not the form that a run writes."""
     return SargnnError("A file of a run cannot be read.", given=str(path), hint=f"look at the file: {why}")
@@ -89,11 +104,89 @@ def unreadable(path: Path, why: str) -> SargnnError:
 
 def write_secret(path: Path, text: str) -> None:
     """Write a file that only this user can read."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     temporary.replace(path)
+
+
+def file_lock(path: Path, timeout_s: float = -1) -> BaseFileLock:
+    """A lock that ends with its process, whatever happens to that. ``acquire`` waits ``timeout_s``; -1: for ever.
+
+    ``acquire`` raises ``filelock.Timeout`` if another process holds it, and ``OSError`` or ``NotImplementedError`` on a file
+    system without locks: never does a file whose existence is the lock take its place, for that would outlive a killed process.
+    """
+    from filelock import FileLock  # which workers do without
+
+    options = {"fallback_to_soft": False} if "fallback_to_soft" in inspect.signature(FileLock.__init__).parameters else {}
+    lock: BaseFileLock = FileLock(path, timeout=timeout_s, thread_local=False, **options)  # type: ignore[arg-type]
+    return lock
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What workers start from, beside the configuration.
+
+    In the file paths below the working folder are relative to the run's, where that is below it, too: a host without a shared
+    file system finds them wherever its copy lies.
+
+    Attributes:
+        partition: the partition store's folder.
+        started_at: Unix time at which the command began.
+        dataset_hash: of the dataset that the partition was cut from.
+        git_sha: of the code that started the run.
+        checkpoint: the checkpoint to load; None to begin anew.
+        first_epoch: how many epochs that has.
+        predict: what to write when the run predicts (``embeddings``); None when it trains.
+        partition_stats: the partition's figures, which go to MLflow as parameters.
+        record: what to train for a comparison of worlds (``steps``, ``parameters``, ``follow``); None: a run.
+        preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
+        measures_network: measure how fast workers talk, and do nothing else.
+        planned_train_bytes: per rank what training is to hold at most; None: not planned before launch.
+    """
+
+    partition: str
+    started_at: float
+    dataset_hash: str | None = None
+    git_sha: str | None = None
+    checkpoint: str | None = None
+    first_epoch: int = 0
+    predict: dict[str, bool] | None = None
+    partition_stats: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] | None = None
+    preloaded: str | None = None
+    measures_network: bool = False
+    planned_train_bytes: list[int] | None = None
+
+    def with_paths(self, change: Callable[[str], str]) -> Inputs:
+        """With each path as ``change`` gives it."""
+        paths = {name: getattr(self, name) for name in ("partition", "checkpoint", "preloaded")}
+        changed: dict[str, Any] = {name: change(path) for name, path in paths.items() if path is not None}
+        return dataclasses.replace(self, **changed)
+
+
+def read_inputs(run_dir: Path) -> Inputs:
+    """Raises ``SargnnError`` naming the file if it is missing or damaged."""
+    path = run_dir / INPUTS
+    content = read_json(path)
+    stats = content.pop("partition_stats", {})
+    if not isinstance(stats, dict):
+        raise unreadable(path, "'partition_stats' is no mapping")
+    inputs = dataclasses.replace(read_record(Inputs, content, path), partition_stats=stats)
+    return inputs.with_paths(lambda told: os.path.normpath(run_dir.resolve() / told))
+
+
+def write_inputs(run_dir: Path, inputs: Inputs) -> None:
+    """Write ``inputs.json``; readers see it whole or not at all."""
+    here, folder = Path.cwd(), run_dir.resolve()
+
+    def tell(path: str) -> str:
+        target = Path(path).resolve()
+        both_below = target.is_relative_to(here) and folder.is_relative_to(here)
+        return os.path.relpath(target, folder) if both_below else str(target)
+
+    write_json(run_dir / INPUTS, dataclasses.asdict(inputs.with_paths(tell)))
 
 
 def keep_metrics(run_dir: Path, epochs: int) -> None:
@@ -108,7 +201,7 @@ def keep_metrics(run_dir: Path, epochs: int) -> None:
                 kept.append(line)
         except (ValueError, KeyError, TypeError, RecursionError):
             break
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     temporary.write_text("".join(f"{line}\n" for line in kept))
     temporary.replace(path)
 
@@ -164,10 +257,6 @@ def _read_row(path: Path, line: bytes) -> dict[str, Any]:
     if missing := [key for key in _ALWAYS if key not in row]:
         raise unreadable(path, f"epoch {row['epoch']} has no '{missing[0]}'")
     return add_metric(row)
-
-
-_TEXTS = {"task": tuple(kinds.KINDS), "metric": kinds.METRICS}
-_ALWAYS = ("epoch", "loss", "epoch_time_s")
 
 
 def _is_number(value: object) -> bool:

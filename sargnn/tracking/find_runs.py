@@ -1,14 +1,19 @@
-"""What a person calls a run: its folder, its name in ``runs/``, a sweep, a pattern."""
+"""What a person calls a run: its folder, its name in ``runs/``, a sweep, a pattern; and what a sweep calls its points, in the
+``sweep.json`` of the folder that holds a folder per point.
+"""
 
 from __future__ import annotations
 
 import glob
+import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from sargnn.errors import ConfigError, nearest
 from sargnn.tracking.files import CONFIG
 
+SWEEP = "sweep.json"
 RUNS, SWEEPS = Path("runs"), Path("sweeps")
 """Where runs and sweeps go if no folder is named; in the working folder."""
 
@@ -82,3 +87,26 @@ def run_names() -> list[str]:
     """What runs can be called here: the names of those in ``runs/``, newest first, then the points of sweeps."""
     own = sorted(runs_in(RUNS), key=lambda path: (path / CONFIG).stat().st_mtime, reverse=True)
     return [path.name for path in own] + [f"{sweep.name}/{path.name}" for sweep in sweeps_here() for path in runs_in(sweep)]
+
+
+def write_points(folder: Path, labels: Sequence[str], points: Sequence[Sequence[str]] | None = None) -> None:
+    """Write ``sweep.json``. Raises ``OSError``.
+
+    Args:
+        folder: the sweep's.
+        labels: of each point the words in which it differs from others.
+        points: all its words.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"labels": labels} | ({} if points is None else {"points": points})
+    (folder / SWEEP).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def label_of(run_dir: Path) -> str | None:
+    """What a sweep calls a point of its, ``003`` or, of a later try, ``003-2``; None for a run of no sweep."""
+    try:
+        labels = json.loads((run_dir.parent / SWEEP).read_text())["labels"]
+        number = int(run_dir.name.partition("-")[0])
+        return str(labels[number]) if number >= 0 else None
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
+        return None

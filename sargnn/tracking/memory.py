@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,29 +31,23 @@ def private_bytes() -> int:
 
 def reset_peak() -> None:
     """Start a new peak at the present resident set size. Needs no privilege; does nothing where the kernel has no such file."""
-    try:
+    with suppress(OSError):
         _CLEAR_REFS.write_text("5")
-    except OSError:
-        return
 
 
 def return_freed_memory() -> None:
-    """Give freed tensors of 1 MB and more back at once, as workers do (``launch.env``): else glibc keeps what is below 32 MB.
+    """Give freed tensors of 1 MB and more back at once, as workers do (``run.env``): else glibc keeps what is below 32 MB.
 
     For a process that is running already; does nothing where the C library is another one.
     """
-    try:
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
-    except (OSError, AttributeError):
-        return
 
 
 def trim() -> None:
     """Give back what small allocations have left behind; does nothing where the C library is another one."""
-    try:
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return
 
 
 @dataclass
@@ -102,7 +97,8 @@ def split_peak(base_bytes: int, features_bytes: int, parameters_bytes: int, mete
         other       what loading, an evaluation, a checkpoint or Correct & Smooth took beyond that
 
     Args:
-        base_bytes: measured. features_bytes, parameters_bytes: counted, at most the growth since then.
+        base_bytes: measured.
+        features_bytes, parameters_bytes: counted, at most the growth since then.
     """
     base = min(base_bytes, meter.baseline_bytes)
     loaded = meter.baseline_bytes - base

@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from sargnn.config.fields import build
 from sargnn.config.run import Metric, Task
-from sargnn.errors import SargnnError
-from sargnn.tracking.files import SUMMARY, read_json, unreadable, write_json
+from sargnn.tracking.files import SUMMARY, read_json, read_record, unreadable, write_json
 from sargnn.tracking.scores import add_metric
 
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -210,13 +206,3 @@ def read_summary(run_dir: Path) -> Summary | None:
 def write_summary(run_dir: Path, summary: Summary) -> None:
     """Write ``summary.json``; readers see it whole or not at all."""
     write_json(run_dir / SUMMARY, summary.as_dict())
-
-
-def read_record(cls: type[T], content: dict[str, Any], path: Path) -> T:
-    """A dataclass from a file's mapping. Raises ``SargnnError`` naming the file and the first value of a wrong type."""
-    made = {field_.name: field_.default_factory for field_ in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    empty = {name: factory() for name, factory in made.items() if factory is not dataclasses.MISSING}
-    try:
-        return build(cls, empty | content, "")
-    except SargnnError as error:
-        raise unreadable(path, " ".join(line.strip() for line in str(error).splitlines())) from error

@@ -16,77 +16,65 @@ from sargnn.tracking.scores import column_of, show_score
 from sargnn.tracking.summary import Summary
 
 
+def _table(title: str, heads: Sequence[str], words: Sequence[str], *, no_wrap: bool = False) -> Table:
+    """``words``: the columns that hold words, not figures."""
+    table = Table(title=title)
+    for head in heads:
+        table.add_column(head, justify="left" if head in words else "right", no_wrap=no_wrap)
+    return table
+
+
 def result_table(summary: Summary) -> None:
-    """Print the table at the end of a run to stdout."""
+    """Print the table at the end of a run."""
     peaks = summary.peak_train_bytes or [0]
-    smoothed = []
-    if summary.test_acc_smoothed is not None:
-        smoothed = [("test accuracy after Correct & Smooth", show_score(summary.test_acc_smoothed, "accuracy"))]
     metric = summary.metric or "accuracy"
-    scores = [
+    rows = [
         (f"test {metric} at best validation", show_score(summary.test_metric_at_best_val, metric)),
         (f"best validation {metric}", show_score(summary.best_val_metric, metric)),
     ]
     if summary.best_val_metric is None:  # no validation nodes
-        scores = [(f"test {metric}, last epoch", show_score(summary.test_metric, metric))]
-    between = []
-    if (summary.servers or 1) > 1:
-        between = [("bytes between servers per epoch", human_bytes(summary.between_servers_bytes_per_epoch or 0))]
-    rows = [
-        *scores,
-        *smoothed,
+        rows = [(f"test {metric}, last epoch", show_score(summary.test_metric, metric))]
+    if summary.test_acc_smoothed is not None:
+        rows.append(("test accuracy after Correct & Smooth", show_score(summary.test_acc_smoothed, "accuracy")))
+    rows += [
         ("median epoch time", f"{summary.epoch_time_s or 0:.3f} s"),
         ("of that waiting for peers", f"{summary.comm_wait_time_s or 0:.3f} s"),
         ("bytes exchanged per epoch", human_bytes(summary.comm_bytes_per_epoch or 0)),
-        *between,
-        ("peak training memory per worker", f"{human_bytes(min(peaks))} to {human_bytes(max(peaks))}"),
     ]
-    table = Table(title=f"{summary.model} on {summary.dataset}, mode {summary.mode}, world {summary.world}")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for name, value in rows:
-        table.add_row(name, value)
+    if (summary.servers or 1) > 1:
+        rows.append(("bytes between servers per epoch", human_bytes(summary.between_servers_bytes_per_epoch or 0)))
+    rows.append(("peak training memory per worker", f"{human_bytes(min(peaks))} to {human_bytes(max(peaks))}"))
+    title = f"{summary.model} on {summary.dataset}, mode {summary.mode}, world {summary.world}"
+    table = _table(title, ("figure", "value"), ("figure",))
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)
 
 
 def profile_tables(summary: Summary) -> None:
     """Print where an epoch's time went, and who was waited for; nothing where no profile was asked for."""
-    if summary.profile_s:
-        _profile_table(summary.profile_s)
-    if summary.profile_wait_s:
-        _wait_table(summary.profile_wait_s, summary.hosts)
-
-
-def _wait_table(waits: list[list[float]], hosts: list[str] | None) -> None:
-    """By the host, or on one host by the rank that was waited for: the mean and the longest of all ranks' waiting."""
-    names = hosts or [f"rank {peer}" for peer in range(len(waits))]
-    table = Table(title="seconds waited per epoch, first epoch left out")
-    for name in ("for", "mean rank", "longest"):
-        table.add_column(name, justify="left" if name == "for" else "right")
-    for name in dict.fromkeys(names):
-        sums = [sum(seconds for peer, seconds in enumerate(own) if names[peer] == name) for own in waits]
-        table.add_row(name, f"{sum(sums) / len(sums):.3f}", f"{max(sums):.3f}")
-    Console().print(table)
-
-
-def _profile_table(profile_s: dict[str, list[float]]) -> None:
-    """The mean and the slowest rank, by category."""
-    table = Table(title="seconds per epoch, first epoch left out")
-    for name in ("what", "mean rank", "slowest rank", "share"):
-        table.add_column(name, justify="left" if name == "what" else "right")
-    means = {name: sum(seconds) / len(seconds) for name, seconds in profile_s.items()}
-    total = sum(means.values()) or 1.0
-    for name, seconds in profile_s.items():
-        table.add_row(name, f"{means[name]:.3f}", f"{max(seconds):.3f}", f"{means[name] / total:.0%}")
-    table.add_row("all", f"{total:.3f}", "", "100%")
-    Console().print(table)
+    if profile_s := summary.profile_s:
+        heads = ("what", "mean rank", "slowest rank", "share")
+        table = _table("seconds per epoch, first epoch left out", heads, ("what",))
+        means = {name: sum(seconds) / len(seconds) for name, seconds in profile_s.items()}
+        total = sum(means.values()) or 1.0
+        for name, seconds in profile_s.items():
+            table.add_row(name, f"{means[name]:.3f}", f"{max(seconds):.3f}", f"{means[name] / total:.0%}")
+        table.add_row("all", f"{total:.3f}", "", "100%")
+        Console().print(table)
+    if waits := summary.profile_wait_s:
+        # By the host, or on one host by the rank that was waited for: the mean and the longest of all ranks' waiting.
+        names = summary.hosts or [f"rank {peer}" for peer in range(len(waits))]
+        table = _table("seconds waited per epoch, first epoch left out", ("for", "mean rank", "longest"), ("for",))
+        for name in dict.fromkeys(names):
+            sums = [sum(seconds for peer, seconds in enumerate(own) if names[peer] == name) for own in waits]
+            table.add_row(name, f"{sum(sums) / len(sums):.3f}", f"{max(sums):.3f}")
+        Console().print(table)
 
 
 def epoch_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print an epoch's parts, the last row for all of them."""
-    table = Table(title="an epoch, mean over the workers, first epoch left out")
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="right" if number else "left")
+    table = _table("an epoch, mean over the workers, first epoch left out", heads, heads[:1])
     for number, row in enumerate(rows, start=1):
         table.add_row(*row, end_section=number == len(rows) - 1)
     Console().print(table)
@@ -104,9 +92,7 @@ def info_table(rows: Sequence[tuple[str, str]]) -> None:
 
 def score_table(metric: str, judge: str, scores: dict[str, dict[str, float | None]], counts: dict[str, int]) -> None:
     """Print a metric's values: a row per split, a column per kind of prediction. ``judge``: who has computed them."""
-    table = Table(title=f"{metric}, by {judge}")
-    for name in ("split", "nodes", *scores):
-        table.add_column(name, justify="left" if name == "split" else "right")
+    table = _table(f"{metric}, by {judge}", ("split", "nodes", *scores), ("split",))
     for split, nodes in counts.items():
         table.add_row(split, str(nodes), *(show_score(each[split], metric) for each in scores.values()))
     Console().print(table)
@@ -122,35 +108,28 @@ class SweepPoint(Protocol):
 
 
 def sweep_table(points: Sequence[SweepPoint]) -> None:
-    """Print a sweep's points and what each came to."""
+    """Print a sweep's points and what each came to; where their metrics differ each value has its metric's name beside it."""
     table = Table(title="the sweep")
     metrics = {point.summary.metric for point in points if point.summary is not None and point.summary.metric is not None}
     test = f"test {column_of(next(iter(metrics), 'accuracy'))}" if len(metrics) <= 1 else "test"
     for name in ("point", "status", test, "epoch s", "peak", "folder"):
         table.add_column(name, justify="left" if name in ("point", "status", "folder") else "right", overflow="fold")
     for point in points:
-        figures = _figures(point.summary if point.status in ("finished", "skipped") else None, named=len(metrics) > 1)
+        summary, figures = point.summary, ["-"] * 3
+        shown = point.status in ("finished", "skipped")
+        if shown and summary is not None and summary.epoch_time_s is not None and summary.peak_train_bytes:
+            score = show_score(summary.test_metric_at_best_val, summary.metric)
+            if len(metrics) > 1 and summary.metric:
+                score = f"{column_of(summary.metric)} {score}"
+            figures = [score, f"{summary.epoch_time_s:.3f}", human_bytes(max(summary.peak_train_bytes))]
         table.add_row(point.label, point.status, *figures, point.run_dir.name)
     Console().print(table)
 
 
-def _figures(summary: Summary | None, *, named: bool) -> list[str]:
-    """``named``: the metric's name stands beside its value."""
-    if summary is None or summary.epoch_time_s is None or not summary.peak_train_bytes:
-        return ["-"] * 3
-    score = show_score(summary.test_metric_at_best_val, summary.metric)
-    return [
-        f"{column_of(summary.metric)} {score}" if named and summary.metric else score,
-        f"{summary.epoch_time_s:.3f}",
-        human_bytes(max(summary.peak_train_bytes)),
-    ]
-
-
 def attention_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print the attention benchmark: medians, how many times faster the compiled kernel is, and peak memory."""
-    table = Table(title="Attention, DGL's operators and the compiled kernel: median ms")
-    for name in ("heads", "pass", "DGL", "fused", "faster"):
-        table.add_column(name, justify="left" if name == "pass" else "right", no_wrap=True)
+    title = "Attention, DGL's operators and the compiled kernel: median ms"
+    table = _table(title, ("heads", "pass", "DGL", "fused", "faster"), ("pass",), no_wrap=True)
     for row in rows:
         for number, part in enumerate(("forward", "backward", "total")):
             shown = (f"{row[side][part]['median_s'] * 1e3:.0f}" for side in ("dgl", "fused"))
@@ -165,9 +144,8 @@ def attention_table(rows: Sequence[dict[str, Any]]) -> None:
 
 def norms_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print the norms benchmark: medians of batch norm and layer norm, and PyTorch's times as multiples of them."""
-    table = Table(title="Norm, ReLU and dropout, forward and backward: median ms")
-    for name in ("width", "batch", "layer", "layer / batch", "torch / batch", "torch / layer"):
-        table.add_column(name, justify="right", no_wrap=True)
+    heads = ("width", "batch", "layer", "layer / batch", "torch / batch", "torch / layer")
+    table = _table("Norm, ReLU and dropout, forward and backward: median ms", heads, (), no_wrap=True)
     for row in rows:
         medians = (f"{row[name]['median_s'] * 1e3:.1f}" for name in ("batch", "layer"))
         ratios = (f"{row[name]:.2f}" for name in ("layer_ratio", "batch_speedup", "layer_speedup"))
@@ -178,9 +156,8 @@ def norms_table(rows: Sequence[dict[str, Any]]) -> None:
 
 def weighted_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print the benchmark of sums with edge weights: medians, beside sums without and DGL's."""
-    table = Table(title="Sums with edge weights, forward and backward: median ms")
-    for name in ("width", "sum", "weighted", "weighted / sum", "DGL, weighted", "DGL / ours"):
-        table.add_column(name, justify="right", no_wrap=True)
+    heads = ("width", "sum", "weighted", "weighted / sum", "DGL, weighted", "DGL / ours")
+    table = _table("Sums with edge weights, forward and backward: median ms", heads, (), no_wrap=True)
     for row in rows:
         sums, weighted, dgl = (f"{row[name]['median_s'] * 1e3:.0f}" for name in ("sum", "weighted", "dgl"))
         table.add_row(str(row["width"]), sums, weighted, f"{row['ratio']:.2f}", dgl, f"{row['speedup']:.2f}")
@@ -189,9 +166,8 @@ def weighted_table(rows: Sequence[dict[str, Any]]) -> None:
 
 def kernels_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print the kernels benchmark: medians with quartiles, and how many times faster the compiled kernel is."""
-    table = Table(title="DGL's SpMM and the compiled kernel: median ms (quartiles)")
-    for name in ("", "width", "DGL", "fused", "faster", "folded", "new"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    heads = ("", "width", "DGL", "fused", "faster", "folded", "new")
+    table = _table("DGL's SpMM and the compiled kernel: median ms (quartiles)", heads, ("",), no_wrap=True)
 
     def shown(figure: dict[str, Any]) -> str:
         low, high = figure["quartiles_s"]

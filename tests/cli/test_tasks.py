@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.graph.dataset import SPLITS
+from sargnn.graph.schema import SPLITS
 from sargnn.run.slurm_status import status_lines
 from sargnn.tracking.summary import read_summary
 from tests.cli.conftest import Sargnn

@@ -15,10 +15,9 @@ from sargnn.config.losses import losses_depend_on
 from sargnn.config.run import RunConfig, parse
 from sargnn.graph.schema import Schema
 from sargnn.models.inputs import GraphShape
-from sargnn.report.comparison.export import as_csv, run_record
-from sargnn.report.comparison.groups import make_groups
+from sargnn.report.comparison.figures import make_groups
 from sargnn.report.comparison.runs import read_runs
-from sargnn.report.comparison.table import runs_lines
+from sargnn.report.comparison.table import as_csv, run_record, runs_lines
 from sargnn.run import local
 from sargnn.tracking.summary import Summary
 from sargnn.training.build import make_model

@@ -10,8 +10,9 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers import lstm
+from sargnn.models.base import LayerInput
 from sargnn.models.sage import LstmLayer
-from sargnn.models.stack import LayerInput, LayerSpec
+from sargnn.models.stack import LayerSpec
 from sargnn.report.bench.attention import whole_plan
 
 NODES, WIDTH = 40, 3

@@ -19,8 +19,9 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
-from sargnn.graph.dataset import SPLITS, Dataset, InMemoryReader, Reader, group_by, open_dataset
+from sargnn.graph.dataset import Dataset, InMemoryReader, Reader, group_by, open_dataset
 from sargnn.graph.edge_columns import EdgeColumns, EdgePiece, names_to_json
+from sargnn.graph.schema import SPLITS
 from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Part, one_type, parts_of
 from sargnn.partition.preload import Bounds, write_preloaded

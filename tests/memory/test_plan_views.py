@@ -15,10 +15,11 @@ from sargnn.config.memory import MemoryConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
+from sargnn.memory.account_record import SMOOTHING
 from sargnn.memory.plan_run import Cut, WorldPlan, plan_run, plan_views
 from sargnn.memory.plan_traffic import shape_of
 from sargnn.memory.plan_views import Views
-from sargnn.memory.plan_worker import BEFORE_TRAINING, SMOOTHING, Account, Runtime
+from sargnn.memory.plan_worker import BEFORE_TRAINING, Account, Runtime
 from sargnn.plan.sizes import Sizes, sizes_of_plans
 from sargnn.training.fit import LOOKED_AT
 from sargnn.training.views import View

@@ -12,11 +12,12 @@ from sargnn.config.models import GatSettings, GinSettings
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.graph.dataset import Dataset
 from sargnn.interop.dgl import import_dgl
+from sargnn.models.base import LayerInput
 from sargnn.models.gat import GatLayer, GatV2Layer
 from sargnn.models.gcn import GcnLayer
 from sargnn.models.gin import GinLayer
 from sargnn.models.sage import LstmLayer, PoolLayer, SageLayer
-from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec
+from sargnn.models.stack import GraphLayer, LayerSpec
 from sargnn.partition.cut import parts_of
 from sargnn.plan.load import load_plan, with_self_loops
 from tests.graphs import assign, nasty_graph

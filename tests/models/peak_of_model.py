@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.graph.dataset import SPLITS, Dataset, by_destination
+from sargnn.graph.dataset import Dataset, by_destination
+from sargnn.graph.schema import SPLITS
 from tests.parity import cases
 
 NODES, CLASSES = 20_000, 64

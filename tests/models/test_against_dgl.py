@@ -12,11 +12,11 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.interop.dgl import import_dgl
+from sargnn.models.base import LayerInput
 from sargnn.models.gat import GatLayer, GatV2Layer
 from sargnn.models.gcn import GcnLayer
 from sargnn.models.gin import GinLayer
 from sargnn.models.sage import SageLayer
-from sargnn.models.stack import LayerInput
 from sargnn.partition.cut import parts_of
 from sargnn.plan.load import load_plan, with_self_loops
 from sargnn.rng import Draw, Purpose, neighbour_keys

@@ -12,8 +12,9 @@ import torch
 from sargnn.comm.group import Group, sum_flat
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.interop.dgl import import_dgl
+from sargnn.models.base import LayerInput
 from sargnn.models.rgcn import RgcnLayer
-from sargnn.models.stack import LayerInput, LayerSpec
+from sargnn.models.stack import LayerSpec
 from sargnn.partition.cut import parts_of
 from sargnn.plan.load import load_plan
 from tests.graphs import assign, typed_graph, with_weights

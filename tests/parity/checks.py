@@ -12,7 +12,8 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
 from sargnn.config.run import RunConfig
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.report.comparison.losses import deviation
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases, oracle

@@ -30,7 +30,8 @@ from sargnn.config.models import (
     StackSettings,
 )
 from sargnn.config.run import ModelSettings, RunConfig
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.rng import Draw, Purpose, draw_words, dropout_mask, edge_mask, neighbour_keys, philox
 
 

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from sargnn.config.models import CustomSettings
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases

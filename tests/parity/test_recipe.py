@@ -13,7 +13,8 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
 from sargnn.config.run import RunConfig
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
 from tests.graphs import NUM_CLASSES
 from tests.parity import cases
 from tests.parity.cases import MASKED, QUICK, REUSED

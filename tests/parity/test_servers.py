@@ -13,7 +13,8 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LabelsConfig, PreloadConfig, SampleConfig, SmoothConfig
 from sargnn.config.run import RunConfig
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.partition.preload import Bounds
 from tests.graphs import assign, with_weights
 from tests.parity import cases, oracle

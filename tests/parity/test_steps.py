@@ -15,7 +15,7 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
-from sargnn.graph.dataset import SPLITS
+from sargnn.graph.schema import SPLITS
 from tests.graphs import with_weights
 from tests.parity import cases, oracle
 from tests.parity.cases import MASKED, QUICK, REUSED, WHERE, thinned

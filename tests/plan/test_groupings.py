@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sargnn.errors import ConfigError
-from sargnn.graph.dataset import SPLITS
+from sargnn.graph.schema import SPLITS
 from sargnn.partition.cut import parts_of
 from sargnn.plan import GROUPINGS
 from sargnn.plan.target_groups import TargetRows, group_targets, redundancy_graph

@@ -16,7 +16,7 @@ from tests.processes import ROOT
 CODE = """
 import dataclasses, json, sys
 from numba.core.registry import CPUDispatcher
-from sargnn.run.compile import warm_up
+from sargnn.run.env import warm_up
 from sargnn.comm.group import Group
 from tests.parity import cases
 

@@ -20,10 +20,9 @@ from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
 from sargnn.run import local
-from sargnn.run.local import train
+from sargnn.run.local import Interrupted, train
 from sargnn.run.processes import Workers, WorkerSettings
 from sargnn.run.run_folder import hold_run_dir
-from sargnn.run.start import Interrupted
 from sargnn.tracking.summary import FAILED, FINISHED, INTERRUPTED, Summary, read_summary
 from tests.in_process import fork_server, kept_handlers
 from tests.in_process import sargnn_here as run

@@ -14,10 +14,10 @@ import pytest
 from sargnn.cli.main import main as sargnn
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.run.job import begin, needed_files
+from sargnn.run.local import Interrupted
 from sargnn.run.run_folder import hold_run_dir
-from sargnn.run.start import Interrupted
 from sargnn.tracking import files
-from sargnn.tracking.inputs import Inputs, read_inputs, write_inputs
+from sargnn.tracking.files import Inputs, read_inputs, write_inputs
 from sargnn.tracking.mlflow.store import database_of, default_uri
 from sargnn.tracking.summary import Summary, read_summary, write_summary
 from sargnn.training import checkpoint

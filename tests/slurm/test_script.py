@@ -18,8 +18,8 @@ from sargnn.cli.main import main as sargnn
 from sargnn.errors import ConfigError
 from sargnn.run.job_files import read_job
 from sargnn.run.slurm import Job, SlurmConfig, directive, render, seconds
+from sargnn.tracking.find_runs import label_of
 from sargnn.tracking.summary import Summary, write_summary
-from sargnn.tracking.sweep_points import label_of
 
 GOLDEN = Path(__file__).parent / "golden"
 TEMPLATE = (conf_dir().parent / "slurm" / "job.sbatch").read_text()

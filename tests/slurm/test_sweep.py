@@ -19,9 +19,8 @@ from sargnn.memory.plan_stores import NotPlanned, PlannedMemory
 from sargnn.run.job_files import is_under_way, note_job, read_job
 from sargnn.run.run_folder import hold_run_dir
 from sargnn.run.slurm import _ranges
-from sargnn.tracking.find_runs import find_runs
+from sargnn.tracking.find_runs import find_runs, label_of
 from sargnn.tracking.summary import Summary, write_summary
-from sargnn.tracking.sweep_points import label_of
 from tests.in_process import sargnn_here
 
 WORLDS = ("-m", "world=4,8,16", "slurm.ntasks_per_node=4")

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.interop.dgl import import_dgl
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
-from sargnn.graph.dataset import SPLITS, Dataset, open_dataset
+from sargnn.graph.dataset import Dataset, open_dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.sources.generated import lookalike
 from sargnn.sources.generated.communities import KNOWN, LABEL_NOISE, Communities, training_first
 from sargnn.sources.generated.lookalike import COMMUNITIES_PER_RUN

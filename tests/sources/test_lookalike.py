@@ -10,7 +10,8 @@ import pytest
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.errors import DataError
-from sargnn.graph.dataset import SPLITS, UNLABELLED, Dataset, open_dataset
+from sargnn.graph.dataset import Dataset, open_dataset
+from sargnn.graph.schema import SPLITS, UNLABELLED
 from sargnn.partition.cut import parts_of
 from sargnn.partition.metis import assign
 from sargnn.sources.generated import lookalike

@@ -9,7 +9,8 @@ import pytest
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.errors import DataError
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.partition.cut import cut
 from sargnn.partition.metis import assign
 from sargnn.partition.order import order_nodes

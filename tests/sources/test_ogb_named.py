@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from sargnn.errors import DataError, StoreError
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_buckets import EdgeBuckets
-from sargnn.graph.schema import Relation
+from sargnn.graph.schema import SPLITS, Relation
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.sources.ogb import named
 from sargnn.sources.ogb.export import export

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from sargnn.errors import DataError
-from sargnn.graph.dataset import SPLITS, Dataset, open_dataset
+from sargnn.graph.dataset import Dataset, open_dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.settings import OgbDirConfig
 from tests.sources.ogb_files import write_gz

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from sargnn.errors import DataError
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.sources.classic.pickles import load_array
 from sargnn.sources.classic.planetoid import Planetoid
 from sargnn.sources.ogb.named import ogb_dir

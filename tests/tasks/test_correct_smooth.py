@@ -14,7 +14,8 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import SmoothConfig
 from sargnn.config.run import RunConfig
-from sargnn.graph.dataset import SPLITS, Dataset, by_destination
+from sargnn.graph.dataset import Dataset, by_destination
+from sargnn.graph.schema import SPLITS
 from tests.graphs import NUM_CLASSES, nasty_graph, typed_graph, with_weights
 from tests.parity import cases
 from tests.parity.covering import spread

@@ -10,7 +10,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config.run import Metric
-from sargnn.graph.dataset import SPLITS
+from sargnn.graph.schema import SPLITS
 from sargnn.interop.ogb import rocauc
 from sargnn.tasks import metrics
 from sargnn.tasks.kinds import Scores

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from sargnn.tracking import progress as shown
-from sargnn.tracking.epochs import ProgressFigures, human_seconds
-from sargnn.tracking.progress import EpochProgress
+from sargnn.tracking.progress import EpochProgress, ProgressFigures, human_seconds
 
 
 class Clock:

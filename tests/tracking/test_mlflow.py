@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +18,14 @@ import pytest
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, parse, save
 from sargnn.tracking import files
-from sargnn.tracking.inputs import Inputs, write_inputs
+from sargnn.tracking.files import Inputs, write_inputs
+from sargnn.tracking.find_runs import label_of, write_points
 from sargnn.tracking.mlflow.figures import EpochFigures, SteadyMedian, settled_figures, single_figures
-from sargnn.tracking.mlflow.pages import find_runs_page
 from sargnn.tracking.mlflow.run import MlflowRun
-from sargnn.tracking.mlflow.store import make_client, open_store
+from sargnn.tracking.mlflow.store import find_runs_page, make_client, open_store
 from sargnn.tracking.mlflow.target import Target, target_of
-from sargnn.tracking.mlflow.view import VIEW_KEY, VIEW_TAG, decode_view
+from sargnn.tracking.mlflow.view import VIEW_KEY, VIEW_TAG
 from sargnn.tracking.summary import Summary, read_summary, write_summary
-from sargnn.tracking.sweep_points import label_of, write_points
 from tests.in_process import sargnn_here
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of MLflow's own
@@ -215,7 +216,7 @@ def test_a_sweeps_point_is_called_as_what_it_overrides(tmp_path: Path, uri: str)
 def test_the_view_names_figures_that_runs_have(tmp_path: Path, uri: str) -> None:
     run = send(target(tmp_path / "runs" / "viewed", uri))
     experiment = make_client(uri).get_experiment(run.info.experiment_id)
-    view = decode_view(experiment.tags[VIEW_TAG])
+    view = json.loads(zlib.decompress(base64.b64decode(experiment.tags[VIEW_TAG].removeprefix("deflate;"))))
     columns = {
         kind: [one.split("`")[1] for one in view["selectedColumns"] if one.startswith(kind)] for kind in ("metrics", "tags")
     }

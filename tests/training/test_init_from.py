@@ -18,9 +18,9 @@ from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import Schema
 from sargnn.models.inputs import GraphShape
-from sargnn.run.init_from import find_start
+from sargnn.run.checkpoints import find_start
 from sargnn.run.job import begin
-from sargnn.tracking.inputs import read_inputs
+from sargnn.tracking.files import read_inputs
 from sargnn.training import checkpoint
 from sargnn.training.build import make_model
 from sargnn.training.start_from import check_start, open_start

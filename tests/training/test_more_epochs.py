@@ -16,9 +16,9 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import OptimConfig
 from sargnn.config.run import RunConfig, load
 from sargnn.graph.dataset import Dataset
+from sargnn.run.checkpoints import has_settings_of
 from sargnn.run.job import NOTHING_TO_DO, begin
-from sargnn.run.more_epochs import has_settings_of
-from sargnn.tracking.inputs import read_inputs
+from sargnn.tracking.files import read_inputs
 from sargnn.training import checkpoint
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph

@@ -21,7 +21,7 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.backends.torch.dgl_kernel import whole_attention_graph
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, Piece
-from sargnn.engine.aggregate import Engine, EngineSettings
+from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.gat import Gat
 from sargnn.graph.schema import Schema
 from sargnn.interop.dgl import import_dgl
@@ -60,7 +60,11 @@ def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
     el, er = (torch.randn(block.num_src, heads, generator=generator).requires_grad_() for _ in range(2))
     grad_out = torch.randn(block.num_dst, heads * width, generator=generator)
     leaves = (rows, el, er)
-    sides = {"dgl": _stock(block, leaves, heads), "fused": _ours(block, leaves, heads)}
+    engine, plan, reducer = Engine(Group.single(), mode="sar", kernel="fused"), whole_plan(block), Gat(heads, SLOPE)
+    sides = {
+        "dgl": _stock(block, leaves, heads),
+        "fused": lambda: engine.aggregate(plan, reducer, (rows, el), (er,))[0],
+    }
     _check(sides, leaves, grad_out)
     times: dict[str, dict[str, list[float]]] = {side: {part: [] for part in PARTS} for side in sides}
     peaks: dict[str, list[int]] = {side: [] for side in sides}
@@ -88,7 +92,6 @@ def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
 def _once(
     forward: Callable[[], Tensor], leaves: Sequence[Tensor], grad_out: Tensor, *, hold: bool
 ) -> tuple[tuple[float, float], int]:
-    """Seconds of forward and backward, and the peak."""
     for leaf in leaves:
         leaf.grad = None
     before = resident_bytes()
@@ -115,12 +118,6 @@ def _stock(block: EdgeBlock, leaves: Sequence[Tensor], heads: int) -> Callable[[
         return ops.u_mul_e_sum(graph, rows.view(len(rows), heads, -1), weights[:, :, None]).flatten(1)
 
     return forward
-
-
-def _ours(block: EdgeBlock, leaves: Sequence[Tensor], heads: int) -> Callable[[], Tensor]:
-    engine = Engine(Group.single(), EngineSettings(mode="sar", kernel="fused"))
-    plan, reducer, (rows, el, er) = whole_plan(block), Gat(heads, SLOPE), leaves
-    return lambda: engine.aggregate(plan, reducer, (rows, el), (er,))[0]
 
 
 def whole_plan(block: EdgeBlock) -> LayerPlan:

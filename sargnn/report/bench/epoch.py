@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.roofline import Roofline, better, measure_roofline
 
 FILES = "epoch.json", "epoch.md"
+HEADS = ("part", "seconds", "share", "core-s", "work", "at limit", "of limit")
 _LIMITS = {
     LINEAR: "gemm_flops",
     AGGREGATION: "gather_bytes_per_s",
@@ -37,8 +39,9 @@ class Part:
     """One part of an epoch.
 
     Attributes:
-        seconds: mean over the workers. core_s: core-seconds, all workers together; what other threads than the computing ones
-            do meanwhile is counted where it happens.
+        seconds: mean over the workers.
+        core_s: core-seconds, all workers together; what other threads than the computing ones do meanwhile is counted where it
+            happens.
         work: floating-point operations or bytes, all workers together.
         limit_core_s: core-seconds at the machine's limit; None for a part that has none.
     """
@@ -55,46 +58,14 @@ class Part:
         return self.limit_core_s / self.core_s if self.limit_core_s and self.core_s else None
 
 
-@dataclass(frozen=True)
-class EpochReport:
-    """What ``run`` found.
-
-    Attributes:
-        cores: how many all workers share. rooflines: before and after the run. summary: the run's.
-    """
-
-    parts: list[Part]
-    cores: int
-    rooflines: tuple[Roofline, Roofline]
-    summary: dict[str, Any]
-    run_dir: Path
-
-    @property
-    def roofline(self) -> Roofline:
-        """The better of both."""
-        return better(*self.rooflines)
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Of the table's columns."""
-        return HEADS
-
-    @property
-    def rows(self) -> list[tuple[str, ...]]:
-        """The table's cells."""
-        return rows_of(self)
-
-    @property
-    def limits(self) -> str:
-        """The machine's limits in one line."""
-        return limit_line(self.roofline)
-
-
-def run(config: RunConfig, bench_dir: Path) -> EpochReport:
+def run(config: RunConfig, bench_dir: Path) -> tuple[list[tuple[str, ...]], str, Path]:
     """Measure the machine, train, measure it again; write ``epoch.json`` and ``epoch.md`` into ``bench_dir``.
 
+    Returns:
+        The table's cells, as ``HEADS`` names them, the machine's limits in one line, and the run's folder.
+
     Raises:
-        SargnnError: as ``launch.local.train``; also if the folder cannot be written, the mode's work is not counted, or the run
+        SargnnError: as ``run.local.train``; also if the folder cannot be written, the mode's work is not counted, or the run
             ends after one epoch.
     """
     from sargnn.run.check import check_strategies
@@ -114,7 +85,8 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     if len(summary["losses"]) < 2:
         raise ConfigError("The run ended after its first epoch, which is left out.", given=f"model={config.model.name}")
     rooflines = before, measure_roofline(cores, config.precision)
-    report = EpochReport(parts_of(summary, cores, better(*rooflines)), cores, rooflines, summary, run_dir)
+    roofline = better(*rooflines)
+    parts, limits = parts_of(summary, cores, roofline), limit_line(roofline)
     about = {
         "config_hash": config.config_hash,
         "world": config.world,
@@ -129,15 +101,17 @@ def run(config: RunConfig, bench_dir: Path) -> EpochReport:
     }
     content = {
         "about": machine() | about,
-        "roofline": report.roofline.as_row(),
-        "rooflines": [roofline.as_row() for roofline in rooflines],
-        "parts": [{**vars(part), "share_of_limit": part.share_of_limit} for part in report.parts],
+        "roofline": asdict(roofline),
+        "rooflines": [asdict(measured) for measured in rooflines],
+        "parts": [{**vars(part), "share_of_limit": part.share_of_limit} for part in parts],
         "epoch_time_s": summary["epoch_time_s"],
         "comm_wait_time_s": summary["comm_wait_time_s"],
     }
-    for name, text in zip(FILES, (json.dumps(content, indent=1), "\n".join(markdown(report))), strict=True):
+    for name, text in zip(
+        FILES, (json.dumps(content, indent=1), "\n".join([*markdown(parts, cores), "", limits])), strict=True
+    ):
         (bench_dir / name).write_text(text + "\n")
-    return report
+    return rows_of(parts, cores), limits, run_dir
 
 
 def counted_modes() -> list[str]:
@@ -150,7 +124,7 @@ def counted_modes() -> list[str]:
 
 def parts_of(summary: dict[str, Any], cores: int, roofline: Roofline) -> list[Part]:
     """A profiled run's parts. Evaluation is no part of an epoch."""
-    rates, parts = roofline.as_row(), []
+    rates, parts = asdict(roofline), []
     for name in CATEGORIES:
         if name == EVALUATION:
             continue
@@ -160,39 +134,33 @@ def parts_of(summary: dict[str, Any], cores: int, roofline: Roofline) -> list[Pa
     return parts
 
 
-def rows_of(report: EpochReport) -> list[tuple[str, ...]]:
-    """The table's cells, as ``HEADS`` names them."""
-    total = sum(part.seconds for part in report.parts)
+def rows_of(parts: Sequence[Part], cores: int) -> list[tuple[str, ...]]:
+    """The table's cells, as ``HEADS`` names them. ``cores``: that all workers share."""
+    total = sum(part.seconds for part in parts)
     rows: list[tuple[str, ...]] = []
-    for part in report.parts:
+    for part in parts:
         unit = "GFLOP" if part.name == LINEAR else "GB"
         work = f"{part.work / 1e9:.1f} {unit}" if part.work else ""
         limit = "" if part.limit_core_s is None else f"{part.limit_core_s:.2f}"
         share = "" if part.share_of_limit is None else f"{part.share_of_limit:.0%}"
         seconds, of_all = f"{part.seconds:.3f}", f"{part.seconds / total:.0%}"
         rows.append((part.name, seconds, of_all, f"{part.core_s:.2f}", work, limit, share))
-    at_limit = sum(part.limit_core_s or 0 for part in report.parts)
-    spent = sum(part.core_s for part in report.parts)
-    rows.append(
-        ("all", f"{total:.3f}", "100%", f"{spent:.2f}", "", f"{at_limit:.2f}", f"{at_limit / (report.cores * total):.0%}")
-    )
+    at_limit = sum(part.limit_core_s or 0 for part in parts)
+    spent = sum(part.core_s for part in parts)
+    rows.append(("all", f"{total:.3f}", "100%", f"{spent:.2f}", "", f"{at_limit:.2f}", f"{at_limit / (cores * total):.0%}"))
     return rows
-
-
-HEADS = ("part", "seconds", "share", "core-s", "work", "at limit", "of limit")
 
 
 def limit_line(roofline: Roofline) -> str:
     """The machine's limits in one line."""
     names = ("gemm_flops", "gather_bytes_per_s", "far_gather_bytes_per_s", "copy_bytes_per_s", "loopback_bytes_per_s")
-    gemm, near, far, copy, loopback = (roofline.as_row()[name] / 1e9 for name in names)
+    gemm, near, far, copy, loopback = (getattr(roofline, name) / 1e9 for name in names)
     return (
         f"limits, all cores: {gemm:.0f} GFLOP/s of products, {near:.0f} GB/s of rows gathered from a cache ({far:.0f} "
         f"from 51 MB), {copy:.1f} GB/s copied; {loopback:.1f} GB/s by loopback between two processes"
     )
 
 
-def markdown(report: EpochReport) -> list[str]:
+def markdown(parts: Sequence[Part], cores: int) -> list[str]:
     """The table, for a log."""
-    lines = [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows_of(report)), "", limit_line(report.roofline)]
+    return [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(row)} |" for row in rows_of(parts, cores))]

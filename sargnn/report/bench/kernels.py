@@ -1,44 +1,51 @@
-"""The compiled kernel against DGL's operators, on one graph, interleaved in one process."""
+"""The compiled kernel against DGL's and PyTorch's operators, on one graph, interleaved in one process.
+
+Letters: N nodes, E edges, F features.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from sargnn.backends.block import EdgeBlock
+from sargnn.backends.choose import make_kernel
+from sargnn.backends.memory import Pool
+from sargnn.backends.torch.dgl_kernel import whole_graph
+from sargnn.comm.group import Group
+from sargnn.engine.norm import DistributedBatchNorm
+from sargnn.engine.row_norm import LayerNorm, RowNorm
+from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import open_dataset
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
+from sargnn.interop.dgl import import_dgl
 from sargnn.partition.order import order_nodes
-from sargnn.report.bench import attention, norms, sums, weighted
-from sargnn.report.bench.report import Row, machine, write_plot
+from sargnn.report.bench import attention
+from sargnn.report.bench.report import Row, figure, machine, write_plot
 from sargnn.report.bench.settings import BenchKernelsConfig
+from sargnn.rng import Draw, Purpose
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.memory import return_freed_memory
 
+DROPOUT = 0.5
 
-@dataclass(frozen=True)
-class Results:
-    """Attributes:
-    sums, weighted, attention, norms: rows of ``measure`` in the modules of ``bench`` that are called so.
-    folder: where they were written.
+
+def run(config: BenchKernelsConfig) -> dict[str, list[Row]]:
+    """Measure; write ``kernels.json``, and ``kernels.png`` or ``attention.png`` for what was measured, into ``bench_dir``.
+
+    Returns:
+        A row for each operation and width: ``rows`` of sums and means, ``weighted``, ``attention``, ``norms``.
     """
-
-    sums: list[Row]
-    weighted: list[Row]
-    attention: list[Row]
-    norms: list[Row]
-    folder: Path
-
-
-def run(config: BenchKernelsConfig) -> Results:
-    """Measure; write ``kernels.json``, and ``kernels.png`` or ``attention.png`` for what was measured, into ``bench_dir``."""
     threads = config.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     return_freed_memory()
@@ -57,19 +64,19 @@ def run(config: BenchKernelsConfig) -> Results:
     }
     title = f"{config.dataset.name}: {block.num_edges / 1e6:.1f} M edges, {threads} threads"
     operations = [name for name in config.operations if name in ("sum", "mean")]
-    rows = [sums.measure(operation, block, width, config) for operation in operations for width in config.widths]
-    weighed = [weighted.measure(block, width, config) for width in config.widths if "weighted" in config.operations]
+    rows = [measure_sums(operation, block, width, config) for operation in operations for width in config.widths]
+    weighed = [measure_weighted(block, width, config) for width in config.widths if "weighted" in config.operations]
     attended = [attention.measure(block, heads, config) for heads in config.heads] if "gat" in config.operations else []
-    normed = [norms.measure(block.num_dst, width, config) for width in config.widths if "norm" in config.operations]
-    content = {"about": about, "rows": rows, "weighted": weighed, "attention": attended, "norms": normed}
-    (folder / "kernels.json").write_text(json.dumps(content, indent=1) + "\n")
+    normed = [measure_norms(block.num_dst, width, config) for width in config.widths if "norm" in config.operations]
+    results = {"rows": rows, "weighted": weighed, "attention": attended, "norms": normed}
+    (folder / "kernels.json").write_text(json.dumps({"about": about, **results}, indent=1) + "\n")
     if rows:
         labels = [f"{row['operation']} {row['width']}" for row in rows]
         series = {name: [row[name]["median_s"] * 1e3 for row in rows] for name in ("dgl", "dgl_fold", "fused")}
         write_plot(folder / "kernels.png", labels, series, title=title, y_label="milliseconds, median")
     if attended:
         attention.plot(folder / "attention.png", attended, title)
-    return Results(rows, weighed, attended, normed, folder)
+    return results
 
 
 def _block(config: BenchKernelsConfig) -> EdgeBlock:
@@ -96,3 +103,149 @@ def _copy_bandwidth() -> float:
         target.copy_(source)
         best = max(best, 2 * source.numel() * 4 / (time.perf_counter() - started))
     return best
+
+
+def _measure(
+    repeats: int, calls: Mapping[str, Callable[[], object]], reset: Callable[[], object] = lambda: None
+) -> dict[str, list[float]]:
+    """Seconds of each call, in turns; a first turn makes what is made on first use, and is not counted.
+
+    Args:
+        reset: done before each call, outside of its time.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for repeat in range(repeats + 1):
+        for name, call in calls.items():
+            reset()
+            started = time.perf_counter()
+            result = call()
+            if repeat:
+                times[name].append(time.perf_counter() - started)
+            del result
+    return times
+
+
+def _row(operation: str, width: int, times: dict[str, list[float]]) -> Row:
+    return {"operation": operation, "width": width, **{name: figure(seconds) for name, seconds in times.items()}}
+
+
+def _median_ratio(times: dict[str, list[float]], name: str, base: str) -> float:
+    """The median over the repeats of one call's seconds over another's."""
+    ratios = sorted(own / other for own, other in zip(times[name], times[base], strict=True))
+    return ratios[len(ratios) // 2]
+
+
+def measure_sums(operation: str, block: EdgeBlock, width: int, config: BenchKernelsConfig) -> Row:
+    """Sums or means: medians and quartiles of seconds for each column, and ratios. The columns answer different questions:
+
+    | column | from the rows to | what it is |
+    |---|---|---|
+    | `dgl` | a new tensor | DGL's `copy_u_sum` or `copy_u_mean`, its formats built beforehand |
+    | `dgl_fold` | an accumulator | the same, then added to it: what a sequential engine built on DGL has to do |
+    | `fused` | an accumulator | this project's kernel as the engine calls it: folds straight into the destination rows |
+    | `fused_fresh` | a new tensor | the same into a new tensor, like for like with `dgl` |
+    """
+    in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
+    dgl, graph, is_mean = import_dgl(), whole_graph(block), operation == "mean"
+    fused, folding = (make_kernel(name).operation("sum") for name in ("fused", "dgl"))
+    generator = torch.Generator().manual_seed(config.seed)
+    rows = torch.randn(block.num_src, width, generator=generator)
+    accumulator = torch.zeros(block.num_dst, width)
+    scale = in_degrees.clamp(min=1).float().reciprocal() if is_mean else None
+    stock = dgl.ops.copy_u_mean if is_mean else dgl.ops.copy_u_sum
+
+    def fresh_fused() -> Tensor:
+        out = torch.zeros(block.num_dst, width)
+        fused.forward(block, rows, out, scale)
+        return out
+
+    torch.testing.assert_close(stock(graph, rows), fresh_fused(), rtol=1e-4, atol=1e-3)
+    times = _measure(
+        config.repeats,
+        {
+            "dgl": lambda: stock(graph, rows),
+            "dgl_fold": lambda: folding.forward(block, rows, accumulator, scale),
+            "fused": lambda: fused.forward(block, rows, accumulator, scale),
+            "fused_fresh": fresh_fused,
+        },
+    )
+    row = _row(operation, width, times)
+    row["speedup"] = row["dgl"]["median_s"] / row["fused"]["median_s"]
+    row["speedup_fold"] = row["dgl_fold"]["median_s"] / row["fused"]["median_s"]
+    row["speedup_fresh"] = row["dgl"]["median_s"] / row["fused_fresh"]["median_s"]
+    return row
+
+
+def measure_weighted(block: EdgeBlock, width: int, config: BenchKernelsConfig) -> Row:
+    """Sums with edge weights, forward and backward together: medians and quartiles of seconds for each column.
+
+    | column | what it is |
+    |---|---|
+    | `sum` | this project's kernel as the engine calls it: folded into destination rows, their gradient sent to sources |
+    | `weighted` | the same with the graph's edge weights |
+    | `dgl` | DGL's `u_mul_e_sum` with the weights, under autograd, into new tensors |
+
+    ``ratio``: the median over the repeats of the seconds with weights over those without. ``speedup``: DGL's median over ours.
+    """
+    generator = torch.Generator().manual_seed(config.seed)
+    block.columns = EdgeColumns.of({WEIGHT: torch.rand(block.num_edges, generator=generator)})
+    block.__dict__.pop("t_weight", None)
+    rows, grad = (torch.randn(n, width, generator=generator) for n in (block.num_src, block.num_dst))
+    out, d_rows = torch.zeros(block.num_dst, width), torch.empty(block.num_src, width)
+    fused, dgl_sum = make_kernel("fused").operation("sum"), make_kernel("dgl").autograd_operation("sum")
+
+    def ours(weight: Tensor | None) -> None:
+        fused.forward(block, rows, out, weight=weight)
+        fused.backward(block, grad, d_rows, weight=weight)
+
+    def stock() -> Tensor:
+        leaf = rows.detach().requires_grad_()
+        dgl_sum(block, leaf, block.weight).backward(grad)
+        assert leaf.grad is not None
+        return leaf.grad
+
+    calls: dict[str, Callable[[], object]] = {"sum": lambda: ours(None), "weighted": lambda: ours(block.weight), "dgl": stock}
+    times = _measure(config.repeats, calls)
+    ours(block.weight)
+    torch.testing.assert_close(d_rows, stock(), rtol=1e-4, atol=1e-3)
+    row = _row("weighted", width, times)
+    row["ratio"] = _median_ratio(times, "weighted", "sum")
+    row["speedup"] = row["dgl"]["median_s"] / row["weighted"]["median_s"]
+    block.columns = NO_COLUMNS
+    return row
+
+
+def measure_norms(nodes: int, width: int, config: BenchKernelsConfig) -> Row:
+    """Norm, ReLU and dropout between two layers, forward and backward together, in training: medians, quartiles, ratios.
+
+    ``batch`` and ``layer`` norm in one process, as a model's stack calls them, and the same of PyTorch (``batch_torch``,
+    ``layer_torch``), whose dropout draws other numbers. ``layer_ratio``: the median over the repeats of layer norm's seconds
+    over batch norm's.
+    """
+    generator = torch.Generator().manual_seed(config.seed)
+    x, grad = (torch.randn(nodes, width, generator=generator) for _ in range(2))
+    x.requires_grad_()
+    group, ids, draw = Group.single(), torch.arange(nodes), Draw(config.seed, 0, Purpose.DROPOUT, 0, DROPOUT)
+    work = Workspace(Pool(enabled=True), group.profile)
+
+    def ours(norm: RowNorm) -> Callable[[], object]:
+        return lambda: norm.fused(work, x, group, "relu", ids, draw).backward(grad)
+
+    def stock(norm: nn.Module) -> Callable[[], object]:
+        return lambda: F.dropout(torch.relu(norm(x)), DROPOUT).backward(grad)
+
+    times = _measure(
+        config.repeats,
+        {
+            "batch": ours(DistributedBatchNorm(width)),
+            "layer": ours(LayerNorm(width)),
+            "batch_torch": stock(nn.BatchNorm1d(width)),
+            "layer_torch": stock(nn.LayerNorm(width)),
+        },
+        reset=lambda: setattr(x, "grad", None),
+    )
+    row = _row("norm", width, times)
+    row["layer_ratio"] = _median_ratio(times, "layer", "batch")
+    for name in ("batch", "layer"):
+        row[f"{name}_speedup"] = row[f"{name}_torch"]["median_s"] / row[name]["median_s"]
+    return row

@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,9 +24,8 @@ from sargnn.memory.trials import outline_of, predict
 from sargnn.partition.prepare import prepare_partition
 from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.settings import BenchPlanConfig
-from sargnn.report.bench.table.entries import Case, Entry, row_name
-from sargnn.report.bench.table.processes import measure
-from sargnn.report.bench.table.results import Kept
+from sargnn.report.bench.table.entries import Case, Entry, Figures, row_name
+from sargnn.report.bench.table.measure import Kept, measure
 from sargnn.run.check import check_strategies
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.progress import Steps, say
@@ -215,63 +215,49 @@ def run(settings: BenchPlanConfig, points: Sequence[Point]) -> list[Row]:
     ]
     if kept := sum(place.read() is not None for place in places):
         say(f"{kept} runs are in {folder} and are kept")
-    planner, rows = _Planner(settings.times), []
+    # The newest cut is kept, which the modes of a model share.
+    plans_of = lru_cache(maxsize=1)(lambda store, cut: Plans(open_dataset(store, verify=False), store.name))
+    rows: list[Row] = []
     print("\n".join(head()), flush=True)
     for point, place in zip(points, places, strict=True):
-        rows.append(_compare(point, place, planner))
+        rows.append(_compare(point, place, plans_of, times=settings.times))
         print(line(rows[-1]), flush=True)
         _write(folder, settings, rows)
     return rows
 
 
-class _Planner:
-    """Plans runs. Keeps the newest cut, which the modes of a model share."""
-
-    def __init__(self, times: bool) -> None:
-        self._times = times
-        self._newest: tuple[tuple[Path, str], Plans] | None = None
-
-    def plan(self, row: Row, store: Path) -> Row:
-        """With the plan of the partition that is there. Raises ``SargnnError``: it is not planned."""
-        config = row.point.config
-        key = store, cut_key(config)
-        if self._newest is None or key != self._newest[0]:
-            self._newest = key, Plans(open_dataset(store, verify=False), store.name)
-        plans = self._newest[1]
-        plan = plans.plan(config)
-        figures: dict[str, list[float]] = {
-            TRAINING: [worker.training for worker in plan.workers],
-            WHOLE: [worker.total for worker in plan.workers],
-        }
-        if self._times:
-            figures[EPOCH] = [predict(config, outline_of(plans.dataset), plans.cut(config).parts, plan.sent).seconds]
-        return dataclasses.replace(row, planned=figures, phase=plan.largest.phase)
-
-
-def _compare(point: Point, place: Kept, planner: _Planner) -> Row:
+def _compare(point: Point, place: Kept, plans_of: Callable[[Path, str], Plans], *, times: bool) -> Row:
     row = Row(point)
     config = point.config
     with Steps():
         store = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
         prepare_partition(config, store)
         try:
-            row = planner.plan(row, store)
+            plans = plans_of(store, cut_key(config))
+            plan = plans.plan(config)
+            figures: Figures = {
+                TRAINING: [worker.training for worker in plan.workers],
+                WHOLE: [worker.total for worker in plan.workers],
+            }
+            if times:
+                figures[EPOCH] = [predict(config, outline_of(plans.dataset), plans.cut(config).parts, plan.sent).seconds]
+            row = dataclasses.replace(row, planned=figures, phase=plan.largest.phase)
         except SargnnError as error:
             row = dataclasses.replace(row, fault=str(error).splitlines()[0].rstrip("."))
         except Exception as error:  # a defect of the planner's, which the row shows; the other rows go on
             row = dataclasses.replace(row, fault=f"the planner broke: {type(error).__name__}: {error}", broken=True)
-    figures = place.read()
-    if figures is None:
+    measured = place.read()
+    if measured is None:
         say(f"training {point.case}, {point.name}")
         try:
-            figures = measure(place, store)
+            measured = measure(place, store)
         except SargnnError as error:
             say(str(error))
             printed = [text for text in str(error).splitlines() if not text.startswith("  next:")]
             return Row(point, fault=printed[-1].strip())
-        place.write(figures)
-    peaks = {TRAINING: figures["peak_train_bytes"], WHOLE: figures["peak_rss_bytes"]}
-    return dataclasses.replace(row, measured=peaks | {EPOCH: [median(figures["times_s"])]})
+        place.write(measured)
+    peaks = {TRAINING: measured["peak_train_bytes"], WHOLE: measured["peak_rss_bytes"]}
+    return dataclasses.replace(row, measured=peaks | {EPOCH: [median(measured["times_s"])]})
 
 
 def _write(folder: Path, settings: BenchPlanConfig, rows: Sequence[Row]) -> None:
@@ -284,7 +270,21 @@ def _write(folder: Path, settings: BenchPlanConfig, rows: Sequence[Row]) -> None
     content = {
         "about": machine() | {"plan": dataclasses.asdict(settings)},
         "errors": errors,
-        "rows": [as_json(row) for row in rows],
+        "rows": [
+            {
+                "case": row.point.case,
+                "name": row.point.name,
+                "mode": row.point.config.mode.name,
+                "world": row.point.config.world,
+                "more": row.point.more,
+                "planned": row.planned,
+                "measured": row.measured,
+                "ratios": {name: row.ratio(name) for name in QUANTITIES},
+                "phase": row.phase,
+                "fault": row.fault,
+            }
+            for row in rows
+        ],
     }
     (folder / "plan.json").write_text(json.dumps(content, indent=1) + "\n")
     (folder / "plan.md").write_text("\n".join(markdown(rows)) + "\n")
@@ -297,23 +297,6 @@ def errors_of(rows: Sequence[Row], quantity: str) -> Errors | None:
         return None
     worst, row = max(errors, key=lambda pair: pair[0])
     return Errors(sum(error for error, _ in errors) / len(errors), worst, len(errors), row)
-
-
-def as_json(row: Row) -> dict[str, Any]:
-    """For a file."""
-    config = row.point.config
-    return {
-        "case": row.point.case,
-        "name": row.point.name,
-        "mode": config.mode.name,
-        "world": config.world,
-        "more": row.point.more,
-        "planned": row.planned,
-        "measured": row.measured,
-        "ratios": {name: row.ratio(name) for name in QUANTITIES},
-        "phase": row.phase,
-        "fault": row.fault,
-    }
 
 
 def head() -> list[str]:

@@ -49,7 +49,8 @@ def write_plot(path: Path, labels: Sequence[str], series: dict[str, list[float]]
     """Grouped bars as a PNG.
 
     Args:
-        labels: of the groups. series: name -> one value per group.
+        labels: of the groups.
+        series: name -> one value per group.
     """
     from matplotlib.figure import Figure
 

@@ -1,23 +1,29 @@
-"""What this machine can do at best, measured with all cores at once: the roof that an epoch's parts are set against."""
+"""What this machine can do at best, measured with all cores at once: the roof that an epoch's parts are set against; and what
+workers of a run's kind can send each other."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 
 from sargnn.bf16 import ROW_DTYPES, products_in_bf16
+from sargnn.config.run import RunConfig, save
 from sargnn.errors import SargnnError
-from sargnn.run.env import worker_environment
+from sargnn.report.bench.report import machine
+from sargnn.run.env import prepare_process, worker_environment
 
 _ROWS, _WIDTH = 100_000, 256
 _NEAR, _FAR, _BAG = 1000, 50_000, 200
@@ -46,15 +52,11 @@ class Roofline:
     copy_bytes_per_s: float
     loopback_bytes_per_s: float
 
-    def as_row(self) -> dict[str, float]:
-        """Name -> rate."""
-        return asdict(self)
-
 
 def better(roofline: Roofline, other: Roofline) -> Roofline:
     """The better of each rate: something else on the machine can only make it worse."""
-    rates = other.as_row()
-    return Roofline(**{name: max(rate, rates[name]) for name, rate in roofline.as_row().items()})
+    rates = asdict(other)
+    return Roofline(**{name: max(rate, rates[name]) for name, rate in asdict(roofline).items()})
 
 
 def measure_roofline(threads: int, precision: str) -> Roofline:
@@ -101,7 +103,9 @@ def _seconds(call: Callable[[], object]) -> float:
 def _loopback() -> float:
     """Two processes that send to each other at once; bytes of both directions."""
     context = multiprocessing.get_context("spawn")
-    port = _free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
     answers = context.SimpleQueue()
     processes = [context.Process(target=_exchange, args=(rank, port, answers)) for rank in range(2)]
     for process in processes:
@@ -137,13 +141,31 @@ def _exchange(rank: int, port: int, answers: multiprocessing.SimpleQueue[float])
     dist.destroy_process_group()
 
 
-def _free_port() -> int:
-    import socket
+def measure_network(config: RunConfig, bench_dir: Path) -> dict[str, float | None]:
+    """Bytes in a second that workers of a run's kind send each other, doing nothing else; writes ``network.json``.
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    Returns:
+        The fields of ``comm.rates.Rates``.
+    """
+    from sargnn.run.check import check_network
+    from sargnn.run.local import run_workers
+    from sargnn.run.processes import start_fork_server
+    from sargnn.tracking import files
+
+    config = prepare_process(config)
+    check_network(config.comm)
+    start_fork_server()
+    with tempfile.TemporaryDirectory(prefix="sargnn-network-") as name:
+        folder = Path(name)
+        files.write_inputs(folder, files.Inputs("", time.time(), measures_network=True))
+        save(config, folder / files.CONFIG)
+        run_workers(folder, config, hint="the same command again starts anew")
+        rates: dict[str, float | None] = files.read_json(folder / files.NETWORK)
+    what = {"world": config.world, "servers": config.num_servers, "backend": config.comm.backend, "machine": machine()}
+    bench_dir.mkdir(parents=True, exist_ok=True)
+    files.write_json(bench_dir / files.NETWORK, what | rates)
+    return rates
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]), sys.argv[2]).as_row()))
+    print(json.dumps(asdict(measure(int(sys.argv[1]), sys.argv[2]))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -54,13 +55,14 @@ class BenchTableConfig:
     """``sargnn bench table``: runs of this project beside stock DGL in one process.
 
     Attributes:
-        cases: name -> overrides of a run. models: which of them; another name is that option of ``model``.
+        cases: name -> overrides of a run.
+        models: which of them; another name is that option of ``model``.
         modes, worlds: each mode runs on each number of workers.
         rounds: how often the whole sequence of a case is repeated.
         stock: also run stock DGL, as it comes and with huge pages on.
         not_static: those of the modes that also run without the static aggregate of the first layer, where they have one.
         limits: also measure the machine's limits, and profile the first mode on the first world against them.
-        others: name -> command of a further row (``bench.table.processes.run_other`` says what it is given and prints).
+        others: name -> command of a further row (``bench.table.measure.measure`` says what it is given and prints).
         bench_dir: where results go; those that are there are kept.
         precisions: further ones, beside the runs' own: each run is also measured in them, and stock DGL in bf16.
     """
@@ -81,17 +83,22 @@ class BenchTableConfig:
 def parse_bench_table(mapping: dict[str, Any]) -> BenchTableConfig:
     """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
     config = build(BenchTableConfig, mapping, "")
+    _check_grid(config, needed=("models", "modes", "worlds"))
+    return config
+
+
+def _check_grid(config: BenchTableConfig | BenchPlanConfig, needed: Sequence[str]) -> None:
+    for name in needed:
+        if not getattr(config, name):
+            raise ConfigError(f"'{name}' names none.", hint=f"{name}=[A,B]")
     for name in ("models", "modes", "worlds"):
         values = getattr(config, name)
-        if not values:
-            raise ConfigError(f"'{name}' names none.", hint=f"{name}=[A,B]")
         if len(set(values)) < len(values):
             raise ConfigError(f"'{name}' names one twice.", given=values)
     if min(config.worlds) < 1:
         raise ConfigError("'worlds' must name numbers of at least 1.", given=config.worlds, allowed="[4,8]")
     if not config.bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given="''")
-    return config
 
 
 @dataclass(frozen=True)
@@ -99,9 +106,10 @@ class BenchPlanConfig:
     """``sargnn bench plan``: planned memory, and time, beside measured.
 
     Attributes:
-        cases: name -> overrides of a run. models: which of them run in each of ``modes`` on each of ``worlds``; another name is
-            that option of ``model``.
-        more: name -> a case, and overrides of it. named: which of them run, too; ``all`` of them.
+        cases: name -> overrides of a run.
+        models: which of them run in each of ``modes`` on each of ``worlds``; another name is that option of ``model``.
+        more: name -> a case, and overrides of it.
+        named: which of them run, too; ``all`` of them.
         drawn: so many further runs have settings that are drawn at random from ``draw_seed``.
         times: whether an epoch's time is planned, too.
         bench_dir: where results go; runs that are there are kept.
@@ -127,20 +135,12 @@ class BenchPlanConfig:
 def parse_bench_plan(mapping: dict[str, Any]) -> BenchPlanConfig:
     """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
     config = build(BenchPlanConfig, mapping, "")
-    for name in ("models", "modes", "worlds", "named_runs"):
-        values = getattr(config, name)
-        if len(set(values)) < len(values):
-            raise ConfigError(f"'{name.partition('_')[0]}' names one twice.", given=values)
-    for name in ("modes", "worlds"):
-        if not getattr(config, name):
-            raise ConfigError(f"'{name}' names none.", hint=f"{name}=[A,B]")
-    if min(config.worlds) < 1:
-        raise ConfigError("'worlds' must name numbers of at least 1.", given=config.worlds, allowed="[4,8]")
+    _check_grid(config, needed=("modes", "worlds"))
+    if len(set(config.named_runs)) < len(config.named_runs):
+        raise ConfigError("'named' names one twice.", given=config.named_runs)
     for name in config.named_runs:
         if name not in config.more:
             raise ConfigError("There is no such run.", given=f"named=[{name}]", allowed=nearest(name, config.more))
         if not config.more[name] or config.more[name][0] not in config.cases:
             raise ConfigError(f"'more.{name}' begins with a case.", given=config.more[name], allowed=list(config.cases))
-    if not config.bench_dir:
-        raise ConfigError("'bench_dir' must be a folder.", given="''")
     return config

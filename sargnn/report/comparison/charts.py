@@ -12,14 +12,13 @@ from itertools import accumulate
 from statistics import mean
 from typing import Any, Literal
 
-from sargnn.report.comparison.figures import EPOCH_PARTS, epoch_parts_of, over_seeds, parts_of
-from sargnn.report.comparison.groups import Group
+from sargnn.report.comparison.figures import EPOCH_PARTS, Group, epoch_parts_of, over_seeds, parts_of
 from sargnn.report.comparison.runs import Run
 from sargnn.report.comparison.settings import show_settings
 from sargnn.tracking.memory import PARTS
 
 MB = 1e6
-_SECONDS = "seconds of training"
+_EPOCH_TIME = "median epoch time, s"
 _OF_MICRO_BATCHES = ("batches.count", "batches.by", "batches.flows")
 MOST_WORKERS_SHOWN = 32
 """Beyond so many bars the picture of memory shows only the largest worker of each group."""
@@ -30,8 +29,10 @@ class Series:
     """A curve, a point, a bar, or a part of all bars.
 
     Attributes:
-        xs, ys: where; ys are means over seeds. spread: sample standard deviation of each, 0 of one seed.
-        members: the runs that it is made of. points: of each x the values of single seeds.
+        xs, ys: where; ys are means over seeds.
+        spread: sample standard deviation of each, 0 of one seed.
+        members: the runs that it is made of.
+        points: of each x the values of single seeds.
     """
 
     name: str
@@ -49,7 +50,9 @@ class Chart:
     Attributes:
         kind: ``curves`` over epochs or seconds; ``workers``: against their number, or that of micro-batches; ``bars``: a row
             per group, or ``dots`` where 0 is of no meaning; ``stack``: a row per worker, a series per part.
-        title: what is drawn, with its unit. x_label: below the axis. rows: names of the rows of bars; a series' xs count them.
+        title: what is drawn, with its unit.
+        x_label: below the axis.
+        rows: names of the rows of bars; a series' xs count them.
         line: a value that is marked.
     """
 
@@ -77,28 +80,16 @@ class Picture:
 def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> list[Picture]:
     """All pictures for which there is something to draw."""
     metrics = dict.fromkeys(row["metric"] for group in groups for run in group.members for row in run.epochs if "metric" in row)
-    losses, seconds = curves(groups, "loss", None), curves(groups, "loss", None, seconds=True)
+    memory, seconds = ("peak_train_bytes", MB, "peak training memory of a worker, MB"), ("epoch_time_s", 1.0, _EPOCH_TIME)
     pictures = [
-        Picture("loss", "training loss over epochs", [Chart("curves", "training loss", "epoch", losses)]),
-        Picture("loss_seconds", "training loss over time", [Chart("curves", "training loss", _SECONDS, seconds)]),
-        *(
-            Picture(metric, f"validation {metric} over epochs", [Chart("curves", f"validation {metric}", "epoch", values)])
-            for metric in metrics
-            for values in [curves(groups, "val_metric", metric)]
-        ),
-        *(
-            Picture(
-                f"{metric}_seconds",
-                f"validation {metric} over time",
-                [Chart("curves", f"validation {metric}", _SECONDS, values)],
-            )
-            for metric in metrics
-            for values in [curves(groups, "val_metric", metric, seconds=True)]
-        ),
-        _against_workers(groups, "memory", "peak_train_bytes", MB, "peak training memory of a worker, MB"),
-        _against_workers(groups, "epoch_time", "epoch_time_s", 1.0, "median epoch time, s"),
-        _against_batches(groups, "batches_memory", "peak_train_bytes", MB, "peak training memory of a worker, MB"),
-        _against_batches(groups, "batches_epoch_time", "epoch_time_s", 1.0, "median epoch time, s"),
+        _over_training(groups, None),
+        _over_training(groups, None, seconds=True),
+        *(_over_training(groups, metric) for metric in metrics),
+        *(_over_training(groups, metric, seconds=True) for metric in metrics),
+        _against_workers(groups, "memory", *memory),
+        _against_workers(groups, "epoch_time", *seconds),
+        _against_batches(groups, "batches_memory", *memory),
+        _against_batches(groups, "batches_epoch_time", *seconds),
         _against_batches(groups, "batches_redundancy", "redundancy", 1.0, "rows computed / distinct rows"),
         Picture("figures", "time, memory, traffic and score; a dot per seed", _bars(groups)),
         Picture("memory_parts", "resident memory of workers", [memory_stack(groups)]),
@@ -109,11 +100,21 @@ def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> lis
     return [picture for picture in pictures if any(chart.series for chart in picture.charts)]
 
 
+def _over_training(groups: Sequence[Group], metric: str | None, *, seconds: bool = False) -> Picture:
+    """Curves of a metric on the validation nodes, or without one of the loss."""
+    what = "training loss" if metric is None else f"validation {metric}"
+    series = curves(groups, "loss" if metric is None else "val_metric", metric, seconds=seconds)
+    chart = Chart("curves", what, "seconds of training" if seconds else "epoch", series)
+    key = (metric or "loss") + "_seconds" * seconds
+    return Picture(key, f"{what} over {'time' if seconds else 'epochs'}", [chart])
+
+
 def curves(groups: Sequence[Group], key: str, metric: str | None, *, seconds: bool = False) -> list[Series]:
     """A curve per group: the mean over its seeds, at the epochs that all of them have.
 
     Args:
-        key: of a line of ``metrics.jsonl``. metric: only epochs that were evaluated by it; None: all.
+        key: of a line of ``metrics.jsonl``.
+        metric: only epochs that were evaluated by it; None: all.
         seconds: against the training time up to the end of the epoch (mean over the seeds) instead of the epoch's number.
     """
     series = []
@@ -144,21 +145,22 @@ def _points(run: Run, key: str, metric: str | None) -> dict[int, tuple[float, fl
     }
 
 
+def _line(name: str, points: Sequence[tuple[int, Group]], key: str, unit: float) -> Series:
+    """A figure of groups at their xs; all of them have it."""
+    spreads = [spread for _, group in points if (spread := group.figures[key]) is not None]
+    return Series(
+        name,
+        [float(x) for x, _ in points],
+        [spread.mean / unit for spread in spreads],
+        [spread.std / unit for spread in spreads],
+        [run.name for _, group in points for run in group.members],
+        [[value / unit for value in group.values[key] if value is not None] for _, group in points],
+    )
+
+
 def _against_workers(groups: Sequence[Group], name: str, key: str, unit: float, title: str) -> Picture:
-    series = []
-    for line in scaling_lines(groups):
-        spreads = [(group, spread) for group in line if (spread := group.figures[key]) is not None]
-        if spreads:
-            series.append(
-                Series(
-                    _line_name([group for group, _ in spreads]),
-                    [float(group.first.world) for group, _ in spreads],
-                    [spread.mean / unit for _, spread in spreads],
-                    [spread.std / unit for _, spread in spreads],
-                    [run.name for group, _ in spreads for run in group.members],
-                    [[value / unit for value in group.values[key] if value is not None] for group, _ in spreads],
-                )
-            )
+    lines = [[group for group in line if group.figures[key] is not None] for line in scaling_lines(groups)]
+    series = [_line(_line_name(line), [(group.first.world, group) for group in line], key, unit) for line in lines if line]
     words = title.partition(",")[0]
     return Picture(name, f"{words} against the number of workers", [Chart("workers", title, "workers", series)])
 
@@ -171,35 +173,18 @@ def _against_batches(groups: Sequence[Group], name: str, key: str, unit: float, 
             lines.setdefault(_without(group, ("batches.count",)), []).append((count, group))
     series = []
     for line in lines.values():
-        same = _without(line[0][1], _OF_MICRO_BATCHES)
+        first = line[0][1]
+        same = _without(first, _OF_MICRO_BATCHES)
         alone = [(1, group) for group in groups if _batches_of(group) == 1 and _without(group, _OF_MICRO_BATCHES) == same]
-        points = [
-            (x, group) for x, group in sorted([*alone, *line], key=lambda point: point[0]) if group.figures[key] is not None
-        ]
-        spreads = [spread for _, group in points if (spread := group.figures[key]) is not None]
-        if points:
-            series.append(
-                Series(
-                    _name_but_for(line[0][1], "batches.count"),
-                    [float(x) for x, _ in points],
-                    [spread.mean / unit for spread in spreads],
-                    [spread.std / unit for spread in spreads],
-                    [run.name for _, group in points for run in group.members],
-                    [[value / unit for value in group.values[key] if value is not None] for _, group in points],
-                )
-            )
+        points = [point for point in sorted([*alone, *line], key=lambda point: point[0]) if point[1].figures[key] is not None]
+        if points:  # a setting may be named by its last word
+            others = {setting: value for setting, value in first.differs.items() if setting not in ("batches.count", "count")}
+            series.append(_line(", ".join(show_settings(others)) or first.name, points, key, unit))
     words = title.partition(",")[0]
     return Picture(name, f"{words} against the number of micro-batches", [Chart("workers", title, "micro-batches", series)])
 
 
-def _name_but_for(group: Group, key: str) -> str:
-    """Its settings that differ but one, or its name where there are no others. Settings may be named by their last word."""
-    others = {name: value for name, value in group.differs.items() if name not in (key, key.rpartition(".")[2])}
-    return ", ".join(show_settings(others)) or group.name
-
-
 def _batches_of(group: Group) -> int:
-    """How many micro-batches a step had."""
     batches = group.first.result.batches if group.first.summary is not None else None
     return int(batches["count"]) if batches else 1
 
@@ -247,7 +232,7 @@ def _line_name(line: Sequence[Group]) -> str:
 
 def _bars(groups: Sequence[Group]) -> list[Chart]:
     charts = [
-        _figure_bars(groups, "epoch_time_s", 1.0, "median epoch time, s"),
+        _figure_bars(groups, "epoch_time_s", 1.0, _EPOCH_TIME),
         _figure_bars(groups, "peak_train_bytes", MB, "peak training memory, MB"),
         _figure_bars(groups, "peak_rss_bytes", MB, "resident memory, MB"),
         _figure_bars(groups, "comm_bytes_per_epoch", MB, "sent in an epoch, MB"),
@@ -261,16 +246,13 @@ def _figure_bars(groups: Sequence[Group], key: str, unit: float, title: str, met
     """A row per group; ``metric``: only of those judged by it, as dots."""
     series = []
     for row, group in enumerate(groups):
-        spread = group.figures[key]
-        if spread is not None and metric in (None, group.first.metric):
-            series.append(_bar(group, row, [value / unit for value in group.values[key] if value is not None]))
+        if group.figures[key] is not None and metric in (None, group.first.metric):
+            values = [value / unit for value in group.values[key] if value is not None]
+            spread = over_seeds(values)
+            assert spread is not None
+            names = [run.name for run in group.members]
+            series.append(Series(group.name, [float(row)], [spread.mean], [spread.std], names, [values]))
     return Chart("bars" if metric is None else "dots", title, "", series, [group.name for group in groups])
-
-
-def _bar(group: Group, row: int, values: list[float]) -> Series:
-    spread = over_seeds(values)
-    assert spread is not None
-    return Series(group.name, [float(row)], [spread.mean], [spread.std], [run.name for run in group.members], [values])
 
 
 def ratios(groups: Sequence[Group], baseline: Group) -> list[Chart]:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sargnn.report.comparison.charts import Chart, Picture, Series
-from sargnn.report.comparison.placing import coinciding, label_of, spread_out, wrapped
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = "os^DvPX"
 PART_COLOURS = {
     "base": "#BBBBBB",
+    "runtime": "#BBBBBB",
     "graph": "#0072B2",
     "features": "#56B4E9",
     "parameters": "#E69F00",
     "training": "#D55E00",
+    "kept for backward": "#D55E00",
+    "working set": "#009E73",
+    "communication": "#CC79A7",
+    "optimizer": "#F0E442",
     "other": "#CC79A7",
     "total": "#777777",
     "computing": "#0072B2",
@@ -27,10 +32,13 @@ PART_COLOURS = {
     "sums": "#E69F00",
     "rest": "#BBBBBB",
 }
-HATCHES = {"graph": "//", "parameters": "xx", "training": "", "other": "..", "computing": "//", "sums": "xx"}
+HATCHES = {"graph": "//", "parameters": "xx", "other": "..", "computing": "//", "sums": "xx"}
+HATCHES |= {"working set": "\\\\", "communication": "..", "optimizer": "--"}
 _FONT, _MOST_MARKED, _DASH = 8.0, 40, 5.0
 _AXES_WIDTH, _AXES_HEIGHT, _LEFT, _BOTTOM, _TOP = 4.6, 3.1, 0.65, 0.5, 0.35
 _ROW, _PANEL = 0.19, 1.75
+_SAME = 0.002
+_NAMED, _WIDTH = 6, 34
 
 
 def write_pngs(pictures: Sequence[Picture], folder: Path) -> list[Path]:
@@ -48,6 +56,33 @@ def as_svg(picture: Picture) -> str:
     with styled():
         draw(picture).savefig(content, format="svg", metadata={"Date": None, "Creator": None})
     return content.getvalue()
+
+
+def plot_run(rows: Sequence[dict[str, Any]], title: str) -> Any:
+    """A figure of one run over its epochs: the loss, and the metric on each split.
+
+    Args:
+        rows: of ``metrics.jsonl``.
+    """
+    from matplotlib import pyplot  # so that a notebook knows how to show the figure
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    pyplot.close(figure)  # else it would be shown twice, and kept for good
+    left.plot([row["epoch"] + 1 for row in rows], [row["loss"] for row in rows])
+    left.set_ylabel("training loss")
+    for key in ("train_metric", "val_metric", "test_metric"):
+        points = [(row["epoch"] + 1, row[key]) for row in rows if row.get(key) is not None]
+        if points:
+            right.plot(*zip(*points, strict=True), label=key.partition("_")[0], marker="." if len(points) < 20 else "")
+    right.set_ylabel(next((row["metric"] for row in reversed(rows) if row.get("metric")), "metric"))
+    if right.lines:
+        right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel("epoch")
+    figure.suptitle(title, fontsize=10)
+    return figure
 
 
 @contextmanager
@@ -186,7 +221,6 @@ def _finish_axes(axes: Any, chart: Chart) -> None:
 
 
 def _end_of(axes: Any, series: Series, width: float, height: float) -> tuple[float, float]:
-    """The last point of a series, in inches from the axes' corner."""
     x, y = axes.transAxes.inverted().transform(axes.transData.transform((series.xs[-1], series.ys[-1])))
     return float(x) * width, float(y) * height
 
@@ -199,8 +233,10 @@ def _draw_rows(charts: Sequence[Chart]) -> Any:
     stacked = charts[0].kind == "stack"
     panel = 4.6 if stacked else max(_PANEL, *(_size_of(figure, renderer, column.title)[0] * 1.15 for column in charts))
     tall = max(0.5, _ROW * sum(name.count("\n") * 0.7 + 1 for name in rows))
-    top = _TOP + (0.3 if stacked else 0.0)
-    beside = [max(_size_of(figure, renderer, text)[0] for text in _row_values(chart)) + 0.25 for chart in charts]
+    legend_rows = -(-len(charts[0].series) // _legend_columns(charts[0])) if stacked else 0
+    top = _TOP + 0.3 * min(1, legend_rows) + 0.15 * max(0, legend_rows - 1)
+    texts = [["00000"] if stacked else [_value(series) for series in chart.series] for chart in charts]  # beside the rows
+    beside = [max(_size_of(figure, renderer, text)[0] for text in of_chart) + 0.25 for of_chart in texts]
     width = left + len(charts) * panel + sum(beside)
     height = 0.35 + tall + top
     figure.set_size_inches(width, height)
@@ -213,13 +249,8 @@ def _draw_rows(charts: Sequence[Chart]) -> Any:
         axes.set_ylim(len(rows) - 0.45, -0.55)
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=4)
-        axes.set_title(chart.title, pad=22 if stacked else 6)
+        axes.set_title(chart.title, pad=11 + 11 * legend_rows if stacked else 6)
     return figure
-
-
-def _row_values(chart: Chart) -> list[str]:
-    """What is written beside the rows."""
-    return ["00000"] if chart.kind == "stack" else [_value(series) for series in chart.series]
 
 
 def _value(series: Series) -> str:
@@ -231,10 +262,6 @@ def _value(series: Series) -> str:
 def _digits(value: float, digits: int) -> str:
     """So many digits that count; a large number whole, never as a power of ten."""
     return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
-
-
-def _write_value(axes: Any, row: float, text: str) -> None:
-    axes.annotate(text, (1.02, row), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
 
 
 def _draw_bars(axes: Any, chart: Chart) -> None:
@@ -249,11 +276,15 @@ def _draw_bars(axes: Any, chart: Chart) -> None:
         if len(points) > 1:
             axes.errorbar(value, row, xerr=spread, color="black", capsize=2.5, linewidth=0.9)
             axes.plot(points, [row] * len(points), marker=".", markersize=4, linestyle="None", color="black", label="_seeds")
-        _write_value(axes, row, _value(series))
+        axes.annotate(_value(series), (1.02, row), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
     if chart.kind == "bars":
         axes.set_xlim(0, highest * 1.04 or 1.0)
     if chart.line is not None:
         axes.axvline(chart.line, color="black", linewidth=0.8, linestyle=(0, (3, 2)))
+
+
+def _legend_columns(chart: Chart) -> int:
+    return len(chart.series) if len(chart.series) < 8 else 4
 
 
 def _draw_stack(axes: Any, chart: Chart) -> None:
@@ -274,15 +305,72 @@ def _draw_stack(axes: Any, chart: Chart) -> None:
         for row, value in zip(rows, series.ys, strict=True):
             ends[row] += value
     for row, end in enumerate(ends):
-        _write_value(axes, row, _digits(end, 4))
-    axes.set_xlim(0, max(ends) * 1.02)
+        axes.annotate(_digits(end, 4), (1.02, row), xycoords=("axes fraction", "data"), va="center", annotation_clip=False)
+    axes.set_xlim(0, max(*ends, chart.line or 0.0) * 1.02)
+    if chart.line is not None:
+        axes.axvline(chart.line, color="black", linewidth=1, linestyle="--")
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(-0.01, 1.0),
-        ncols=len(chart.series),
+        ncols=_legend_columns(chart),
         frameon=False,
         handlelength=1.0,
         handletextpad=0.35,
         columnspacing=0.9,
         borderaxespad=0.1,
     )
+
+
+def spread_out(wanted: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
+    """Centres as near to the wanted ones as they can be without overlapping, in the same order, from ``low`` to ``high``.
+
+    The sum of squared shifts is smallest (pool adjacent violators). Where there is no room for all, they go beyond ``high``.
+    """
+    order = sorted(range(len(wanted)), key=lambda number: wanted[number])
+    starts, below = [], 0.0  # of each label's lower edge, if all below it had no height
+    pools: list[tuple[float, int]] = []
+    for number in order:
+        starts.append(below)
+        pools.append((wanted[number] - heights[number] / 2 - below, 1))
+        below += heights[number]
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (previous, few), (two, more) = pools[-2:]
+            pools[-2:] = [((previous * few + two * more) / (few + more), few + more)]
+    edges = [max(low, min(edge, high - below)) for edge, count in pools for _ in range(count)]
+    placed = [0.0] * len(wanted)
+    for number, edge, start in zip(order, edges, starts, strict=True):
+        placed[number] = edge + start + heights[number] / 2
+    return placed
+
+
+def coinciding(series: Sequence[Series]) -> list[list[Series]]:
+    """Series that no eye could tell apart, together: the same xs, and ys within two thousandths of all that is drawn."""
+    ys = [y for curve in series for y in curve.ys]
+    near = _SAME * (max(ys) - min(ys)) if ys else 0.0
+    xs = [x for curve in series for x in curve.xs]
+    near_x = _SAME * (max(xs) - min(xs)) if xs else 0.0
+    together: list[list[Series]] = []
+    for curve in series:
+        for others in together:
+            first = others[0]
+            if len(first.xs) == len(curve.xs) and all(
+                abs(a - b) <= near_x and abs(c - d) <= near
+                for a, b, c, d in zip(first.xs, curve.xs, first.ys, curve.ys, strict=True)
+            ):
+                others.append(curve)
+                break
+        else:
+            together.append([curve])
+    return together
+
+
+def label_of(series: Sequence[Series]) -> str:
+    """The names of series that coincide, in lines of a few words."""
+    names = [curve.name for curve in series]
+    text = " = ".join(names[:_NAMED]) + (f" = {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return wrapped(text)
+
+
+def wrapped(text: str, width: int = _WIDTH) -> str:
+    """In lines; a word that is longer than a line is cut."""
+    return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False)) or text

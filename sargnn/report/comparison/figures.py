@@ -1,14 +1,20 @@
-"""The figures that runs are compared by."""
+"""The figures that runs are compared by; and groups of runs that differ in nothing but the seed: a mean is taken over one
+group's seeds, never over anything else."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import mean, stdev
 
 from sargnn.profile import AGGREGATION, ALL_REDUCE, BETWEEN_WAIT, EVALUATION, EXCHANGE_WAIT, LINEAR, NODEWISE, PACKING
-from sargnn.report.comparison.runs import Run
+from sargnn.report.comparison.runs import Run, differences
+from sargnn.report.comparison.settings import Settings, show_settings
 from sargnn.tasks.kinds import best_of
 from sargnn.tracking.memory import PARTS
 from sargnn.tracking.summary import Summary
@@ -21,13 +27,14 @@ class Figure:
     """One figure of a run.
 
     Attributes:
-        key: in files for scripts. head: over a narrow column, two words at most. title: in words, for pictures.
-        unit: ``s``, ``bytes`` or none. read: from a run; None where it has none.
+        key: in files for scripts.
+        head: over a narrow column, two words at most.
+        unit: ``s``, ``bytes`` or none.
+        read: from a run; None where it has none.
     """
 
     key: str
     head: str
-    title: str
     unit: str
     read: Callable[[Run], Value]
 
@@ -45,43 +52,16 @@ def score_on_test(run: Run) -> Value:
     return at_best if at_best is not None else run.summary.test_metric
 
 
-def largest(values: Sequence[float] | None) -> Value:
-    """Of all workers."""
-    return max(values) if values else None
-
-
 FIGURES = (
-    Figure("last_loss", "loss", "loss of the last epoch", "", last_loss),
-    Figure("test_score", "test", "test", "", score_on_test),
-    Figure(
-        "test_acc_smoothed", "smoothed", "test accuracy after Correct & Smooth", "", lambda run: run.result.test_acc_smoothed
-    ),
-    Figure("epoch_time_s", "epoch", "median epoch time", "s", lambda run: run.result.epoch_time_s),
-    Figure("comm_wait_time_s", "wait", "waiting for peers in an epoch", "s", lambda run: run.result.comm_wait_time_s),
-    Figure(
-        "comm_bytes_per_epoch", "sent", "sent in an epoch, all workers", "bytes", lambda run: run.result.comm_bytes_per_epoch
-    ),
-    Figure(
-        "peak_train_bytes",
-        "training",
-        "peak training memory of a worker",
-        "bytes",
-        lambda run: largest(run.result.peak_train_bytes),
-    ),
-    Figure(
-        "redundancy",
-        "redundancy",
-        "rows computed / distinct rows, of micro-batches",
-        "",
-        lambda run: run.result.batches["redundancy"] if run.result.batches else None,
-    ),
-    Figure(
-        "peak_rss_bytes",
-        "resident",
-        "resident memory of a worker, all in all",
-        "bytes",
-        lambda run: largest(run.result.peak_rss_bytes),
-    ),
+    Figure("last_loss", "loss", "", last_loss),
+    Figure("test_score", "test", "", score_on_test),
+    Figure("test_acc_smoothed", "smoothed", "", lambda run: run.result.test_acc_smoothed),
+    Figure("epoch_time_s", "epoch", "s", lambda run: run.result.epoch_time_s),
+    Figure("comm_wait_time_s", "wait", "s", lambda run: run.result.comm_wait_time_s),
+    Figure("comm_bytes_per_epoch", "sent", "bytes", lambda run: run.result.comm_bytes_per_epoch),
+    Figure("peak_train_bytes", "training", "bytes", lambda run: max(run.result.peak_train_bytes or (), default=None)),
+    Figure("redundancy", "redundancy", "", lambda run: run.result.batches["redundancy"] if run.result.batches else None),
+    Figure("peak_rss_bytes", "resident", "bytes", lambda run: max(run.result.peak_rss_bytes or (), default=None)),
 )
 """In the order of the table's columns. Memory: of the worker that has most."""
 BY_KEY = {figure.key: figure for figure in FIGURES}
@@ -158,3 +138,74 @@ def epoch_parts_of(run: Run) -> dict[str, float]:
         if category != EVALUATION:
             parts[_OF_EPOCH.get(category, "rest")] += sum(seconds) / len(seconds)
     return parts
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in the seed alone, each seed once.
+
+    Attributes:
+        name: that of its only run, or of its runs without the seed.
+        members: in the order of their seeds.
+        differs: the settings that other groups do not share.
+        repeat: of runs with the same settings and seed the how manieth.
+    """
+
+    name: str
+    members: tuple[Run, ...]
+    differs: Settings = field(default_factory=dict)
+    repeat: int = 1
+
+    @property
+    def first(self) -> Run:
+        """What the members have alike can be read from it."""
+        return self.members[0]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of the members."""
+        return [run.seed for run in self.members]
+
+    @property
+    def label(self) -> str:
+        """Its settings that differ, or its name where there are none."""
+        return ", ".join(show_settings(self.differs)) or self.name
+
+    @cached_property
+    def values(self) -> dict[str, list[float | None]]:
+        """Every figure's values, one per member."""
+        every = [figures_of(run) for run in self.members]
+        return {key: [figures[key] for figures in every] for key in BY_KEY}
+
+    @cached_property
+    def figures(self) -> dict[str, Spread | None]:
+        """Every figure over the seeds."""
+        return {key: over_seeds(values) for key, values in self.values.items()}
+
+
+def make_groups(runs: Sequence[Run]) -> list[Group]:
+    """Groups in the order of their first runs. Runs that have the seed in common too are no more seeds: each starts a group."""
+    places: dict[tuple[str, int], list[Run]] = {}
+    seen: Counter[tuple[str, int]] = Counter()
+    for run in runs:
+        key = json.dumps(run.telling, sort_keys=True, default=str)
+        seen[key, run.seed] += 1
+        places.setdefault((key, seen[key, run.seed]), []).append(run)
+    members = [tuple(sorted(alike, key=lambda run: run.seed)) for alike in places.values()]
+    differing = differences([alike[0] for alike in members], seed=False)
+    groups = [
+        Group("", alike, differs | ({"repeat": repeat} if repeat > 1 else {}), repeat)
+        for alike, differs, (_, repeat) in zip(members, differing, places, strict=True)
+    ]
+    names = []
+    for group in groups:
+        name = group.first.name
+        if len(group.members) > 1:  # that of its runs without the seed
+            name = re.sub(r"-s\d+(-\d+)?$|\s*\bseed=\d+", "", name).strip()
+        settings = group.first.settings
+        names.append(name or f"{settings['model.name']}-{settings['mode.name']}-w{group.first.world}")
+    counts = Counter(names)
+    return [
+        replace(group, name=name if counts[name] == 1 else f"{name} ({group.label})")
+        for group, name in zip(groups, names, strict=True)
+    ]

@@ -22,9 +22,11 @@ class Deviation:
     """How far a loss curve is from another one.
 
     Attributes:
-        epochs: how many both have. bits_equal: whether those are the same to the last bit.
+        epochs: how many both have.
+        bits_equal: whether those are the same to the last bit.
         relative: the largest |difference|, fp64 as a fraction of that epoch's loss, else of the first epoch's.
-        epoch: where that is, from 1. tolerance: what the contract allows ``relative`` to be.
+        epoch: where that is, from 1.
+        tolerance: what the contract allows ``relative`` to be.
     """
 
     epochs: int
@@ -99,16 +101,12 @@ def losses_equal(runs: Sequence[Run]) -> tuple[bool, list[str]]:
         rounded = first.comm.wire != "exact" and first.precision != "fp64"
         distance = deviation(run.result.losses, wanted.result.losses, first.comm.wire if rounded else first.precision)
         fine &= distance.within
-        same = "the same to the last bit" if distance.bits_equal else f"largest difference {distance.relative:.2e}"
-        where = (
-            ""
-            if distance.bits_equal
-            else (
-                f" of {'its' if first.precision == 'fp64' else 'the first'} loss, in epoch {distance.epoch}, "
-                f"{'within' if distance.within else 'BEYOND'} {distance.tolerance:.0e}"
-            )
-        )
-        lines.append(f"{_named(run)}: {distance.epochs} epochs, {same}{where}")
+        how = "the same to the last bit"
+        if not distance.bits_equal:
+            of = "its" if first.precision == "fp64" else "the first"
+            within = f"{'within' if distance.within else 'BEYOND'} {distance.tolerance:.0e}"
+            how = f"largest difference {distance.relative:.2e} of {of} loss, in epoch {distance.epoch}, {within}"
+        lines.append(f"{_named(run)}: {distance.epochs} epochs, {how}")
     lines.append(f"losses set against {_named(wanted)}: {'equal' if fine else 'NOT equal'}")
     return fine, lines
 

@@ -1,4 +1,4 @@
-"""One page with everything about the runs that are compared. It reads nothing else: no network, no other files."""
+"""One page with everything about the runs that are compared, style and script included: it reads no network, no other file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 
 from sargnn.report.comparison.charts import Picture
 from sargnn.report.comparison.draw import as_svg
-from sargnn.report.comparison.figures import BY_KEY, FIGURES, Figure, Value, best_scores, figures_of, parts_of
-from sargnn.report.comparison.groups import Group
+from sargnn.report.comparison.figures import BY_KEY, FIGURES, Figure, Group, Value, best_scores, figures_of, parts_of
 from sargnn.report.comparison.losses import loss_notes
-from sargnn.report.comparison.page_parts import SCRIPT, STYLE
 from sargnn.report.comparison.runs import LeftOut, Run, differences
 from sargnn.report.comparison.settings import Settings, show_settings, show_value
 from sargnn.tracking.memory import PARTS, human_bytes
@@ -34,50 +32,46 @@ def write_page(
     """Write the page; readers see it whole or not at all.
 
     Args:
-        commands: of a run's name, what repeats it. left_out: folders that are not compared.
+        commands: of a run's name, what repeats it.
+        left_out: folders that are not compared.
 
     Raises:
         OSError: it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text("\n".join(_page(runs, groups, pictures, commands, left_out)) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def _page(
-    runs: Sequence[Run],
-    groups: Sequence[Group],
-    pictures: Sequence[Picture],
-    commands: Mapping[str, str | None],
-    left_out: Sequence[LeftOut],
-) -> Iterator[str]:
     datasets = ", ".join(dict.fromkeys(run.dataset for run in runs))
-    title = f"{len(runs)} run{'s' * (len(runs) != 1)} on {datasets}"
-    yield "<!DOCTYPE html>"
-    yield '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-    yield f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
-    yield f"<h1>{escape(title)}</h1>"
+    title = escape(f"{len(runs)} run{'s' * (len(runs) != 1)} on {datasets}")
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f"<title>{title}</title><style>{STYLE}</style></head><body>",
+        f"<h1>{title}</h1>",
+    ]
     for skipped in left_out:
-        yield f'<p class="note">left out: {escape(str(skipped.folder))} ({escape(skipped.reason)})</p>'
-    yield from _runs(runs)
-    for note in loss_notes(runs):
-        yield f'<p class="note">{escape(note)}</p>'
+        lines.append(f'<p class="note">left out: {escape(str(skipped.folder))} ({escape(skipped.reason)})</p>')
+    lines += _runs(runs)
+    lines += (f'<p class="note">{escape(note)}</p>' for note in loss_notes(runs))
     if any(len(group.members) > 1 for group in groups):
-        yield from _groups(groups)
-    yield "<h2>Pictures</h2>"
-    yield '<div class="pictures">'
+        lines += _groups(groups)
+    lines += ["<h2>Pictures</h2>", '<div class="pictures">']
     for picture in pictures:
         data = base64.b64encode(as_svg(picture).encode()).decode()
         text = escape(picture.title)
         broad = ' class="broad"' if len(picture.charts) > 1 else ""
-        yield f'<figure{broad}><figcaption>{text}</figcaption><div class="wide"><img alt="{text}"'
-        yield f' src="data:image/svg+xml;base64,{data}"></div></figure>'
-    yield "</div>"
-    yield from _memory(runs)
-    yield from _commands(runs, commands)
-    yield f"<script>{SCRIPT}</script></body></html>"
+        lines.append(f'<figure{broad}><figcaption>{text}</figcaption><div class="wide"><img alt="{text}"')
+        lines.append(f' src="data:image/svg+xml;base64,{data}"></div></figure>')
+    lines.append("</div>")
+    lines += _memory(runs)
+    lines.append("<h2>Commands that repeat the runs</h2>")
+    for run in runs:
+        command = commands.get(run.name)
+        code = f"<code>{escape(command)}</code>" if command else "an option of it is not in this configuration folder"
+        lines.append(f'<div class="command"><span>{escape(run.name)}</span>{code}</div>')
+    lines.append(f"<script>{SCRIPT}</script></body></html>")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def _runs(runs: Sequence[Run]) -> Iterator[str]:
@@ -141,14 +135,6 @@ def _memory(runs: Sequence[Run]) -> Iterator[str]:
         yield from _table(["run", "rank", *names, "resident"], rows, words=(range(1),))
 
 
-def _commands(runs: Sequence[Run], commands: Mapping[str, str | None]) -> Iterator[str]:
-    yield "<h2>Commands that repeat the runs</h2>"
-    for run in runs:
-        command = commands.get(run.name)
-        code = f"<code>{escape(command)}</code>" if command else "an option of it is not in this configuration folder"
-        yield f'<div class="command"><span>{escape(run.name)}</span>{code}</div>'
-
-
 def _table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], *, words: Sequence[range]) -> Iterator[str]:
     """``words``: the columns that hold words, not figures."""
     yield '<div class="wide"><table><thead><tr>'
@@ -195,3 +181,53 @@ def _show(figure: Figure, value: Value, metric: str) -> str:
     if figure.key == "test_score":
         return show_score(value, metric)
     return {"s": f"{value:.3f}", "bytes": human_bytes(value)}.get(figure.unit, f"{value:.4f}")
+
+
+STYLE = """
+:root { color-scheme: light dark; --line: #d4d4d4; --soft: #f4f4f4; --text: #1a1a1a; --back: #ffffff; --mark: #0072b2; }
+@media (prefers-color-scheme: dark) {
+  :root { --line: #444; --soft: #242424; --text: #e6e6e6; --back: #161616; --mark: #56b4e9; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1500px; padding: 1rem; color: var(--text); background: var(--back);
+  font: 15px/1.45 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.note { color: #b35900; margin: .2rem 0; }
+.wide { overflow-x: auto; max-width: 100%; border: 1px solid var(--line); border-radius: 6px; }
+table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line);
+  overflow-wrap: normal; }
+th { background: var(--soft); vertical-align: bottom; }
+td:first-child { position: sticky; left: 0; background: var(--back); white-space: normal; overflow-wrap: anywhere;
+  min-width: 6.5rem; max-width: 22rem; }
+.word, .word button { text-align: left; }
+tbody tr:hover { background: var(--soft); }
+th button { all: unset; cursor: pointer; width: 100%; text-align: inherit; }
+th button:focus-visible { outline: 2px solid var(--mark); }
+th[aria-sort] { color: var(--mark); }
+th[aria-sort=ascending] button::after { content: " \\2191"; } th[aria-sort=descending] button::after { content: " \\2193"; }
+.pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 560px), 1fr)); }
+figure { margin: 0; min-width: 0; } figcaption { font-weight: 600; margin-bottom: .3rem; }
+figure.broad { grid-column: 1 / -1; }
+figure .wide { background: #ffffff; } img { display: block; min-width: 540px; max-width: 100%; height: auto; }
+.broad img { min-width: 1000px; }
+.command { margin: .5rem 0; } .command span { display: block; font-weight: 600; }
+code { display: block; padding: .4rem .6rem; background: var(--soft); border-radius: 4px; font-size: .82rem; user-select: all; }
+"""
+
+SCRIPT = """
+for (const head of document.querySelectorAll("th button")) head.addEventListener("click", () => {
+  const cell = head.parentElement, rows = cell.closest("table").tBodies[0];
+  const up = cell.getAttribute("aria-sort") !== "ascending", at = cell.cellIndex;
+  const key = row => row.cells[at].dataset.value;
+  const order = (a, b) => {
+    const [x, y] = [key(a), key(b)];
+    if (x === undefined || y === undefined) return (x === undefined) - (y === undefined);
+    const both = x !== "" && y !== "" && !isNaN(x) && !isNaN(y);
+    return (up ? 1 : -1) * (both ? x - y : x.localeCompare(y, undefined, {numeric: true}));
+  };
+  for (const other of cell.parentElement.cells) other.removeAttribute("aria-sort");
+  cell.setAttribute("aria-sort", up ? "ascending" : "descending");
+  rows.append(...[...rows.rows].sort(order));
+});
+"""

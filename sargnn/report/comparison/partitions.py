@@ -1,4 +1,4 @@
-"""Partitioners side by side: what travels, as a table and a picture."""
+"""Side by side before anything is trained: partitioners, by what travels, as a table and a picture; plans, by memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
+from sargnn.memory.plan_run import WorldPlan
 from sargnn.memory.plan_traffic import CutEdges, traffic_of
+from sargnn.memory.plan_worker import TERMS
 from sargnn.partition.trial import Trial
 from sargnn.report.comparison.charts import Chart, Picture, Series
 from sargnn.tracking.memory import human_bytes
@@ -17,9 +19,14 @@ from sargnn.tracking.memory import human_bytes
 
 @dataclass(frozen=True)
 class Compared:
-    """Attributes: trial: how it went. messages: rows and sums that travel in one exchange where each cut edge is aggregated at
-    the end that is cheaper (``comm.aggregate=least``); None: too many cut edges to say. epoch_bytes: what a model's full batch
-    sends; None: not known."""
+    """A partitioner on a graph.
+
+    Attributes:
+        trial: how it went.
+        messages: rows and sums that travel in one exchange where each cut edge is aggregated at the end that is cheaper
+            (``comm.aggregate=least``); None: too many cut edges to say.
+        epoch_bytes: what a model's full batch sends; None: not known.
+    """
 
     trial: Trial
     messages: int | None
@@ -48,19 +55,8 @@ def rows_of(compared: Sequence[Compared]) -> list[list[str]]:
         q, t = partitioner.trial.quality, partitioner.trial
         least = "-" if partitioner.messages is None else f"{partitioner.messages}"
         sent = "-" if partitioner.epoch_bytes is None else human_bytes(partitioner.epoch_bytes)
-        rows.append(
-            [
-                t.name,
-                f"{t.seconds:.1f}",
-                human_bytes(t.peak_bytes),
-                f"{q.edge_cut:.3f}",
-                f"{q.halo_rows}",
-                least,
-                sent,
-                f"{q.node_balance:.2f}",
-                f"{q.work_balance:.2f}",
-            ]
-        )
+        cells = [t.name, f"{t.seconds:.1f}", human_bytes(t.peak_bytes), f"{q.edge_cut:.3f}", f"{q.halo_rows}", least, sent]
+        rows.append([*cells, f"{q.node_balance:.2f}", f"{q.work_balance:.2f}"])
     return rows
 
 
@@ -92,3 +88,28 @@ def write_picture(compared: Sequence[Compared], folder: Path) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     return write_pngs([picture(compared)], folder)[0]
+
+
+def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int | None = None) -> None:
+    """Draw one bar for each plan, by mode and number of workers: what the largest worker's memory is made of.
+
+    Args:
+        path: a PNG or SVG file.
+        limit: bytes of a worker, drawn as a line.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    from sargnn.report.comparison.draw import draw, styled
+
+    xs = [float(row) for row in range(len(plans))]
+    series = [Series(term, xs, [plan.largest.terms[term] / 1e9 for plan in plans], [0.0] * len(plans), []) for term in TERMS]
+    what = "the largest worker's memory at its peak, GB"
+    rows, line = [f"{plan.mode}, {plan.world}" for plan in plans], None
+    if limit is not None:
+        what, line = f"{what}; dashed: the budget", limit / 1e9
+    with styled():
+        try:
+            draw(Picture("plans", title, [Chart("stack", f"{title}\n{what}", "", series, rows, line)])).savefig(path, dpi=130)
+        except OSError as error:
+            raise ConfigError(f"The picture cannot be written: {error.strerror}.", given=str(path)) from error

@@ -13,9 +13,8 @@ from typing import Any
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.report.comparison.settings import SEED, Settings, find_differing, read_settings, telling
 from sargnn.tracking.files import CONFIG, MetricsTail
-from sargnn.tracking.find_runs import RUNS, find_runs, is_run, runs_in, sweeps_here
+from sargnn.tracking.find_runs import RUNS, find_runs, is_run, label_of, runs_in, sweeps_here
 from sargnn.tracking.summary import FINISHED, Summary, read_summary
-from sargnn.tracking.sweep_points import label_of
 
 NO_RUN = "there is no config.yaml"
 
@@ -25,8 +24,10 @@ class Run:
     """One run.
 
     Attributes:
-        name: what it is called among those compared (``name_runs``). folder: as it was named.
-        settings: of ``config.yaml``. summary: None while the run has none.
+        name: what it is called among those compared (``name_runs``).
+        folder: as it was named.
+        settings: of ``config.yaml``.
+        summary: None while the run has none.
         epochs: the lines of ``metrics.jsonl``.
     """
 
@@ -156,7 +157,7 @@ def name_runs(runs: Sequence[Run]) -> list[Run]:
     by the whole path.
     """
     kinds: list[Callable[[Run], str]] = [
-        lambda run: label_of(run.folder) or _own_name(run.folder),
+        lambda run: label_of(run.folder) or (run.folder.name or run.folder.resolve().name),
         lambda run: "/".join(run.folder.resolve().parts[-2:]),
         lambda run: str(run.folder.resolve()),
     ]
@@ -168,10 +169,6 @@ def name_runs(runs: Sequence[Run]) -> list[Run]:
         counts = Counter(names)
         todo = [number for number in todo if counts[names[number]] > 1]
     return [dataclasses.replace(run, name=name) for run, name in zip(runs, names, strict=True)]
-
-
-def _own_name(folder: Path) -> str:
-    return folder.name or folder.resolve().name
 
 
 def differences(runs: Sequence[Run], *, seed: bool = True) -> list[Settings]:

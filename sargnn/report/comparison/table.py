@@ -1,21 +1,29 @@
-"""Runs side by side as text: a line of figures per run where the terminal is wide enough, else its settings below it."""
+"""What ``sargnn compare`` prints: runs side by side as text, a line of figures per run where the terminal is wide enough, else
+its settings below it; for scripts one JSON document, or a CSV table with a row per run.
+"""
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
+import json
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sargnn.report.comparison.figures import BY_KEY, FIGURES, Figure, Value, best_scores, figures_of
-from sargnn.report.comparison.groups import Group
+from sargnn.report.comparison.charts import Picture
+from sargnn.report.comparison.figures import BY_KEY, FIGURES, Figure, Group, Value, best_scores, figures_of, parts_of
 from sargnn.report.comparison.losses import loss_notes
-from sargnn.report.comparison.runs import Run, differences
+from sargnn.report.comparison.runs import LeftOut, Run, differences
 from sargnn.report.comparison.settings import Settings, show_settings, show_value
 from sargnn.tracking.scores import column_of, show_score
 
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _GAP = "  "
+_LOSSES = "losses_depend_on"
 _MEMORY = "memory of the largest worker: train above what it had loaded, total resident"
 
 
@@ -35,7 +43,7 @@ def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
     shown = [({"dataset": run.dataset} if several else {}) | settings for run, settings in zip(runs, differing, strict=True)]
     if not several:
         shown = [{key: value for key, value in differs.items() if key != "dataset"} for differs in shown]
-    usual, texts = _said(shown)
+    above, texts = _said(shown, width)
     columns = _columns(runs)
     values = [figures_of(run) for run in runs]
     cells = [
@@ -51,12 +59,14 @@ def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
         for row, is_best in zip(cells, best, strict=True):
             row[number] += "*" if is_best else " "
     where = "of its dataset" if len({run.judged_on[0] for run in runs}) > 1 else "of all"
-    title = f"{_count(len(runs), 'run')} on {_datasets(runs)}" + (f"; * is the best {where}" if marked else "")
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    on = datasets[0] if len(datasets) == 1 else f"{len(datasets)} datasets"
+    title = f"{_count(len(runs), 'run')} on {on}" + (f"; * is the best {where}" if marked else "")
     heads = ["run", *([] if not any(texts) else ["differs in"])]
     return [
         *_wrap(title, width, ""),
         *_wrap(_MEMORY, width, ""),
-        *_otherwise(usual, width),
+        *above,
         "",
         *_table(heads, columns, [run.name for run in runs], texts, cells, width),
         *(line for note in loss_notes(runs) for line in ("", *_wrap(note, width, ""))),
@@ -80,9 +90,9 @@ def groups_lines(groups: Sequence[Group], width: int) -> list[str]:
         for group in groups
     ]
     names = [f"{group.name} ({_count(len(group.members), 'seed')})" for group in groups]
-    usual, texts = _said([group.differs for group in groups])
+    above, texts = _said([group.differs for group in groups], width)
     lines = _table(["runs", *(["differs in"] if any(texts) else [])], columns, names, texts, cells, width, spreads)
-    return ["mean and standard deviation over seeds", *_otherwise(usual, width), "", *lines]
+    return ["mean and standard deviation over seeds", *above, "", *lines]
 
 
 def _table(
@@ -164,35 +174,20 @@ def _cell(column: Column, value: Value, metric: str) -> str:
     return column.show(value)
 
 
-def _said(differing: Sequence[Settings]) -> tuple[Settings, list[str]]:
-    """What is said once above the table, and what is said of each row."""
-    usual = _usual(differing)
-    rows = ({key: value for key, value in settings.items() if usual.get(key, _NONE) != value} for settings in differing)
-    return usual, [", ".join(show_settings(settings)) for settings in rows]
-
-
-def _otherwise(usual: Settings, width: int) -> list[str]:
-    return _wrap(f"unless said otherwise: {', '.join(show_settings(usual))}", width, "") if usual else []
-
-
-def _usual(differing: Sequence[Settings]) -> Settings:
-    """What more than half of all runs have: said once, above the table."""
+def _said(differing: Sequence[Settings], width: int) -> tuple[list[str], list[str]]:
+    """Lines of what is said once above the table, and what is said of each row."""
     counts = Counter((key, show_value(value)) for settings in differing for key, value in settings.items())
-    every = {
+    usual = {  # what more than half of all runs have, where all have the setting
         key: value
         for settings in differing
         for key, value in settings.items()
-        if counts[key, show_value(value)] * 2 > len(differing)
+        if counts[key, show_value(value)] * 2 > len(differing) and all(key in others for others in differing)
     }
-    return {key: value for key, value in every.items() if all(key in settings for settings in differing)}
-
-
-_NONE = object()
-
-
-def _datasets(runs: Sequence[Run]) -> str:
-    names = list(dict.fromkeys(run.dataset for run in runs))
-    return names[0] if len(names) == 1 else f"{len(names)} datasets"
+    rows = (
+        {key: value for key, value in settings.items() if key not in usual or usual[key] != value} for settings in differing
+    )
+    above = _wrap(f"unless said otherwise: {', '.join(show_settings(usual))}", width, "") if usual else []
+    return above, [", ".join(show_settings(settings)) for settings in rows]
 
 
 def _count(number: int, what: str) -> str:
@@ -201,3 +196,67 @@ def _count(number: int, what: str) -> str:
 
 def _wrap(text: str, width: int, indent: str) -> list[str]:
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + ("  " if indent else ""))
+
+
+def as_json(runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Picture], out: Sequence[LeftOut]) -> str:
+    """The document: ``runs``, ``groups`` (mean and spread of their figures), ``pictures`` (the series that are drawn),
+    ``left_out``."""
+    document = {
+        "runs": [run_record(run, differs) for run, differs in zip(runs, differences(runs), strict=True)],
+        "groups": [
+            {
+                "name": group.name,
+                "members": [run.name for run in group.members],
+                "seeds": group.seeds,
+                "differs": group.differs,
+                "figures": {k: None if spread is None else dataclasses.asdict(spread) for k, spread in group.figures.items()},
+            }
+            for group in groups
+        ],
+        "pictures": {picture.key: picture.as_dict() for picture in pictures},
+        "left_out": [{"folder": str(skipped.folder), "reason": skipped.reason} for skipped in out],
+    }
+    return json.dumps(document, indent=1, default=str)
+
+
+def run_record(run: Run, differs: dict[str, Any]) -> dict[str, Any]:
+    """A run: its name, folder, dataset, metric, what it differs in, its figures, its workers' memory by parts, bytes, and
+    the settings that changed its losses (``tracking.summary``)."""
+    return {
+        "name": run.name,
+        "folder": str(run.folder),
+        "dataset": run.dataset,
+        "metric": run.metric,
+        "seed": run.seed,
+        "world": run.world,
+        "differs": differs,
+        "figures": figures_of(run),
+        "memory_bytes": parts_of(run.result),
+        "losses_depend_on": run.result.losses_depend_on or [],
+    }
+
+
+def as_csv(runs: Sequence[Run], groups: Sequence[Group]) -> str:
+    """A row per run: name, folder, the number of its group, dataset, seed, metric, a column per setting that differs, figures,
+    and at the end the settings that changed its losses.
+
+    Seconds and bytes are plain numbers; what a run has not is empty.
+    """
+    differing = differences(runs, seed=False)
+    settings = [key for key in dict.fromkeys(key for of_run in differing for key in of_run) if key != "dataset"]
+    group_of = {id(run): number for number, group in enumerate(groups) for run in group.members}
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator="\n")
+    writer.writerow(
+        ["run", "folder", "group", "dataset", "seed", *settings, "metric", *(figure.key for figure in FIGURES), _LOSSES]
+    )
+    for run, differs in zip(runs, differing, strict=True):
+        own = [show_value(differs[key]) if key in differs else "" for key in settings]
+        figures = ["" if value is None else _number(value) for value in figures_of(run).values()]
+        lossy = " ".join(setting["setting"] for setting in run.result.losses_depend_on or ())
+        writer.writerow([run.name, run.folder, group_of[id(run)], run.dataset, run.seed, *own, run.metric, *figures, lossy])
+    return content.getvalue()
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) > 1000 else repr(value)

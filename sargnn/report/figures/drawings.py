@@ -1,4 +1,5 @@
-"""How figures are drawn: bars, lines, curves, shares. Ours are filled; the paper's numbers are outlines beside them.
+"""A figure's files: pictures four and eight inches wide, a scalable one, and the numbers as a table. Pictures are bars, lines,
+curves or shares; ours are filled, the paper's numbers are outlines beside them.
 
 Series differ in colour (Okabe and Ito, which every eye tells apart), and in hatch or marker, so that grey print shows them.
 
@@ -13,11 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sargnn.errors import ConfigError
 from sargnn.report.comparison.draw import COLOURS, MARKERS, styled
-from sargnn.report.figures.data import PanelData
+from sargnn.report.figures.spec import FigureSpec
+from sargnn.report.figures.values import VALUES, PanelData, RunFigures
 
+WIDTHS = (8, 4)
+"""Inches: a page, and a column of one."""
 HATCHES = ("", "//", "xx", "\\\\", "..", "--", "++")
-_DASHES = ((), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))
+_DASHES = ((None, None), (4, 1.5), (1.2, 1.2), (6, 1.5, 1.2, 1.5), (2.5, 1), (8, 2), (1, 2))
 _PANEL_HEIGHT, _LINE, _CAPTION_LINE, _MARGIN, _DPI = 2.0, 0.17, 0.125, 0.06, 100
 """Inches, and dots in one."""
 _CHARACTERS = 17.5
@@ -37,7 +42,10 @@ def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str,
     """The picture, a ``matplotlib.figure.Figure``.
 
     Args:
-        kind: of ``DRAWINGS``. panels: by panel, by group. x: the name of the axis. width: inches.
+        kind: of ``DRAWINGS``.
+        panels: by panel, by group.
+        x: the name of the axis.
+        width: inches.
     """
     with styled():
         from matplotlib.figure import Figure
@@ -92,20 +100,10 @@ def write(figure: Any, path: Path) -> None:
             figure.savefig(path, dpi=_DPI)
 
 
-def _colour(series: int) -> str:
-    return COLOURS[series % len(COLOURS)]
-
-
-def _marker(series: int) -> str:
-    return MARKERS[series % len(MARKERS)]
-
-
-def _hatch(series: int) -> str:
-    return HATCHES[series % len(HATCHES)]
-
-
-def _dashes(series: int) -> tuple[float | None, ...]:
-    return _DASHES[series % len(_DASHES)] or (None, None)
+def _look(number: int, *keys: str) -> dict[str, Any]:
+    """Of a series, those of its looks that are named."""
+    cycles = {"color": COLOURS, "facecolor": COLOURS, "marker": MARKERS, "hatch": HATCHES, "dashes": _DASHES}
+    return {key: cycles[key][number % len(cycles[key])] for key in keys}
 
 
 def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
@@ -116,14 +114,14 @@ def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
     for number, series in enumerate(data.ours):
         at = [place + (number - (count - 1) / 2) * width for place in range(len(data.x))]
         bars, heights = _known(at, data.numbers(series))
-        axes.bar(bars, heights, width * 0.94, color=_colour(number), hatch=_hatch(number), edgecolor="white", linewidth=0.3)
+        axes.bar(bars, heights, width * 0.94, edgecolor="white", linewidth=0.3, **_look(number, "color", "hatch"))
         if not narrow and count * len(data.x) <= _MOST_NUMBERED:
             turned = 90 if width < _THIN else 0
             for position, height in zip(bars, heights, strict=True):
                 axes.annotate(f"{height:.3g}", (position, height), ha="center", va="bottom", fontsize=6, rotation=turned)
         for position, label in zip(at, data.x, strict=True):
             if (series, label) in data.failed:
-                axes.annotate("x", (position, 0), ha="center", va="bottom", color=_colour(number), fontweight="bold")
+                axes.annotate("x", (position, 0), ha="center", va="bottom", fontweight="bold", **_look(number, "color"))
         outlines, given = _known(at, data.paper.get(series, ()))
         if outlines:
             other.bar(outlines, given, width * 0.94, fill=False, edgecolor="black", linestyle="--", linewidth=0.9, zorder=3)
@@ -134,7 +132,7 @@ def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
     """A marked line for each series over x; the paper's numbers are hollow markers on dashed lines."""
     other, places = _papers_axes(axes, data), range(len(data.x))
     for number, series in enumerate(data.ours):
-        look = {"color": _colour(number), "marker": _marker(number)}
+        look = _look(number, "color", "marker")
         axes.plot(*_known(places, data.numbers(series)), markersize=4.5, **look)
         at, given = _known(places, data.paper.get(series, ()))
         if at:
@@ -144,14 +142,14 @@ def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
 
 
 def _known(places: Sequence[float], values: Sequence[float | None]) -> tuple[list[float], list[float]]:
-    """Places and values of what is there."""
     pairs = [(place, value) for place, value in zip(places, values, strict=False) if value is not None]
     return [place for place, _ in pairs], [value for _, value in pairs]
 
 
 def _papers_axes(axes: Any, data: PanelData) -> Any:
-    """Where the paper's numbers are drawn: beside ours, or on an axis of their own at the right."""
-    return axes.twinx() if data.own_axis and _given(data.paper) else axes
+    """Where the paper's numbers are drawn: beside ours, or, of another graph and not relative, on an axis of their own."""
+    own_axis = data.panel.relative_to is None and data.panel.published.unit is not None
+    return axes.twinx() if own_axis and _given(data.paper) else axes
 
 
 def _set_axes(axes: Any, other: Any, data: PanelData) -> None:
@@ -169,39 +167,19 @@ def _set_axes(axes: Any, other: Any, data: PanelData) -> None:
 
 def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
     """A curve for each series and value of x; a hollow marker at the right edge where the paper says how it ended."""
-    number = 0
+    curves = [value for values in data.ours.values() for value in values]
+    ends = [given for series in data.ours for given in data.paper.get(series, [None] * len(data.x))]
     last = 0.0
-    for values in data.ours.values():
-        for value in values:
-            if isinstance(value, tuple) and value[0]:
-                xs, ys = value
-                last = max(last, xs[-1])
-                axes.plot(
-                    xs,
-                    ys,
-                    color=_colour(number),
-                    dashes=_dashes(number),
-                    linewidth=1.3,
-                    marker=_marker(number),
-                    markersize=3.5,
-                    markevery=max(1, len(xs) // 7),
-                )
-            number += 1
-    number = 0
-    for series in data.ours:
-        for given in data.paper.get(series, [None] * len(data.x)):
-            if given is not None:
-                axes.plot(
-                    [last],
-                    [given],
-                    color=_colour(number),
-                    marker=_marker(number),
-                    fillstyle="none",
-                    markersize=7,
-                    linestyle="",
-                    clip_on=False,
-                )
-            number += 1
+    for number, value in enumerate(curves):
+        if isinstance(value, tuple) and value[0]:
+            xs, ys = value
+            last = max(last, xs[-1])
+            marks = {"markersize": 3.5, "markevery": max(1, len(xs) // 7)}
+            axes.plot(xs, ys, linewidth=1.3, **marks, **_look(number, "color", "dashes", "marker"))
+    for number, given in enumerate(ends):
+        if given is not None:
+            hollow = {"fillstyle": "none", "markersize": 7, "linestyle": "", "clip_on": False}
+            axes.plot([last], [given], **hollow, **_look(number, "color", "marker"))
     if data.panel.log:
         axes.set_yscale("log")
 
@@ -230,7 +208,7 @@ def _shares(axes: Any, data: PanelData, narrow: bool) -> None:
 def _look_of_part(number: int) -> dict[str, Any]:
     """Every second one is hatched."""
     hatch = HATCHES[1 + number // 2 % (len(HATCHES) - 1)] if number % 2 else ""
-    return {"facecolor": _colour(number), "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+    return {"facecolor": COLOURS[number % len(COLOURS)], "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
 
 
 DRAWINGS: dict[str, Draw] = {"bars": _bars, "lines": _lines, "curves": _curves, "shares": _shares}
@@ -267,7 +245,6 @@ def _given(paper: dict[str, list[float | None]]) -> list[float]:
 
 
 def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
-    """Of one legend for all panels."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -275,25 +252,23 @@ def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
     first = panels[0]
     if kind == "shares":
         names = list(dict.fromkeys(name for panel in panels for name in _parts(panel)))
-        for number, name in enumerate(names):
-            handles.append(Patch(label=name, **_look_of_part(number)))
+        handles += (Patch(label=name, **_look_of_part(number)) for number, name in enumerate(names))
     elif kind == "curves":
         names = [_joined(series, x) for series in first.ours for x in first.x]
-        for number, name in enumerate(names):
-            look: dict[str, Any] = {"color": _colour(number), "marker": _marker(number), "dashes": _dashes(number)}
-            handles.append(Line2D([], [], label=name, markersize=4, **look))
+        looks = (_look(number, "color", "marker", "dashes") for number in range(len(names)))
+        handles += (Line2D([], [], label=name, markersize=4, **look) for name, look in zip(names, looks, strict=True))
     else:
         for number, name in enumerate(first.ours if len(first.ours) > 1 else ()):
             if kind == "bars":
-                handles.append(Patch(facecolor=_colour(number), hatch=_hatch(number), edgecolor="white", label=name))
+                handles.append(Patch(edgecolor="white", label=name, **_look(number, "facecolor", "hatch")))
             else:
-                handles.append(Line2D([], [], color=_colour(number), marker=_marker(number), markersize=4, label=name))
+                handles.append(Line2D([], [], markersize=4, label=name, **_look(number, "color", "marker")))
     if any(_given(panel.paper) for panel in panels):
-        if kind == "bars" or kind == "shares":
+        if kind in ("bars", "shares"):
             handles.append(Patch(fill=False, edgecolor="black", linestyle="--", label="the paper"))
         else:
-            look = {"color": "black", "marker": "o", "fillstyle": "none", "linestyle": "--" if kind == "lines" else ""}
-            handles.append(Line2D([], [], label="the paper", linewidth=0.8, **look))
+            line: dict[str, Any] = {"linestyle": "--" if kind == "lines" else "", "linewidth": 0.8}
+            handles.append(Line2D([], [], label="the paper", color="black", marker="o", fillstyle="none", **line))
     return handles
 
 
@@ -301,3 +276,67 @@ def _legend_columns(handles: Sequence[Any], width: float) -> int:
     """As many names beside each other as there is room for."""
     longest = max((len(handle.get_label()) for handle in handles), default=0)
     return max(1, min(len(handles), int(width * 14 / (longest + 8))))
+
+
+def caption_of(spec: FigureSpec, runs: Sequence[RunFigures]) -> str:
+    """What the pictures are of: graphs with their scales, workers, machine; and the paper's."""
+    scales = [(run.config.dataset.name, getattr(run.config.dataset, "scale", None)) for run in runs]
+    graphs = dict.fromkeys(name if scale is None else f"{name} at scale {scale:g}" for name, scale in scales)
+    worlds = sorted({run.config.world for run in runs})
+    workers = ", ".join(map(str, worlds))
+    cpus = [(run.summary.cores, run.summary.cpu) for run in runs]
+    machines = dict.fromkeys(f"{cores} cores, {cpu}" for cores, cpu in cpus if cores is not None and cpu is not None)
+    text = f"{'; '.join(graphs)}. {workers} worker{'s' * (worlds != [1])}. {'; '.join(machines)}."
+    about = list(dict.fromkeys(panel.published.about for panel in spec.panels if panel.published.about))
+    return " ".join([text, *(f"The paper: {note.rstrip('.')}." for note in about)])
+
+
+def table_of(panels: Sequence[Sequence[PanelData]], x: str) -> list[str]:
+    """All numbers, ours and the paper's, as lines of Markdown. Of curves their last values, of parts their sums."""
+    flat = [[of_groups[number] for of_groups in panels] for number in range(len(panels[0]))]
+    grouped, several = len(flat) > 1, len(flat[0][0].ours) > 1
+    labels = any(label for by_panel in flat for label in by_panel[0].x)
+    heads = [*([""] if grouped else []), *([x] if labels else []), *(["run"] if several else [])]
+    for row in panels:
+        heads.append(row[0].title)
+        if any(data.paper for data in row):
+            unit = row[0].panel.published.unit
+            heads.append(f"the paper{f', {unit}' if unit else ''}")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for of_group in flat:
+        for place, label in enumerate(of_group[0].x):
+            for series in of_group[0].ours:
+                paper_x = of_group[0].paper_x[place]
+                tick = label if label == paper_x else f"{label} ({paper_x})"
+                cells = [*([of_group[0].group] if grouped else []), *([tick] if labels else [])]
+                cells += [series] if several else []
+                for number, data in enumerate(of_group):
+                    value = data.last(series)[place]
+                    failed = (series, label) in data.failed
+                    cells.append(
+                        "failed" if failed else "" if value is None else f"{value:.{VALUES[data.panel.value].digits}g}"
+                    )
+                    if any(other.paper for other in panels[number]):
+                        given = data.paper.get(series, [None] * len(data.x))[place]
+                        cells.append("" if given is None else f"{given:g}")
+                lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def write_files(name: str, spec: FigureSpec, panels: Sequence[Sequence[PanelData]], caption: str, folder: Path) -> Path:
+    """``NAME-8in.png``, ``NAME-4in.png``, ``NAME.svg`` and ``NAME.md`` in the folder; the widest picture's path.
+
+    Raises:
+        ConfigError: they cannot be written.
+    """
+    paths = [folder / f"{name}-{width}in.png" for width in WIDTHS]
+    lines = [f"# {name}: {spec.title}", "", f"{spec.shows} {spec.paper}.", "", f"![{spec.title}]({paths[0].name})", ""]
+    lines += [*table_of(panels, spec.x.name), "", caption, "", spec.differs, ""]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, width in zip([*paths, folder / f"{name}.svg"], (*WIDTHS, WIDTHS[0]), strict=True):
+            write(draw_figure(spec.kind, panels, title=spec.title, x=spec.x.name, caption=caption, width=width), path)
+        (folder / f"{name}.md").write_text("\n".join(lines))
+    except OSError as error:
+        raise ConfigError(f"The figure cannot be written: {error.strerror}.", given=str(folder)) from error
+    return paths[0]

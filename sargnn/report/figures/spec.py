@@ -42,7 +42,8 @@ class Panel:
     """One value of the runs.
 
     Attributes:
-        value: its name in ``figures.values.VALUES``. title: above it; null: the value's own.
+        value: its name in ``figures.values.VALUES``.
+        title: above it; null: the value's own.
         relative_to: the series whose value is 1 in each group at each x; null: as measured.
         log: whether its axis is logarithmic.
         published: the paper's.
@@ -60,7 +61,8 @@ class Axis:
     """The values of x.
 
     Attributes:
-        name: what they are. values: label -> overrides.
+        name: what they are.
+        values: label -> overrides.
         worlds: instead of values, numbers of workers: as shares of ``world``.
         of_groups: instead of both, each group's own values: group -> label -> overrides.
         paper: what the paper has in their places; []: the same labels.
@@ -78,12 +80,15 @@ class FigureSpec:
     """A figure.
 
     Attributes:
-        paper: whose it is, and its number there. title: of the picture.
-        shows, needs: a sentence each. minutes: how long its runs take on two cores.
+        paper: whose it is, and its number there.
+        title: of the picture.
+        shows, needs: a sentence each.
+        minutes: how long its runs take on two cores.
         kind: how it is drawn (``figures.drawings``).
         world: workers; ``world=N`` changes it, and with it all that are given as shares of it.
-        settings: overrides of all runs. groups, series: label -> overrides, in which ``{x}`` is the label of x. x: the third
-            axis.
+        settings: overrides of all runs.
+        groups, series: label -> overrides, in which ``{x}`` is the label of x.
+        x: the third axis.
         panels: from top to bottom.
         differs: where runs here and the paper's differ, and why.
     """
@@ -105,7 +110,7 @@ class FigureSpec:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a figure. Attributes: point: its overrides."""
+    """One run of a figure, in its place; ``point``: its overrides."""
 
     group: str
     series: str
@@ -167,7 +172,8 @@ def cells_of(spec: FigureSpec, overrides: Sequence[str] = ()) -> list[Cell]:
             world = int(value)
         else:
             raise ConfigError("'world' is the figure's largest number of workers.", given=override, allowed="1 and more")
-    of_all = spec.x.values or {str(n): [f"world={n}"] for n in _worlds(spec.x.worlds, world)}
+    worlds = dict.fromkeys(max(1, round(share * world)) for share in spec.x.worlds)
+    of_all = spec.x.values or {str(n): [f"world={n}"] for n in worlds}
     x = {group: spec.x.of_groups.get(group, of_all) for group in spec.groups}
     axes = (*spec.groups.values(), *spec.series.values(), *(words for own in x.values() for words in own.values()))
     varied = {_key(word) for words in axes for word in words}
@@ -186,11 +192,6 @@ def cells_of(spec: FigureSpec, overrides: Sequence[str] = ()) -> list[Cell]:
     return cells
 
 
-def _worlds(shares: Sequence[float], world: int) -> list[int]:
-    """Numbers of workers, each once, at least one."""
-    return list(dict.fromkeys(max(1, round(share * world)) for share in shares))
-
-
 def _key(word: str) -> str:
     return word.lstrip("+~").partition("=")[0]
 
@@ -200,8 +201,3 @@ def place_of(name: str) -> tuple[str, str, int]:
     paper, _, kind = name.partition(".")
     number = "".join(character for character in kind if character.isdigit())
     return paper, kind.rstrip("0123456789"), int(number or 0)
-
-
-def labels_of_x(cells: Sequence[Cell], group: str) -> list[str]:
-    """A group's, in order."""
-    return list(dict.fromkeys(cell.x for cell in cells if cell.group == group))

@@ -1,4 +1,5 @@
-"""What a figure shows of a run: one number, a curve over epochs, or parts that add up. One record for each.
+"""What a figure shows of a run: one number, a curve over epochs, or parts that add up, one record for each; and these values of
+all its runs beside the paper's, in the places where they are drawn.
 
 Letters: P workers, E epochs.
 """
@@ -13,16 +14,26 @@ from typing import Any
 
 from sargnn.config.run import RunConfig, load
 from sargnn.report.comparison.figures import parts_of
+from sargnn.report.figures.spec import Cell, FigureSpec, Panel
 from sargnn.tracking.files import CONFIG, INPUTS, MetricsTail, read_json
 from sargnn.tracking.summary import Summary
 
 Curve = tuple[list[float], list[float]]
 Shown = float | Curve | dict[str, float] | None
+Place = tuple[str, str, str]
+"""Group, series, x."""
 
 
 @dataclass(frozen=True)
 class RunFigures:
-    """A finished run. Attributes: rows: of its epochs, in order. num_nodes: of its graph; 0: not known."""
+    """A finished run.
+
+    Attributes:
+        summary: its.
+        config: its.
+        rows: of its epochs, in order.
+        num_nodes: of its graph; 0: not known.
+    """
 
     summary: Summary
     config: RunConfig
@@ -35,7 +46,8 @@ class Value:
     """What is shown.
 
     Attributes:
-        title: with its unit. of: gives it; None where the run has not measured it.
+        title: with its unit.
+        of: gives it; None where the run has not measured it.
         digits: that a table shows, of those that count.
     """
 
@@ -123,7 +135,6 @@ def _rows(figures: RunFigures) -> float | None:
 
 
 def _rows_by_layer(figures: RunFigures) -> dict[str, float] | None:
-    """Rows that each layer computes, as shares of all nodes."""
     if not figures.num_nodes:
         return None
     if figures.summary.mfg:
@@ -185,3 +196,76 @@ VALUES: dict[str, Value] = {
     "time_parts": Value("seconds an epoch", _time),
     "waits": Value("seconds an epoch", _waits),
 }
+
+
+@dataclass(frozen=True)
+class PanelData:
+    """One panel of one group.
+
+    Attributes:
+        title: of its axis, with its unit.
+        x: labels, in order.
+        paper_x: the paper's in their places.
+        ours, paper: by series, one for each x; None: there is none. unit: of the paper's where it is another.
+        failed: series and x whose run is not finished.
+    """
+
+    panel: Panel
+    group: str
+    title: str
+    x: tuple[str, ...]
+    paper_x: tuple[str, ...]
+    ours: dict[str, list[Shown]]
+    paper: dict[str, list[float | None]]
+    failed: frozenset[tuple[str, str]]
+
+    def numbers(self, series: str) -> list[float | None]:
+        """A series' numbers; None for what is no number."""
+        return [value if isinstance(value, float | int) else None for value in self.ours[series]]
+
+    def last(self, series: str) -> list[float | None]:
+        """The same, of curves their last, of parts their sum."""
+        return [_last(value) for value in self.ours[series]]
+
+
+def _last(value: Shown) -> float | None:
+    if isinstance(value, dict):
+        return sum(value.values())
+    if isinstance(value, tuple):
+        return value[1][-1] if value[1] else None
+    return value
+
+
+def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Place, RunFigures]) -> list[list[PanelData]]:
+    """By panel, by group.
+
+    Args:
+        runs: of the cells, those that are finished.
+    """
+    failed = {(cell.group, cell.series, cell.x) for cell in cells} - set(runs)
+    panels = []
+    for panel in spec.panels:
+        of_groups = []
+        for group in spec.groups:
+            of, x = VALUES[panel.value].of, list(dict.fromkeys(cell.x for cell in cells if cell.group == group))
+            paper_x = spec.x.paper[-len(x) :] or x  # fewer workers than there are shares: the largest ones have theirs
+            ours: dict[str, list[Shown]] = {
+                series: [of(runs[place]) if (place := (group, series, label)) in runs else None for label in x]
+                for series in spec.series
+            }
+            paper = {series: [*numbers][-len(x) :] for series, numbers in panel.published.values.get(group, {}).items()}
+            title = panel.title or VALUES[panel.value].title
+            if panel.relative_to is not None:
+                base = ours[panel.relative_to]
+                ours = {
+                    series: [
+                        value / by if isinstance(value, float | int) and isinstance(by, float | int) and by else None
+                        for value, by in zip(values, base, strict=True)
+                    ]
+                    for series, values in ours.items()
+                }
+                title = f"{panel.title or panel.value.replace('_', ' ')}, {panel.relative_to} = 1"
+            missing = frozenset((series, label) for of_group, series, label in failed if of_group == group)
+            of_groups.append(PanelData(panel, group, title, tuple(x), tuple(paper_x), ours, paper, missing))
+        panels.append(of_groups)
+    return panels

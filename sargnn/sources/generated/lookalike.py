@@ -28,9 +28,9 @@ import numba
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.dataset import FORMAT_VERSION, UNLABELLED, Reader, describe, features_name
+from sargnn.graph.dataset import FORMAT_VERSION, Reader, describe, features_name
 from sargnn.graph.edge_buckets import EdgeBuckets
-from sargnn.graph.schema import Schema
+from sargnn.graph.schema import UNLABELLED, Schema
 from sargnn.graph.store import StoreWriter
 from sargnn.rng import Purpose, philox_words
 from sargnn.sources.generated.communities import (

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.dataset import UNLABELLED, Dataset, InMemoryReader
-from sargnn.graph.schema import Relation
+from sargnn.graph.dataset import Dataset, InMemoryReader
+from sargnn.graph.schema import UNLABELLED, Relation
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
 from sargnn.sources.generated.communities import (
     SCALE,

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.graph.dataset import SPLITS, Dataset, InMemoryReader, by_destination
+from sargnn.graph.dataset import Dataset, InMemoryReader, by_destination
+from sargnn.graph.schema import SPLITS
 from sargnn.sources.settings import SyntheticConfig
 
 _VERSION = 1

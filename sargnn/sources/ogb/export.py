@@ -21,9 +21,10 @@ import pandas as pd
 from numpy.lib import format as npy_format
 
 from sargnn.errors import ConfigError
-from sargnn.graph.dataset import SPLITS, UNLABELLED, Dataset, row_runs
+from sargnn.graph.dataset import Dataset, row_runs
 from sargnn.graph.edge_columns import WEIGHT, EdgePiece
 from sargnn.graph.manifest import file_name
+from sargnn.graph.schema import SPLITS, UNLABELLED
 from sargnn.steps import step
 
 _CHUNK = 1 << 20

@@ -119,7 +119,6 @@ def _of_ranks(figures: Mapping[str, list[float]]) -> Iterator[tuple[str, float]]
 
 
 def _short(value: float) -> float:
-    """With four digits."""
     return float(f"{value:.4g}")
 
 

@@ -1,21 +1,22 @@
-"""A run in MLflow, fed by the launching process in batches."""
+"""A run in MLflow, fed by the launching process in batches, or sent once it is over."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from sargnn.tracking.files import CONFIG, METRICS, SUMMARY, MetricsTail, log_path
+from sargnn.config.run import load
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.tracking.files import CONFIG, INPUTS, METRICS, SUMMARY, MetricsTail, log_path, read_inputs
 from sargnn.tracking.mlflow.figures import EpochFigures, settled_figures, single_figures
 from sargnn.tracking.mlflow.store import known_stores, note_store, open_store
-from sargnn.tracking.mlflow.target import Target
-from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary
-
-if TYPE_CHECKING:
-    from mlflow.entities import Run
+from sargnn.tracking.mlflow.target import Target, target_of
+from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, read_summary
 
 PARENT = "SARGNN_MLFLOW_PARENT"
 """The environment variable that tells a sweep's point its parent run."""
@@ -68,18 +69,15 @@ class MlflowRun:
         self._client.update_run(self.run_id, status="RUNNING", name=self._target.name)
         for key, value in self._tags().items():
             self._client.set_tag(self.run_id, key, value)
-        self._tell_changes(run)
-        note_store(self.run_dir, self.uri, self.run_id, sent=False)
-        return True
-
-    def _tell_changes(self, run: Run) -> None:
-        """Parameters cannot be changed in MLflow: a tag has what is another setting now."""
+        # Parameters cannot be changed in MLflow: a tag has what is another setting now.
         before, now = run.data.params, self._target.settings
         changed = [f"{key}={value}" for key, value in now.items() if before.get(key, value) != value and key != "run_dir"]
         if changed:
             self._client.set_tag(self.run_id, CHANGED, " ".join(changed)[:5000])
         elif CHANGED in run.data.tags:
             self._client.delete_tag(self.run_id, CHANGED)
+        note_store(self.run_dir, self.uri, self.run_id, sent=False)
+        return True
 
     def _create(self, experiment: str) -> None:
         from mlflow.entities import Param
@@ -124,16 +122,23 @@ class MlflowRun:
         single = single_figures(summary, ranks=self._target.ranks)
         # Step 0: MLflow draws what has no later step as a bar.
         self._log(batch + [(name, value, 0) for name, value in single.items()])
-        self._send_files()
+        for file in (CONFIG, SUMMARY, METRICS):
+            if (self.run_dir / file).exists():
+                self._client.log_artifact(self.run_id, str(self.run_dir / file))
+        for folder in (log_path(self.run_dir, 0).parent, self.run_dir / "plots"):
+            if folder.is_dir():
+                self._client.log_artifacts(self.run_id, str(folder), folder.name)
         for name in ("dataset_hash", "partition_hash", "git_sha", "kernel"):
             if value := getattr(summary, name):
                 self._client.set_tag(self.run_id, name, value)
+        ended_ms = None  # now
+        if self._target.started_at is not None and (self.run_dir / SUMMARY).exists():  # it ended before it is sent
+            ended_ms = int((self.run_dir / SUMMARY).stat().st_mtime * 1000)
         status = {FINISHED: "FINISHED", INTERRUPTED: "KILLED"}.get(summary.status, "FAILED")
-        self._client.set_terminated(self.run_id, status, end_time=self._ended_ms())
+        self._client.set_terminated(self.run_id, status, end_time=ended_ms)
         note_store(self.run_dir, self.uri, self.run_id, sent=True)
 
     def _log(self, figures: Sequence[tuple[str, float, int]]) -> None:
-        """Send (name, value, step)."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -141,26 +146,13 @@ class MlflowRun:
         for start in range(0, len(metrics), _AT_ONCE):
             self._client.log_batch(self.run_id, metrics=metrics[start : start + _AT_ONCE])
 
-    def _send_files(self) -> None:
-        for file in (CONFIG, SUMMARY, METRICS):
-            if (self.run_dir / file).exists():
-                self._client.log_artifact(self.run_id, str(self.run_dir / file))
-        for folder in (log_path(self.run_dir, 0).parent, self.run_dir / "plots"):
-            if folder.is_dir():
-                self._client.log_artifacts(self.run_id, str(folder), folder.name)
-
-    def _ended_ms(self) -> int | None:
-        """When a run ended that is sent later; None: now."""
-        if self._target.started_at is None or not (self.run_dir / SUMMARY).exists():
-            return None
-        return int((self.run_dir / SUMMARY).stat().st_mtime * 1000)
-
 
 class Parent:
     """A sweep's own run, under which its points appear.
 
     Args:
-        name: the sweep's. tags: beside that.
+        name: the sweep's.
+        tags: beside that.
     """
 
     def __init__(self, uri: str, experiment: str, name: str, tags: dict[str, str]) -> None:
@@ -172,3 +164,38 @@ class Parent:
         for name, value in tags.items():
             self._client.set_tag(self.run_id, name, value)
         self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
+
+
+def send_again(run_dir: Path, uri: str | None) -> tuple[str, str]:
+    """Send a run that is over, once: to ``uri``, or where its configuration says. What was begun there is completed.
+
+    Returns:
+        The store and the run's id there.
+
+    Raises:
+        ConfigError: not a run folder, a run that is not over, or one that is there already.
+        SargnnError: a damaged file of the run, named.
+    """
+    if not (run_dir / CONFIG).is_file():
+        raise ConfigError("This is no run folder.", given=str(run_dir), hint="a run folder holds config.yaml")
+    run_dir = run_dir.resolve()
+    config, summary = load(run_dir / CONFIG), read_summary(run_dir)
+    if summary is None:
+        raise ConfigError("This run is not over: it has no summary.json.", given=str(run_dir))
+    inputs = read_inputs(run_dir) if (run_dir / INPUTS).is_file() else None
+    target = target_of(config, run_dir, inputs, uri=uri, same_run=True)
+    known = known_stores(run_dir).get(target.uri)
+    if known and known["sent"]:
+        given = f"it is run {known['run_id']} in {target.uri}"
+        raise ConfigError("This run was sent already.", given=str(run_dir), hint=given)
+    if inputs is not None:
+        target = dataclasses.replace(target, started_at=inputs.started_at)
+    try:
+        run = MlflowRun(target)
+        run.finish(summary)
+    except SargnnError:
+        raise
+    except Exception as error:  # whatever MLflow, its database or the network has to say
+        what = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise SargnnError("MLflow did not take the figures.", given=what, hint="the same command tries again") from error
+    return target.uri, run.run_id

@@ -1,4 +1,5 @@
-"""MLflow's store: its address, opening it, and what a run folder remembers of the stores that it was sent to.
+"""MLflow's store: its address, opening it, what a run folder remembers of the stores that it was sent to, and the page of a
+store that ``sargnn ui`` opens.
 
 The store is created once, under a file lock: two first runs that create an sqlite store at the same moment would corrupt it.
 MLflow itself is imported lazily, because that takes seconds; workers never do.
@@ -7,18 +8,20 @@ MLflow itself is imported lazily, because that takes seconds; workers never do.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sargnn.errors import SargnnError
-from sargnn.tracking.files import MLFLOW, read_json, write_json
-from sargnn.tracking.locks import file_lock
-from sargnn.tracking.mlflow.view import experiment_tags
+from sargnn.tracking.files import MLFLOW, file_lock, read_json, write_json
+from sargnn.tracking.mlflow.view import VIEW_KEY, experiment_tags
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+
+
+_MOST_EXPERIMENTS = 1000
+_OURS = "tags.config_hash != ''"
 
 
 def default_uri() -> str:
@@ -57,11 +60,6 @@ def note_store(run_dir: Path, uri: str, run_id: str, *, sent: bool) -> None:
     write_json(run_dir / MLFLOW, {"stores": known_stores(run_dir) | {uri: {"run_id": run_id, "sent": sent}}})
 
 
-def is_known(run_dir: Path, uri: str) -> bool:
-    """Whether a run was sent, or begun to be sent, to the store."""
-    return absolute(uri) in known_stores(run_dir)
-
-
 def make_client(uri: str) -> MlflowClient:
     """A client of the store, with MLflow's chatter and its long patience turned down."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -82,14 +80,15 @@ def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str]:
     from mlflow.exceptions import MlflowException
 
     try:
-        with _locked(uri):
+        database = database_of(uri)
+        with file_lock(database.with_name(f".{database.name}.lock")) if database is not None else nullcontext():
             client = make_client(uri)
             existing = client.get_experiment_by_name(experiment)
             if existing is not None:
                 mark_experiment(client, existing)
                 return client, str(existing.experiment_id)
             location = None
-            if database := database_of(uri):  # the default root would be relative to whoever reads it
+            if database is not None:  # the default root would be relative to whoever reads it
                 location = (database.resolve().parent / "mlartifacts").as_uri()
             tags = experiment_tags()
             return client, str(client.create_experiment(experiment, artifact_location=location, tags=tags))
@@ -109,12 +108,24 @@ def mark_experiment(client: MlflowClient, experiment: Any) -> None:
                 client.set_experiment_tag(experiment.experiment_id, key, value)
 
 
-@contextmanager
-def _locked(uri: str) -> Iterator[None]:
-    """One process at a time creates an sqlite store."""
-    database = database_of(uri)
-    if database is None:
-        yield
-        return
-    with file_lock(database.with_name(f".{database.name}.lock")):
-        yield
+def find_runs_page(uri: str) -> str | None:
+    """The part of the address behind the server's: the runs of the experiment that has the newest one.
+
+    Experiments of this package that earlier versions made, or whose view was removed, are given theirs.
+
+    Returns:
+        None where the store holds no run of this package, or does not answer as it should.
+    """
+    newest: tuple[int, str] | None = None
+    try:
+        client = make_client(absolute(uri))
+        for experiment in client.search_experiments(max_results=_MOST_EXPERIMENTS):
+            number = str(experiment.experiment_id)
+            runs = client.search_runs([number], _OURS, max_results=1, order_by=["attributes.start_time DESC"])
+            if not runs:
+                continue
+            mark_experiment(client, experiment)
+            newest = max(newest or (0, ""), (runs[0].info.start_time, number))
+    except Exception:  # whatever MLflow or its database has to say: its pages are there nonetheless
+        return None
+    return f"/#/experiments/{newest[1]}/runs?viewStateShareKey={VIEW_KEY}&workflowType=machine_learning" if newest else None

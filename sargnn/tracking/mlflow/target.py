@@ -1,21 +1,55 @@
-"""Where a run goes in MLflow, and what it is called there."""
+"""Where a run goes in MLflow, what it is called there, and what is said of its graph."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sargnn.config.run import RunConfig, flatten
-from sargnn.tracking.inputs import Inputs
-from sargnn.tracking.mlflow.dataset import GraphRecord, graph_record
+from sargnn.errors import SargnnError
+from sargnn.partition.store import partition_info
+from sargnn.tasks.kinds import KINDS
+from sargnn.tracking.files import Inputs
+from sargnn.tracking.find_runs import label_of
 from sargnn.tracking.mlflow.store import absolute
-from sargnn.tracking.sweep_points import label_of
 
-_LONGEST = 6000
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
+
+
+_LONGEST, _DIGEST = 6000, 8
 _TAGS_ALONE = ("epochs", "run_dir")
 """Settings that are no parameters: MLflow keeps a parameter's first value for ever, but a run can be made longer; and every run
 has another folder, which would fill the pages that compare runs."""
+
+
+@dataclass(frozen=True)
+class GraphRecord:
+    """What MLflow is told of a run's graph, as its dataset. Source, schema and profile are JSON.
+
+    Attributes:
+        name: the dataset's.
+        digest: the beginning of its hash.
+        source: its settings.
+        schema: its arrays; None where its store is gone.
+        profile: its sizes; None likewise.
+    """
+
+    name: str
+    digest: str
+    source: str
+    schema: str | None
+    profile: str | None
+
+    def as_input(self) -> DatasetInput:
+        """As MLflow takes it."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        dataset = Dataset(self.name, self.digest, "sargnn", self.source, self.schema, self.profile)
+        return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
 
 
 @dataclass(frozen=True)
@@ -24,9 +58,11 @@ class Target:
 
     Attributes:
         run_dir: whose files become artifacts at the end.
-        uri: the store. experiment, name: of the run.
+        uri: the store.
+        experiment, name: of the run.
         tags: of the run; those of a run that goes on are overwritten.
-        settings: all of them, dotted; params: those that are parameters, and the partition's figures. A run's stay as they are.
+        settings: all of them, dotted.
+        params: those that are parameters, and the partition's figures. A run's stay as they are.
         graph: its dataset, if that is known.
         ranks: whether the figures of each rank are sent, too.
         same_run: go on with the run that the folder was sent to, if there is one.
@@ -77,3 +113,45 @@ def target_of(
         ranks=config.tracking.ranks,
         same_run=same_run,
     )
+
+
+def graph_record(config: RunConfig, inputs: Inputs) -> GraphRecord | None:
+    """The graph of a run; None for a run of before its hash was noted."""
+    if inputs.dataset_hash is None:
+        return None
+    settings = {key: value for key, value in dataclasses.asdict(config.dataset).items() if value is not None}
+    try:
+        info = partition_info(Path(inputs.partition))
+    except SargnnError:  # the store was removed since
+        schema = profile = None
+    else:
+        types = info.schema.node_types
+        directed = "directed" if info.weights is None else "directed, weighted"
+        if info.schema.typed:
+            arrays = {
+                f"features of {name}": f"float32 [{info.schema.count(number)}, {width}]"
+                for number, (name, width) in enumerate(zip(types, info.feature_widths, strict=True))
+            }
+            for relation in info.schema.relations:
+                arrays[f"edges {types[relation.source]} {relation.name} {types[relation.destination]}"] = directed
+        else:
+            arrays = {
+                "features": f"float32 [{info.num_nodes}, {info.feature_widths[0]}]",
+                "edges": f"{info.num_edges} {directed}",
+            }
+        arrays["labels"] = f"{info.num_classes} {KINDS[info.task].outputs}"
+        widths = info.feature_widths
+        schema, profile = (
+            json.dumps({"mlflow_colspec": [{"name": name, "type": kind, "required": True} for name, kind in arrays.items()]}),
+            json.dumps(
+                {
+                    "nodes": info.num_nodes,
+                    "edges": info.num_edges,
+                    "features": widths[0] if len(widths) == 1 else list(widths),
+                    "classes": info.num_classes,
+                    "node_types": len(info.schema.node_types),
+                    "relations": len(info.schema.relations),
+                }
+            ),
+        )
+    return GraphRecord(config.dataset.title, inputs.dataset_hash[:_DIGEST], json.dumps(settings, default=str), schema, profile)

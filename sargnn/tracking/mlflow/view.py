@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sargnn.tasks.kinds import METRICS
@@ -23,23 +22,8 @@ _SECTION = "sargnn-figures"
 
 def experiment_tags() -> dict[str, str]:
     """What an experiment's pages need: its kind, or MLflow 3 asks for it, and the view."""
-    return {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: encode_view(make_view())}
-
-
-def runs_address(experiment_id: str) -> str:
-    """The part of an address behind the server's: an experiment's runs in the view, among the pages for training."""
-    return f"/#/experiments/{experiment_id}/runs?viewStateShareKey={VIEW_KEY}&workflowType=machine_learning"
-
-
-def encode_view(view: Mapping[str, Any]) -> str:
-    """As the tag holds it."""
-    return _HEADER + base64.b64encode(zlib.compress(json.dumps(view).encode())).decode()
-
-
-def decode_view(text: str) -> dict[str, Any]:
-    """A tag's content."""
-    view: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text.removeprefix(_HEADER))))
-    return view
+    view = base64.b64encode(zlib.compress(json.dumps(make_view()).encode())).decode()
+    return {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _HEADER + view}
 
 
 def make_view() -> dict[str, Any]:
@@ -52,28 +36,16 @@ def make_view() -> dict[str, Any]:
     lines = ["loss", *(f"val_{name}" for name in names)]
     bars = ["epoch_s", "peak_mb", *at_best, "wait_s", "sent_mb", "resident_mb"]
     section = {"uuid": _SECTION, "name": "Model metrics", "display": True, "isReordered": True, "deleted": False}
-    widths = _columns(lines, at_best)
-    return {
-        "selectedColumns": [column for column in widths if "`" in column],
-        "columnOrder": list(widths),
-        "columnWidths": widths,
-        "compareRunCharts": [_line(name) for name in lines] + [_bar(name) for name in bars],
-        "compareRunSections": [section | {"isGenerated": True}],
-        "isAccordionReordered": True,  # sections that come later stand below
-    }
-
-
-def _columns(lines: Sequence[str], at_best: Sequence[str]) -> dict[str, int]:
-    """The table's columns in their order, as MLflow calls them, with widths in pixels; 1400 show those to ``world``."""
-    tags = {"tags.`model`": 60, "tags.`mode`": 115, "tags.`world`": 60}
-    return {
+    widths = {  # in pixels, as MLflow calls the columns, in their order; 1400 show those to ``world``
         "0": 73,
         "attributes.`Run Name`": 235,
         "runDateAndNestInfo": 135,
         **{f"metrics.`{name}`": 75 for name in lines},
         **{f"metrics.`{name}`": 85 for name in at_best},
         **{f"metrics.`{name}`": 75 for name in ("epoch_s", "peak_mb")},
-        **tags,
+        "tags.`model`": 60,
+        "tags.`mode`": 115,
+        "tags.`world`": 60,
         "attributes.`Dataset`": 175,
         "metrics.`wait_s`": 80,
         "metrics.`sent_mb`": 80,
@@ -82,26 +54,14 @@ def _columns(lines: Sequence[str], at_best: Sequence[str]) -> dict[str, int]:
         "tags.`sweep`": 100,
         "duration": 80,
     }
-
-
-def _line(metric: str) -> dict[str, Any]:
-    return _chart("LINE", metric) | {
-        "lineSmoothness": 0,
-        "xAxisKey": "step",
-        "xAxisScaleType": "linear",
-        "scaleType": "linear",
-        "yAxisKey": "metric",
-        "yAxisExpressions": [],
-        "selectedXAxisMetricKey": "",
-        "range": {},
-        "ignoreOutliers": False,
-        "useGlobalXaxisKey": True,
-        "useGlobalLineSmoothing": True,
+    return {
+        "selectedColumns": [column for column in widths if "`" in column],
+        "columnOrder": list(widths),
+        "columnWidths": widths,
+        "compareRunCharts": [_chart("LINE", name) | _LINE for name in lines] + [_chart("BAR", name) for name in bars],
+        "compareRunSections": [section | {"isGenerated": True}],
+        "isAccordionReordered": True,  # sections that come later stand below
     }
-
-
-def _bar(metric: str) -> dict[str, Any]:
-    return _chart("BAR", metric)
 
 
 def _chart(kind: str, metric: str) -> dict[str, Any]:
@@ -115,3 +75,18 @@ def _chart(kind: str, metric: str) -> dict[str, Any]:
         "deleted": False,
         "isGenerated": False,
     }
+
+
+_LINE = {
+    "lineSmoothness": 0,
+    "xAxisKey": "step",
+    "xAxisScaleType": "linear",
+    "scaleType": "linear",
+    "yAxisKey": "metric",
+    "yAxisExpressions": [],
+    "selectedXAxisMetricKey": "",
+    "range": {},
+    "ignoreOutliers": False,
+    "useGlobalXaxisKey": True,
+    "useGlobalLineSmoothing": True,
+}

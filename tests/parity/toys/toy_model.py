@@ -10,8 +10,9 @@ from sargnn.config.models import StackSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import Sum
+from sargnn.models.base import LayerInput
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.stack import GraphLayer, LayerInput, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.report.comparison.charts import make_pictures
-from sargnn.report.comparison.groups import make_groups
+from sargnn.report.comparison.figures import make_groups
 from sargnn.report.comparison.runs import Run, name_runs, read_runs
 from tests.report.comparison.folders import write_run
 

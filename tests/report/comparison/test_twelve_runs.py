@@ -9,7 +9,7 @@ import pytest
 
 from sargnn.report.comparison.charts import Chart, Picture, Series, make_pictures
 from sargnn.report.comparison.draw import draw
-from sargnn.report.comparison.groups import Group, make_groups
+from sargnn.report.comparison.figures import Group, make_groups
 from sargnn.report.comparison.runs import read_runs
 from sargnn.tracking.memory import PARTS
 from tests.report.comparison.folders import TWELVE, figures_of, losses_of, write_twelve

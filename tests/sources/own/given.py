@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sargnn.graph.dataset import SPLITS, Dataset
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
 
 OF_EDGES = ("edge_index", "edge_weight")
 MASKS = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}

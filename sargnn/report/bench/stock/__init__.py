@@ -7,5 +7,5 @@ STOCK = {
     "custom": "sargnn.report.bench.stock.homogeneous:StockCustom",
 }
 """Models that stock DGL is measured with."""
-SAMPLED = {"sage": "sargnn.report.bench.stock.sampled:StockSampledSage"}
+SAMPLED = {"sage": "sargnn.report.bench.stock.homogeneous:StockSampledSage"}
 """Those that it is measured with where steps or neighbours are drawn."""

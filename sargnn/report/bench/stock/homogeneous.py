@@ -1,12 +1,19 @@
-"""GraphSage and GAT of DGL's own layers, ``SAGEConv`` and ``GATConv``; and a module of the user's, as it is."""
+"""GraphSage and GAT of DGL's own layers, ``SAGEConv`` and ``GATConv``; a module of the user's, as it is; and GraphSage on DGL's
+own neighbour sampler: ``NeighborSampler``, ``DataLoader`` and ``SAGEConv`` on the blocks that they give.
+
+There an epoch goes through the training nodes in ``batches.steps`` shuffled batches. How many processes sample beside the one
+that trains is found by trying: each number for an epoch, then the fastest for those that are measured.
+"""
 
 from __future__ import annotations
 
+import time
 from itertools import repeat
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.config.models import StackSettings
@@ -25,6 +32,8 @@ from sargnn.report.bench.stock.network import (
     training_nodes,
 )
 
+_SAMPLERS = (0, 1, 2)
+
 
 class _Homogeneous(StockNetwork):
     """Graph, features and labels; a layer is a DGL convolution.
@@ -40,21 +49,18 @@ class _Homogeneous(StockNetwork):
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)
         self.dropout = config.model.dropout if isinstance(config.model, StackSettings) else 0.0
-        self.graph = self._graph(config, dataset, dgl)
-        self.options = {"edge_weight": self.graph.edata["w"]} if "w" in self.graph.edata else {}
-        self.features = torch.from_numpy(np.array(dataset.features[0]))
-        nodes = training_nodes(dataset)
-        self.train_rows = torch.from_numpy(nodes)
-        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
-
-    def _graph(self, config: RunConfig, dataset: Dataset, dgl: Any) -> Any:
         columns = torch.from_numpy(np.array(dataset.indptr, np.int32)), torch.from_numpy(np.array(dataset.indices))
         graph = dgl.graph(("csc", (*columns, torch.empty(0, dtype=torch.int32))), num_nodes=dataset.num_nodes)
         if (weight := edge_weights(config, dataset)) is not None:
             graph.edata["w"] = weight
         if config.add_self_loops:
             graph = dgl.add_self_loop(dgl.remove_self_loop(graph), fill_data=1.0)
-        return graph
+        self.graph = graph
+        self.options = {"edge_weight": self.graph.edata["w"]} if "w" in self.graph.edata else {}
+        self.features = torch.from_numpy(np.array(dataset.features[0]))
+        nodes = training_nodes(dataset)
+        self.train_rows = torch.from_numpy(nodes)
+        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
 
     def to_bf16(self) -> None:
         self.to(torch.bfloat16)
@@ -149,3 +155,61 @@ class StockCustom(_Homogeneous):
         """Logits of all nodes."""
         out: Tensor = self.module(self.graph, self.features)
         return out
+
+
+class StockSampledSage(StockSage):
+    """GraphSage with means over sampled neighbours.
+
+    Attributes:
+        number_of_samplers: processes that sample; None: not found yet.
+    """
+
+    builds: ClassVar[dict[str, Any]] = PLAIN | {"aggregator": "mean"}
+
+    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+        super().__init__(config, dataset, dgl)
+        if self.options:
+            raise ConfigError("Stock DGL's sampler is not measured with edge weights.", hint="dataset.edge_weights=false")
+        model: Any = config.model
+        fanouts = config.sample.fanouts or [-1] * model.num_layers
+        self._steps, self._dgl = config.batches.steps, dgl
+        self._sampler = dgl.dataloading.NeighborSampler(fanouts)
+        self.graph = self.graph.long().formats(["csc"])  # DGL 2.1 crashes in backward on sampled blocks of int32 ids
+        self._nodes = self.train_rows.to(self.graph.idtype)
+        self._label_of = torch.zeros(dataset.num_nodes, dtype=torch.int64)
+        self._label_of[self.train_rows] = self.labels
+        self.number_of_samplers: int | None = None
+
+    def forward_on(self, blocks: list[Any]) -> Tensor:
+        """Logits of the last block's destinations."""
+        h = self.features[blocks[0].srcdata[self._dgl.NID]]
+        for conv, norm, block in zip(self.convs, self.norms, blocks, strict=False):
+            h = normed(norm, self.dropout, conv(block, h))
+        out: Tensor = self.convs[-1](blocks[-1], h)
+        return out
+
+    def train_epoch(self, optimizer: torch.optim.Optimizer) -> float:
+        """All steps; the mean loss. The first call finds the number of samplers."""
+        if self.number_of_samplers is None:
+            times = {}
+            for number in _SAMPLERS:
+                started = time.perf_counter()
+                self._run(optimizer, number)
+                times[number] = time.perf_counter() - started
+            self.number_of_samplers = min(times, key=times.__getitem__)
+        return self._run(optimizer, self.number_of_samplers)
+
+    def _run(self, optimizer: torch.optim.Optimizer, samplers: int) -> float:
+        size = -(-len(self._nodes) // self._steps)
+        loader = self._dgl.dataloading.DataLoader(
+            self.graph, self._nodes, self._sampler, batch_size=size, shuffle=True, drop_last=False, num_workers=samplers
+        )
+        total = 0.0
+        for _, wanted, blocks in loader:
+            logits = self.forward_on(blocks)
+            loss = F.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, self._label_of[wanted])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(wanted)
+        return total / len(self._nodes)

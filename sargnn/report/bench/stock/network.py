@@ -32,7 +32,8 @@ class StockNetwork(nn.Module, ABC):
     Attributes:
         builds: settings of the model and the values with which this network is the same model; a tuple holds several.
         typed: whether it is for graphs with types.
-        train_rows: int64, rows of N that the loss is taken on. labels: int64, theirs.
+        train_rows: int64, rows of N that the loss is taken on.
+        labels: int64, theirs.
     """
 
     builds: ClassVar[dict[str, Any]] = PLAIN

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +19,8 @@ IN_BF16 = "stock DGL, bf16, huge pages"
 LIMITS = "limits"
 BEFORE, AFTER = f"{LIMITS} before", f"{LIMITS} after"
 NOT_STATIC, PROFILED = ", not static", ", profiled"
+Figures = dict[str, Any]
+"""Of one measurement, by name."""
 _CHANGES_NOTHING = ("store_dir", "run_dir", "run_name", "tracking", "prepare")
 
 
@@ -37,18 +38,14 @@ class Entry:
 
     Attributes:
         kind: a run of this project, stock DGL, another command, or the machine's limits.
-        name: of its row. command: of the kind ``other``.
+        name: of its row.
+        command: of the kind ``other``.
     """
 
     kind: Literal["train", "stock", "other", "limits"]
     name: str
     config: RunConfig
     command: str = ""
-
-    @property
-    def slug(self) -> str:
-        """The name, for files."""
-        return re.sub(r"[^\w.]+", "-", self.name).strip("-").lower()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -70,12 +67,14 @@ def row_name(mode: str, world: int, precision: str | None = None) -> str:
     return f"{mode}, world {world}{'' if precision is None else f', {precision}'}"
 
 
-def before_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
-    """What is measured once, first."""
-    return [Entry("limits", BEFORE, case.config)] if table.limits else []
+def entries_of(case: Case, table: BenchTableConfig) -> list[tuple[Entry, int]]:
+    """What is measured, in order, each with its round: the machine's limits, all rounds, a profiled run, the limits again."""
+    entries = [(Entry("limits", BEFORE, case.config), 0)] if table.limits else []
+    entries += [(entry, number) for number in range(table.rounds) for entry in _of_a_round(case, table)]
+    return entries + [(entry, 0) for entry in _after_rounds(case, table)]
 
 
-def of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
+def _of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
     """One round: each entry with the row before it, so that a drift of the machine meets neighbours alike.
 
     Stock DGL, this project's first run, stock DGL with huge pages, the others. Entries without the static aggregate stand
@@ -100,11 +99,14 @@ def of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
     return [plain, *runs[:first], huge, *runs[first:], *halves, *others]
 
 
-def after_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
+def _after_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
     """What is measured once, last: a profiled run, and the limits again."""
     if not table.limits:
         return []
-    mode, world = profiled_mode(table.modes), table.worlds[0]
+    from sargnn.report.bench.epoch import counted_modes
+
+    counted, world = counted_modes(), table.worlds[0]
+    mode = next((mode for mode in table.modes if mode in counted), None)
     profiled = []
     if mode is None:
         return [Entry("limits", AFTER, case.config)]
@@ -118,13 +120,6 @@ def after_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
 
 def _further(case: Case, table: BenchTableConfig) -> list[Precision]:
     return [precision for precision in table.precisions if precision != case.config.precision]
-
-
-def profiled_mode(modes: Sequence[str]) -> str | None:
-    """The first mode whose work is counted."""
-    from sargnn.report.bench.epoch import counted_modes
-
-    return next((mode for mode in modes if mode in counted_modes()), None)
 
 
 def _varied(config: RunConfig, mode: str, world: int, precision: Precision | None = None) -> RunConfig:

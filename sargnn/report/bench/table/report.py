@@ -11,11 +11,10 @@ from typing import Any
 
 from sargnn.config.groups import PRECISIONS
 from sargnn.profile import EVALUATION, EXCHANGE_WAIT
-from sargnn.report.bench.epoch import EpochReport, limit_line, parts_of
+from sargnn.report.bench.epoch import limit_line, parts_of
 from sargnn.report.bench.epoch import markdown as parts_markdown
-from sargnn.report.bench.roofline import Roofline
-from sargnn.report.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, STOCK, Case
-from sargnn.report.bench.table.results import Figures
+from sargnn.report.bench.roofline import Roofline, better
+from sargnn.report.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, STOCK, Case, Figures
 from sargnn.tracking.memory import human_bytes
 
 BASELINE = "domain_parallel"
@@ -56,11 +55,6 @@ class Found:
             row["epoch_to_baseline"] = _ratio(row, baseline, "epoch_s")
             row["peak_to_baseline"] = _ratio(row, baseline, "peak_bytes")
         return rows
-
-    @property
-    def profiled(self) -> dict[str, Figures]:
-        """Name and figures of the profiled runs."""
-        return {name: runs[0] for name, runs in self.runs.items() if name.endswith(PROFILED)}
 
     def limits(self, name: str) -> tuple[Roofline, Roofline] | None:
         """The machine's limits before and after a profiled run; of a run in a further precision those that stand behind it."""
@@ -152,27 +146,26 @@ def markdown(results: Sequence[Found]) -> list[str]:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     for measured in results:
-        for name, figures in measured.profiled.items():
-            lines += _profile_lines(measured, name, figures)
+        for name, runs in measured.runs.items():
+            if name.endswith(PROFILED):
+                lines += _profile_lines(measured, name, runs[0])
     return lines
 
 
 def _profile_lines(measured: Found, name: str, figures: Figures) -> list[str]:
-    """Where a profiled run's time went, against the machine's limits."""
     limits = measured.limits(name)
     if limits is None:
         return []
     cores = len(os.sched_getaffinity(0))
-    report = EpochReport([], cores, limits, figures, Path())
-    parts = EpochReport(parts_of(figures, cores, report.roofline), cores, limits, figures, Path())
+    roofline = better(*limits)
     waits = figures["profile_s"][EXCHANGE_WAIT]
     whole = sum(sum(seconds) for part, seconds in figures["profile_s"].items() if part != EVALUATION) / len(waits)
     return [
         "",
         f"**{measured.case.name}, {name}**: waiting for the exchange alone {max(waits) / whole:.0%} of the epoch for the "
-        f"worker that waits most; {limit_line(report.roofline)}",
+        f"worker that waits most; {limit_line(roofline)}",
         "",
-        *parts_markdown(parts)[:-2],
+        *parts_markdown(parts_of(figures, cores, roofline), cores),
     ]
 
 
