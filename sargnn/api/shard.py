@@ -194,17 +194,16 @@ class GraphShard:
 
     def graph(self, *, add_self_loops: bool, by_relation: bool = False) -> WorkerGraph:
         """The part as the engine has it, made the first time; all ranks must call it together. See ``WorkerGraph``."""
+        from sargnn.training.build import plan_settings
+
         key = add_self_loops, by_relation and self.schema.typed
         if key not in self._graphs:
             self._graphs[key] = WorkerGraph(
                 self.part,
                 self.engine.exchange,
-                self.engine.mode.layout,
+                plan_settings(self.config, self.engine),
                 add_self_loops=add_self_loops,
-                device=self.engine.device,
-                message_rows=self.config.comm.message_rows,
                 by_relation=by_relation,
-                dtype=wide(self.engine.dtype),
             )
         return self._graphs[key]
 

@@ -1,7 +1,7 @@
 """What views compute on every worker, counted in one process: nodes are marked over the whole graph, layer by layer, on the
 parts that workers would open, one at a time: from their store, or cut from the dataset as it would be.
 
-As ``shards.mfg`` and ``shards.drawn`` do with an exchange for each layer, from the last one to the first:
+As ``plan.mfg`` and ``plan.drawn`` do with an exchange for each layer, from the last one to the first:
 
     O_L = wanted nodes        O_(l-1) = I_l = O_l + sources of the (chosen) edges into O_l
 
@@ -25,10 +25,10 @@ from sargnn.partition.cut import Cutter, Part, with_columns
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.preload import Bounds, cut_server
 from sargnn.partition.store import open_part
-from sargnn.plan.flow_loops import mark_sources, read_only
-from sargnn.plan.in_edges import InEdges, Sample
+from sargnn.plan.drawn import InEdges, Sample
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.load import with_self_loops
+from sargnn.plan.loops import mark_sources, read_only
 from sargnn.plan.sizes import Sizes, rows_by_depth
 
 _NEVER = -1

@@ -36,6 +36,7 @@ from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS
 from sargnn.partition.cut import Part
 from sargnn.plan.graph import WorkerGraph
+from sargnn.plan.load import PlanSettings
 from sargnn.plan.mfg import MessageFlow
 from sargnn.tasks.kinds import make_split
 
@@ -148,11 +149,9 @@ class _Trial:
         self.graph = WorkerGraph(
             part,
             self.engine.exchange,
-            self.engine.mode.layout,
+            PlanSettings(0, self.engine.mode.layout, device, dtype=dtype),
             add_self_loops=config.add_self_loops,
-            device=device,
             by_relation=model.by_relation,
-            dtype=dtype,
         )
         self.rows = model.inputs.load(part, config.seed, device, dtype)
         labels = torch.zeros(len(self.rows), shape.label_columns, device=device, dtype=dtype)

@@ -37,18 +37,16 @@ def symmetric_sum(
     """
     key = f"symmetric {rows.dtype}"
     if key not in plan.kept:  # autograd would hold scales of each call
-        plan.kept[key] = (_scale(plan.out_degrees, plan.out_weights, rows), _scale(plan.in_degrees, plan.in_weights, rows))
+        # [rows, 1]: 1 / sqrt(max(degree, 1)); of sums of weights 1 / sqrt(sum), 0 where the sum is 0.
+        if plan.weights is not None:
+            scales = [torch.where(sums > 0, sums.rsqrt(), 0) for sums in (plan.weights.outward, plan.weights.inward)]
+        else:
+            scales = [degrees.clamp(min=1).to(wide(rows.dtype)).rsqrt_() for degrees in (plan.out_degrees, plan.in_degrees)]
+        plan.kept[key] = [scale.to(wide(rows.dtype))[:, None] for scale in scales]
     of_sources, of_destinations = plan.kept[key]
     messages = engine.operators.scaled_rows(rows, of_sources, reuse=reuse)
     (out,) = engine.aggregate(plan, reducer or Sum(weighted=True), (messages,))
     return engine.operators.scaled_rows(out, of_destinations, reuse=True)
-
-
-def _scale(degrees: Tensor, weights: Tensor | None, like: Tensor) -> Tensor:
-    """[rows, 1], 1 / sqrt(max(degree, 1)); of sums of weights 1 / sqrt(sum), 0 where the sum is 0."""
-    if weights is not None:
-        return torch.where(weights > 0, weights.rsqrt(), 0).to(wide(like.dtype))[:, None]
-    return degrees.clamp(min=1).to(wide(like.dtype)).rsqrt_()[:, None]
 
 
 class PropagationStep(GraphLayer):

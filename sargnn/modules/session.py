@@ -61,7 +61,7 @@ class Places:
         if rows.level < len(self._plans):
             plan = self._plans[rows.level]
             if rows.type < 0:  # of all types, in one table
-                return plan.joined.node_ids
+                return plan.node_ids
             return plan.node_ids[plan.row_bounds[rows.type] : plan.row_bounds[rows.type + 1]]
         plan = self._plans[-1]
         return plan.self_rows(plan.node_ids)[plan.out_bounds[rows.type] : plan.out_bounds[rows.type + 1]]
@@ -80,9 +80,9 @@ class Places:
     def edge_ids(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """int64 [E] each, the original ids of the edges' sources and destinations."""
         plan = self._plans[rows.level]
-        if rows.type < 0:  # of all relations
-            return plan.joined.edge_ends()
-        return (plan if plan.relations is None else plan.relations[rows.type]).edge_ends()
+        if plan.relations is None:
+            return plan.edge_ends()
+        return (plan.relations.joined[0] if rows.type < 0 else plan.relations.plans[rows.type]).edge_ends()
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Maker:
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
         for plan in plans:
-            for layer_plan in (plan, *(plan.relations or ())):
+            for layer_plan in (plan, *(plan.relations.plans if plan.relations else ())):
                 if _TOTALS not in layer_plan.kept:
                     layer_plan.kept[_TOTALS] = _count(engine, layer_plan)
 

@@ -31,7 +31,7 @@ def warm_up() -> None:
     )
     from sargnn.backends.cpu.kernel import FusedKernel
     from sargnn.bf16 import ROW_DTYPES, wide
-    from sargnn.plan import draw_loops, flow_loops
+    from sargnn.plan import loops
 
     chosen = os.environ.get(PRECISION)
     rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
@@ -39,8 +39,7 @@ def warm_up() -> None:
     compiled: list[Any] = [
         rng,
         moves,
-        flow_loops,
-        draw_loops,
+        loops,
         block,
         nodewise_loops,
         layer_norm_loops,

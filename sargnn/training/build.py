@@ -25,7 +25,8 @@ from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part, with_columns
 from sargnn.plan.copies import Copies
 from sargnn.plan.cover import Share, shares_of
-from sargnn.plan.graph import WorkerGraph, find_labelled
+from sargnn.plan.graph import Sharing, WorkerGraph, find_labelled
+from sargnn.plan.load import NO_LIMIT, PlanSettings
 from sargnn.rng import MAX_ID
 from sargnn.training.edge_weights import used_columns
 from sargnn.training.fit import Budget
@@ -76,25 +77,21 @@ def make_trainer(
     model = make_model(config, shape)
     copies = None
     if preloads:
-        copies = Copies(
-            part,
-            Exchange(group, config.comm.prefetch_depth, engine.backend.moves),
-            config.comm.message_rows or _COPIED_ROWS,
-        )
+        exchange = Exchange(group, config.comm.prefetch_depth, engine.backend.moves)
+        copied_rows = config.comm.message_rows or _COPIED_ROWS
+        copies = Copies(part, exchange, copied_rows, counts_rows=config.norms_over_rows)
+    of_sums = None if preloads or config.smooth.name == "none" or group.world == 1 else share_of_sums(config, engine)
     graph = WorkerGraph(
         part,
         engine.exchange,
-        engine.mode.layout,
+        plan_settings(config, engine),
         add_self_loops=config.add_self_loops,
-        device=device,
-        message_rows=config.comm.message_rows,
         by_relation=model.by_relation,
         labelled=shape.labelled,
-        dtype=wide(dtype),
-        sums=None if preloads or config.smooth.name == "none" or group.world == 1 else share_of_sums(config, engine),
         copies=copies,
-        counts_rows=config.norms_over_rows,
-        share=lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)),
+        sharing=Sharing(
+            lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)), of_sums
+        ),
     )
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype, copies)
@@ -134,6 +131,12 @@ def make_engine(
         within_servers=within_servers,
         **number_formats(config),
     )
+
+
+def plan_settings(config: RunConfig, engine: Engine) -> PlanSettings:
+    """What all plans of the engine's worker have in common."""
+    message_rows = config.comm.message_rows or NO_LIMIT
+    return PlanSettings(engine.exchange.group.rank, engine.mode.layout, engine.device, message_rows, wide(engine.dtype))
 
 
 def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:

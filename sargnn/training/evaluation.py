@@ -1,6 +1,6 @@
 """Evaluations, predictions and Correct & Smooth of a model as it is now. All workers call these together.
 
-Where servers hold copies of nodes (``shards.copies``) they read what the workers have without copies in two cases: Correct &
+Where servers hold copies of nodes (``plan.copies``) they read what the workers have without copies in two cases: Correct &
 Smooth spreads over many hops, and where less is preloaded than the model reads an output would depend on the servers. Then a
 second trainer, on the parts without copies, has the parameters of now.
 

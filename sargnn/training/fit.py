@@ -14,7 +14,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
-from sargnn.plan.in_edges import Sample
+from sargnn.plan.drawn import Sample
 from sargnn.plan.sizes import Groups
 from sargnn.plan.target_groups import TargetRows
 from sargnn.tracking.memory import trim

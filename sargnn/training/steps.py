@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.plan.in_edges import Sample
+from sargnn.plan.drawn import Sample
 from sargnn.rng import Purpose, draw_words
 from sargnn.tasks.base import Task
 from sargnn.training.batches import BatchStats, LayerCounts, MicroBatches, count_rows

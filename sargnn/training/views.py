@@ -18,11 +18,10 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
+from sargnn.plan.drawn import OutDegrees, Sample
 from sargnn.plan.graph import WorkerGraph
-from sargnn.plan.in_edges import Sample
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.mfg import MessageFlow
-from sargnn.plan.relations import Outward
 from sargnn.plan.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
 from sargnn.tasks.base import Targets, Task
 
@@ -137,7 +136,7 @@ class ViewBuilder:
         total: int,
         sample: Sample | None,
         constants: Constants | None = None,
-        outward: Sequence[tuple[Outward, ...] | None] | None = None,
+        outward: Sequence[OutDegrees] | None = None,
         *,
         recurring: bool = False,
     ) -> View:
@@ -168,7 +167,7 @@ class ViewBuilder:
         view = self.drawn(rows, 0, sample)
         return dataclasses.replace(view, targets=self._task.targets(view.flow.output_rows))
 
-    def outward_of(self, rows: np.ndarray, sample: Sample | None) -> list[tuple[Outward, ...] | None] | None:
+    def outward_of(self, rows: np.ndarray, sample: Sample | None) -> list[OutDegrees] | None:
         """Per layer how many edges of a whole step's flow start from each own row; None where the model does not ask.
 
         All workers must call it.

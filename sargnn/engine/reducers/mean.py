@@ -22,8 +22,8 @@ class Mean(Sum):
     name = "mean"
 
     def scale(self, plan: LayerPlan, like: Tensor) -> Tensor:
-        if self.weighted and plan.in_weights is not None:
-            return inverse_or_zero(plan.in_weights).to(wide(like.dtype))
+        if self.weighted and plan.weights is not None:
+            return inverse_or_zero(plan.weights.inward).to(wide(like.dtype))
         return plan.in_degrees.clamp(min=1).to(wide(like.dtype)).reciprocal_()
 
 

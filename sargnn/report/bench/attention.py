@@ -25,8 +25,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.gat import Gat
 from sargnn.graph.schema import Schema
 from sargnn.interop.dgl import import_dgl
-from sargnn.plan.layer_plan import LayerPlan, Shard
-from sargnn.plan.merged import MergedRows
+from sargnn.plan.layer_plan import LayerPlan, MergedRows, Shard
 from sargnn.report.bench.report import Row, figure
 from sargnn.report.bench.settings import BenchKernelsConfig
 from sargnn.tracking.memory import peak_bytes, reset_peak, resident_bytes
