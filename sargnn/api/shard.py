@@ -265,8 +265,7 @@ class GraphShard:
 
         Other settings, such as the seed, are those that the shard was made with; self-loops as the model's definition has them.
         """
-        from sargnn.training.build import make_model
-        from sargnn.training.edge_weights import check_edge_weights
+        from sargnn.training.build import check_edge_weights, make_model
 
         words = as_words(overrides, settings)
         keys = {word.partition("=")[0] for word in words}

@@ -35,11 +35,11 @@ from sargnn.tracking.memory import private_bytes, resident_bytes
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
 from sargnn.training.build import make_trainer
+from sargnn.training.checkpoint import open_start
+from sargnn.training.evaluation import MANIFEST, write_predictions
 from sargnn.training.fit import Budget
 from sargnn.training.loop import Listener, Rows
-from sargnn.training.predict import MANIFEST, write_predictions
 from sargnn.training.preload import Choice, choose
-from sargnn.training.start_from import open_start
 from sargnn.training.summary import (
     batch_lines,
     describe_run,
@@ -224,7 +224,7 @@ def _no_choice(config: RunConfig) -> list[str]:
 
 def _record(trainer: Trainer, run_dir: Path, choice: dict[str, Any]) -> None:
     """Train a few steps and write every tensor's record."""
-    from sargnn.training.worlds.recorder import Recorder
+    from sargnn.training.record_worlds import Recorder
 
     recorder = Recorder(trainer)
     recorder.train(choice["steps"], Path(choice["parameters"]), follow=choice["follow"])

@@ -20,7 +20,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
 from sargnn.plan.drawn import OutDegrees, Sample
 from sargnn.plan.graph import WorkerGraph
-from sargnn.plan.layer_plan import LayerPlan, RowCounts
+from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.mfg import MessageFlow
 from sargnn.plan.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
 from sargnn.tasks.base import Targets, Task
@@ -48,7 +48,8 @@ class Constants:
     """Aggregates of constant rows.
 
     Attributes:
-        places: int64 [N], where an own row's lies; -1: it has none. table: [at most N, F].
+        places: int64 [N], where an own row's lies; -1: it has none.
+        table: [at most N, F].
     """
 
     places: Tensor
@@ -68,8 +69,7 @@ class ViewBuilder:
         whole_recurs: the view of all rows comes again every epoch.
 
     Attributes:
-        whole_flow: of all rows; None until it was asked for.
-        whole_view: the same.
+        whole_view: of all rows; None until it was asked for.
     """
 
     def __init__(
@@ -77,14 +77,13 @@ class ViewBuilder:
     ) -> None:
         self._model, self._engine, self._graph, self._rows, self._task = model, engine, graph, rows, task
         self._whole_recurs = whole_recurs
-        self.whole_flow: MessageFlow | None = None
         self.whole_view: View | None = None
 
     def whole(self) -> View:
         """Every row of every layer, the last layer's of the labelled type; made the first time that all workers call it."""
         if self.whole_view is None:
-            self.whole_flow = self._graph.whole(len(self._model.uses_edges), self._model.uses_edges)
-            self.whole_view = self._view(self.whole_flow, self._whole_recurs)
+            flow = self._graph.whole(len(self._model.uses_edges), self._model.uses_edges)
+            self.whole_view = self._view(flow, self._whole_recurs)
         return self.whole_view
 
     def reaching(self, wanted: np.ndarray, *, recurring: bool) -> View:
@@ -194,7 +193,9 @@ class ViewBuilder:
         """What groups of rows reach, before their flows are made; all workers must call it.
 
         Args:
-            rows: int64, own rows. groups: int32, each one's group, of ``count``.
+            rows: int64, own rows.
+            groups: int32, each one's group.
+            count: of groups.
             holds_constants: whether the first layer's aggregates will be there.
         """
         sizes, counts, part = [], [], self._graph.part
@@ -226,7 +227,12 @@ class ViewBuilder:
         model, engine = self._model, self._engine
         if not model.shares_constants(engine):
             return None
-        plan = self._plan_of_all_rows
+        plan = None
+        if self.whole_view is not None and self._graph.copies is None:
+            # The same answer on all workers, whatever rows they have. Copies are computed or not worker by worker, and the last
+            # layer of a typed graph has the labelled rows.
+            first, *others = self.whole_view.flow.plans
+            plan = first if others or len(first.schema.node_types) == 1 else None
         if plan is not None:
             constant = model.first_constant(engine, plan, self._first_input(model.inputs(self._rows)))
             return None if constant is None else Constants(torch.arange(len(self._rows)), constant)
@@ -247,15 +253,6 @@ class ViewBuilder:
             del flow, x, constant
             self._graph.release(mapped_only=True)
         return None if table is None else Constants(places, table)
-
-    @property
-    def _plan_of_all_rows(self) -> LayerPlan | None:
-        """The whole view's first plan, where it is there and computes all rows: the same answer on all workers, whatever rows
-        they have. Copies are computed or not worker by worker, and the last layer of a typed graph has the labelled rows."""
-        if self.whole_flow is None or self._graph.copies is not None:
-            return None
-        first, *others = self.whole_flow.plans
-        return first if others or len(first.schema.node_types) == 1 else None
 
     def _first_input(self, rows: Tensor) -> LayerInput:
         """The first layer's input, with labels of no row."""
