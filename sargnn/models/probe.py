@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -167,7 +167,12 @@ class _Trial:
         if not self.mfg:
             return
         if not self.model.takes_flows:
-            raise self.model.refuse_without_blocks()
+            raise self.model.wrong(
+                "With message flows each layer works on a graph of its own, and the model does not ask for them.",
+                given="mfg=true, micro-batches, several steps or samples",
+                hint="for layer, block in zip(self.layers, graph.blocks): h = layer(block, h)",
+                allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
+            )
         wanted = np.zeros(len(self.graph.part.node_ids), bool)
         wanted[self.graph.labelled_rows.start] = True
         flow = self.graph.flow(wanted, self.model.uses_edges)
@@ -319,8 +324,11 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
         for number, relation in enumerate(schema.relations)
     ]
     sources, destinations = (np.concatenate([ring[end] for ring in edges]).astype(np.int32) for end in (0, 1))
-    nodes = NODES * types
-    first = NODES * shape.labelled
+    nodes, first, weighted = NODES * types, NODES * shape.labelled, {}
+    if shape.weighted:
+        weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
+        inward, outward = (np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources))
+        weighted = {"columns": EdgeColumns.of({WEIGHT: weights}), "in_weights": inward, "out_weights": outward}
     return Part(
         schema=schema,
         features=tuple(rng.standard_normal((NODES, width)).astype(np.float32) for width in shape.feature_widths),
@@ -336,15 +344,8 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
         halo_offsets=np.zeros(2, np.int64),
         send_rows=np.zeros(0, np.int32),
         send_offsets=np.zeros(2, np.int64),
-        **(_weights(sources, destinations, nodes, rng) if shape.weighted else {}),
+        **weighted,
     )
-
-
-def _weights(sources: np.ndarray, destinations: np.ndarray, nodes: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Edge weights for the made-up graph, and their sums."""
-    weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
-    inward, outward = (np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources))
-    return {"columns": EdgeColumns.of({WEIGHT: weights}), "in_weights": inward, "out_weights": outward}
 
 
 def _ring(relation: Relation, without: Collection[int]) -> tuple[np.ndarray, np.ndarray]:

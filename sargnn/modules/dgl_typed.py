@@ -334,8 +334,9 @@ class GraphMaker(Maker):
     """Makes the graphs that a user's forward gets."""
 
     def session(self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None) -> Session:
+        """For one forward pass, whose calls are watched; the arguments are those of ``Session``."""
         install_edge_softmax()
-        return super().session(engine, calls, training=training, num_blocks=num_blocks)
+        return Session(self, engine, calls, training=training, num_blocks=num_blocks)
 
     def graph(self, session: Session, plans: Sequence[LayerPlan]) -> Any:
         """A sharded graph; for plans that differ one that has ``blocks``."""

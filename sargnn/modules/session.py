@@ -128,18 +128,6 @@ class Asked:
     counted: bool = False
 
 
-@dataclass
-class Report:
-    """What each call of a graph became, said once."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, line: str) -> None:
-        """Note a line that is not there yet."""
-        if line not in self.lines:
-            self.lines.append(line)
-
-
 class Maker:
     """Makes the sessions of one model.
 
@@ -147,12 +135,13 @@ class Maker:
         path: the user's file, for errors.
 
     Attributes:
-        report: what calls became, for the log.
+        report: lines for the log: what each call of a graph became, said once.
         owners: who owns what is kept of constant rows, by its name.
     """
 
     def __init__(self, path: str | None = None) -> None:
-        self.path, self.report = path, Report()
+        self.path = path
+        self.report: list[str] = []
         self.owners: dict[Hashable, object] = {}
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
@@ -161,10 +150,6 @@ class Maker:
             for layer_plan in (plan, *(plan.relations.plans if plan.relations else ())):
                 if _TOTALS not in layer_plan.kept:
                     layer_plan.kept[_TOTALS] = _count(engine, layer_plan)
-
-    def session(self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None) -> Session:
-        """For one forward pass, whose calls are watched; the arguments are those of ``Session``."""
-        return Session(self, engine, calls, training=training, num_blocks=num_blocks)
 
 
 def _count(engine: Engine, plan: LayerPlan) -> Totals:
@@ -214,7 +199,8 @@ class Session:
 
     def note(self, line: str) -> None:
         """A line for the log, with the user's place."""
-        self._maker.report.add(f"{self.place()}: {line}")
+        if (placed := f"{self.place()}: {line}") not in self._maker.report:
+            self._maker.report.append(placed)
 
     def place(self) -> str:
         """The user's file and line."""

@@ -138,7 +138,13 @@ class WorkerGraph:
             plans, rows = [self._whole_plan(share) for share in before], None
             if len(self.part.schema.node_types) > 1:
                 rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.settings.device)
-                plans.append(self._labelled_plan(last))
+                if self._splitter is not None:  # which computes all, with relations kept apart
+                    plans.append(self._whole_plan(last))
+                elif last is None or self.exchange.group.world == 1:
+                    plans.append(self._whole_plan(last).only(self.labelled))
+                else:
+                    part, bounds = only_into(self.part, self.rank, self.exchange, self.labelled_rows)
+                    plans.append(self._load(part, last, bounds))
             else:
                 plans.append(self._whole_plan(last))
             self._flows[num_layers] = MessageFlow(tuple(plans), None, rows)
@@ -153,15 +159,6 @@ class WorkerGraph:
         if share not in self._plans:
             self._plans[share] = self._load(self._looped_part, share)
         return self._plans[share]
-
-    def _labelled_plan(self, share: Share | None) -> LayerPlan:
-        """Of a typed graph: the plan of the last layer, which computes the labelled rows, or all with relations kept apart."""
-        if self._splitter is not None:
-            return self._whole_plan(share)
-        if share is None or self.exchange.group.world == 1:
-            return self._whole_plan(share).only(self.labelled)
-        part, bounds = only_into(self.part, self.rank, self.exchange, self.labelled_rows)
-        return self._load(part, share, bounds)
 
     def _load(self, part: Part, share: Share | None, out_bounds: tuple[int, ...] | None = None) -> LayerPlan:
         return load_shared_plan(part, self.settings, self.exchange.group, share, out_bounds=out_bounds)

@@ -124,7 +124,11 @@ def compare_records(single: Records, several: Sequence[Records], precision: str)
     Args:
         precision: of the training.
     """
-    walk, gradients = _Walk(), _gradients(single)
+    walk = _Walk()
+    gradients: dict[int, dict[str, np.ndarray]] = {}  # step -> parameter -> what was noted of its gradient
+    for entry, own in zip(single.entries, single.noted, strict=True):
+        if entry.during == GRADIENT:
+            gradients.setdefault(entry.step, {})[entry.what] = own.values
     places = [0] * (1 + len(several))
     everyone = [single, *several]
     while all(place < len(records.entries) for place, records in zip(places, everyone, strict=True)):
@@ -188,15 +192,6 @@ def _cause(single: Records, number: int, walk: _Walk) -> int | None:
     return earlier[-1] if earlier else None
 
 
-def _gradients(single: Records) -> dict[int, dict[str, np.ndarray]]:
-    """Step -> parameter -> what was noted of its gradient."""
-    gradients: dict[int, dict[str, np.ndarray]] = {}
-    for entry, noted in zip(single.entries, single.noted, strict=True):
-        if entry.during == GRADIENT:
-            gradients.setdefault(entry.step, {})[entry.what] = noted.values
-    return gradients
-
-
 def _compare(
     entries: Sequence[Entry], noted: Sequence[Noted], precision: str, gradients: dict[int, dict[str, np.ndarray]]
 ) -> Difference | None:
@@ -214,7 +209,8 @@ def _compare(
     if entry.during == GRADIENT:
         floor = _PART_OF_LARGEST * max(float(np.linalg.norm(values)) for values in own_step.values())
     if entry.kind in ("nodes", "edges"):
-        joined = _joined(several)
+        rows, ids = (np.concatenate(arrays) for arrays in zip(*((other.values, _ids(other)) for other in several), strict=True))
+        joined = _sorted(Noted(rows, ids))
         own = _sorted(single)
         if not np.array_equal(own[0], joined[0]):
             return differs(None, suspected=entry.during in _OF_THE_MODULE)
@@ -233,15 +229,8 @@ def _compare(
 
 def _sorted(noted: Noted) -> tuple[np.ndarray, np.ndarray]:
     """Ids, ascending, and values in that order."""
-    assert noted.ids is not None
-    order = np.argsort(noted.ids, kind="stable")
-    return noted.ids[order], noted.values[order]
-
-
-def _joined(several: Sequence[Noted]) -> tuple[np.ndarray, np.ndarray]:
-    return _sorted(
-        Noted(np.concatenate([noted.values for noted in several]), np.concatenate([_ids(noted) for noted in several]))
-    )
+    order = np.argsort(_ids(noted), kind="stable")
+    return _ids(noted)[order], noted.values[order]
 
 
 def _ids(noted: Noted) -> np.ndarray:

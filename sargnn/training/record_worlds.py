@@ -99,7 +99,12 @@ def note_tensor(tensor: Tensor, mark: Mark | None, places: Places | None) -> tup
         moved = values.movedim(mark.dim, 0).reshape(mark.number, -1) if mark.number else values.new_zeros(0, 1)
         products = _products(moved)
         if mark.rows.kind == "edges":
-            return "edges", _note_edges(products, *places.edge_ids(mark.rows))
+            sources, destinations = places.edge_ids(mark.rows)
+            ends = torch.stack([sources, destinations], 1).double()
+            factors = torch.cos(ends @ torch.tensor([[12.9898, 39.4251], [78.2331, 11.1352]], dtype=torch.float64))
+            ids, place = torch.unique(destinations, return_inverse=True)
+            summed = torch.zeros(len(ids), 2, dtype=torch.float64).index_add_(0, place, products * factors)
+            return "edges", Noted(summed.numpy(), ids.numpy())
         return "nodes", Noted(products.numpy(), places.first_node_ids(mark.rows, mark.number).numpy())
     if mark is not None:
         return "loose", Noted(np.zeros(0), None, _sums(values))
@@ -133,14 +138,6 @@ def _products(rows: Tensor) -> Tensor:
     """[N, W] with 2 vectors of W numbers that are always the same ones, [N, 2]."""
     generator = torch.Generator().manual_seed(rows.shape[1])
     return rows @ torch.randn(rows.shape[1], 2, generator=generator, dtype=torch.float64)
-
-
-def _note_edges(products: Tensor, sources: Tensor, destinations: Tensor) -> Noted:
-    ends = torch.stack([sources, destinations], 1).double()
-    factors = torch.cos(ends @ torch.tensor([[12.9898, 39.4251], [78.2331, 11.1352]], dtype=torch.float64))
-    ids, place = torch.unique(destinations, return_inverse=True)
-    summed = torch.zeros(len(ids), 2, dtype=torch.float64).index_add_(0, place, products * factors)
-    return Noted(summed.numpy(), ids.numpy())
 
 
 def _sums(values: Tensor) -> np.ndarray:
@@ -205,14 +202,22 @@ class Recorder:
             parameters: a folder for those after each step. follow: read them there; else they are written.
         """
         trainer = self.trainer
-        _seed_others(trainer.engine.group.world, trainer.engine.group.rank)
+        # Generators that nobody seeds from the run's seed begin elsewhere on each worker of each world, as they do in two runs.
+        # Workers that one process was forked into would else draw the same numbers, and nobody would notice.
+        number = 1000 * trainer.engine.group.world + trainer.engine.group.rank
+        random.seed(number)
+        np.random.seed(number)
+        torch.manual_seed(number)
         for step in range(steps):
             self._step, self._during = step + 1, FORWARD
             result = trainer.loop.train_epoch(step)
             self._add(Entry(self._step, LOSS, LOSS, "", (), "same"), note_values(torch.tensor(result.loss)))
             self._note_state()
             if follow:
-                self._take(parameters / f"{step}.pt")
+                known = torch.load(parameters / f"{step}.pt")
+                with torch.no_grad():
+                    for name, parameter in self._replicated():
+                        parameter.copy_(known[name])
             elif trainer.engine.group.rank == 0:
                 torch.save({name: parameter.detach() for name, parameter in self._replicated()}, parameters / f"{step}.pt")
         self._step, self._during = steps, EVALUATION
@@ -255,7 +260,7 @@ class Recorder:
 
     def _note_gradients(self) -> None:
         """After backward and the sum over workers. The last layer's come first, as backward has them."""
-        for name, parameter in reversed(list(self._named())):
+        for name, parameter in reversed(list(self.trainer.model.named_parameters())):
             if parameter.grad is not None:
                 self._note_parameter(GRADIENT, name, parameter, parameter.grad)
 
@@ -263,7 +268,7 @@ class Recorder:
         """Parameters and buffers after a step."""
         for name, buffer in self.trainer.model.named_buffers():
             self._add(self._entry(BUFFER, name, buffer), note_tensor(buffer, None, None)[1])
-        for name, parameter in self._named():
+        for name, parameter in self.trainer.model.named_parameters():
             self._note_parameter(PARAMETER, name, parameter, parameter)
 
     def _note_parameter(self, during: str, name: str, parameter: Tensor, values: Tensor) -> None:
@@ -280,33 +285,13 @@ class Recorder:
         """Names are those in the user's module, where there is one."""
         return Entry(self._step, during, name.removeprefix("module."), "", tuple(values.shape), "same")
 
-    def _named(self) -> list[tuple[str, nn.Parameter]]:
-        return list(self.trainer.model.named_parameters())
-
     def _replicated(self) -> list[tuple[str, nn.Parameter]]:
         return [
             (name, parameter)
-            for name, parameter in self._named()
+            for name, parameter in self.trainer.model.named_parameters()
             if all(parameter is not other for other in self.trainer.optimization.sharded)
         ]
-
-    def _take(self, path: Path) -> None:
-        known = torch.load(path)
-        with torch.no_grad():
-            for name, parameter in self._replicated():
-                parameter.copy_(known[name])
 
     def _add(self, entry: Entry, noted: Noted) -> None:
         self.records.entries.append(entry)
         self.records.noted.append(noted)
-
-
-def _seed_others(world: int, rank: int) -> None:
-    """Generators that nobody seeds from the run's seed begin elsewhere on each worker of each world, as they do in two runs.
-
-    Workers that one process was forked into would else draw the same numbers, and nobody would notice.
-    """
-    number = 1000 * world + rank
-    random.seed(number)
-    np.random.seed(number)
-    torch.manual_seed(number)

@@ -70,7 +70,7 @@ def on_a_part(group: Group, name: str, mode: str, kernel: str, distinct: int = G
     with torch.no_grad(), calls:
         again = CASES[name].call(layer, graph, x)
     return {
-        "ids": own.numpy(), "out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads, "notes": maker.report.lines,
+        "ids": own.numpy(), "out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads, "notes": maker.report,
         "again": again.numpy(),
     }  # fmt: skip
 
