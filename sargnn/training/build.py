@@ -36,7 +36,7 @@ from sargnn.tracking.memory import PeakMeter
 from sargnn.training.fit import Budget, Setup, evaluation_sample, fit_steps, trains_in_batches
 from sargnn.training.optim import Optimization, check_decay
 from sargnn.training.trainer import Trainer
-from sargnn.training.views import Forward, View, ViewBuilder
+from sargnn.training.views import View, ViewBuilder
 
 _WITHOUT = "dataset.edge_weights=false trains as if there were none"
 _COPIED_ROWS = 1 << 14
@@ -119,13 +119,12 @@ def make_trainer(
     task = load_task(config.task)(config, part, num_classes, group, reads_labels=model.reads_labels)
     trains_on_all = not config.mfg and not trains_in_batches(config)
     builder = ViewBuilder(model, engine, graph, rows, task, whole_recurs=trains_on_all or task.feeds_back)
-    forward = Forward(model, engine, graph, rows, task, builder)
     training, evaluation = build_views(config, model, task, builder)
     optimization = Optimization(config.optim, config.epochs, model)
     graph.release()  # what is given back is no part of what training starts from
     setup = Setup(config, model, engine, graph, ids, task, builder, evaluation, optimization, PeakMeter.here())
     fitted = fit_steps(setup, training, scratch, None if budget is None else budget(shape))
-    return Trainer(setup, forward, fitted, rows, without_copies if preloads else None)
+    return Trainer(setup, fitted, without_copies if preloads else None)
 
 
 def build_views(config: RunConfig, model: Model, task: Task, builder: ViewBuilder) -> tuple[View | None, View]:

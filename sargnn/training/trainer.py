@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from sargnn.profile import REST
 from sargnn.training.evaluation import Evaluator
@@ -24,9 +23,7 @@ class Trainer:
 
     Args:
         setup: what the worker trains with.
-        forward: runs the model on views.
         fitted: the steps, and what evaluations measure.
-        rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         flat: where the graph has copies of other servers' nodes, makes a trainer of the same model on the part without.
 
     Attributes:
@@ -39,6 +36,8 @@ class Trainer:
         evaluation: the view that evaluations read: all rows, with ``mfg`` those that reach a node of a split, or a sample.
         optimization: changes the parameters.
         meter: of memory peaks.
+        rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
+        forward: runs the model on views.
         ids: int64 [N], original ids.
         evaluator: evaluates and predicts.
         loop: trains.
@@ -46,12 +45,11 @@ class Trainer:
         remarks: lines about it.
     """
 
-    def __init__(
-        self, setup: Setup, forward: Forward, fitted: Fitted, rows: Tensor, flat: Callable[[], Trainer] | None = None
-    ) -> None:
+    def __init__(self, setup: Setup, fitted: Fitted, flat: Callable[[], Trainer] | None = None) -> None:
         self.config, self.model, self.engine, self.graph = setup.config, setup.model, setup.engine, setup.graph
         self.task, self.builder, self.evaluation = setup.task, setup.builder, setup.evaluation
-        self.optimization, self.meter, self.forward, self.rows = setup.optimization, setup.meter, forward, rows
+        self.optimization, self.meter, self.rows = setup.optimization, setup.meter, setup.builder.rows
+        self.forward = forward = Forward(setup.builder)
         self.ids = setup.ids
         self.planned_bytes, self.remarks = fitted.planned_bytes, fitted.remarks
         self.loop = Loop(setup.engine, forward, setup.task, fitted.steps, setup.optimization, setup.meter)
