@@ -67,8 +67,10 @@ def renumber(
     """The edges that end in rows with a place, by place, those of one row in their order.
 
     Args:
-        source_places: int32 [S], the sources' new numbers. begins: int64 [M + 1] from ``count_into``; moved on.
-        new_src, new_dst: int32, written. edges: int64, which edge each was; not written if it has no entries.
+        source_places: int32 [S], the sources' new numbers.
+        begins: int64 [M + 1] from ``count_into``; moved on.
+        new_src, new_dst: int32, written.
+        edges: int64, which edge each was; not written if it has no entries.
     """
     for edge in range(len(src)):
         place = places[dst[edge]]
@@ -97,7 +99,8 @@ def take_from(
     """Those edges, in their order.
 
     Args:
-        new_src, new_dst: int32, written. edges: int64, which edge each was; not written if it has no entries.
+        new_src, new_dst: int32, written.
+        edges: int64, which edge each was; not written if it has no entries.
     """
     at = 0
     for edge in range(len(src)):
@@ -136,8 +139,10 @@ def place_in_edges(
     """Write one span's edges behind those that each destination has already.
 
     Args:
-        shift: of the sources' numbers. first_edge: the number of the span's first edge.
-        cursor: int64, where each row's next edge goes; moved on. sources: int32 [E], written.
+        shift: of the sources' numbers.
+        first_edge: the number of the span's first edge.
+        cursor: int64, where each row's next edge goes; moved on.
+        sources: int32 [E], written.
         edges: int32 [E], which edge each was; not written if it has no entries.
     """
     for edge in range(len(src)):
@@ -164,8 +169,10 @@ def count_kept(rows: np.ndarray, first_row: int, begins: np.ndarray, loops: int,
     """How many edges each row keeps.
 
     Args:
-        rows: int32 [M], own rows. loops: of each row's edges, those that are always kept and not counted.
-        fanout: the others that are kept at most; -1: all. offsets: int64 [M + 1], written: where each row's begin.
+        rows: int32 [M], own rows.
+        loops: of each row's edges, those that are always kept and not counted.
+        fanout: the others that are kept at most; -1: all.
+        offsets: int64 [M + 1], written: where each row's begin.
     """
     offsets[0] = 0
     for i in range(len(rows)):
@@ -223,11 +230,15 @@ def choose_edges(
     """The edges that each row keeps: those with the smallest Philox numbers, in the order that they have in the part.
 
     Args:
-        rows: int32 [M]. begins: int64, where each row's edges begin in ``sources`` (int32). ids: uint32 [N + H], original ids.
+        rows: int32 [M].
+        begins: int64, where each row's edges begin in ``sources`` (int32).
+        ids: uint32 [N + H], original ids.
         parallel_edges: whether there are any, which are numbered then.
         loops: 1: each row has one edge from itself, which is always kept.
-        seed, sample, tag: uint64, of the draw. offsets: int64 [M + 1] of ``count_kept``.
-        chosen: int32 [C], written: the sources. edges: int32 [C], written: positions in ``sources``; not if it has no entries.
+        seed, sample, tag: uint64, of the draw.
+        offsets: int64 [M + 1] of ``count_kept``.
+        chosen: int32 [C], written: the sources.
+        edges: int32 [C], written: positions in ``sources``; not if it has no entries.
     """
     low = np.uint64(0xFFFFFFFF)
     for c in numba.prange(-(-len(rows) // _CHUNK_ROWS)):
@@ -324,10 +335,12 @@ def split_by_peer(
     """Write the chosen edges by the owner of their source, those of one owner in their order, with new numbers.
 
     Args:
-        offsets: int64 [M + 1], each output row's edges. first_out: the number of the first output row.
+        offsets: int64 [M + 1], each output row's edges.
+        first_out: the number of the first output row.
         in_places: int32 [N] and halo_places: int32 [H], the sources' new numbers.
         cursor: int64 [P], where each worker's next edge goes; moved on.
-        src, dst: int32, written. numbers: int32, written from ``edges`` (int32 [C]); not if it has no entries.
+        src, dst: int32, written.
+        numbers: int32, written from ``edges`` (int32 [C]); not if it has no entries.
     """
     for i in range(len(offsets) - 1):
         for edge in range(offsets[i], offsets[i + 1]):

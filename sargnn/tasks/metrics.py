@@ -75,7 +75,8 @@ def mean_roc_auc(scores: Tensor, labels: Tensor, group: Group) -> float | None:
     A few labels at a time, everybody gets the scores of all ranks, and each rank sorts those of its own share of the labels.
 
     Args:
-        scores: [n, C]. labels: int8 [n, C], -1 where not known. n may differ from rank to rank.
+        scores: [n, C].
+        labels: int8 [n, C], -1 where not known. n may differ from rank to rank.
     """
     counts = [int(length) for length in group.gather(torch.tensor(len(scores), dtype=torch.int64))]
     most, outputs = max(counts), scores.shape[1]
@@ -112,7 +113,8 @@ def roc_auc(scores: Tensor, positive: Tensor) -> float | None:
     In whole numbers, so that the order of the rows decides nothing.
 
     Args:
-        scores: [n]. positive: bool [n].
+        scores: [n].
+        positive: bool [n].
     """
     positives = int(positive.sum())
     negatives = len(positive) - positives

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -58,8 +58,8 @@ class Evaluator(Listener):
         self, setup: Setup, forward: Forward, views: Views, history: History, flat: Callable[[], Trainer] | None
     ) -> None:
         self._setup, self._forward, self.views, self.history = setup, forward, views, history
-        self._make_flat, self._made_flat = flat, cast("Trainer | None", None)
-        self._reads_flat = flat is not None and setup.config.bounds_preload
+        self._make_flat, self._reads_flat = flat, flat is not None and setup.config.bounds_preload
+        self._made_flat: Trainer | None = None
         self._config, self._model, self._engine = setup.config, setup.model, setup.engine
         self._task, self._builder, self._meter = setup.task, setup.builder, setup.meter
         self.evaluated = 0

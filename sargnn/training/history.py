@@ -173,7 +173,8 @@ class History:
     """Figures of a run so far, the same on every rank but for the memory peaks.
 
     Attributes:
-        task: what is predicted. metric: what evaluations measure.
+        task: what is predicted.
+        metric: what evaluations measure.
         losses: per epoch, sum over ranks / global count.
         epoch_times_s, compute_times_s, wait_times_s: per epoch, slowest rank.
         epoch_bytes: per epoch, rows and gradients sent by all ranks.
@@ -184,7 +185,8 @@ class History:
         stale: evaluations that count for early stopping since the validation metric was better than in all of them before.
         counted_best: the best validation metric of those evaluations.
         peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
-        smoothed: accuracies after Correct & Smooth, by split; empty without it. smooth_time_s: how long it took.
+        smoothed: accuracies after Correct & Smooth, by split; empty without it.
+        smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``profile.CATEGORIES``, first epoch left out; empty unless
             profiling. cpu_s: likewise, of all its threads. work: likewise, floating-point operations or bytes.
         waited_s: likewise, seconds by the peer that was waited for.

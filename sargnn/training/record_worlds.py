@@ -49,10 +49,16 @@ class Entry:
     """One tensor on one worker.
 
     Attributes:
-        step: from 1. during: such as ``forward``, ``gradient``. what: the function, or the parameter's name.
+        step: from 1.
+        during: such as ``forward``, ``gradient``.
+        what: the function, or the parameter's name.
         place: ``FILE line N`` of the user's, or nothing.
-        shape: on this worker. kind: what its rows are. type: of the nodes, or the relation. count: of the rows.
-        inputs: numbers of entries that it was computed from, where they are known. of_rows: some argument had rows.
+        shape: on this worker.
+        kind: what its rows are.
+        type: of the nodes, or the relation.
+        count: of the rows.
+        inputs: numbers of entries that it was computed from, where they are known.
+        of_rows: some argument had rows.
     """
 
     step: int
@@ -72,7 +78,9 @@ class Noted:
     """What the table above says.
 
     Attributes:
-        values: of rows [N, 2] or [D, 2], else flat. ids: int64 [N] or [D], original ids; None without. sums: [5]; None of rows.
+        values: of rows [N, 2] or [D, 2], else flat.
+        ids: int64 [N] or [D], original ids; None without.
+        sums: [5]; None of rows.
     """
 
     values: np.ndarray
@@ -92,7 +100,8 @@ def note_tensor(tensor: Tensor, mark: Mark | None, places: Places | None) -> tup
     """What is noted of a tensor.
 
     Args:
-        mark: where its rows are. places: whose rows they are; may be None without a mark.
+        mark: where its rows are.
+        places: whose rows they are; may be None without a mark.
     """
     values = _numbers(tensor)
     if mark is not None and mark.rows is not None and places is not None:
@@ -199,7 +208,8 @@ class Recorder:
         """Train so many steps, then evaluate once.
 
         Args:
-            parameters: a folder for those after each step. follow: read them there; else they are written.
+            parameters: a folder for those after each step.
+            follow: read them there; else they are written.
         """
         trainer = self.trainer
         # Generators that nobody seeds from the run's seed begin elsewhere on each worker of each world, as they do in two runs.
