@@ -194,17 +194,16 @@ class GraphShard:
 
     def graph(self, *, add_self_loops: bool, by_relation: bool = False) -> WorkerGraph:
         """The part as the engine has it, made the first time; all ranks must call it together. See ``WorkerGraph``."""
+        from sargnn.training.build import plan_settings
+
         key = add_self_loops, by_relation and self.schema.typed
         if key not in self._graphs:
             self._graphs[key] = WorkerGraph(
                 self.part,
                 self.engine.exchange,
-                self.engine.mode.layout,
+                plan_settings(self.config, self.engine),
                 add_self_loops=add_self_loops,
-                device=self.engine.device,
-                message_rows=self.config.comm.message_rows,
                 by_relation=by_relation,
-                dtype=wide(self.engine.dtype),
             )
         return self._graphs[key]
 
@@ -266,8 +265,7 @@ class GraphShard:
 
         Other settings, such as the seed, are those that the shard was made with; self-loops as the model's definition has them.
         """
-        from sargnn.training.build import make_model
-        from sargnn.training.edge_weights import check_edge_weights
+        from sargnn.training.build import check_edge_weights, make_model
 
         words = as_words(overrides, settings)
         keys = {word.partition("=")[0] for word in words}

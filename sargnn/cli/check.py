@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sargnn.graph.examine import Findings, LabelFindings
     from sargnn.graph.remarks import Remark
     from sargnn.run.compare_worlds import Graph
-    from sargnn.training.worlds.compare import Difference, Outcome
+    from sargnn.training.compare_worlds import Difference, Outcome
 
 _WIDTH = 80
 _SHOWN = 10

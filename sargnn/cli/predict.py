@@ -55,7 +55,7 @@ def evaluate(line: CommandLine) -> int:
     from sargnn.tracking import files
     from sargnn.tracking.progress import Steps
     from sargnn.tracking.tables import score_table
-    from sargnn.training.predict import MANIFEST
+    from sargnn.training.evaluation import MANIFEST
 
     folder = Path(os.path.expanduser(str(settings["predictions"] or run_dir / FOLDER)))
     if not (folder / MANIFEST).exists():

@@ -65,6 +65,7 @@ def _power(plan: LayerPlan, power: float, like: Tensor) -> Tensor | None:
     """[N, 1], D to a negative power, 0 where D is 0; None for power 0."""
     if power == 0:
         return None
-    if plan.in_weights is not None:
-        return torch.where(plan.in_weights > 0, plan.in_weights.pow(power), 0).to(wide(like.dtype))[:, None]
+    if plan.weights is not None:
+        sums = plan.weights.inward
+        return torch.where(sums > 0, sums.pow(power), 0).to(wide(like.dtype))[:, None]
     return torch.where(plan.in_degrees > 0, plan.in_degrees.clamp(min=1).to(wide(like.dtype)).pow(power), 0)[:, None]

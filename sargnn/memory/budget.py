@@ -26,8 +26,7 @@ from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.sizes import Groups, Sizes, sizes_of_plans
 from sargnn.plan.target_groups import TargetRows, group_in_order
 from sargnn.tracking.memory import human_bytes, resident_bytes, trim
-from sargnn.training.fit import Candidates, Choice, Choose, configured_batches, trains_in_batches
-from sargnn.training.trainer import Trainer
+from sargnn.training.fit import Candidates, Choice, Choose, Setup, configured_batches, trains_in_batches
 from sargnn.training.views import View
 
 BETWEEN_BYTES = 8 << 20
@@ -240,21 +239,21 @@ def chooser(shape: GraphShape) -> Choose:
     return partial(_choose, shape)
 
 
-def _choose(shape: GraphShape, trainer: Trainer, candidates: Candidates, training: View | None) -> Choice:
-    config, engine, batched = trainer.config, trainer.engine, trains_in_batches(trainer.config)
-    accounts = Accounts(config, shape, trainer.model, trainer.graph.message_rows)
+def _choose(shape: GraphShape, setup: Setup, candidates: Candidates, training: View | None) -> Choice:
+    config, engine, batched = setup.config, setup.engine, trains_in_batches(setup.config)
+    accounts = Accounts(config, shape, setup.model, setup.graph.message_rows)
     accounts.load_libraries()
     if batched:
         candidates.groups(1)  # what it takes to look at edges is there before anything is measured
-        trainer.graph.release()
+        setup.graph.release()
     trim()
     resident = resident_bytes()
-    since = max(0, resident - trainer.meter.baseline_bytes)
-    budget = Budget(engine.group, accounts, config.budget_bytes, resident, since, trainer.model.num_kept, candidates)
+    since = max(0, resident - setup.meter.baseline_bytes)
+    budget = Budget(engine.group, accounts, config.budget_bytes, resident, since, setup.model.num_kept, candidates)
     count, keep = configured_batches(config), engine.keep_layers
     if not batched:
         assert training is not None
-        fit = _fit_view(trainer, training, budget)
+        fit = _fit_view(setup, training, budget)
     elif count in (1, "auto"):  # 1: as configured, or the only exact number; then fewer layers are kept
         fit = budget.find(1 if count == 1 else candidates.most, keep)
         if not fit.fits:
@@ -265,16 +264,16 @@ def _choose(shape: GraphShape, trainer: Trainer, candidates: Candidates, trainin
         if not budget.fits(fit.planned_bytes, f"batches.count={count}"):
             raise budget.refusal(fit.planned_bytes, f"{count} micro-batches need more than the memory budget.")
     groups = budget.groups(fit.count) if batched else None
-    evaluation = _fit_evaluation(trainer, budget, accounts, candidates)
+    evaluation = _fit_evaluation(setup, budget, accounts, candidates)
     return Choice(fit.count, fit.keep_layers, groups, evaluation, fit.planned_bytes, budget.tried)
 
 
-def _fit_view(trainer: Trainer, view: View, budget: Budget) -> Fit:
+def _fit_view(setup: Setup, view: View, budget: Budget) -> Fit:
     """Keep fewer layers' inputs where the configuration's own view needs more than there is."""
-    config, plans = trainer.config, view.flow.plans
-    sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(view.targets.rows["train"]))
+    config, plans = setup.config, view.flow.plans
+    sizes = sizes_of_plans(plans, setup.graph.num_rows, len(view.targets.rows["train"]))
     least: tuple[int, ...] = ()
-    for keep in budget.keeps(trainer.engine.keep_layers):
+    for keep in budget.keeps(setup.engine.keep_layers):
         planned = budget.planned_view(sizes, [plan.counts for plan in plans], keep)
         least = planned if not least or max(planned) < max(least) else least
         if budget.fits(planned, f"engine.keep_layers={keep}"):
@@ -291,25 +290,25 @@ def _fit_view(trainer: Trainer, view: View, budget: Budget) -> Fit:
     raise budget.refusal(least, "A training step needs more than the memory budget.")
 
 
-def _fit_evaluation(trainer: Trainer, budget: Budget, accounts: Accounts, candidates: Candidates) -> Groups | None:
+def _fit_evaluation(setup: Setup, budget: Budget, accounts: Accounts, candidates: Candidates) -> Groups | None:
     """Groups of rows where one piece needs more than there is; else None."""
-    plans, graph, rows = trainer.evaluation.flow.plans, trainer.graph, trainer.task.rows()
+    plans, graph, rows = setup.evaluation.flow.plans, setup.graph, setup.task.rows()
     sizes = sizes_of_plans(plans, graph.num_rows, len(rows))
-    states = 3 * sum(parameter.nbytes for parameter in trainer.optimization.parameters)  # gradients, optimizer states
+    states = 3 * sum(parameter.nbytes for parameter in setup.optimization.parameters)  # gradients, optimizer states
     whole = accounts.evaluation([plan.counts for plan in plans], in_groups=False)
     least = budget.everyone(whole.peak([sizes]) + states)
     if budget.fits(least, "evaluation in one piece"):
         return None
-    if not trainer.model.takes_flows:
+    if not setup.model.takes_flows:
         what = "An evaluation needs more than the memory budget, and only a module that asks for graph.blocks has it in groups."
         raise budget.refusal(least, what)
-    if trainer.config.eval == "sampled":
+    if setup.config.eval == "sampled":
         raise budget.refusal(least, "An evaluation on a sample needs more than the memory budget.")
     targets, count = TargetRows(graph.part, graph.rank, rows, 0, 0), 2
-    row_bytes = trainer.task.outputs * wide(trainer.engine.dtype).itemsize
+    row_bytes = setup.task.outputs * wide(setup.engine.dtype).itemsize
     outputs = states + 2 * len(rows) * row_bytes  # of groups, then of all together
     while count <= MOST_EVALUATION_GROUPS:
-        groups = trainer.builder.groups_of(rows, group_in_order(targets, count), count, holds_constants=False)
+        groups = setup.builder.groups_of(rows, group_in_order(targets, count), count, holds_constants=False)
         in_groups = [accounts.evaluation(layer_counts, in_groups=True) for layer_counts in groups.counts]
         planned = budget.everyone(largest_of(in_groups, groups.sizes, all_held=candidates.all_held) + outputs)
         least = planned if max(planned) < max(least) else least

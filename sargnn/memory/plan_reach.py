@@ -25,10 +25,10 @@ from sargnn.partition.cut import Cutter, Part, with_columns
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.preload import Bounds, cut_server
 from sargnn.partition.store import open_part
-from sargnn.plan.flow_loops import mark_sources, read_only
-from sargnn.plan.in_edges import InEdges, Sample
+from sargnn.plan.drawn import InEdges, Sample
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.load import with_self_loops
+from sargnn.plan.loops import mark_sources, read_only
 from sargnn.plan.sizes import Sizes, rows_by_depth
 
 _NEVER = -1

@@ -22,8 +22,7 @@ from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.plan.cover import MOST_EDGES, TILT, TILTS_MORE, TRIALS, Share, least_cover, shares_of
 from sargnn.plan.layer_plan import RowCounts
-from sargnn.training.build import label_columns, make_engine, make_model
-from sargnn.training.edge_weights import uses_edge_weights
+from sargnn.training.build import label_columns, make_engine, make_model, uses_edge_weights
 
 MOST_CUT_EDGES = 50_000_000
 """Beyond so many the fewest messages are not found: that takes a maximum flow for each pair of parts."""

@@ -31,7 +31,7 @@ from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.preload import Bounds
 from sargnn.plan.cover import shares_of
-from sargnn.plan.in_edges import Sample
+from sargnn.plan.drawn import Sample
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.target_groups import TargetRows, group_in_order, group_targets
 from sargnn.tasks.kinds import in_split
@@ -299,7 +299,7 @@ class Views:
 
 
 def _drawer_bytes(opened: Opened) -> int:
-    """Of a part's edges by destination (``plan.in_edges``, ``plan.drawn``)."""
+    """Of a part's edges by destination (``plan.drawn``)."""
     part, rows, ids = opened.part, len(opened.inner), len(opened.read_ids)
     loops = rows if opened.loops else 0
     edges = len(part.edge_src) + loops

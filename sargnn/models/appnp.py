@@ -2,7 +2,7 @@
 
     H = MLP(X)        Z_0 = H        Z_(t+1) = (1 - alpha) S Z_t + alpha H        logits = Z_K
 
-S as in ``models.propagation``, with self-loops. Propagation is linear and saves nothing for backward, so beside what the
+S as in ``models.gcn``, with self-loops. Propagation is linear and saves nothing for backward, so beside what the
 perceptron keeps a step's memory is a few tables [N, C], however many steps there are. Edges that are dropped are drawn again in
 backward. Initialised as PyTorch's linear layers.
 
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from sargnn.config.models import AppnpSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput
+from sargnn.models.gcn import PropagationStep
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.mlp import MlpLayer
-from sargnn.models.propagation import PropagationStep
 from sargnn.models.stack import GraphLayer, LayeredModel, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 

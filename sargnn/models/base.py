@@ -98,7 +98,7 @@ class Model(nn.Module, ABC):
     takes_flows: bool = True
     """Whether each of its layers works on a graph of its own, so that it can compute some rows alone."""
     by_relation: bool = False
-    """Its layers' plans of a typed graph are those of single relations (``shards.relations``)."""
+    """Its layers' plans of a typed graph are those of single relations (``plan.relations``)."""
 
     @property
     @abstractmethod

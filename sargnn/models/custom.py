@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -46,7 +47,6 @@ _ADVICE = {
 """What to do about errors of DGL's."""
 _OUT_OF_MEMORY = ("tried to allocate", "Unable to allocate")
 _EMBEDDING = 256
-_LOOP = "for layer, block in zip(self.layers, graph.blocks): h = layer(block, h)"
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class CustomModel(Model):
         return [*filled_in, *describe_replaced(self.module)]
 
     def calls(self) -> list[str]:
-        return self._graphs.report.lines
+        return self._graphs.report
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         self._graphs.prepare(engine, plans)
@@ -312,7 +312,12 @@ class CustomModel(Model):
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
         if hidden:
             raise ConfigError(CustomSettings.no_embeddings)
-        schema, given = plans[0].schema, _by_type(plans[0], x.joined())
+        plan, joined = plans[0], x.joined()
+        schema, ends = plan.schema, pairwise(plan.row_bounds)
+        given = {  # by node type views that nobody may write to
+            name: tagged(joined[a:b], Rows("nodes", t), shared=True)
+            for t, (name, (a, b)) in enumerate(zip(schema.node_types, ends, strict=True))
+        }
         if self.inputs.constant and x.labels is None:
             given = {name: constant(tensor) for name, tensor in given.items()}
         before = [(tensor, tensor._version, tensor.detach().clone() if self.note else None) for tensor in given.values()]
@@ -373,23 +378,8 @@ class CustomModel(Model):
             raise self.wrong("The model's output has rows of something else.", given=f"rows of {what}", allowed=wanted)
         return out
 
-    def refuse_without_blocks(self) -> ConfigError:
-        """The error for message flows where nobody knows where one layer ends and the next begins."""
-        return self.wrong(
-            "With message flows each layer works on a graph of its own, and the model does not ask for them.",
-            given="mfg=true, micro-batches, several steps or samples",
-            hint=_LOOP,
-            allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
-        )
-
     def wrong(self, what: str, *, given: object = None, allowed: Any = None, hint: str | None = None) -> ConfigError:
         """An error about the module, with the place of its ``forward``."""
         place = self.source.forward_place(self.module)
         notes = "; ".join(note for note in (hint, self.note) if note)
         return ConfigError(what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None)
-
-
-def _by_type(plan: LayerPlan, rows: Tensor) -> dict[str, Tensor]:
-    """Rows [N, F] by node type, views that nobody may write to."""
-    ends = zip(plan.schema.node_types, plan.row_bounds, plan.row_bounds[1:], strict=False)
-    return {name: tagged(rows[a:b], Rows("nodes", t), shared=True) for t, (name, a, b) in enumerate(ends)}

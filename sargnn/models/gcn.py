@@ -1,24 +1,79 @@
-"""GCN (Kipf and Welling, 2017).
+"""GCN (Kipf and Welling, 2017), and propagation along edges without parameters, which SGC, APPNP and GCNII are made of, too.
 
-    h'_i = W (S h)_i + b        S h as in ``models.propagation``
+    h'_i = W (S h)_i + b        (S h)_i = sum over edges j -> i of h_j / sqrt(d_out(j) d_in(i))
+
+On a symmetric graph with self-loops S is D^-1/2 (A + I) D^-1/2; on a directed one the degrees are those that DGL's
+``GraphConv(norm="both")`` takes. Degrees of 0 count as 1. Of a graph with edge weights: ``w_e h_j / sqrt(D_out(j) D_in(i))``
+with sums of weights in place of degrees, 0 where one is 0. An added self-loop weighs 1.
 
 The map comes before the sum where its output is narrower. Initialised as DGL's ``GraphConv``: Glorot uniform, bias 0.
 
-Letters: N input rows, M output rows.
+Letters: N input rows, M output rows, F features.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
+from sargnn.bf16 import wide
 from sargnn.config.models import GcnSettings
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.reducers.sum import Sum
+from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.sum import DroppedSum, Sum
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.propagation import symmetric_sum
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
+from sargnn.rng import Purpose
+
+
+def symmetric_sum(
+    engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reducer | None = None, *, reuse: bool = False
+) -> Tensor:
+    """``S h``: rows [N, F] to rows [M, F]; saves nothing for backward; all workers must call it.
+
+    Args:
+        reducer: a sum of other messages; ``Sum(weighted=True)`` if not given.
+        reuse: ``rows`` are of no further use to the caller, who lets them be scaled in place.
+    """
+    key = f"symmetric {rows.dtype}"
+    if key not in plan.kept:  # autograd would hold scales of each call
+        # [rows, 1]: 1 / sqrt(max(degree, 1)); of sums of weights 1 / sqrt(sum), 0 where the sum is 0.
+        if plan.weights is not None:
+            scales = [torch.where(sums > 0, sums.rsqrt(), 0) for sums in (plan.weights.outward, plan.weights.inward)]
+        else:
+            scales = [degrees.clamp(min=1).to(wide(rows.dtype)).rsqrt_() for degrees in (plan.out_degrees, plan.in_degrees)]
+        plan.kept[key] = [scale.to(wide(rows.dtype))[:, None] for scale in scales]
+    of_sources, of_destinations = plan.kept[key]
+    messages = engine.operators.scaled_rows(rows, of_sources, reuse=reuse)
+    (out,) = engine.aggregate(plan, reducer or Sum(weighted=True), (messages,))
+    return engine.operators.scaled_rows(out, of_destinations, reuse=True)
+
+
+class PropagationStep(GraphLayer):
+    """One step, ``S h``. Saves nothing for backward.
+
+    Args:
+        index: of the step, from 0.
+        width: F.
+        constant: whether the first step's rows are the same in every epoch.
+        edge_dropout: probability to drop an edge in training; the others count 1 / (1 - p) times.
+    """
+
+    reducer = Sum(weighted=True)
+
+    def __init__(self, index: int, width: int, *, constant: bool = False, edge_dropout: float = 0.0) -> None:
+        columns = width if constant else 0
+        super().__init__(
+            LayerSpec(index=index, last=False, in_width=width, out_width=width, bias=False, constant_columns=columns)
+        )
+        self.index, self.edge_dropout = index, edge_dropout
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        """Rows [N, F] to rows [M, F]."""
+        draw = engine.draw(Purpose.EDGE_DROPOUT, self.index, self.edge_dropout if self.training else 0.0)
+        return symmetric_sum(engine, plan, x.joined(), None if draw is None else DroppedSum(draw))
 
 
 class GcnLayer(GraphLayer):

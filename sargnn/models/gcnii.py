@@ -4,7 +4,7 @@
     H_l = relu(((1 - alpha) S H_(l-1) + alpha H_0) ((1 - beta_l) I + beta_l W_l))        beta_l = log(theta / l + 1), l = 1 .. L
     logits = W_out H_L + b_out
 
-S as in ``models.propagation``, with self-loops; dropout before every map and convolution, as a stack has it. A convolution
+S as in ``models.gcn``, with self-loops; dropout before every map and convolution, as a stack has it. A convolution
 keeps two tables [N, hidden] for backward, the input of its map and that of its activation; its own input, which is propagated
 linearly, is not kept. Initialised as the authors' code: W_l uniform within 1 / sqrt(hidden), the others as PyTorch's linear
 layer.
@@ -23,9 +23,9 @@ from sargnn.config.models import GcniiSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.sum import Sum
 from sargnn.models.base import LayerInput
+from sargnn.models.gcn import symmetric_sum
 from sargnn.models.inputs import Features, GraphShape
 from sargnn.models.mlp import MlpLayer
-from sargnn.models.propagation import symmetric_sum
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 

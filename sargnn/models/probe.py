@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS
 from sargnn.partition.cut import Part
 from sargnn.plan.graph import WorkerGraph
+from sargnn.plan.load import PlanSettings
 from sargnn.plan.mfg import MessageFlow
 from sargnn.tasks.kinds import make_split
 
@@ -147,11 +148,9 @@ class _Trial:
         self.graph = WorkerGraph(
             part,
             self.engine.exchange,
-            self.engine.mode.layout,
+            PlanSettings(0, self.engine.mode.layout, device, dtype=dtype),
             add_self_loops=config.add_self_loops,
-            device=device,
             by_relation=model.by_relation,
-            dtype=dtype,
         )
         self.rows = model.inputs.load(part, config.seed, device, dtype)
         labels = torch.zeros(len(self.rows), shape.label_columns, device=device, dtype=dtype)
@@ -167,7 +166,12 @@ class _Trial:
         if not self.mfg:
             return
         if not self.model.takes_flows:
-            raise self.model.refuse_without_blocks()
+            raise self.model.wrong(
+                "With message flows each layer works on a graph of its own, and the model does not ask for them.",
+                given="mfg=true, micro-batches, several steps or samples",
+                hint="for layer, block in zip(self.layers, graph.blocks): h = layer(block, h)",
+                allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
+            )
         wanted = np.zeros(len(self.graph.part.node_ids), bool)
         wanted[self.graph.labelled_rows.start] = True
         flow = self.graph.flow(wanted, self.model.uses_edges)
@@ -319,8 +323,11 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
         for number, relation in enumerate(schema.relations)
     ]
     sources, destinations = (np.concatenate([ring[end] for ring in edges]).astype(np.int32) for end in (0, 1))
-    nodes = NODES * types
-    first = NODES * shape.labelled
+    nodes, first, weighted = NODES * types, NODES * shape.labelled, {}
+    if shape.weighted:
+        weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
+        inward, outward = (np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources))
+        weighted = {"columns": EdgeColumns.of({WEIGHT: weights}), "in_weights": inward, "out_weights": outward}
     return Part(
         schema=schema,
         features=tuple(rng.standard_normal((NODES, width)).astype(np.float32) for width in shape.feature_widths),
@@ -336,15 +343,8 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
         halo_offsets=np.zeros(2, np.int64),
         send_rows=np.zeros(0, np.int32),
         send_offsets=np.zeros(2, np.int64),
-        **(_weights(sources, destinations, nodes, rng) if shape.weighted else {}),
+        **weighted,
     )
-
-
-def _weights(sources: np.ndarray, destinations: np.ndarray, nodes: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Edge weights for the made-up graph, and their sums."""
-    weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
-    inward, outward = (np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources))
-    return {"columns": EdgeColumns.of({WEIGHT: weights}), "in_weights": inward, "out_weights": outward}
 
 
 def _ring(relation: Relation, without: Collection[int]) -> tuple[np.ndarray, np.ndarray]:

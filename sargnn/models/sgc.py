@@ -1,6 +1,6 @@
 """SGC, simple graph convolution (Wu et al., 2019).
 
-    logits = S^K X W + b        S as in ``models.propagation``, with self-loops
+    logits = S^K X W + b        S as in ``models.gcn``, with self-loops
 
 Constant features are propagated once, and of all their tables S^K X alone is kept; labels beside them are propagated in every
 epoch. Features that are dropped are propagated in every epoch, on the narrower side of the linear map, S^K (X W) or (S^K X) W;
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from sargnn.config.models import SgcSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput
+from sargnn.models.gcn import PropagationStep
 from sargnn.models.inputs import Features, GraphShape
-from sargnn.models.propagation import PropagationStep
 from sargnn.models.stack import GraphLayer, LayeredModel
 from sargnn.plan.layer_plan import LayerPlan
 
@@ -55,17 +55,14 @@ class SgcModel(LayeredModel):
         if self.maps_first and not hidden:
             mapped = engine.operators.linear(x.blocks, self.linear.weight, None)
             return engine.operators.add_bias(self._propagate(engine, plans, mapped), self.linear.bias)
-        propagated = self._propagated(engine, plans, x)
+        if self.constant_input:
+            first = engine.constant(self, plans[0], lambda: self._propagate(engine, plans, x.rows))
+            propagated = [first, *(self._propagate(engine, plans, block) for block in x.blocks[1:])]
+        else:
+            propagated = [self._propagate(engine, plans, x.joined())]
         if hidden:
             return torch.cat(propagated, 1)
         return engine.operators.linear(propagated, self.linear.weight, self.linear.bias)
-
-    def _propagated(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput) -> list[Tensor]:
-        """S^K of the input's blocks of columns, [M, ...] each; of constant rows computed once, where that is allowed."""
-        if not self.constant_input:
-            return [self._propagate(engine, plans, x.joined())]
-        first = engine.constant(self, plans[0], lambda: self._propagate(engine, plans, x.rows))
-        return [first, *(self._propagate(engine, plans, block) for block in x.blocks[1:])]
 
     def _propagate(self, engine: Engine, plans: Sequence[LayerPlan], rows: Tensor) -> Tensor:
         """S^K of rows [N, ...]."""

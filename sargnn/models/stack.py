@@ -281,20 +281,18 @@ class Stack(LayeredModel):
         x, own = x.fork_own(engine, plan) if self.residuals else (x, [])
         out: Tensor = self.layers[index](engine, plan, x)
         if self.residuals:
-            out = engine.operators.add(out, self._residual_rows(engine, index, own))
+            residual = self.residuals[index]
+            if isinstance(residual, nn.Linear):
+                rows = engine.operators.linear(own, residual.weight, residual.bias)
+            else:
+                rows = own[0] if len(own) == 1 else torch.cat(own, 1)
+            out = engine.operators.add(out, rows)
         draw = engine.draw(Purpose.DROPOUT, index, self.dropout if self.training else 0.0)
         if index == 0 and self._keeps_initial:
             initial = self._activated(engine, index, plan, out, None)
             return LayerInput(engine.operators.dropout(initial, plan.self_rows(plan.node_ids), draw), initial=initial)
         h = self._activated(engine, index, plan, out, draw)
         return LayerInput(h, initial=None if x.initial is None else plan.self_rows(x.initial))
-
-    def _residual_rows(self, engine: Engine, index: int, own: list[Tensor]) -> Tensor:
-        """The layer's own input rows, in blocks [M, ...], as they are added to its output."""
-        residual = self.residuals[index]
-        if isinstance(residual, nn.Linear):
-            return engine.operators.linear(own, residual.weight, residual.bias)
-        return own[0] if len(own) == 1 else torch.cat(own, 1)
 
     def _activated(self, engine: Engine, index: int, plan: LayerPlan, x: Tensor, draw: Draw | None) -> Tensor:
         """Norm, activation and dropout behind layer ``index``."""

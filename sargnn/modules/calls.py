@@ -4,7 +4,7 @@
 
 | call | becomes |
 |---|---|
-| dropout of rows | drawn by original id (``row_dropout.py``) |
+| dropout of rows | drawn by original id (``row_calls.py``) |
 | batch norm in training | statistics over the rows of all workers (``row_operators.py``) |
 | linear maps, ReLU, ELU, sums of tables | the engine's fused operators, outside of a baseline mode |
 | any, all, counts over rows | the same answer on all workers (``row_calls.py``) |
@@ -32,12 +32,11 @@ from torch.overrides import TorchFunctionMode
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
 from sargnn.modules.edge_fields import EdgeTensor, noted_call, values_of
-from sargnn.modules.row_calls import ALWAYS, DRAWN, HANDLERS, Handler, RowCalls, is_temporary, rows_asked_for
-from sargnn.modules.row_dropout import RowDropout
+from sargnn.modules.row_calls import ALWAYS, DRAWN, HANDLERS, Handler, RowCalls, RowDropout, is_temporary, rows_asked_for
 from sargnn.modules.row_operators import RowOperators
 from sargnn.modules.session import Places
 from sargnn.modules.tag import Mark, is_library, is_own_call, is_shared, mark_of, set_mark, user_line
-from sargnn.modules.tag_rules import Call, Rule, counts_up, marked_in, row_index, rule_of
+from sargnn.modules.tag_rules import RULES, Call, Rule, counts_up, marked_in, row_by_row, row_index
 from sargnn.rng import Draw
 
 Observe = Callable[[str, str, Tensor, Mark | None, Sequence[Tensor]], None]
@@ -169,17 +168,14 @@ class StockCalls(TorchFunctionMode):
 
 def _carry(rule: Rule, call: Call, out: Any) -> None:
     """Note on results what their rows are, and whether others read their memory."""
-    shared = [tensor for tensor, _ in call.marked if is_shared(tensor)]
+    shared = [t.untyped_storage()._cdata for t, _ in call.marked if is_shared(t) and t.layout == torch.strided]
     for index, output in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
         if not isinstance(output, Tensor) or any(output is tensor for tensor, _ in call.marked):
             continue
-        mark, is_view = rule(call, output, index), any(_have_one_memory(output, tensor) for tensor in shared)
+        mark = rule(call, output, index)
+        is_view = bool(shared) and output.layout == torch.strided and output.untyped_storage()._cdata in shared
         if mark is not None or is_view:
             set_mark(output, mark or mark_of(output), shared=is_view)
-
-
-def _have_one_memory(tensor: Tensor, other: Tensor) -> bool:
-    return tensor.layout == other.layout == torch.strided and tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def _writes_to_first(name: str) -> bool:
@@ -268,7 +264,9 @@ def _check_picks(call: Call, path: str | None) -> None:
         return
     if call.name in ("__getitem__", "index_select"):
         item, _ = row_index(call, mark)
-        numbered = isinstance(item, int) or _numbers_rows(item)
+        numbered = isinstance(item, int)
+        if not isinstance(item, (int, slice, type(None))) and mark_of(item) is None:  # else the first rows in their order
+            numbered = torch.as_tensor(item).dtype != torch.bool and not counts_up(item)
     else:
         given = 0 if call.name == "flipud" else call.kwargs.get("dims", call.args[-1] if len(call.args) > 1 else None)
         ndim = call.args[0].dim()
@@ -281,13 +279,6 @@ def _check_picks(call: Call, path: str | None) -> None:
             allowed="the first rows, x[:n]; rows where a condition on rows holds; picks along other dimensions",
             hint="use a mask of rows, such as x[x[:, 0] > 0], or the graph's own functions",
         )
-
-
-def _numbers_rows(item: Any) -> bool:
-    """Whether an index is made of row numbers that are not the first ones in their order."""
-    if isinstance(item, (slice, type(None))) or mark_of(item) is not None:
-        return False
-    return torch.as_tensor(item).dtype != torch.bool and not counts_up(item)
 
 
 _PASSING = frozenset(
@@ -331,7 +322,7 @@ class _Function:
             name = func.__self__.__name__
             passes = name not in _TENSOR_PROPERTIES
         is_random = name in RANDOM or name in _RANDOM_IN_TRAINING or name in DRAWN
-        handler, rule = HANDLERS.get(name), rule_of(name)
+        handler, rule = HANDLERS.get(name), RULES.get(name, row_by_row)
         return cls(name, passes, name in ALWAYS, _writes_to_first(name), is_random, name in _PICKS, handler, rule)
 
 

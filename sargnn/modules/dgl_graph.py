@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sargnn.errors import ConfigError, nearest
 from sargnn.modules.edge_fields import EdgeTensor
+from sargnn.modules.expressions import Softmax
 from sargnn.modules.folds import Edges
 from sargnn.modules.message_functions import describe, message_nodes
 from sargnn.modules.reduce_functions import NodeBatch, reduced
@@ -355,7 +356,7 @@ class ShardedGraph(AnyGraph, Edges):
         if not isinstance(logits, EdgeTensor):
             what = "A softmax over edges is taken of a field of the edges."
             raise self.session.wrong(what, given=f"a {type(logits).__name__}")
-        return logits.softmax_over_edges()
+        return EdgeTensor(self, Softmax(logits.node.shape, logits.node.dtype, logits.node))
 
 
 class GraphIndex:

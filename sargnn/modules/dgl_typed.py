@@ -67,7 +67,7 @@ class TypedGraph(AnyGraph):
         self.relation_graphs = [
             ShardedGraph(
                 session,
-                plan.relations[number],
+                plan.relations.plans[number],
                 self._etypes[number],
                 self._sources[relation.source],
                 self._destinations[relation.destination],
@@ -202,12 +202,11 @@ class TypedGraph(AnyGraph):
                 given="mfg=true, micro-batches, several steps or samples",
                 allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
             )
-        plan, session = self.plan.joined, self.session
+        assert self.plan.relations is not None
+        session, (plan, edge_types) = self.session, self.plan.relations.joined
         types = torch.repeat_interleave(torch.arange(len(self.ntypes)), torch.tensor(self.plan.row_bounds).diff())
         fixed = {NODE_ID: plan.node_ids.clone, TYPE: types.clone}
         nodes = Frame(session, "nodes", Rows("nodes", -1, self.level), self.plan.num_rows, fixed)
-        edge_types = plan.edge_types
-        assert edge_types is not None
         numbers = torch.tensor([self.canonical_etypes.index(etype) for etype in self._etypes])
         rows = Rows("edges", -1, self.level)
         edata = Frame(session, "edges", rows, plan.num_edges, {TYPE: lambda: numbers[edge_types]})
@@ -335,8 +334,9 @@ class GraphMaker(Maker):
     """Makes the graphs that a user's forward gets."""
 
     def session(self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None) -> Session:
+        """For one forward pass, whose calls are watched; the arguments are those of ``Session``."""
         install_edge_softmax()
-        return super().session(engine, calls, training=training, num_blocks=num_blocks)
+        return Session(self, engine, calls, training=training, num_blocks=num_blocks)
 
     def graph(self, session: Session, plans: Sequence[LayerPlan]) -> Any:
         """A sharded graph; for plans that differ one that has ``blocks``."""

@@ -175,10 +175,6 @@ class EdgeTensor(OfEdges):
         """The values dropped by the edges' original ids."""
         return EdgeTensor(self.edges, Dropped(self.node.shape, self.node.dtype, self.node, draw))
 
-    def softmax_over_edges(self) -> EdgeTensor:
-        """Softmax over the edges of each destination, column by column."""
-        return EdgeTensor(self.edges, Softmax(self.node.shape, self.node.dtype, self.node))
-
     def value(self) -> Tensor:
         """The values of all edges of this worker, [E, ...]; computed once. All workers must ask together."""
         if self._value is None:

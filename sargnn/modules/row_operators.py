@@ -149,7 +149,8 @@ class RowOperators:
 
         Args:
             x: [N, C] or [N, C, ...], rows along the first dimension.
-            running: mean and variance [C] to move, if there are any. weight, bias: [C] or None: 1 and 0.
+            running: mean and variance [C] to move, if there are any.
+            weight, bias: [C] or None: 1 and 0.
         """
         if x.dim() > 2:
             moved = x.movedim(1, -1)
@@ -191,7 +192,8 @@ class RowOperators:
         """``x + vector``, noted so that a batch norm of it, which does not depend on the vector, reads x; None if it is none.
 
         Args:
-            x: rows [N, ...]. vector: no rows, as many numbers as a row.
+            x: rows [N, ...].
+            vector: no rows, as many numbers as a row.
         """
         if not self._is_vector(x, vector):
             return None
@@ -213,7 +215,8 @@ class RowOperators:
         """``x * vector``, noted so that its sum over the last dimension is differentiated without tables in between.
 
         Args:
-            x: rows [N, K, D]. vector: no rows, [1, K, D] or [K, D].
+            x: rows [N, K, D].
+            vector: no rows, [1, K, D] or [K, D].
         """
         if x.dim() != 3 or not self._is_vector(x, vector):
             return None
@@ -285,7 +288,9 @@ class RowOperators:
         """``x W^T + b``; None where the arguments are not those of a map of rows, so that PyTorch says what is wrong.
 
         Args:
-            x: [N, in], a table. weight: [out, in]. bias: [out].
+            x: [N, in], a table.
+            weight: [out, in].
+            bias: [out].
         """
         fits = isinstance(weight, Tensor) and weight.dim() == 2 and weight.shape[1] == x.shape[1] and weight.dtype == x.dtype
         if not fits or mark_of(weight) is not None or torch.is_autocast_enabled("cpu"):

@@ -61,7 +61,7 @@ class Places:
         if rows.level < len(self._plans):
             plan = self._plans[rows.level]
             if rows.type < 0:  # of all types, in one table
-                return plan.joined.node_ids
+                return plan.node_ids
             return plan.node_ids[plan.row_bounds[rows.type] : plan.row_bounds[rows.type + 1]]
         plan = self._plans[-1]
         return plan.self_rows(plan.node_ids)[plan.out_bounds[rows.type] : plan.out_bounds[rows.type + 1]]
@@ -80,9 +80,9 @@ class Places:
     def edge_ids(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """int64 [E] each, the original ids of the edges' sources and destinations."""
         plan = self._plans[rows.level]
-        if rows.type < 0:  # of all relations
-            return plan.joined.edge_ends()
-        return (plan if plan.relations is None else plan.relations[rows.type]).edge_ends()
+        if plan.relations is None:
+            return plan.edge_ends()
+        return (plan.relations.joined[0] if rows.type < 0 else plan.relations.plans[rows.type]).edge_ends()
 
 
 @dataclass(frozen=True)
@@ -128,18 +128,6 @@ class Asked:
     counted: bool = False
 
 
-@dataclass
-class Report:
-    """What each call of a graph became, said once."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, line: str) -> None:
-        """Note a line that is not there yet."""
-        if line not in self.lines:
-            self.lines.append(line)
-
-
 class Maker:
     """Makes the sessions of one model.
 
@@ -147,24 +135,21 @@ class Maker:
         path: the user's file, for errors.
 
     Attributes:
-        report: what calls became, for the log.
+        report: lines for the log: what each call of a graph became, said once.
         owners: who owns what is kept of constant rows, by its name.
     """
 
     def __init__(self, path: str | None = None) -> None:
-        self.path, self.report = path, Report()
+        self.path = path
+        self.report: list[str] = []
         self.owners: dict[Hashable, object] = {}
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:
         """Count what plans hold over all workers; all of them must call it together, before a plan is first used."""
         for plan in plans:
-            for layer_plan in (plan, *(plan.relations or ())):
+            for layer_plan in (plan, *(plan.relations.plans if plan.relations else ())):
                 if _TOTALS not in layer_plan.kept:
                     layer_plan.kept[_TOTALS] = _count(engine, layer_plan)
-
-    def session(self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None) -> Session:
-        """For one forward pass, whose calls are watched; the arguments are those of ``Session``."""
-        return Session(self, engine, calls, training=training, num_blocks=num_blocks)
 
 
 def _count(engine: Engine, plan: LayerPlan) -> Totals:
@@ -214,7 +199,8 @@ class Session:
 
     def note(self, line: str) -> None:
         """A line for the log, with the user's place."""
-        self._maker.report.add(f"{self.place()}: {line}")
+        if (placed := f"{self.place()}: {line}") not in self._maker.report:
+            self._maker.report.append(placed)
 
     def place(self) -> str:
         """The user's file and line."""

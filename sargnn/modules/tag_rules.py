@@ -65,11 +65,6 @@ def marked_in(args: Iterable[Any], kwargs: dict[str, Any]) -> Marked:
     return marked
 
 
-def rule_of(name: str) -> Rule:
-    """The rule for a function of this name."""
-    return _RULES.get(name, _row_by_row)
-
-
 def reduced_dims(call: Call) -> list[int] | None:
     """The dimensions of the first argument that a reduction removes; None where it is none, but compares two tensors."""
     dim = call.argument(2 if call.name in _DIM_COMES_SECOND else 1, "dim", "axis")
@@ -162,7 +157,8 @@ def _along(out: Tensor, marked: Marked, name: str, *, broadcast: bool = False) -
     return _merged([mark for mark in marks if mark.dim == marks[0].dim])
 
 
-def _row_by_row(call: Call, out: Tensor, index: int) -> Mark | None:
+def row_by_row(call: Call, out: Tensor, index: int) -> Mark | None:
+    """The rule for functions that treat rows one by one."""
     return _along(out, call.marked, call.name)
 
 
@@ -333,4 +329,5 @@ _NAMES: dict[Rule, str] = {
     "atan2 expand",
     _none: "new_zeros new_ones new_empty new_full new_tensor bincount histc unique cov corrcoef",
 }
-_RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
+RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
+"""By the function's name; of any other function ``row_by_row``."""

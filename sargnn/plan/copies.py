@@ -38,16 +38,17 @@ class Copies:
         part: the worker's part, which has some.
         exchange: between all ranks.
         message_rows: no message holds more rows.
+        counts_rows: of a node's copies one is to count in statistics over rows.
 
     Attributes:
         inner: bool [N], own rows that are no copies.
         rows: int64 [K], those that are, by owner.
     """
 
-    def __init__(self, part: Part, exchange: Exchange, message_rows: int) -> None:
+    def __init__(self, part: Part, exchange: Exchange, message_rows: int, *, counts_rows: bool = False) -> None:
         assert part.copy_rows is not None and part.copy_offsets is not None
         assert part.copied_rows is not None and part.copied_offsets is not None
-        self.exchange, self._num_rows = exchange, len(part.node_ids)
+        self.exchange, self._num_rows, self._counts_rows = exchange, len(part.node_ids), counts_rows
         self.inner = part.inner
         self.rows = torch.from_numpy(np.asarray(part.copy_rows).astype(np.int64))
         copied = np.array(part.copied_rows)
@@ -75,8 +76,10 @@ class Copies:
         grad[self.rows] = 0
         self.exchange.all_gradients(self._lists, (given,), (grad,), exact=(0,))
 
-    def count_rows(self, flow: MessageFlow) -> MessageFlow:
-        """The flow with ``counted`` in each layer's plan."""
+    def counting(self, flow: MessageFlow) -> MessageFlow:
+        """The flow with ``counted`` in each layer's plan, where copies are not to count as rows."""
+        if not self._counts_rows:
+            return flow
         depth = np.full(self._num_rows, _NEVER, np.int16)
         for layer in range(len(flow.plans)):
             depth[flow.rows_of(layer, self._num_rows).numpy()] = layer + 1

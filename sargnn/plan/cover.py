@@ -77,7 +77,8 @@ def shares_of(aggregate: str, costs: Sequence[Costs | None]) -> list[Share | Non
     """How each of a model's layers shares its cut edges; those whose ratios lie within 10 % have one share.
 
     Args:
-        aggregate: ``post``, ``pre`` or ``least``. costs: per layer; None: it has no partial results.
+        aggregate: ``post``, ``pre`` or ``least``.
+        costs: per layer; None: it has no partial results.
 
     Returns:
         Per layer; None: the destinations' owners aggregate all edges.
@@ -116,7 +117,8 @@ def least_cover(src: np.ndarray, dst: np.ndarray, num_src: int, ratio: float) ->
     """The sources of a cover of minimum weight, 1 for a source and ``ratio`` for a destination; of several always the same.
 
     Args:
-        src: int [E] in [0, S). dst: int [E].
+        src: int [E] in [0, S).
+        dst: int [E].
 
     Returns:
         bool [S].
@@ -150,7 +152,8 @@ def choose_edges(
     """Which edges into this rank's rows the owners of their sources aggregate; all ranks must call it together.
 
     Args:
-        edges: per peer sources int [E], numbered among its halo rows here, and destinations int [E]. halo_rows: per peer S.
+        edges: per peer sources int [E], numbered among its halo rows here, and destinations int [E].
+        halo_rows: per peer S.
 
     Returns:
         Per peer bool [E].

@@ -1,6 +1,8 @@
 """Message flows that are made before every step: of target nodes drawn anew, from samples of the edges into each row.
 
-As ``shards.mfg``, from the last layer to the first:
+A source row is numbered n if it is the worker's own row n, and N + h if it is its halo row h.
+
+As ``plan.mfg``, from the last layer to the first:
 
     O_L = wanted rows        O_(l-1) = I_l = O_l + sources of the chosen edges into O_l
 
@@ -10,28 +12,148 @@ input rows. Every worker chooses the edges into its own rows and tells the owner
 Degrees are those of the sample: a row's in-degree counts the edges that it has chosen, its out-degree those that any output
 row of the step's layer has chosen from it. A layer that keeps all edges has those of the whole graph.
 
-Letters: N own rows, H halo rows, L layers, M output rows, R relations, T node types, P workers.
+Letters: N own rows, H halo rows, E edges, L layers, M output rows, R relations, T node types, P workers, C chosen edges.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
 from sargnn.comm.exchange import Exchange
-from sargnn.partition.cut import Part, weight_sums
+from sargnn.partition.cut import Part, offsets_of, weight_sums
 from sargnn.plan.copies import Copies
-from sargnn.plan.draw_loops import count_chosen, count_peers, mark_chosen, split_by_peer
-from sargnn.plan.in_edges import Chosen, InEdges, Sample
 from sargnn.plan.layer_plan import RowCounts
-from sargnn.plan.load import Layout, halo_lists, id_ranks_of, load_plan
+from sargnn.plan.load import PlanSettings, check_edges, halo_lists, id_ranks_of, load_plan
+from sargnn.plan.loops import (
+    choose_edges,
+    count_chosen,
+    count_in_edges,
+    count_kept,
+    count_peers,
+    has_parallel_edges,
+    mark_chosen,
+    place_in_edges,
+    read_only,
+    split_by_peer,
+)
 from sargnn.plan.mfg import MessageFlow
-from sargnn.plan.relations import Inward, Outward, RelationSplitter
+from sargnn.plan.relations import Degrees, RelationSplitter
+from sargnn.rng import Purpose
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Which in-edges a layer keeps of each destination and relation: those with the smallest Philox numbers of
+
+        key     = (seed, sample)
+        counter = (source id, destination id, number among parallel edges, purpose << 24 | layer << 16 | relation)
+
+    which are the same on any number of workers. Every edge is as likely to be kept as any other, without replacement.
+
+    Attributes:
+        fanouts: per layer how many; -1: all.
+        seed: of the run.
+        number: of the sample, below 2**32.
+    """
+
+    fanouts: tuple[int, ...]
+    seed: int
+    number: int
+
+    def tag(self, layer: int, relation: int) -> int:
+        """The last counter word."""
+        return (int(Purpose.SAMPLE) << 24) | (layer << 16) | relation
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The edges that some rows keep of one relation.
+
+    Attributes:
+        offsets: int64 [M + 1], where each row's begin.
+        sources: int32 [C].
+        edges: int32 [C], their places in the part; without entries where edges carry nothing.
+    """
+
+    offsets: np.ndarray
+    sources: np.ndarray
+    edges: np.ndarray
+
+
+class InEdges:
+    """A part's edges into each own row, whichever worker their sources are of: what samples are drawn from.
+
+    Args:
+        part: the worker's part.
+        rank: its number.
+        own_loops: every row has exactly one edge from itself that the model has added; these are always kept.
+    """
+
+    def __init__(self, part: Part, rank: int, *, own_loops: bool) -> None:
+        check_edges(part, rank)
+        self._loops = int(own_loops)
+        world, relations, bounds = len(part.halo_offsets) - 1, part.schema.relations, part.row_bounds
+        src, dst = read_only(part.edge_src), read_only(part.edge_dst)
+        shifts = len(part.node_ids) + np.asarray(part.halo_offsets)
+        self.ids = np.concatenate([part.node_ids, part.halo_ids]).astype(np.uint32)
+        self._runs: list[tuple[int, np.ndarray]] = []
+        alone = world == 1  # its edges are sorted by relation and destination already
+        sources = np.empty(0 if alone else len(src), np.int32)
+        self._edges = np.arange(len(src) if part.columns else 0, dtype=np.int32)
+        before = 0
+        for number, relation in enumerate(relations):
+            first, last = bounds[relation.destination], bounds[relation.destination + 1]
+            begins = np.zeros(last - first + 1, np.int64)
+            spans = [part.edge_span(q, number) for q in range(world)]
+            for span in spans:
+                count_in_edges(dst[span], first, begins)
+            begins[0] = before
+            np.cumsum(begins, out=begins)
+            before = int(begins[-1])
+            cursor = begins[:-1].copy()
+            for q, span in enumerate(spans if not alone else ()):
+                shift = 0 if q == rank else int(shifts[q])
+                place_in_edges(src[span], dst[span], first, shift, span.start, cursor, sources, self._edges)
+            self._runs.append((first, begins))
+        self._sources = src if alone else read_only(sources)
+        self._parallel = any(has_parallel_edges(begins, self._sources) for _, begins in self._runs)
+
+    def choose(self, rows: np.ndarray, relation: int, layer: int, sample: Sample | None) -> Chosen:
+        """The edges into own rows (int32 [M], of the relation's destination type) that a sample keeps; None: all edges."""
+        first, begins = self._runs[relation]
+        offsets = np.empty(len(rows) + 1, np.int64)
+        fanout = -1 if sample is None else sample.fanouts[layer]
+        count_kept(rows, first, begins, self._loops, fanout, offsets)
+        sources = np.empty(offsets[-1], np.int32)
+        edges = np.empty(offsets[-1] if len(self._edges) else 0, np.int32)
+        seed, number, tag = (0, 0, 0) if sample is None else (sample.seed, sample.number, sample.tag(layer, relation))
+        choose_edges(
+            rows,
+            first,
+            begins,
+            self._sources,
+            self.ids,
+            self._parallel,
+            self._loops,
+            np.uint64(seed),
+            np.uint64(number),
+            np.uint64(tag),
+            offsets,
+            sources,
+            edges,
+        )
+        return Chosen(offsets, sources, self._edges[edges] if len(edges) else edges)
+
+
+OutDegrees = tuple[Degrees, ...] | None
+"""Of each relation the edges out of own rows of its source type; None: they are not known, or those of the whole graph."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +161,13 @@ class DrawnLayer:
     """What one layer computes on this worker.
 
     Attributes:
-        outputs, inputs: int32 per type, the own rows that it computes and reads, in their order.
+        outputs: int32 per type, the own rows that it computes, in their order.
+        inputs: int32 per type, those that it reads.
         chosen: per relation the edges into its destination type's outputs; () where the layer does not aggregate.
-        halo: bool [H], the halo rows that it reads. sends: per peer bool, which of the rows that it could need it does need.
-        sampled: whether edges were left out. outward: what out-degrees are then; None: they were not asked for.
+        halo: bool [H], the halo rows that it reads.
+        sends: per peer bool, which of the rows that it could need it does need.
+        sampled: whether edges were left out.
+        outward: per relation what out-degrees are then; None: they were not asked for.
     """
 
     outputs: tuple[np.ndarray, ...]
@@ -51,7 +176,7 @@ class DrawnLayer:
     halo: np.ndarray
     sends: tuple[np.ndarray, ...]
     sampled: bool
-    outward: tuple[Outward, ...] | None
+    outward: OutDegrees
 
     @property
     def edges(self) -> int:
@@ -64,8 +189,8 @@ class FlowDrawer:
 
     Args:
         part: the worker's part, with self-loops if the model adds them.
+        settings: what all of its plans have in common.
         own_loops: it does.
-        layout, device, message_rows, dtype: as ``load_plan``.
         splitter: gives every layer a plan of each relation; None: does not.
         copies: of a part that has some: an edge into a node counts once in out-degrees of a sample.
     """
@@ -73,22 +198,18 @@ class FlowDrawer:
     def __init__(
         self,
         part: Part,
-        rank: int,
-        layout: Layout,
+        settings: PlanSettings,
         exchange: Exchange,
         *,
         own_loops: bool,
-        device: torch.device,
-        message_rows: int,
-        dtype: torch.dtype,
-        splitter: RelationSplitter | None,
+        splitter: RelationSplitter | None = None,
         copies: Copies | None = None,
     ) -> None:
-        self._copies = copies
-        self._part, self._rank, self._layout, self._exchange = part, rank, layout, exchange
-        self._device, self._message_rows, self._dtype, self._splitter = device, message_rows, dtype, splitter
+        self._part, self._settings, self._exchange = part, settings, exchange
+        self._splitter, self._copies = splitter, copies
         self._schema, self._bounds, self._num_rows = part.schema, part.row_bounds, len(part.node_ids)
-        self._edges = InEdges(part, rank, own_loops=own_loops)
+        self._types = [slice(*ends) for ends in pairwise(self._bounds)]
+        self._edges = InEdges(part, settings.rank, own_loops=own_loops)
         self._id_ranks = id_ranks_of(part)
         self._lists = halo_lists(part, torch.device("cpu"))
         self._send_rows = [rows.numpy() for rows in self._lists.send_rows]
@@ -100,44 +221,37 @@ class FlowDrawer:
         """What the wanted rows depend on.
 
         Args:
-            wanted: int64, own rows, ascending. uses_edges: per layer, whether it aggregates.
-            sample: which edges are kept; None: all. outward: count also the edges out of rows.
+            wanted: int64, own rows, ascending.
+            uses_edges: per layer, whether it aggregates.
+            sample: which edges are kept; None: all.
+            outward: count also the edges out of rows.
         """
-        rows, reached = self._rows_of(wanted)
-        layers: list[DrawnLayer] = []
-        for layer in range(len(uses_edges) - 1, -1, -1):
-            drawn = self._layer(rows, reached, layer, sample, uses_edges=uses_edges[layer], outward=outward)
-            layers.insert(0, drawn)
-            rows = list(drawn.inputs)
-        return tuple(layers)
+        return tuple(reversed(list(self._from_last(wanted, uses_edges, sample, outward=outward))))
 
-    def outward(
-        self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None
-    ) -> list[tuple[Outward, ...] | None]:
+    def outward(self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None) -> list[OutDegrees]:
         """Per layer what out-degrees are; nothing else is held of more than one layer."""
-        rows, reached = self._rows_of(wanted)
-        degrees: list[tuple[Outward, ...] | None] = []
-        for layer in range(len(uses_edges) - 1, -1, -1):
-            drawn = self._layer(rows, reached, layer, sample, uses_edges=uses_edges[layer], outward=True)
+        degrees: list[OutDegrees] = []
+        for drawn in self._from_last(wanted, uses_edges, sample, outward=True):
             degrees.insert(0, drawn.outward)
-            rows = list(drawn.inputs)
             del drawn
         return degrees
 
-    def _rows_of(self, wanted: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Wanted rows type by type, and bool [N], where they are."""
-        rows = [np.ascontiguousarray(wanted[slice(*np.searchsorted(wanted, self._type(t)))], np.int32) for t in self._types]
+    def _from_last(
+        self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None, *, outward: bool
+    ) -> Iterator[DrawnLayer]:
+        """From the last layer to the first."""
+        rows = [np.ascontiguousarray(of_type, np.int32) for of_type in self._by_type(wanted)]
         reached = np.zeros(self._num_rows, bool)
         reached[wanted] = True
-        return rows, reached
+        for layer in range(len(uses_edges) - 1, -1, -1):
+            drawn = self._layer(rows, reached, layer, sample, uses_edges=uses_edges[layer], outward=outward)
+            rows = list(drawn.inputs)
+            yield drawn
+            del drawn
 
-    @property
-    def _types(self) -> range:
-        return range(len(self._bounds) - 1)
-
-    def _type(self, number: int) -> tuple[int, int]:
-        """A type's own rows."""
-        return self._bounds[number], self._bounds[number + 1]
+    def _by_type(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Own rows, ascending, type by type."""
+        return [rows[slice(*np.searchsorted(rows, (of_type.start, of_type.stop)))] for of_type in self._types]
 
     def _layer(
         self,
@@ -162,16 +276,14 @@ class FlowDrawer:
             needed[rows[send]] = True
         new = np.flatnonzero(needed & ~reached).astype(np.int32)
         reached[new] = True
-        inputs = []
-        for number in self._types:
-            added = new[slice(*np.searchsorted(new, self._type(number)))]
-            inputs.append(np.concatenate([outputs[number], added]) if len(added) else outputs[number])
+        both = zip(outputs, self._by_type(new), strict=True)
+        inputs = [np.concatenate([rows, added]) if len(added) else rows for rows, added in both]
         sampled = uses_edges and sample is not None and sample.fanouts[layer] >= 0
         out = self._outward(chosen, outputs) if outward and sampled else None
         return DrawnLayer(tuple(outputs), tuple(inputs), tuple(chosen), halo, sends, sampled, out)
 
-    def _outward(self, chosen: Sequence[Chosen], outputs: list[np.ndarray]) -> tuple[Outward, ...]:
-        """Per relation the edges out of own rows of its source type, and their weights.
+    def _outward(self, chosen: Sequence[Chosen], outputs: list[np.ndarray]) -> tuple[Degrees, ...]:
+        """Per relation the edges out of own rows of its source type.
 
         Args:
             outputs: int32 per type, the layer's output rows, into which edges were chosen.
@@ -192,9 +304,9 @@ class FlowDrawer:
                 table[rows] += received.numpy()
         if self._copies is not None:
             own = [self._copies.total(table) for table in own]
-        runs = [slice(*self._type(relation.source)) for relation in self._schema.relations]
+        runs = [self._types[relation.source] for relation in self._schema.relations]
         return tuple(
-            Outward(own[0][run, r].astype(np.int64), own[1][run, r].copy() if sums else None) for r, run in enumerate(runs)
+            Degrees(own[0][run, r].astype(np.int64), own[1][run, r].copy() if sums else None) for r, run in enumerate(runs)
         )
 
     def _counted(self, chosen: Sequence[Chosen], outputs: list[np.ndarray], copies: Copies) -> list[Chosen]:
@@ -213,10 +325,10 @@ class FlowDrawer:
 
     def counts(self, layers: Sequence[DrawnLayer]) -> tuple[RowCounts, ...]:
         """Per layer, its rows over all workers."""
-        own = [[_length(layer.inputs), _length(layer.outputs), int(layer.halo.sum())] for layer in layers]
+        own = [[sum(map(len, layer.inputs)), sum(map(len, layer.outputs)), int(layer.halo.sum())] for layer in layers]
         return tuple(RowCounts(*totals) for totals in self._exchange.group.sum_(torch.tensor(own)).tolist())
 
-    def flow(self, layers: Sequence[DrawnLayer], outward: Sequence[tuple[Outward, ...] | None] | None = None) -> MessageFlow:
+    def flow(self, layers: Sequence[DrawnLayer], outward: Sequence[OutDegrees] | None = None) -> MessageFlow:
         """The message flow.
 
         Args:
@@ -237,25 +349,16 @@ class FlowDrawer:
             else:
                 kept = np.flatnonzero(layer.halo)
                 ranks = np.concatenate([self._id_ranks[inputs], self._id_ranks[self._num_rows + kept]])
-                plan = load_plan(
-                    part,
-                    self._rank,
-                    self._layout,
-                    device=self._device,
-                    message_rows=self._message_rows,
-                    out_bounds=bounds,
-                    dtype=self._dtype,
-                    id_ranks=ranks,
-                )
+                plan = load_plan(part, self._settings, out_bounds=bounds, id_ranks=ranks)
             plans.append(dataclasses.replace(plan, counts=counts))
         ends = (np.concatenate(rows).astype(np.int64) for rows in (layers[0].inputs, layers[-1].outputs))
-        return MessageFlow(tuple(plans), *(torch.from_numpy(rows).to(self._device) for rows in ends))
+        return MessageFlow(tuple(plans), *(torch.from_numpy(rows).to(self._settings.device) for rows in ends))
 
     def _restricted(
-        self, layer: DrawnLayer, outward: tuple[Outward, ...] | None, places: np.ndarray
-    ) -> tuple[Part, tuple[int, ...], list[Inward]]:
+        self, layer: DrawnLayer, outward: OutDegrees, places: np.ndarray
+    ) -> tuple[Part, tuple[int, ...], list[Degrees]]:
         """The part of one layer, the bounds of its output rows, and per relation the edges into each of these."""
-        part, world, relations = self._part, self._exchange.group.world, self._schema.relations
+        part, rank, world, relations = self._part, self._settings.rank, self._exchange.group.world, self._schema.relations
         inputs = np.concatenate(layer.inputs)
         places[inputs] = np.arange(len(inputs), dtype=np.int32)
         halo_offsets = np.concatenate([[0], np.cumsum(layer.halo)])[part.halo_offsets]
@@ -265,7 +368,7 @@ class FlowDrawer:
         counts = np.zeros((world, len(relations)), np.int64)
         for number, relation_edges in enumerate(layer.chosen):
             own = counts[:, number].copy()
-            count_peers(relation_edges.sources, self._num_rows, self._rank, self._owners, own)
+            count_peers(relation_edges.sources, self._num_rows, rank, self._owners, own)
             counts[:, number] = own
         ends = np.concatenate([[0], np.cumsum(counts.ravel())])
         src, dst = (np.empty(ends[-1], np.int32) for _ in range(2))
@@ -279,7 +382,7 @@ class FlowDrawer:
                 relation_edges.offsets,
                 out_bounds[relations[number].destination],
                 self._num_rows,
-                self._rank,
+                rank,
                 self._owners,
                 places,
                 halo_places,
@@ -288,10 +391,16 @@ class FlowDrawer:
                 dst,
                 edges,
             )
-            inward.append(self._inward(relation_edges))
-        degrees = self._whole_degrees(inputs)
+            counts_into, sums = np.diff(relation_edges.offsets), None
+            if (weights := part.columns.weight) is not None:
+                rows = np.repeat(np.arange(len(counts_into)), counts_into)
+                sums = weight_sums(rows, np.asarray(weights)[relation_edges.edges], len(counts_into))
+            inward.append(Degrees(counts_into, sums))
         if layer.sampled:
             degrees = self._sampled_degrees(layer, inward, outward)
+        else:
+            of_part = {name: getattr(part, name) for name in ("in_degrees", "out_degrees", "in_weights", "out_weights")}
+            degrees = {name: None if values is None else np.asarray(values)[inputs] for name, values in of_part.items()}
         send = [places[rows[chosen]] for rows, chosen in zip(self._send_rows, layer.sends, strict=True)]
         nothing = np.zeros(0, np.int64)
         restricted = dataclasses.replace(
@@ -306,51 +415,32 @@ class FlowDrawer:
             halo_ids=self._edges.ids[self._num_rows :][layer.halo].astype(np.int64),
             halo_offsets=halo_offsets,
             send_rows=np.concatenate(send),
-            send_offsets=np.concatenate([[0], np.cumsum([len(sent) for sent in send])]).astype(np.int64),
+            send_offsets=offsets_of(send),
             columns=part.columns.take(edges),
             **degrees,
         )
         return restricted, out_bounds, inward
 
-    def _whole_degrees(self, inputs: np.ndarray) -> dict[str, Any]:
-        """Of a part whose own rows are ``inputs``, the fields that say degrees: those in the whole graph."""
-        names = ("in_degrees", "out_degrees", "in_weights", "out_weights")
-        of_part = {name: getattr(self._part, name) for name in names}
-        return {name: None if values is None else np.asarray(values)[inputs] for name, values in of_part.items()}
-
-    def _sampled_degrees(
-        self, layer: DrawnLayer, inward: Sequence[Inward], outward: tuple[Outward, ...] | None
-    ) -> dict[str, Any]:
-        """The same of the sample; without entries where out-degrees are not known."""
+    def _sampled_degrees(self, layer: DrawnLayer, inward: Sequence[Degrees], outward: OutDegrees) -> dict[str, Any]:
+        """The fields of a layer's part that say degrees; without entries where out-degrees are not known."""
         bounds, relations, weighted = _bounds(layer.inputs), self._schema.relations, self._part.weighted
         in_degrees, out_degrees = np.zeros(bounds[-1], np.int64), np.zeros(bounds[-1] if outward else 0, np.int64)
         in_weights, out_weights = np.zeros(bounds[-1]), np.zeros(len(out_degrees))
         for relation, into in zip(relations, inward, strict=True):
             first = bounds[relation.destination]
-            at = slice(first, first + len(into.degrees))
-            in_degrees[at] += into.degrees
-            if into.weights is not None:
-                in_weights[at] += into.weights
+            at = slice(first, first + len(into.counts))
+            in_degrees[at] += into.counts
+            if into.sums is not None:
+                in_weights[at] += into.sums
         for relation, out in zip(relations, outward or (), strict=False):
             rows = layer.inputs[relation.source] - self._bounds[relation.source]
             at = slice(bounds[relation.source], bounds[relation.source + 1])
-            out_degrees[at] += out.degrees[rows]
-            if out.weights is not None:
-                out_weights[at] += out.weights[rows]
+            out_degrees[at] += out.counts[rows]
+            if out.sums is not None:
+                out_weights[at] += out.sums[rows]
         sums = {"in_weights": in_weights if weighted else None, "out_weights": out_weights if weighted else None}
         return {"in_degrees": in_degrees, "out_degrees": out_degrees, **sums}
 
-    def _inward(self, chosen: Chosen) -> Inward:
-        degrees, weights = np.diff(chosen.offsets), self._part.columns.weight
-        if weights is None:
-            return Inward(degrees)
-        rows = np.repeat(np.arange(len(degrees)), degrees)
-        return Inward(degrees, weight_sums(rows, np.asarray(weights)[chosen.edges], len(degrees)))
-
 
 def _bounds(rows: Sequence[np.ndarray]) -> tuple[int, ...]:
-    return tuple(int(bound) for bound in np.concatenate([[0], np.cumsum([len(own) for own in rows])]))
-
-
-def _length(rows: Sequence[np.ndarray]) -> int:
-    return sum(len(own) for own in rows)
+    return tuple(offsets_of(list(rows)).tolist())

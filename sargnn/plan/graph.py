@@ -5,7 +5,9 @@ Letters: N own rows, L layers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,13 +20,25 @@ from sargnn.plan.copies import Copies
 from sargnn.plan.cover import Share, spared_shares
 from sargnn.plan.drawn import FlowDrawer
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
-from sargnn.plan.load import Layout, with_self_loops
+from sargnn.plan.load import NO_LIMIT, PlanSettings, with_self_loops
 from sargnn.plan.mfg import MessageFlow, Reach, find_reach, message_flow, only_into
 from sargnn.plan.partials import load_shared_plan
 from sargnn.plan.relations import RelationSplitter
 
 _SMALLEST_MESSAGE_ROWS = 1024
-Sharing = Callable[[Sequence[RowCounts | None]], Sequence[Share | None]]
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the edges that are cut between workers are shared out (``plan.cover``).
+
+    Attributes:
+        of_layers: gives it, for the layers' counts of rows (``LayerPlan.counts``), for each layer.
+        of_sums: of ``WorkerGraph.neighbourhood``.
+    """
+
+    of_layers: Callable[[Sequence[RowCounts | None]], Sequence[Share | None]]
+    of_sums: Share | None = None
 
 
 def usual_message_rows(num_nodes: int, world: int) -> int:
@@ -43,48 +57,36 @@ class WorkerGraph:
 
     Args:
         part: the worker's part.
-        layout, dtype: as ``load_plan``.
+        settings: what all of its plans have in common; where they have no limit of a message's rows, it is an eighth of a
+            worker's average rows, so that at prefetch depth 1 all buffers hold at most three quarters as many.
         add_self_loops: whether the model adds one per node; the data's own stay in ``neighbourhood``.
-        message_rows: no message holds more; None: an eighth of a worker's average rows, so that at prefetch depth 1 all buffers
-            hold at most three quarters as many.
         by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
         labelled: the node type that has labels, where it is known already; else all workers find it together.
-        copies: of a part that has some, of which each node counts once in statistics over rows where ``counts_rows``.
-        share: gives, for the layers' counts of rows (``LayerPlan.counts``), how each one's cut edges are shared out
-            (``shards.cover``); where ``by_relation`` holds they stay with their destinations. sums: the same for
-            ``neighbourhood``.
+        copies: of a part that has some.
+        sharing: how cut edges are shared out; None, and where ``by_relation`` holds: they stay with their destinations.
     """
 
     def __init__(
         self,
         part: Part,
         exchange: Exchange,
-        layout: Layout,
+        settings: PlanSettings,
         *,
         add_self_loops: bool,
-        device: torch.device,
-        message_rows: int | None = None,
         by_relation: bool = False,
         labelled: int | None = None,
-        dtype: torch.dtype = torch.float32,
-        share: Sharing | None = None,
-        sums: Share | None = None,
+        sharing: Sharing | None = None,
         copies: Copies | None = None,
-        counts_rows: bool = False,
     ) -> None:
-        self.copies, self._counts_rows = copies, counts_rows and copies is not None
-        self._dtype, self._share, self._sums = dtype, share, sums
-        self.part, self.exchange, self.layout, self.device = part, exchange, layout, device
-        self._add_self_loops = add_self_loops
+        self.part, self.exchange, self.copies, self.rank = part, exchange, copies, settings.rank
+        self._sharing, self._add_self_loops = sharing, add_self_loops
         group = exchange.group
-        self.rank = group.rank
-        if message_rows is None:
-            message_rows = usual_message_rows(int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64))), group.world)
-        self.message_rows = message_rows
+        if settings.message_rows == NO_LIMIT:
+            num_nodes = int(group.sum_(torch.tensor(len(part.node_ids), dtype=torch.int64)))
+            settings = dataclasses.replace(settings, message_rows=usual_message_rows(num_nodes, group.world))
+        self.settings, self.message_rows = settings, settings.message_rows
         self.labelled = find_labelled(part, group) if labelled is None else labelled
-        self._splitter: RelationSplitter | None = None
-        if by_relation and part.schema.typed:
-            self._splitter = RelationSplitter(part, exchange, layout, device=device, message_rows=message_rows, dtype=dtype)
+        self._splitter = RelationSplitter(part, exchange, settings) if by_relation and part.schema.typed else None
         self._split: LayerPlan | None = None
         self._plans: dict[Share | None, LayerPlan] = {}
         self._flows: dict[int, MessageFlow] = {}
@@ -127,21 +129,26 @@ class WorkerGraph:
             reach = find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges, self.copies.inner)
             self._flows[num_layers] = self.flow_of(reach)
         elif num_layers not in self._flows:
-            *before, last = self._shares_of(num_layers, uses_edges or [True] * num_layers)
+            shares: list[Share | None] = [None] * num_layers
+            if self._sharing is not None and self.exchange.group.world > 1:
+                # Layers that read no edges share another's plan, so that fewer are held.
+                of_layers = self._sharing.of_layers([None] * num_layers)
+                shares = spared_shares(of_layers, uses_edges or [True] * num_layers)
+            *before, last = shares
             plans, rows = [self._whole_plan(share) for share in before], None
             if len(self.part.schema.node_types) > 1:
-                rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.device)
-                plans.append(self._labelled_plan(last))
+                rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.settings.device)
+                if self._splitter is not None:  # which computes all, with relations kept apart
+                    plans.append(self._whole_plan(last))
+                elif last is None or self.exchange.group.world == 1:
+                    plans.append(self._whole_plan(last).only(self.labelled))
+                else:
+                    part, bounds = only_into(self.part, self.rank, self.exchange, self.labelled_rows)
+                    plans.append(self._load(part, last, bounds))
             else:
                 plans.append(self._whole_plan(last))
             self._flows[num_layers] = MessageFlow(tuple(plans), None, rows)
         return self._flows[num_layers]
-
-    def _shares_of(self, num_layers: int, uses_edges: Sequence[bool]) -> list[Share | None]:
-        """Each layer's; one worker has no cut edges, and layers that read none share another's plan, so that fewer are held."""
-        if self._share is None or self.exchange.group.world == 1:
-            return [None] * num_layers
-        return spared_shares(self._share([None] * num_layers), uses_edges)
 
     def _whole_plan(self, share: Share | None) -> LayerPlan:
         """The plan that computes all rows."""
@@ -153,33 +160,15 @@ class WorkerGraph:
             self._plans[share] = self._load(self._looped_part, share)
         return self._plans[share]
 
-    def _labelled_plan(self, share: Share | None) -> LayerPlan:
-        """Of a typed graph: the plan of the last layer, which computes the labelled rows, or all with relations kept apart."""
-        if self._splitter is not None:
-            return self._whole_plan(share)
-        if share is None or self.exchange.group.world == 1:
-            return self._whole_plan(share).only(self.labelled)
-        part, bounds = only_into(self.part, self.rank, self.exchange, self.labelled_rows)
-        return self._load(part, share, bounds)
-
     def _load(self, part: Part, share: Share | None, out_bounds: tuple[int, ...] | None = None) -> LayerPlan:
-        return load_shared_plan(
-            part,
-            self.rank,
-            self.layout,
-            self.exchange.group,
-            share,
-            device=self.device,
-            message_rows=self.message_rows,
-            out_bounds=out_bounds,
-            dtype=self._dtype,
-        )
+        return load_shared_plan(part, self.settings, self.exchange.group, share, out_bounds=out_bounds)
 
     def flow(self, wanted: np.ndarray, uses_edges: list[bool]) -> MessageFlow:
         """Only what reaches the rows that are wanted; ``whole`` where these are all rows of the labelled type.
 
         Args:
-            wanted: bool [N]. uses_edges: per layer, whether it aggregates.
+            wanted: bool [N].
+            uses_edges: per layer, whether it aggregates.
         """
         left_out = (self.labelled_rows.stop - self.labelled_rows.start) - int(wanted.sum())
         if self.copies is not None:  # a server's answer need not be another's
@@ -192,29 +181,20 @@ class WorkerGraph:
         """What the wanted rows depend on.
 
         Args:
-            wanted: bool [N]. uses_edges: per layer, whether it aggregates.
+            wanted: bool [N].
+            uses_edges: per layer, whether it aggregates.
         """
         return find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges)
 
     def flow_of(self, reach: Reach, *, shared: bool = True) -> MessageFlow:
         """The message flow of what rows depend on. ``shared``: cut edges are shared out."""
-        flow = message_flow(
-            self._looped_part,
-            self.rank,
-            self.layout,
-            self.exchange,
-            reach,
-            device=self.device,
-            message_rows=self.message_rows,
-            splitter=self._splitter,
-            dtype=self._dtype,
-            share=self._share if shared else None,
-        )
-        return self.counting(flow)
+        share = self._sharing.of_layers if shared and self._sharing is not None else None
+        part, splitter = self._looped_part, self._splitter
+        return self.counting(message_flow(part, self.settings, self.exchange, reach, splitter=splitter, share=share))
 
     def counting(self, flow: MessageFlow) -> MessageFlow:
         """The flow, where copies are not to count in statistics over rows with the rows that do."""
-        return self.copies.count_rows(flow) if self._counts_rows and self.copies is not None else flow
+        return flow if self.copies is None else self.copies.counting(flow)
 
     @property
     def drawer(self) -> FlowDrawer:
@@ -222,13 +202,9 @@ class WorkerGraph:
         if self._drawer is None:
             self._drawer = FlowDrawer(
                 self._looped_part,
-                self.rank,
-                self.layout,
+                self.settings,
                 self.exchange,
                 own_loops=self._add_self_loops,
-                device=self.device,
-                message_rows=self.message_rows,
-                dtype=self._dtype,
                 splitter=self._splitter,
                 copies=self.copies,
             )
@@ -255,6 +231,7 @@ class WorkerGraph:
 
     def neighbourhood(self) -> LayerPlan:
         """The labelled nodes with the edges between them, as the data has them."""
+        share = None if self._sharing is None else self._sharing.of_sums
         if not self.part.schema.typed:
-            return self._load(self.part, self._sums) if self._add_self_loops else self._whole_plan(self._sums)
-        return self._load(one_type(self.part, self.rank, self.labelled), self._sums)
+            return self._load(self.part, share) if self._add_self_loops else self._whole_plan(share)
+        return self._load(one_type(self.part, self.rank, self.labelled), share)

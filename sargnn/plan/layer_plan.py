@@ -6,7 +6,7 @@ Letters: N input rows, M output rows, H halo rows, S source rows of a shard, T n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ from torch import Tensor
 from sargnn.backends.block import EdgeBlock
 from sargnn.comm.lists import HaloLists, PartialLists, Piece
 from sargnn.graph.schema import Schema
-from sargnn.plan.merged import MergedRows
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,8 @@ class RelationBlock:
 
     Attributes:
         relation: its number.
-        first_src, first_out: where the runs begin.
+        first_src: where the run of source rows begins.
+        first_out: where the run of output rows begins.
         out_in_type: where the run of output rows begins among those of its type.
         num_out: length of the run of output rows.
         block: the edges; its source rows are the run's, its destination rows too unless ``rows`` names them.
@@ -108,7 +108,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class Partials:
-    """Edges between this worker's rows and a peer's that are aggregated where their sources are (``shards.partials``).
+    """Edges between this worker's rows and a peer's that are aggregated where their sources are (``plan.partials``).
 
     Attributes:
         lists: which partial results travel.
@@ -117,7 +117,8 @@ class Partials:
         scales: of typed graphs, likewise, for each of the shard's blocks what the means of its destination rows are multiplied
             by.
         blocks: for each piece of own output rows, an edge to each from the partial result that comes for it.
-        num_edges: edges into the own output rows that peers aggregate. halo_rows: H without partial results.
+        num_edges: edges into the own output rows that peers aggregate.
+        halo_rows: H without partial results.
         peer_ranks: per peer int32 ascending, ``EdgeBlock.src_id_rank`` here of its rows that edges into the own rows start
             from; a partial result names a winner by its place in this list. None where no reducer needs it.
     """
@@ -130,6 +131,127 @@ class Partials:
     halo_rows: int
     peer_ranks: tuple[Tensor, ...] | None
     joint: Joint | None = None
+
+
+@dataclass(frozen=True)
+class MergedRows:
+    """Where own and halo rows lie side by side, [N + H], for modes that work on one merged graph.
+
+    Type by type: the own rows first, then the peers' in rank order. So the rows of one type are a run, and those of a
+    homogeneous graph are the own rows followed by all halo rows, as they arrive.
+
+    Attributes:
+        bounds: T + 1, the merged rows of each type.
+        own: (first merged row, first own row, length) per type.
+        halo: (first merged row, first halo row, length) per type and peer; halo rows go by peer in rank order, each by type.
+    """
+
+    bounds: tuple[int, ...]
+    own: tuple[tuple[int, int, int], ...]
+    halo: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def lay_out(cls, row_bounds: Sequence[int], halo_bounds: Sequence[Sequence[int]]) -> MergedRows:
+        """Lay the rows out.
+
+        Args:
+            row_bounds: T + 1, the own rows of each type.
+            halo_bounds: per peer T + 1, where its halo rows of each type begin among all halo rows.
+        """
+        bounds: list[int] = [0]
+        own: list[tuple[int, int, int]] = []
+        halo: list[tuple[int, int, int]] = []
+        for t in range(len(row_bounds) - 1):
+            at = bounds[-1]
+            for pieces, first, last in (
+                (own, row_bounds[t], row_bounds[t + 1]),
+                *((halo, peer[t], peer[t + 1]) for peer in halo_bounds),
+            ):
+                pieces.append((at, first, last - first))
+                at += last - first
+            bounds.append(at)
+        return cls(tuple(bounds), tuple(own), tuple(halo))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the halo rows lie in one run behind the own rows."""
+        return len(self.bounds) == 2
+
+    def room_for_halo(self, merged: Tensor) -> Tensor:
+        """[H, F] to receive halo rows into, by peer: a part of ``merged`` [N + H, F] if they lie there in that order."""
+        own, halo = (sum(n for *_, n in pieces) for pieces in (self.own, self.halo))
+        return merged[own:] if self.in_order else merged.new_empty(halo, merged.shape[1])
+
+    def fill(self, merged: Tensor, own: Tensor, halo: Tensor) -> None:
+        """Put own rows [N, F] and halo rows [H, F], as ``room_for_halo`` gave them, into ``merged``."""
+        for at, first, n in self.own:
+            merged[at : at + n] = own[first : first + n]
+        if not self.in_order:
+            for at, first, n in self.halo:
+                merged[at : at + n] = halo[first : first + n]
+
+    def by_type(self, own: Tensor, halo: Tensor) -> tuple[Tensor, ...]:
+        """Per type the merged rows, [own + halo rows of the type, F], in memory of their own."""
+        joined, peers = [], len(self.halo) // len(self.own)
+        for t, (_, first, n) in enumerate(self.own):
+            pieces = self.halo[t * peers : (t + 1) * peers]
+            joined.append(torch.cat([own[first : first + n], *(halo[a : a + k] for _, a, k in pieces)]))
+        return tuple(joined)
+
+    def own_part(self, tables: Sequence[Tensor]) -> Tensor:
+        """[N, F]: the own rows of merged rows given type by type, in memory of their own."""
+        return torch.cat([tables[t][:n] for t, (_, _, n) in enumerate(self.own)])
+
+    def halo_part(self, tables: Sequence[Tensor]) -> Tensor:
+        """[H, F], by peer: the halo rows of merged rows given type by type."""
+        if self.in_order:
+            return tables[0][self.own[0][2] :]
+        out, peers = tables[0].new_empty(sum(n for *_, n in self.halo), tables[0].shape[1]), len(self.halo) // len(self.own)
+        for number, (at, first, n) in enumerate(self.halo):
+            t = number // peers
+            out[first : first + n] = tables[t][at - self.bounds[t] : at - self.bounds[t] + n]
+        return out
+
+    def split(self, merged: Tensor) -> tuple[Tensor, ...]:
+        """``merged`` [N + H, F] type by type, without copies."""
+        return tuple(merged[a:b] for a, b in zip(self.bounds, self.bounds[1:], strict=False))
+
+
+@dataclass(frozen=True)
+class WeightSums:
+    """Sums of the weights of the edges that a plan's degrees count; an added self-loop's is 1.
+
+    Attributes:
+        inward: fp64 [M].
+        outward: fp64 [N]; of a sample without entries where nothing reads them.
+        by_relation: per relation fp64, into each output row of its destination type.
+    """
+
+    inward: Tensor
+    outward: Tensor
+    by_relation: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Relations:
+    """The relations of a typed graph's layer, each by itself and all joined (``plan.relations``).
+
+    Attributes:
+        plans: per relation, from the layer's input rows of its source type to its output rows of its destination type, with
+            degrees of that relation in the whole graph and lists of the rows that it reads.
+        join: makes ``joined``.
+    """
+
+    plans: tuple[LayerPlan, ...]
+    join: Callable[[], tuple[LayerPlan, Tensor]]
+
+    @cached_property
+    def joined(self) -> tuple[LayerPlan, Tensor]:
+        """The layer's rows, type by type, with all edges as a homogeneous graph; and int64 [E], each edge's relation.
+
+        Made the first time it is asked for, from what this worker has: no rank waits for another.
+        """
+        return self.join()
 
 
 @dataclass(frozen=True)
@@ -149,36 +271,32 @@ class LayerPlan:
     ``shards``, in each the block's edges in their order. E of them.
 
     Attributes:
-        rank, world: this worker and the number of workers.
+        rank: this worker.
+        world: the number of workers.
         schema: node types and relations of the whole graph.
-        row_bounds, out_bounds: T + 1 each, the input and the output rows of each type: ``[bounds[t], bounds[t + 1])``. A type's
-            output rows are the first of its input rows.
+        row_bounds: T + 1, the input rows of each type: ``[bounds[t], bounds[t + 1])``.
+        out_bounds: T + 1, the output rows of each type, which are the first of its input rows.
         node_ids: int64 [N], original ids of the input rows.
         in_degrees: int64 [M], edges into each output row in the whole graph, as trained on (with the self-loop, if added). All
-            degrees and sums of weights of a sampled layer are those of the sample (``shards.drawn``).
+            degrees and sums of weights of a sampled layer are those of the sample (``plan.drawn``).
         out_degrees: int64 [N], edges out of each input row in the whole graph, likewise.
         relation_degrees: per relation int64, its edges into each output row of its destination type.
-        in_weights: fp64 [M] and out_weights: fp64 [N], of a graph with edge weights: their sums over the edges that the degrees
-            count (an added self-loop's is 1); else None. The weights are a column.
-        relation_weights: per relation fp64, such sums where ``relation_degrees`` has counts; None without weights.
         lists: which rows travel.
         shards: the own one, then one for each round of the exchange in its order, also where a round brings no rows; None for
-            modes that work on one merged graph.
-        merged: for modes that work on one merged graph; else None. merged_rows: where its source rows lie.
+            modes that work on one merged graph, and where ``relations`` have plans of their own.
+        merged: for modes that work on one merged graph; else None.
+        merged_rows: where its source rows lie.
         out_type: the one type whose rows are computed; None: all.
         own: (first input row, first output row, length) of rows that are both; None: each type's output rows are the first of
             its input rows. () where the outputs are nodes of another type.
-        relations: for typed graphs, where asked for, a plan for every relation by itself: from the input rows of its source
-            type to the output rows of its destination type, with degrees of that relation in the whole graph and lists of
-            the rows that it reads. ``shards`` and ``merged`` are None then. See ``plan/relations.py``.
-        edge_types: int64 [E], the relation of each edge, of a plan that joins all relations; else None.
-        join: makes what ``joined`` gives.
+        weights: sums of edge weights; None: edges have none. The weights themselves are a column.
+        relations: of typed graphs, where asked for; else None.
         partials: cut edges that are aggregated where their sources are; they are in no shard of this plan. None: there are
             none.
         counts: over all workers; None where a layer computes all rows that it reads.
         constant: [M, F], the aggregate of constant rows, where it is known beforehand.
         counted: uint8 [M], 1 for output rows that statistics over rows are taken of: of several copies of a node one
-            (``shards.copies``); None: of all.
+            (``plan.copies``); None: of all.
     """
 
     rank: int
@@ -196,12 +314,8 @@ class LayerPlan:
     merged_rows: MergedRows
     out_type: int | None = None
     own: tuple[tuple[int, int, int], ...] | None = None
-    relations: tuple[LayerPlan, ...] | None = None
-    edge_types: Tensor | None = None
-    join: Callable[[], LayerPlan] | None = None
-    in_weights: Tensor | None = None
-    out_weights: Tensor | None = None
-    relation_weights: tuple[Tensor, ...] | None = None
+    weights: WeightSums | None = None
+    relations: Relations | None = None
     partials: Partials | None = None
     counts: RowCounts | None = None
     constant: Tensor | None = None
@@ -210,7 +324,7 @@ class LayerPlan:
     @property
     def weighted(self) -> bool:
         """Whether its edges have weights."""
-        return self.in_weights is not None
+        return self.weights is not None
 
     @property
     def num_rows(self) -> int:
@@ -246,7 +360,7 @@ class LayerPlan:
     def num_edges(self) -> int:
         """Edges into this worker's output rows."""
         if self.relations is not None:
-            return sum(plan.num_edges for plan in self.relations)
+            return sum(plan.num_edges for plan in self.relations.plans)
         elsewhere = 0 if self.partials is None else self.partials.num_edges
         return elsewhere + sum(part.block.num_edges for shard in self._all_shards().values() for part in shard.relations)
 
@@ -297,16 +411,6 @@ class LayerPlan:
         plan.kept.update(self.kept)
         return plan
 
-    @cached_property
-    def joined(self) -> LayerPlan:
-        """The same rows and all relations' edges as a homogeneous graph, with ``edge_types``; rows go type by type.
-
-        Built the first time it is asked for, from what this worker has: no rank waits for another. Only of plans with
-        ``relations``.
-        """
-        assert self.join is not None, "this plan has one relation, or was not asked to keep them apart"
-        return self.join()
-
     def out_of(self, relation: int) -> slice:
         """The output rows of a relation's destination type."""
         destination = self.schema.relations[relation].destination
@@ -327,8 +431,8 @@ class LayerPlan:
 
         Of a graph with edge weights: 1 / the sum of the weights, 0 where that is 0.
         """
-        if self.relation_weights is not None:
-            sums = self.relation_weights[relation]
+        if self.weights is not None:
+            sums = self.weights.by_relation[relation]
             return torch.where(sums > 0, sums.reciprocal(), 0).to(dtype)
         return self.relation_degrees[relation].clamp(min=1).to(dtype).reciprocal_()
 
@@ -345,17 +449,19 @@ class LayerPlan:
             own = tuple((src, out - first, n) for src, out, n in shard.own if out == first and n == last - first)
             return Shard(shard.peer, shard.num_src, shifted, own)
 
-        none = self.in_degrees[:0]
+        def in_place(by_relation: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return tuple(values if r in into else values[:0] for r, values in enumerate(by_relation))
+
+        weights = self.weights
+        if weights is not None:
+            weights = WeightSums(weights.inward[first:last], weights.outward, in_place(weights.by_relation))
         return dataclasses.replace(
             self,
             out_type=node_type,
             out_bounds=bounds,
             in_degrees=self.in_degrees[first:last],
-            in_weights=None if self.in_weights is None else self.in_weights[first:last],
-            relation_degrees=tuple(d if r in into else none for r, d in enumerate(self.relation_degrees)),
-            relation_weights=None
-            if self.relation_weights is None
-            else tuple(w if r in into else w[:0] for r, w in enumerate(self.relation_weights)),
+            weights=weights,
+            relation_degrees=in_place(self.relation_degrees),
             shards=None if self.shards is None else {piece: kept(shard) for piece, shard in self.shards.items()},
             merged=None if self.merged is None else kept(self.merged),
         )

@@ -1,6 +1,6 @@
 """From a part to a layer plan.
 
-Letters: N own rows, H halo rows, S source rows and A destination rows of a block, E edges, P parts, T node types.
+Letters: N own rows, H halo rows, M output rows, S source and A destination rows of a block, E edges, P parts, T node types.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,21 +20,42 @@ from sargnn.comm.lists import HaloLists, Piece
 from sargnn.errors import StoreError
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.partition.cut import Part
-from sargnn.plan.flow_loops import count_from, read_only, take_from
-from sargnn.plan.layer_plan import LayerPlan, RelationBlock, Shard
-from sargnn.plan.merged import MergedRows
+from sargnn.plan.layer_plan import LayerPlan, MergedRows, RelationBlock, Shard, WeightSums
+from sargnn.plan.loops import count_from, read_only, take_from
 
 Layout = Literal["sharded", "merged"]
+NO_LIMIT = 2**31
 _COMPACT = 0.75
 """Where fewer of a run's rows have edges than this, a typed block lists those that do."""
 
 
 @dataclass(frozen=True)
-class OutputRows:
-    """Output rows of a homogeneous plan that are not simply the first of its own rows.
+class PlanSettings:
+    """What all plans of a worker have in common.
 
     Attributes:
-        ids: int64 [M], original ids. in_degrees: int64 [M].
+        rank: the worker's number.
+        layout: ``sharded`` makes one shard per peer, ``merged`` one for all, None none at all.
+        device: of the tensors.
+        message_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
+            the same on all ranks.
+        dtype: of the rows, which edge weights and the like get, too.
+    """
+
+    rank: int
+    layout: Layout | None
+    device: torch.device = torch.device("cpu")
+    message_rows: int = NO_LIMIT
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
+class OutputRows:
+    """Output rows of a plan, which its edges number.
+
+    Attributes:
+        ids: int64 [M], original ids.
+        in_degrees: int64 [M].
         own: as ``LayerPlan.own``.
         in_weights: fp64 [M], of a graph with edge weights; else None.
     """
@@ -43,17 +65,81 @@ class OutputRows:
     own: tuple[tuple[int, int, int], ...] | None
     in_weights: np.ndarray | None = None
 
+    @classmethod
+    def first_of(cls, part: Part, bounds: tuple[int, ...]) -> OutputRows:
+        """The first own rows of each type, as many as ``bounds`` (T + 1) say."""
+        own = tuple((at, a, b - a) for at, (a, b) in zip(part.row_bounds, pairwise(bounds), strict=False))
+
+        def rows(values: np.ndarray) -> np.ndarray:
+            return np.concatenate([values[at : at + n] for at, _, n in own])
+
+        in_weights = None if part.in_weights is None else rows(part.in_weights)
+        return cls(rows(part.node_ids), rows(part.in_degrees), None if bounds == part.row_bounds else own, in_weights)
+
+
+class Edges(NamedTuple):
+    """Edges of a relation, sorted by destination.
+
+    Attributes:
+        src: int32 [E].
+        dst: int32 [E].
+        columns: what they carry.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    columns: EdgeColumns
+
+    def of_sources(self, first: int, last: int) -> Edges:
+        """Those that start from rows [first, last)."""
+        src, dst = read_only(self.src), read_only(self.dst)
+        count = count_from(src, first, last)
+        if count == len(src):
+            return self
+        new_src, new_dst = np.empty(count, np.int32), np.empty(count, np.int32)
+        edges = np.empty(count if self.columns else 0, np.int64)
+        take_from(src, dst, first, last, new_src, new_dst, edges)
+        return Edges(new_src, new_dst, self.columns.take(edges))
+
+    def of_destinations(self, first: int, last: int) -> Edges:
+        """Those that end in rows [first, last)."""
+        inside = slice(*np.searchsorted(self.dst, (first, last)).tolist())
+        return Edges(self.src[inside], self.dst[inside], self.columns.run(inside))
+
+    def shifted(self, of_sources: int, of_destinations: int) -> Edges:
+        """The same, their ends numbered from these rows."""
+        return Edges(self.src - np.int32(of_sources), self.dst - np.int32(of_destinations), self.columns)
+
+    def block(
+        self, sources: tuple[Tensor, Tensor], dst_ids: Tensor, dtype: torch.dtype, *, lists_sources: bool = False
+    ) -> EdgeBlock:
+        """A block of these edges.
+
+        Args:
+            sources: int32 [S], ranks of the source rows by original id, and int64 [S], these ids.
+            dst_ids: int64 [A], original ids of the destination rows.
+            dtype: of the columns.
+            lists_sources: as ``EdgeBlock``.
+        """
+        id_ranks, src_ids = sources
+        device = src_ids.device
+        return EdgeBlock(
+            _tensor(self.src, device),
+            _tensor(self.dst, device),
+            len(src_ids),
+            len(dst_ids),
+            EndIds(src_ids, dst_ids, id_ranks),
+            columns=self.columns.on(device, dtype),
+            lists_sources=lists_sources,
+        )
+
 
 def load_plan(
     part: Part,
-    rank: int,
-    layout: Layout | None,
+    settings: PlanSettings,
     *,
-    device: torch.device,
-    message_rows: int = 2**31,
     out_bounds: tuple[int, ...] | None = None,
     outputs: OutputRows | None = None,
-    dtype: torch.dtype = torch.float32,
     id_ranks: np.ndarray | None = None,
     sources_first: Collection[int] | None = None,
 ) -> LayerPlan:
@@ -61,13 +147,10 @@ def load_plan(
 
     Args:
         part: the worker's part.
-        layout: ``sharded`` makes one shard per peer, ``merged`` one for all, None none at all.
-        message_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
-            the same on all ranks.
+        settings: what all of its plans have in common.
         out_bounds: T + 1, the output rows of each type: the first of its own rows. The part's edges end in these and number
             them so. All own rows if not given.
         outputs: other output rows, which the edges number, of a part that is homogeneous; instead of ``out_bounds``.
-        dtype: of the rows, which edge weights and the like get, too.
         id_ranks: int32 [N + H], the rank of each row's original id among all that the worker sees; among the part's if not
             given.
         sources_first: the relations of which the own shard's sources are mapped before they are summed; where there are fewer
@@ -76,20 +159,15 @@ def load_plan(
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.
     """
-    return _Loader(
-        part,
-        rank,
-        device,
-        message_rows,
-        out_bounds or part.row_bounds,
-        outputs,
-        dtype,
-        id_ranks,
-        sources_first,
-    ).plan(layout)
+    check_edges(part, settings.rank)
+    if outputs is None:
+        bounds = out_bounds or part.row_bounds
+        return _Loader(part, settings, bounds, OutputRows.first_of(part, bounds), id_ranks, sources_first).plan()
+    assert not part.schema.typed
+    return _Loader(part, settings, (0, len(outputs.ids)), outputs, id_ranks, sources_first).plan(outputs.own)
 
 
-def halo_lists(part: Part, device: torch.device, message_rows: int = 2**31) -> HaloLists:
+def halo_lists(part: Part, device: torch.device, message_rows: int = NO_LIMIT) -> HaloLists:
     """Which rows of a part travel."""
     send, ends = np.asarray(part.send_rows), zip(part.send_offsets, part.send_offsets[1:], strict=False)
     return HaloLists(
@@ -159,253 +237,196 @@ def check_edges(part: Part, rank: int) -> None:
         )
 
 
+def count_edges(part: Part, relation: int, rows: slice, *, weighted: bool = False) -> np.ndarray:
+    """A relation's edges into each of some rows, int64; with ``weighted`` the sums of their weights, fp64.
+
+    Args:
+        rows: those of the relation's destination type that edges end in, as edges number them.
+    """
+    length = rows.stop - rows.start
+    totals = np.zeros(length, np.float64 if weighted else np.int64)
+    for q in range(len(part.halo_offsets) - 1):
+        weights = part.columns_of(q, relation).weight if weighted else None
+        totals += np.bincount(part.edges(q, relation)[1] - rows.start, weights=weights, minlength=length)
+    return totals
+
+
+def peer_span(part: Part, peer: int) -> slice:
+    """Where the edges from part ``peer`` stand, whatever their relation."""
+    relations = len(part.schema.relations)
+    return slice(int(part.edge_offsets[peer * relations]), int(part.edge_offsets[(peer + 1) * relations]))
+
+
 class _Loader:
     def __init__(
         self,
         part: Part,
-        rank: int,
-        device: torch.device,
-        message_rows: int,
+        settings: PlanSettings,
         out_bounds: tuple[int, ...],
-        outputs: OutputRows | None,
-        dtype: torch.dtype,
+        outputs: OutputRows,
         id_ranks: np.ndarray | None,
         sources_first: Collection[int] | None,
     ) -> None:
-        self.dtype, self.sources_first = dtype, sources_first
-        self.part, self.rank, self.device, self.message_rows, self.out_bounds = part, rank, device, message_rows, out_bounds
-        self.schema, self.num_rows = part.schema, len(part.node_ids)
-        check_edges(part, rank)
+        self.part, self.settings, self.out_bounds, self.outputs = part, settings, out_bounds, outputs
+        self.rank, self.device, self.sources_first = settings.rank, settings.device, sources_first
+        self.schema, self.num_rows, self.row_bounds = part.schema, len(part.node_ids), part.row_bounds
         self.world = len(part.halo_offsets) - 1
-        self.row_bounds = part.row_bounds
-        halos = [part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]] for q in range(self.world)]
         self.halo_bounds = [
-            tuple(int(part.halo_offsets[q]) + bound for bound in self.schema.bounds(halos[q])) for q in range(self.world)
+            tuple(int(first) + bound for bound in self.schema.bounds(part.halo_ids[first:last]))
+            for first, last in pairwise(part.halo_offsets)
         ]
         ids = np.concatenate([part.node_ids, part.halo_ids])
-        self.ids = _tensor(ids, device)
-        self.id_ranks = _tensor(id_ranks_of(part) if id_ranks is None else id_ranks, device)
-        self.node_ids = self.ids[: self.num_rows]
-        self.outputs = outputs
-        if outputs is not None:
-            assert not self.schema.typed
-            self.out_bounds = out_bounds = (0, len(outputs.ids))
-        if outputs is not None and outputs.own is not None:
-            self.own = outputs.own
-        else:
-            ends = zip(self.row_bounds, out_bounds, out_bounds[1:], strict=False)
-            self.own = tuple((at, first, last - first) for at, first, last in ends)
-        if outputs is not None:
-            self.out_ids, self.in_degrees = _tensor(outputs.ids, device), outputs.in_degrees
-            self.in_weights = outputs.in_weights
-        else:
-            self.out_ids = torch.cat([self.node_ids[at : at + n] for at, _, n in self.own])
-            self.in_degrees = np.concatenate([part.in_degrees[at : at + n] for at, _, n in self.own])
-            self.in_weights = None
-            if part.in_weights is not None:
-                self.in_weights = np.concatenate([part.in_weights[at : at + n] for at, _, n in self.own])
+        self.ids = _tensor(ids, self.device)
+        self.id_ranks = _tensor(id_ranks_of(part) if id_ranks is None else id_ranks, self.device)
+        self.out_ids = _tensor(outputs.ids, self.device)
+        ends = zip(self.row_bounds, pairwise(out_bounds), strict=False)
+        self.own = tuple((at, a, b - a) for at, (a, b) in ends) if outputs.own is None else outputs.own
 
-    def plan(self, layout: Layout | None) -> LayerPlan:
-        part, lists = self.part, halo_lists(self.part, self.device, self.message_rows)
+    def plan(self, own: tuple[tuple[int, int, int], ...] | None = None) -> LayerPlan:
+        part, outputs, layout = self.part, self.outputs, self.settings.layout
+        lists = halo_lists(part, self.device, self.settings.message_rows)
         merged_rows = MergedRows.lay_out(self.row_bounds, self.halo_bounds)
+        weights = None
+        if outputs.in_weights is not None and part.out_weights is not None:
+            inward = _tensor(outputs.in_weights, self.device)
+            weights = WeightSums(inward, _tensor(part.out_weights, self.device), self._by_relation(inward, weighted=True))
+        in_degrees = _tensor(outputs.in_degrees, self.device)
         return LayerPlan(
             rank=self.rank,
             world=self.world,
             schema=self.schema,
             row_bounds=self.row_bounds,
             out_bounds=self.out_bounds,
-            node_ids=self.node_ids,
-            in_degrees=_tensor(self.in_degrees, self.device),
+            node_ids=self.ids[: self.num_rows],
+            in_degrees=in_degrees,
             out_degrees=_tensor(part.out_degrees, self.device),
-            relation_degrees=tuple(self._relation_degrees(r) for r in range(len(self.schema.relations))),
+            relation_degrees=self._by_relation(in_degrees, weighted=False),
             lists=lists,
             shards=self._shards(lists) if layout == "sharded" else None,
             merged=self._merged(merged_rows) if layout == "merged" else None,
             merged_rows=merged_rows,
-            own=None if self.outputs is None else self.outputs.own,
-            in_weights=None if self.in_weights is None else _tensor(self.in_weights, self.device),
-            out_weights=None if part.out_weights is None else _tensor(part.out_weights, self.device),
-            relation_weights=tuple(self._relation_weights(r) for r in range(len(self.schema.relations)))
-            if part.weighted
-            else None,
+            own=own,
+            weights=weights,
         )
 
-    def _relation_weights(self, relation: int) -> Tensor:
+    def _by_relation(self, of_all: Tensor, *, weighted: bool) -> tuple[Tensor, ...]:
+        """Degrees, or sums of weights, of each relation; ``of_all``: those of all relations."""
         if not self.schema.typed:
-            assert self.in_weights is not None
-            return _tensor(self.in_weights, self.device)
-        first, last = self._out(relation)
-        sums = np.zeros(last - first)
-        for q in range(self.world):
-            destinations = self.part.edges(q, relation)[1] - first
-            weights = self.part.columns_of(q, relation).weight
-            sums += np.bincount(destinations, weights=weights, minlength=last - first)
-        return _tensor(sums, self.device)
-
-    def _relation_degrees(self, relation: int) -> Tensor:
-        if not self.schema.typed:
-            return _tensor(self.in_degrees, self.device)
-        first, last = self._out(relation)
-        counts = np.zeros(last - first, np.int64)
-        for q in range(self.world):
-            counts += np.bincount(self.part.edges(q, relation)[1] - first, minlength=last - first)
-        return _tensor(counts, self.device)
+            return (of_all,)
+        rows = [slice(*self._out(r)) for r in range(len(self.schema.relations))]
+        return tuple(_tensor(count_edges(self.part, r, run, weighted=weighted), self.device) for r, run in enumerate(rows))
 
     def _out(self, relation: int) -> tuple[int, int]:
         destination = self.schema.relations[relation].destination
         return self.out_bounds[destination], self.out_bounds[destination + 1]
 
+    def _edges(self, peer: int, relation: int) -> Edges:
+        return Edges(*self.part.edges(peer, relation), self.part.columns_of(peer, relation))
+
+    def _sources(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Ranks and ids of some own and halo rows."""
+        return self.id_ranks[first:last], self.ids[first:last]
+
     def _shards(self, lists: HaloLists) -> dict[Piece, Shard]:
         shards = {Piece(self.rank, 0): Shard(self.rank, self.num_rows, self._own_blocks(), self.own)}
         pieces = [lists.pieces(count) for count in lists.receive_rows]
-        edges: dict[int, list[BySource]] = {}
+        edges: dict[int, list[Edges]] = {}
         for now in lists.rounds(self.rank):
             peer, number = now.piece
             first, last = pieces[peer][number] if number < len(pieces[peer]) else (0, 0)
             if peer not in edges:
-                relations = range(len(self.schema.relations))
-                edges = {peer: [BySource(*self.part.edges(peer, r), self.part.columns_of(peer, r)) for r in relations]}
+                edges = {peer: [self._edges(peer, r) for r in range(len(self.schema.relations))]}
             shards[now.piece] = Shard(peer, last - first, self._halo_blocks(peer, first, last, edges[peer]))
         return shards
 
     def _own_blocks(self) -> tuple[RelationBlock, ...]:
         blocks: list[RelationBlock] = []
         for r, relation in enumerate(self.schema.relations):
-            src, dst = self.part.edges(self.rank, r)
-            columns = self.part.columns_of(self.rank, r)
+            edges = self._edges(self.rank, r)
             if not self.schema.typed:
-                rows = self.ids[: self.num_rows]
-                ranks = self.id_ranks[: self.num_rows]
-                return (self._block(r, src, dst, 0, 0, self.out_bounds[-1], rows, ranks, columns=columns),)
+                return (self._block(r, edges, 0, (0, self.out_bounds[-1]), self._sources(0, self.num_rows)),)
             (s0, s1), (d0, d1) = self.row_bounds[relation.source : relation.source + 2], self._out(r)
             # Cut, so that what is mapped at once stays as small as a message: along the side that has fewer rows.
-            by_source = s1 - s0 <= len(np.unique(dst))
-            if self.sources_first is not None:
-                by_source = r in self.sources_first
+            by_source = s1 - s0 <= len(np.unique(edges.dst)) if self.sources_first is None else r in self.sources_first
             low, high = (s0, s1) if by_source else (d0, d1)
-            pieces = max(1, -(-(high - low) // self.message_rows))
-            edges = BySource(src, dst, columns) if by_source else None
+            pieces = max(1, -(-(high - low) // self.settings.message_rows))
             for j in range(pieces):
                 a, b = low + (high - low) * j // pieces, low + (high - low) * (j + 1) // pieces
-                (sa, sb), (da, db) = ((a, b), (d0, d1)) if by_source else ((s0, s1), (a, b))
-                if edges is not None:
-                    some_src, some_dst, some = edges.between(a, b)
-                else:
-                    inside = slice(*np.searchsorted(dst, (a, b)).tolist())  # edges are sorted by destination
-                    some_src, some_dst = src[inside], dst[inside]
-                    some = columns.run(inside)
-                if len(some_src):
-                    local = some_src - np.int32(sa), some_dst - np.int32(da)
-                    rows, ranks = self.ids[sa:sb], self.id_ranks[sa:sb]
-                    blocks.append(self._block(r, *local, sa, da, db, rows, ranks, columns=some, map_sources=by_source))
+                (sa, sb), out = ((a, b), (d0, d1)) if by_source else ((s0, s1), (a, b))
+                some = edges.of_sources(a, b) if by_source else edges.of_destinations(a, b)
+                if len(some.src):
+                    local, sources = some.shifted(sa, out[0]), self._sources(sa, sb)
+                    blocks.append(self._block(r, local, sa, out, sources, map_sources=by_source))
         return tuple(blocks)
 
-    def _halo_blocks(self, peer: int, first: int, last: int, edges: list[BySource]) -> tuple[RelationBlock, ...]:
+    def _halo_blocks(self, peer: int, first: int, last: int, edges: list[Edges]) -> tuple[RelationBlock, ...]:
         """Edges from rows [first, last) of the peer's halo; ``edges``: all of that peer's, per relation."""
         blocks = []
         start = self.num_rows + int(self.part.halo_offsets[peer])
         for r, relation in enumerate(self.schema.relations):
             low, high = (self.halo_bounds[peer][relation.source + k] - self.halo_bounds[peer][0] for k in (0, 1))
             a, b = max(first, low), max(first, low, min(last, high))
-            src, dst, columns = edges[r].between(a, b)
-            d0, d1 = self._out(r)
-            if len(src) or not self.schema.typed:
-                local = src - np.int32(a), dst - np.int32(d0)
-                rows = slice(start + a, start + b)
-                ends = a - first, d0, d1
-                blocks.append(self._block(r, *local, *ends, self.ids[rows], self.id_ranks[rows], columns=columns))
+            some, out = edges[r].of_sources(a, b), self._out(r)
+            if len(some.src) or not self.schema.typed:
+                blocks.append(self._block(r, some.shifted(a, out[0]), a - first, out, self._sources(start + a, start + b)))
         return tuple(blocks)
 
     def _merged(self, layout: MergedRows) -> Shard:
+        ids, id_ranks = self.ids, self.id_ranks
+        if not layout.in_order:
+            ids, id_ranks = torch.empty_like(ids), torch.empty_like(id_ranks)
+            for merged, values in ((ids, self.ids), (id_ranks, self.id_ranks)):
+                layout.fill(merged, values[: self.num_rows], values[self.num_rows :])
         blocks = []
-        ids, id_ranks = (self._by_merged_row(tensor, layout) for tensor in (self.ids, self.id_ranks))
         for r, relation in enumerate(self.schema.relations):
             sources, destinations = [], []
-            at = {q: layout.halo[relation.source * self.world + q][0] for q in range(self.world)}
-            first, (d0, d1) = layout.bounds[relation.source], self._out(r)
+            first, last = layout.bounds[relation.source : relation.source + 2]
+            out = self._out(r)
             for q in range(self.world):
                 src, dst = self.part.edges(q, r)
                 if q == self.rank:
                     shift = -self.row_bounds[relation.source]
                 else:
                     begins = self.halo_bounds[q][relation.source] - self.halo_bounds[q][0]
-                    shift = at[q] - begins - first
+                    shift = layout.halo[relation.source * self.world + q][0] - begins - first
                 sources.append(src + np.int32(shift))
-                destinations.append(dst - np.int32(d0))
+                destinations.append(dst - np.int32(out[0]))
             all_src, all_dst = np.concatenate(sources), np.concatenate(destinations)
             order = np.argsort(all_dst, kind="stable")
-            rows = slice(first, layout.bounds[relation.source + 1])
-            edges = all_src[order], all_dst[order]
             columns = self.part.columns.runs([self.part.edge_span(q, r) for q in range(self.world)]).take(order)
-            blocks.append(self._block(r, *edges, first, d0, d1, ids[rows], id_ranks[rows], columns=columns, compact=False))
+            edges = Edges(all_src[order], all_dst[order], columns)
+            blocks.append(self._block(r, edges, first, out, (id_ranks[first:last], ids[first:last]), compact=False))
         own = self.own  # of a homogeneous graph, whose own rows come first
         if self.schema.typed:
             own = tuple((at, first, n) for (at, _, _), (_, first, n) in zip(layout.own, self.own, strict=True))
         return Shard(-1, layout.bounds[-1], tuple(blocks), own)
 
-    def _by_merged_row(self, values: Tensor, layout: MergedRows) -> Tensor:
-        if layout.in_order:
-            return values
-        merged = torch.empty_like(values)
-        layout.fill(merged, values[: self.num_rows], values[self.num_rows :])
-        return merged
-
     def _block(
         self,
         relation: int,
-        src: np.ndarray,
-        dst: np.ndarray,
+        edges: Edges,
         first_src: int,
-        first_out: int,
-        last_out: int,
-        src_ids: Tensor,
-        id_ranks: Tensor,
+        out: tuple[int, int],
+        sources: tuple[Tensor, Tensor],
         *,
-        columns: EdgeColumns,
         compact: bool = True,
         map_sources: bool | None = None,
     ) -> RelationBlock:
-        """``src`` and ``dst`` count from the beginning of their runs."""
-        run, rows = last_out - first_out, None
-        dst_ids = self.out_ids[first_out:last_out]
+        """A block of edges that are numbered from the beginnings of their runs: ``first_src``, and ``out``, output rows."""
+        (first_out, last_out), rows = out, None
+        run, dst_ids = last_out - first_out, self.out_ids[first_out:last_out]
         if not self.schema.typed:
             map_sources = True
         else:
-            listed = np.unique(dst)
+            listed = np.unique(edges.dst)
             if map_sources is None:
-                map_sources = len(src_ids) <= len(listed)
+                map_sources = len(sources[1]) <= len(listed)
             if compact and not map_sources and len(listed) < _COMPACT * run:
                 rows = _tensor(listed.astype(np.int32), self.device)
-                dst = np.searchsorted(listed, dst).astype(np.int32)
+                edges = edges._replace(dst=np.searchsorted(listed, edges.dst).astype(np.int32))
                 dst_ids = dst_ids[rows.long()]
-        block = EdgeBlock(
-            _tensor(src, self.device),
-            _tensor(dst, self.device),
-            len(src_ids),
-            len(dst_ids),
-            EndIds(src_ids, dst_ids, id_ranks),
-            columns=columns.on(self.device, self.dtype),
-        )
-        in_type = first_out - self._out(relation)[0]
-        return RelationBlock(relation, first_src, first_out, in_type, run, block, rows, map_sources)
-
-
-class BySource:
-    """Edges sorted by destination, of which those from a run of sources are asked for."""
-
-    def __init__(self, src: np.ndarray, dst: np.ndarray, columns: EdgeColumns) -> None:
-        self._src, self._dst, self._columns = src, dst, columns
-
-    def between(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray, EdgeColumns]:
-        """Sources, destinations and columns of the edges from rows [first, last), still sorted by destination."""
-        src, dst = read_only(self._src), read_only(self._dst)
-        count = count_from(src, first, last)
-        if count == len(src):
-            return self._src, self._dst, self._columns
-        new_src, new_dst = np.empty(count, np.int32), np.empty(count, np.int32)
-        edges = np.empty(count if self._columns else 0, np.int64)
-        take_from(src, dst, first, last, new_src, new_dst, edges)
-        return new_src, new_dst, self._columns.take(edges)
+        block = edges.block(sources, dst_ids, self.settings.dtype)
+        return RelationBlock(relation, first_src, first_out, first_out - self._out(relation)[0], run, block, rows, map_sources)
 
 
 def id_ranks_of(part: Part) -> np.ndarray:

@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -24,11 +25,11 @@ from torch import Tensor
 
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.lists import HaloLists
-from sargnn.partition.cut import Part
+from sargnn.partition.cut import Part, offsets_of
 from sargnn.plan.cover import Share
-from sargnn.plan.flow_loops import count_into, mark_sources, read_only, renumber
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
-from sargnn.plan.load import Layout, halo_lists
+from sargnn.plan.load import PlanSettings, halo_lists
+from sargnn.plan.loops import count_into, mark_sources, read_only, renumber
 from sargnn.plan.partials import load_shared_plan
 from sargnn.plan.relations import RelationSplitter
 
@@ -55,7 +56,8 @@ class MessageFlow:
         """int64, the own rows that a layer computes, in its order.
 
         Args:
-            layer: from 0. num_rows: N.
+            layer: from 0.
+        num_rows: N.
         """
         rows = torch.arange(num_rows) if self.input_rows is None else self.input_rows
         for plan in self.plans[: layer + 1]:
@@ -72,9 +74,11 @@ class _Marks:
     """What one layer needs on this worker.
 
     Attributes:
-        outputs: bool [N], its output rows. uses_edges: whether it reads more than these.
+        outputs: bool [N], its output rows.
+        uses_edges: whether it reads more than these.
         edges: edges into its output rows.
-        own: uint8 [N], own rows that these read. halo: bool [H], halo rows that they read.
+        own: uint8 [N], own rows that these read.
+        halo: bool [H], halo rows that they read.
         send: per peer bool, which of the rows that it could need it does need.
     """
 
@@ -93,7 +97,7 @@ class Reach:
     Attributes:
         depth: int16 [N], the last layer that computes a row; 0: the first one reads it; -1: not even that.
         marks: per layer.
-        counts: per layer, its rows over all workers. edges: per layer, those into its output rows on this worker.
+        counts: per layer, its rows over all workers.
     """
 
     depth: np.ndarray
@@ -102,6 +106,7 @@ class Reach:
 
     @property
     def edges(self) -> tuple[int, ...]:
+        """Per layer, those into its output rows on this worker."""
         return tuple(mark.edges for mark in self.marks)
 
 
@@ -142,23 +147,19 @@ def find_reach(
 
 def message_flow(
     part: Part,
-    rank: int,
-    layout: Layout,
+    settings: PlanSettings,
     exchange: Exchange,
     reach: Reach,
     *,
-    device: torch.device,
-    message_rows: int,
     splitter: RelationSplitter | None = None,
-    dtype: torch.dtype = torch.float32,
     share: Callable[[Sequence[RowCounts | None]], Sequence[Share | None]] | None = None,
 ) -> MessageFlow:
     """Build the message-flow graph of some rows; all workers must call it.
 
     Args:
         part: the worker's part, with self-loops if the model adds them.
+        settings: what all of its plans have in common.
         reach: what the rows depend on.
-        layout, device, message_rows, dtype: as ``load_plan``.
         splitter: gives every layer a plan of each relation; None: does not.
         share: gives, for the layers' counts of rows, how each one's cut edges are shared out; None: the destinations' owners
             aggregate all.
@@ -171,22 +172,12 @@ def message_flow(
     for layer, mark in enumerate(reach.marks, start=1):
         inputs, outputs = (order[depth[order] >= least] for least in (layer - 1, layer))
         if splitter is not None:
-            plan = splitter.split(partial(_restricted, part, rank, inputs, outputs, mark), inputs, outputs)
+            plan = splitter.split(partial(_restricted, part, settings.rank, inputs, outputs, mark), inputs, outputs)
         else:
-            restricted, bounds = _restricted(part, rank, inputs, outputs, mark)
-            plan = load_shared_plan(
-                restricted,
-                rank,
-                layout,
-                exchange.group,
-                shares[layer - 1],
-                device=device,
-                message_rows=message_rows,
-                out_bounds=bounds,
-                dtype=dtype,
-            )
+            restricted, bounds = _restricted(part, settings.rank, inputs, outputs, mark)
+            plan = load_shared_plan(restricted, settings, exchange.group, shares[layer - 1], out_bounds=bounds)
         plans.append(dataclasses.replace(plan, counts=reach.counts[layer - 1]))
-    ends = (torch.from_numpy(order[depth[order] >= least]).to(device) for least in (0, num_layers))
+    ends = (torch.from_numpy(order[depth[order] >= least]).to(settings.device) for least in (0, num_layers))
     return MessageFlow(tuple(plans), *ends)
 
 
@@ -204,9 +195,8 @@ def only_into(part: Part, rank: int, exchange: Exchange, rows: slice) -> tuple[P
 
 def _spans(part: Part) -> list[tuple[int, slice]]:
     """The source part and the edges of each source part and relation, in their order."""
-    relations = _relations(part)
-    ends = zip(part.edge_offsets, part.edge_offsets[1:], strict=False)
-    return [(group // relations, slice(int(a), int(b))) for group, (a, b) in enumerate(ends)]
+    relations = len(part.schema.relations)
+    return [(group // relations, slice(int(a), int(b))) for group, (a, b) in enumerate(pairwise(part.edge_offsets))]
 
 
 def _marks(part: Part, rank: int, exchange: Exchange, lists: HaloLists, outputs: np.ndarray, uses_edges: bool) -> _Marks:
@@ -242,10 +232,8 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
             renumber(src[span], dst[span], places, out_place, begins, source[at], destination[at], numbers)
             numbers += span.start
         counts.append(kept)
-    send = [
-        in_place[part.send_rows[a:b]][chosen]
-        for a, b, chosen in zip(part.send_offsets, part.send_offsets[1:], mark.send, strict=False)
-    ]
+    ends = zip(pairwise(part.send_offsets), mark.send, strict=True)
+    send = [in_place[part.send_rows[a:b]][chosen] for (a, b), chosen in ends]
     nothing = np.zeros(0, np.int64)
     if part.in_weights is not None and part.out_weights is not None:
         part = dataclasses.replace(
@@ -264,18 +252,10 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
         edge_src=source,
         edge_dst=destination,
         columns=part.columns.take(edges),
-        edge_offsets=_offsets(np.array(counts, np.int64)),
+        edge_offsets=np.cumsum([0, *counts], dtype=np.int64),
         halo_ids=np.asarray(part.halo_ids)[mark.halo],
         halo_offsets=halo_offsets,
         send_rows=np.concatenate(send),
-        send_offsets=_offsets(np.array([len(sent) for sent in send])),
+        send_offsets=offsets_of(send),
     )
     return restricted, part.schema.bounds(np.asarray(part.node_ids)[outputs])
-
-
-def _relations(part: Part) -> int:
-    return len(part.schema.relations)
-
-
-def _offsets(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

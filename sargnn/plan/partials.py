@@ -1,6 +1,6 @@
 """Edges that the owners of their sources aggregate: found when a plan is made, and left out of the destinations' shards.
 
-A part's edges from a peer are shared out (``shards.cover``). For those that the peer aggregates, it learns between which of its
+A part's edges from a peer are shared out (``plan.cover``). For those that the peer aggregates, it learns between which of its
 own rows and which of this worker's rows they run, and makes shards of them: from its own rows to a piece of the peer's output
 rows. What remains of the part is one with fewer edges and fewer halo rows, of which plans are made as of any other.
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.backends.block import EdgeBlock, EndIds
+from sargnn.backends.block import EdgeBlock
 from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.comm.lists import PartialLists, Piece, cut_list
@@ -26,7 +26,7 @@ from sargnn.graph.edge_columns import EdgeColumns, join
 from sargnn.partition.cut import Part, offsets_of
 from sargnn.plan.cover import Share, choose_edges
 from sargnn.plan.layer_plan import Joint, LayerPlan, Partials, RelationBlock, Shard
-from sargnn.plan.load import BySource, Layout, id_ranks_of, load_plan
+from sargnn.plan.load import Edges, PlanSettings, id_ranks_of, load_plan, peer_span
 
 _DOING = "sharing out cut edges"
 JOINT_ROWS = 0.7
@@ -42,9 +42,11 @@ class _Asked:
     """Edges of a peer's that this worker aggregates, sorted by relation, destination and source.
 
     Attributes:
-        src: int32 [E], own input rows. dst: int32 [E], places among the peer's rows. relations: int64 [R + 1], where each
-            begins.
-        ids: int64, original ids of the peer's rows. columns: what the edges carry.
+        src: int32 [E], own input rows.
+        dst: int32 [E], places among the peer's rows.
+        relations: int64 [R + 1], where each begins.
+        ids: int64, original ids of the peer's rows.
+        columns: what the edges carry.
         scale: fp64, for each pair of a relation and a row that has edges of it, in their order, what its mean is multiplied by.
         sent: int32, all own rows that the peer's part reads: winners are ranked among these.
     """
@@ -57,13 +59,21 @@ class _Asked:
     scale: np.ndarray
     sent: np.ndarray
 
+    def edges(self, relation: int) -> Edges:
+        """Those of one relation."""
+        run = slice(int(self.relations[relation]), int(self.relations[relation + 1]))
+        return Edges(self.src[run], self.dst[run], self.columns.run(run))
+
 
 def share_room(rows: float, results: float, widest: float, message_rows: int, *, typed: bool) -> tuple[int, int]:
     """How many rows, and how many partial results, a message holds at most.
 
     Args:
-        rows, results: that travel, results counted by the rows that the widest message of one is as wide as. widest: how many.
+        rows: that travel.
+        results: that travel, counted by the rows that the widest message of one is as wide as.
+        widest: how many rows that are.
         message_rows: the room that they share.
+        typed: the graph has types.
     """
     of_rows = min(max(rows / max(rows + results, 1.0), LEAST_ROOM), 1 - LEAST_ROOM)
     of_results = max(1, int((1 - of_rows) * message_rows / widest))
@@ -71,50 +81,36 @@ def share_room(rows: float, results: float, widest: float, message_rows: int, *,
 
 
 def load_shared_plan(
-    part: Part,
-    rank: int,
-    layout: Layout,
-    group: Group,
-    share: Share | None,
-    *,
-    device: torch.device,
-    message_rows: int,
-    out_bounds: tuple[int, ...] | None = None,
-    dtype: torch.dtype = torch.float32,
+    part: Part, settings: PlanSettings, group: Group, share: Share | None, *, out_bounds: tuple[int, ...] | None = None
 ) -> LayerPlan:
     """``load_plan`` with some edges aggregated where their sources are; all ranks must call it together.
 
     Args:
         part: with self-loops, if the model adds them.
+        settings: what all plans have in common; with a share, messages of rows and of partial results share ``message_rows``
+            out between them, in the proportion of what travels.
+        group: of all ranks.
         share: how cut edges are shared out; None: the destinations' owners aggregate all.
-        message_rows: as ``load_plan``; with a share messages of rows and of partial results share so much out between them, in
-            the proportion of what travels.
+        out_bounds: as ``load_plan``.
     """
     if share is None or group.world == 1:
-        return load_plan(part, rank, layout, device=device, message_rows=message_rows, out_bounds=out_bounds, dtype=dtype)
-    whole = load_plan(part, rank, None, device=device, message_rows=message_rows, out_bounds=out_bounds, dtype=dtype)
+        return load_plan(part, settings, out_bounds=out_bounds)
+    rank, device, typed = settings.rank, settings.device, part.schema.typed
+    whole = load_plan(part, dataclasses.replace(settings, layout=None), out_bounds=out_bounds)
     kept, kept_halo, wanted, asked, moved = _share_out(part, rank, group, share, whole)
     rows, results = group.sum_(torch.tensor([float(len(kept.halo_ids)), share.widest * sum(map(len, wanted))])).tolist()
-    rows, results = share_room(rows, results, share.widest, message_rows, typed=part.schema.typed)
+    rows, results = share_room(rows, results, share.widest, settings.message_rows, typed=typed)
     ranks, in_order = id_ranks_of(part), torch.arange(whole.num_rows, dtype=torch.int32, device=device)
-    lists = PartialLists(
-        tuple(torch.from_numpy(out_rows).to(device) for out_rows in wanted),
-        tuple(len(request.ids) for request in asked),
-        results,
-    )
-    table = _joint_rows(rank, whole, lists) if part.schema.typed else {}
+    out_rows = tuple(torch.from_numpy(to_peer).to(device) for to_peer in wanted)
+    lists = PartialLists(out_rows, tuple(len(request.ids) for request in asked), results)
+    table = _joint_rows(rank, whole, lists) if typed else {}
     joined = _joined(table, asked)
-    sources_first = _map_first(part, rank, joined, whole) if part.schema.typed else None
     plan = load_plan(
         kept,
-        rank,
-        layout,
-        device=device,
-        message_rows=rows,
+        dataclasses.replace(settings, message_rows=rows),
         out_bounds=out_bounds,
-        dtype=dtype,
         id_ranks=np.concatenate([ranks[: whole.num_rows], ranks[whole.num_rows :][kept_halo]]),
-        sources_first=sources_first,
+        sources_first=_map_first(part, rank, joined, whole) if typed else None,
     )
     shards: dict[Piece, Shard] = {}
     scales: dict[Piece, tuple[Tensor, ...]] = {}
@@ -123,17 +119,15 @@ def load_shared_plan(
             id_rank = _ranks_of(whole.node_ids, request.sent) if share.ranked else in_order
             for number, (first, last) in enumerate(lists.pieces(len(request.ids))):
                 if (piece := Piece(p, number)) not in table:
-                    shards[piece], scales[piece] = _shard(part, p, request, first, last, whole, id_rank, dtype)
+                    shards[piece], scales[piece] = _shard(p, request, (first, last), whole, id_rank, settings.dtype)
     blocks = {now.piece: EdgeBlock.one_each(now.wanted, whole.num_out) for now in lists.rounds(rank) if len(now.wanted)}
-    peer_ranks = _peer_ranks(part, ranks, device) if share.ranked else None
-    joint = _joint(plan, table, joined, whole, rows, dtype) if joined else None
+    peer_ranks = None
+    if share.ranked:
+        by_peer = (np.sort(ranks[whole.num_rows :][a:b]) for a, b in pairwise(part.halo_offsets))
+        peer_ranks = tuple(torch.from_numpy(of_peer).to(device) for of_peer in by_peer)
+    joint = _joint(plan, table, joined, whole, rows, settings.dtype) if joined else None
     partials = Partials(lists, shards, scales, blocks, moved, whole.halo_rows, peer_ranks, joint)
-    return dataclasses.replace(
-        plan,
-        partials=partials,
-        relation_degrees=whole.relation_degrees,
-        relation_weights=whole.relation_weights,
-    )
+    return dataclasses.replace(plan, partials=partials, relation_degrees=whole.relation_degrees, weights=whole.weights)
 
 
 def _share_out(
@@ -141,8 +135,8 @@ def _share_out(
 ) -> tuple[Part, np.ndarray, list[np.ndarray], list[_Asked], int]:
     """What remains of the part and which of its halo rows, the own output rows that each peer computes for, what each peer asks
     for, and how many edges others aggregate."""
-    world, relations = group.world, len(part.schema.relations)
-    spans = [slice(int(part.edge_offsets[q * relations]), int(part.edge_offsets[(q + 1) * relations])) for q in range(world)]
+    world = group.world
+    spans = [peer_span(part, q) for q in range(world)]
     edges = [(np.asarray(part.edge_src[edge_span]), np.asarray(part.edge_dst[edge_span])) for edge_span in spans]
     moved = choose_edges(group, edges, [int(count) for count in np.diff(part.halo_offsets)], share)
     moved[rank][:] = False
@@ -174,7 +168,7 @@ def _share_out(
     for name in part.columns.columns:
         for q, numbers in enumerate(swap(group, [np.asarray(columns[name]) for columns in given], _DOING)):
             carried[q][name] = numbers
-    send = [np.asarray(part.send_rows[a:b]) for a, b in zip(part.send_offsets, part.send_offsets[1:], strict=False)]
+    send = [np.asarray(part.send_rows[a:b]) for a, b in pairwise(part.send_offsets)]
     asked = []
     for q, (src, dst, relation, ids, scale) in enumerate(zip(*told[1:], strict=True)):
         asked.append(
@@ -186,19 +180,16 @@ def _share_out(
 
 def _starts(part: Part, q: int, chosen: np.ndarray) -> np.ndarray:
     """int64 [R + 1], where each relation begins among the chosen edges from part ``q``."""
-    relations = len(part.schema.relations)
-    offsets = np.asarray(part.edge_offsets[q * relations : (q + 1) * relations + 1])
+    ends = [part.edge_span(q, r).stop for r in range(len(part.schema.relations))]
     before = np.concatenate([[0], np.cumsum(chosen)])
-    starts: np.ndarray = before[offsets - offsets[0]].astype(np.int64)
-    return starts
+    return before[np.array([0, *(end - peer_span(part, q).start for end in ends)])]
 
 
 def _scales(part: Part, q: int, chosen: np.ndarray, whole: LayerPlan) -> np.ndarray:
     """fp64, see ``_Asked.scale``."""
     scales = [np.zeros(0)]
     for r in range(len(part.schema.relations)):
-        span = part.edge_span(q, r)
-        first = int(part.edge_offsets[q * len(part.schema.relations)])
+        span, first = part.edge_span(q, r), peer_span(part, q).start
         rows = np.unique(np.asarray(part.edge_dst[span])[chosen[span.start - first : span.stop - first]])
         scales.append(whole.relation_scale(r, torch.float64).cpu().numpy()[rows - whole.out_of(r).start])
     return np.concatenate(scales)
@@ -206,20 +197,15 @@ def _scales(part: Part, q: int, chosen: np.ndarray, whole: LayerPlan) -> np.ndar
 
 def _without(part: Part, rank: int, moved: list[np.ndarray], read: list[np.ndarray], send: list[np.ndarray]) -> Part:
     """The part without the edges that were moved, and without halo rows that no other edge reads."""
-    world, relations = len(read), len(part.schema.relations)
     sources, destinations, counts, halos = [], [], [], []
-    for q in range(world):
-        span = slice(int(part.edge_offsets[q * relations]), int(part.edge_offsets[(q + 1) * relations]))
-        stays = ~moved[q]
+    for q in range(len(read)):
+        span, stays = peer_span(part, q), ~moved[q]
         src = np.asarray(part.edge_src[span])[stays]
         sources.append(src if q == rank else (np.cumsum(read[q]) - 1).astype(np.int32)[src] if len(src) else src)
         destinations.append(np.asarray(part.edge_dst[span])[stays])
         counts.append(np.diff(_starts(part, q, stays)))
-        halos.append(
-            np.asarray(part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]])[read[q]]
-            if q != rank
-            else np.asarray(part.halo_ids[:0])
-        )
+        halo = part.halo_ids[part.halo_offsets[q] : part.halo_offsets[q + 1]] if q != rank else part.halo_ids[:0]
+        halos.append(np.asarray(halo)[read[q]])
     stay = np.concatenate([~mask for mask in moved])
     return dataclasses.replace(
         part,
@@ -275,7 +261,7 @@ def _map_first(part: Part, rank: int, joined: dict[int, _Asked], whole: LayerPla
     relations = set()
     for r, relation in enumerate(part.schema.relations):
         sums = len(np.unique(part.edges(rank, r)[1]))
-        sums += sum(len(np.unique(request.dst[request.relations[r] : request.relations[r + 1]])) for request in joined.values())
+        sums += sum(len(np.unique(request.edges(r).dst)) for request in joined.values())
         if whole.row_bounds[relation.source + 1] - whole.row_bounds[relation.source] <= sums:
             relations.add(r)
     return relations
@@ -290,120 +276,73 @@ def _joint(
     dtype: torch.dtype,
 ) -> Joint:
     """The edges into the rows of the table, beside those of the own shard."""
-    device, edges = whole.node_ids.device, list(joined.values())
-    ids = torch.from_numpy(np.concatenate([request.ids for request in edges])).to(device)
+    device, asked = whole.node_ids.device, list(joined.values())
+    ids = torch.from_numpy(np.concatenate([request.ids for request in asked])).to(device)
     assert plan.shards is not None
     own = plan.shards[Piece(plan.rank, 0)]
     in_order = torch.arange(whole.num_rows, dtype=torch.int32, device=device)
     blocks: list[RelationBlock] = []
     scales: list[Tensor | None] = []
-    scale_at = [0] * len(edges)
+    scale_at = [0] * len(asked)
     for r, relation in enumerate(plan.schema.relations):
         s0, s1 = whole.row_bounds[relation.source], whole.row_bounds[relation.source + 1]
-        spans = [slice(request.relations[r], request.relations[r + 1]) for request in edges]
-        src = np.concatenate([request.src[span] for request, span in zip(edges, spans, strict=True)]) - np.int32(s0)
-        dst = np.concatenate([request.dst[span] for request, span in zip(edges, spans, strict=True)])  # ascending
-        columns = join(
-            [request.columns.run(span) for request, span in zip(edges, spans, strict=True)],
-            [span.stop - span.start for span in spans],
-        )
+        by_peer = [request.edges(r) for request in asked]
+        src = np.concatenate([edges.src for edges in by_peer]) - np.int32(s0)
+        dst = np.concatenate([edges.dst for edges in by_peer])  # ascending
+        edges = Edges(src, dst, join([edges.columns for edges in by_peer], [len(edges.src) for edges in by_peer]))
         scale = torch.zeros(len(ids), dtype=dtype, device=device)
-        for k, (request, span) in enumerate(zip(edges, spans, strict=True)):
-            rows = torch.from_numpy(np.unique(request.dst[span]))
+        for k, (request, of_peer) in enumerate(zip(asked, by_peer, strict=True)):
+            rows = torch.from_numpy(np.unique(of_peer.dst))
             numbers = request.scale[scale_at[k] : scale_at[k] + len(rows)]
             scale[rows.long()] = torch.from_numpy(numbers).to(device, dtype)
             scale_at[k] += len(rows)
         mine = [own_block for own_block in own.relations if own_block.relation == r]
         blocks += [own_block for own_block in mine if not own_block.map_sources]
         scales += [None] * (len(blocks) - len(scales))
-        if any(own_block.map_sources for own_block in mine) or (not mine and s1 - s0 <= len(np.unique(dst))):
-            by_source, pieces = BySource(src, dst, columns), max(1, -(-(s1 - s0) // message_rows))
+        listed = np.unique(dst)
+        if any(own_block.map_sources for own_block in mine) or (not mine and s1 - s0 <= len(listed)):
+            pieces = max(1, -(-(s1 - s0) // message_rows))
             for a, b in (((s1 - s0) * j // pieces, (s1 - s0) * (j + 1) // pieces) for j in range(pieces)):
                 beside = [own_block for own_block in mine if own_block.map_sources and own_block.first_src == s0 + a]
                 blocks += beside
                 scales += [None] * len(beside)
-                some_src, some_dst, some = by_source.between(a, b)
-                if len(some_src):
-                    run = slice(s0 + a, s0 + b)
-                    block = _block(some_src - np.int32(a), some_dst, some, in_order[: b - a], whole.node_ids[run], ids, dtype)
+                some = edges.of_sources(a, b)
+                if len(some.src):
+                    block = some.shifted(a, 0).block((in_order[: b - a], whole.node_ids[s0 + a : s0 + b]), ids, dtype)
                     blocks.append(RelationBlock(r, s0 + a, 0, 0, len(ids), block, None, map_sources=True))
                     scales.append(scale)
             continue
-        listed = np.unique(dst)
         for a, b in cut_list(len(listed), message_rows):
-            inside = slice(*np.searchsorted(dst, (listed[a], listed[b - 1] + 1)).tolist())
-            local = np.searchsorted(listed[a:b], dst[inside]).astype(np.int32)
+            some = edges.of_destinations(int(listed[a]), int(listed[b - 1]) + 1)
+            local = some._replace(dst=np.searchsorted(listed[a:b], some.dst).astype(np.int32))
             places = torch.from_numpy(listed[a:b].astype(np.int32)).to(device)
-            block = _block(
-                src[inside],
-                local,
-                columns.run(inside),
-                in_order[: s1 - s0],
-                whole.node_ids[s0:s1],
-                ids[places.long()],
-                dtype,
-                lists_sources=True,
-            )
+            sources = in_order[: s1 - s0], whole.node_ids[s0:s1]
+            block = local.block(sources, ids[places.long()], dtype, lists_sources=True)
             blocks.append(RelationBlock(r, s0, 0, 0, len(ids), block, places, map_sources=False))
             scales.append(scale[places.long()])
     return Joint(Shard(plan.rank, whole.num_rows, tuple(blocks), own.own), tuple(scales), table)
 
 
-def _block(
-    src: np.ndarray,
-    dst: np.ndarray,
-    columns: EdgeColumns,
-    id_rank: Tensor,
-    src_ids: Tensor,
-    dst_ids: Tensor,
-    dtype: torch.dtype,
-    *,
-    lists_sources: bool = False,
-) -> EdgeBlock:
-    device = src_ids.device
-    return EdgeBlock(
-        torch.from_numpy(np.ascontiguousarray(src)).to(device),
-        torch.from_numpy(np.ascontiguousarray(dst)).to(device),
-        len(src_ids),
-        len(dst_ids),
-        EndIds(src_ids, dst_ids, id_rank),
-        columns=columns.on(device, dtype),
-        lists_sources=lists_sources,
-    )
-
-
 def _shard(
-    part: Part, peer: int, asked: _Asked, first: int, last: int, whole: LayerPlan, id_rank: Tensor, dtype: torch.dtype
+    peer: int, asked: _Asked, piece: tuple[int, int], whole: LayerPlan, id_rank: Tensor, dtype: torch.dtype
 ) -> tuple[Shard, tuple[Tensor, ...]]:
-    """The edges into rows [first, last) of the peer's, and per block the scales of its destination rows."""
-    device, typed = whole.node_ids.device, part.schema.typed
+    """The edges into a piece of the peer's rows, and per block the scales of its destination rows."""
+    device, typed, (first, last) = whole.node_ids.device, whole.schema.typed, piece
     ids = torch.from_numpy(asked.ids[first:last]).to(device)
     blocks, scales, scale_at = [], [], 0
-    for r, relation in enumerate(part.schema.relations):
-        a, b = asked.relations[r], asked.relations[r + 1]
-        dst = asked.dst[a:b]
-        listed = np.unique(dst)
-        low, high = np.searchsorted(dst, (first, last))
+    for r, relation in enumerate(whole.schema.relations):
+        edges = asked.edges(r)
+        listed, some = np.unique(edges.dst), edges.of_destinations(first, last)
         s0, s1 = (whole.row_bounds[relation.source], whole.row_bounds[relation.source + 1])
-        if high > low or not typed:
-            local, rows = dst[low:high] - np.int32(first), None
-            dst_ids = ids
+        if len(some.src) or not typed:
+            local, rows, dst_ids = some.shifted(s0, first), None, ids
             if typed:
-                places, inverse = np.unique(local, return_inverse=True)
-                local, rows = inverse.astype(np.int32), torch.from_numpy(places.astype(np.int32)).to(device)
+                places, inverse = np.unique(local.dst, return_inverse=True)
+                local, rows = local._replace(dst=inverse.astype(np.int32)), torch.from_numpy(places.astype(np.int32)).to(device)
                 dst_ids = ids[rows.long()]
             begin, end = scale_at + np.searchsorted(listed, (first, last))
             scales.append(torch.from_numpy(asked.scale[begin:end]).to(device, dtype))
-            block = _block(
-                asked.src[a + low : a + high] - np.int32(s0),
-                local,
-                asked.columns.run(slice(int(a + low), int(a + high))),
-                id_rank[s0:s1],
-                whole.node_ids[s0:s1],
-                dst_ids,
-                dtype,
-                lists_sources=True,
-            )
+            block = local.block((id_rank[s0:s1], whole.node_ids[s0:s1]), dst_ids, dtype, lists_sources=True)
             blocks.append(RelationBlock(r, s0, 0, 0, last - first, block, rows, map_sources=False))
         scale_at += len(listed)
     return Shard(peer, whole.num_rows, tuple(blocks)), tuple(scales)
@@ -416,10 +355,3 @@ def _ranks_of(node_ids: Tensor, rows: np.ndarray) -> Tensor:
     order = chosen[torch.argsort(node_ids[chosen])]
     ranks[order] = torch.arange(len(order), dtype=torch.int32, device=node_ids.device)
     return ranks
-
-
-def _peer_ranks(part: Part, ranks: np.ndarray, device: torch.device) -> tuple[Tensor, ...]:
-    """Per peer int32, see ``Partials.peer_ranks``."""
-    halo = ranks[len(part.node_ids) :]
-    by_peer = [np.sort(halo[a:b]) for a, b in zip(part.halo_offsets, part.halo_offsets[1:], strict=False)]
-    return tuple(torch.from_numpy(peer_ranks).to(device) for peer_ranks in by_peer)

@@ -5,7 +5,7 @@ the layer's input rows of the source type, its output rows the layer's output ro
 that the relation reads travel: whoever reads rows tells their owners how often, which also gives the owners the rows'
 out-degrees.
 
-Everything collective happens while plans are made. ``LayerPlan.joined`` needs no peer: a layer's lists serve all its relations.
+Everything collective happens while plans are made. ``Relations.joined`` needs no peer: a layer's lists serve all its relations.
 
 Letters: N own rows, H halo rows, E edges, M output rows, R relations.
 """
@@ -18,54 +18,50 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.lists import HaloLists
 from sargnn.graph.schema import Schema
 from sargnn.partition.cut import Part, offsets_of
-from sargnn.plan.layer_plan import LayerPlan
-from sargnn.plan.load import Layout, OutputRows, edge_positions, halo_lists, load_plan
+from sargnn.plan.layer_plan import LayerPlan, Relations
+from sargnn.plan.load import OutputRows, PlanSettings, count_edges, edge_positions, halo_lists, load_plan
 
 Restricted = tuple[Part, tuple[int, ...]]
 """A layer's part and the bounds of its output rows, as ``load_plan`` takes them."""
 
 
 @dataclass(frozen=True)
-class _Degrees:
-    """A relation's degrees in the whole graph: int64, ``inward`` of the own rows of its destination type, ``outward`` of those
-    of its source type; and, of a graph with edge weights, the sums of these, fp64."""
+class Degrees:
+    """One relation's edges into each of some rows, or out of each.
 
-    inward: np.ndarray
-    outward: np.ndarray
-    in_weights: np.ndarray | None = None
-    out_weights: np.ndarray | None = None
+    Attributes:
+        counts: int64, how many.
+        sums: fp64, the sums of their weights, of a graph with edge weights; else None.
+    """
 
+    counts: np.ndarray
+    sums: np.ndarray | None = None
 
-@dataclass(frozen=True)
-class Outward:
-    """Of one relation of a sample: int64, the edges out of each own row of its source type; and of a graph with edge
-    weights their sums, fp64."""
-
-    degrees: np.ndarray
-    weights: np.ndarray | None = None
+    def at(self, rows: np.ndarray | slice) -> Degrees:
+        """Those of some of the rows."""
+        return Degrees(self.counts[rows], None if self.sums is None else self.sums[rows])
 
 
-@dataclass(frozen=True)
-class Inward:
-    """The same of the edges into each of a layer's output rows of the destination type."""
-
-    degrees: np.ndarray
-    weights: np.ndarray | None = None
-
-
-Drawn = tuple[Sequence[Inward], "Sequence[Outward] | None"]
-"""Per relation the degrees of a sample; without those out of rows where nothing reads them."""
+Drawn = tuple[Sequence[Degrees], "Sequence[Degrees] | None"]
+"""Per relation the degrees of a sample: into the layer's output rows of the destination type; and out of all own rows of the
+source type, None where nothing reads them."""
 
 
 @dataclass(frozen=True)
 class _Reads:
-    """How often one relation's edges read rows: int64, ``own`` per own row of the source type, ``halo`` [H] per halo row here,
-    ``peers`` per peer and row that is sent to it."""
+    """How often one relation's edges read rows: int64, or fp64 sums of these edges' weights.
+
+    Attributes:
+        own: per own row of the source type.
+        halo: [H], per halo row here.
+        peers: per peer and row that is sent to it.
+    """
 
     own: np.ndarray
     halo: np.ndarray
@@ -78,23 +74,11 @@ class RelationSplitter:
 
     Args:
         part: the worker's whole part.
-        layout, device, message_rows, dtype: as ``load_plan``.
+        settings: what all of its plans have in common.
     """
 
-    def __init__(
-        self,
-        part: Part,
-        exchange: Exchange,
-        layout: Layout,
-        *,
-        device: torch.device,
-        message_rows: int,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        self._dtype = dtype
-        self._exchange, self._layout, self._device, self._message_rows = exchange, layout, device, message_rows
-        self._rank = exchange.group.rank
-        self._row_bounds = part.row_bounds
+    def __init__(self, part: Part, exchange: Exchange, settings: PlanSettings) -> None:
+        self._exchange, self._settings, self._row_bounds = exchange, settings, part.row_bounds
         lists = halo_lists(part, torch.device("cpu"))
         self._degrees = [self._count(part, lists, r) for r in range(len(part.schema.relations))]
 
@@ -105,137 +89,84 @@ class RelationSplitter:
         outputs: np.ndarray | None = None,
         drawn: Drawn | None = None,
     ) -> LayerPlan:
-        """A layer's plan with ``relations``, and ``joined`` on demand.
+        """A layer's plan with ``relations``.
 
         Args:
-            restrict: gives the layer's part; called again when ``joined`` is asked for, so that nothing is held for it.
-            inputs, outputs: the own rows that are the layer's input and output rows, type by type; None: all.
+            restrict: gives the layer's part; called again when all relations are joined, so that nothing is held for it.
+            inputs: the own rows that are the layer's input rows, type by type; None: all.
+            outputs: likewise its output rows.
             drawn: a sample's degrees; None: those in the whole graph.
         """
         part, bounds = restrict()
-        common = load_plan(part, self._rank, None, device=self._device, message_rows=self._message_rows, out_bounds=bounds)
-        plans = tuple(self._plan(part, bounds, r, inputs, outputs, drawn) for r in range(len(part.schema.relations)))
-        return dataclasses.replace(common, relations=plans, join=lambda: self._join(*restrict()))
-
-    def _count(self, part: Part, lists: HaloLists, relation: int) -> _Degrees:
-        reads = self._reads(part, lists, relation)
-        outward, first = reads.own, part.row_bounds[part.schema.relations[relation].source]
-        for rows, counts in zip(lists.send_rows, reads.peers, strict=True):
-            outward[rows.numpy()[counts > 0] - first] += counts[counts > 0]
-        a, b = self._ends(part.row_bounds, part.schema.relations[relation].destination)
-        inward = np.zeros(b - a, np.int64)
-        for q in range(len(lists.send_rows)):
-            inward += np.bincount(part.edges(q, relation)[1] - a, minlength=b - a)
-        if not part.weighted:
-            return _Degrees(inward, outward)
-        return _Degrees(inward, outward, *self._sum_weights(part, lists, relation))
-
-    def _sum_weights(self, part: Part, lists: HaloLists, relation: int) -> tuple[np.ndarray, np.ndarray]:
-        """fp64, a relation's weights into the own rows of its destination type, and out of those of its source type."""
-        ends = part.schema.relations[relation]
-        (a, b), (c, d) = (self._ends(part.row_bounds, node_type) for node_type in (ends.source, ends.destination))
-        inward, outward, halo = np.zeros(d - c), np.zeros(b - a), np.zeros(len(part.halo_ids))
-        for q in range(len(lists.send_rows)):
-            (src, dst), weights = part.edges(q, relation), part.columns_of(q, relation).weight
-            inward += np.bincount(dst - c, weights=weights, minlength=d - c)
-            if q == self._rank:
-                outward += np.bincount(src - a, weights=weights, minlength=b - a)
+        common = load_plan(part, dataclasses.replace(self._settings, layout=None), out_bounds=bounds)
+        plans = []
+        for number, relation in enumerate(part.schema.relations):
+            (a, b), (c, d) = _ends(part.row_bounds, relation.source), _ends(bounds, relation.destination)
+            sources = slice(None) if inputs is None else inputs[a:b] - self._row_bounds[relation.source]
+            inward: Degrees
+            outward: Degrees | None
+            if drawn is None:
+                inward, outward = self._degrees[number]
+                if outputs is not None:
+                    inward = inward.at(outputs[c:d] - self._row_bounds[relation.destination])
             else:
-                first, last = part.halo_offsets[q], part.halo_offsets[q + 1]
-                halo[first:last] = np.bincount(src, weights=weights, minlength=last - first)
-        told = self._exchange.to_owners(lists, (torch.from_numpy(halo[:, None]),))
-        for rows, (sums,) in zip(lists.send_rows, told, strict=True):
-            own = (rows.numpy() >= a) & (rows.numpy() < b)
-            outward[rows.numpy()[own] - a] += sums.numpy()[own, 0]
-        return inward, outward
+                none = Degrees(np.zeros(d - c, np.int64), np.zeros(d - c) if part.weighted else None)
+                inward, outward = drawn[0][number] if drawn[0] else none, drawn[1][number] if drawn[1] else None
+            first_own = part.row_bounds[relation.destination]  # a type's output rows are the first of its own rows
+            rows = OutputRows(
+                ids=np.asarray(part.node_ids[first_own : first_own + d - c]),
+                in_degrees=inward.counts,
+                own=None if relation.source == relation.destination else (),
+                in_weights=inward.sums,
+            )
+            reads = self._reads(part, halo_lists(part, torch.device("cpu")), number)
+            alone = _one_relation(part, self._settings.rank, number, c, reads)
+            if outward is not None:
+                of_inputs = outward.at(sources)
+                alone = dataclasses.replace(alone, out_degrees=of_inputs.counts, out_weights=of_inputs.sums)
+            plans.append(load_plan(alone, self._settings, outputs=rows))
+        return dataclasses.replace(common, relations=Relations(tuple(plans), lambda: self._join(*restrict())))
 
-    def _reads(self, part: Part, lists: HaloLists, relation: int) -> _Reads:
-        a, b = self._ends(part.row_bounds, part.schema.relations[relation].source)
-        halo = np.zeros(len(part.halo_ids), np.int64)
+    def _count(self, part: Part, lists: HaloLists, relation: int) -> tuple[Degrees, Degrees]:
+        """In the whole graph: into the own rows of the destination type, and out of those of the source type."""
+        ends = part.schema.relations[relation]
+        reads = self._reads(part, lists, relation)
+        tables, first = [reads], part.row_bounds[ends.source]
+        if part.weighted:
+            tables.append(self._reads(part, lists, relation, weighted=True))
+        for table in tables:
+            for rows, counts, values in zip(lists.send_rows, reads.peers, table.peers, strict=True):
+                table.own[rows.numpy()[counts > 0] - first] += values[counts > 0]
+        into = slice(*_ends(part.row_bounds, ends.destination))
+        sums = count_edges(part, relation, into, weighted=True) if part.weighted else None
+        inward = Degrees(count_edges(part, relation, into), sums)
+        return inward, Degrees(reads.own, tables[1].own if part.weighted else None)
+
+    def _reads(self, part: Part, lists: HaloLists, relation: int, *, weighted: bool = False) -> _Reads:
+        rank = self._settings.rank
+        a, b = _ends(part.row_bounds, part.schema.relations[relation].source)
+
+        def count(peer: int, first: int, length: int) -> np.ndarray:
+            weights = part.columns_of(peer, relation).weight if weighted else None
+            return np.bincount(part.edges(peer, relation)[0] - first, weights=weights, minlength=length)
+
+        halo = np.zeros(len(part.halo_ids), np.float64 if weighted else np.int64)
         for q in range(len(lists.send_rows)):
             first, last = part.halo_offsets[q], part.halo_offsets[q + 1]
-            if q != self._rank:
-                halo[first:last] = np.bincount(part.edges(q, relation)[0], minlength=last - first)
-        own = np.bincount(part.edges(self._rank, relation)[0] - a, minlength=b - a)
+            if q != rank:
+                halo[first:last] = count(q, 0, last - first)
         told = self._exchange.to_owners(lists, (torch.from_numpy(halo[:, None]),))
+        own = count(rank, a, b - a).astype(halo.dtype)  # sums over no edges are whole numbers
         return _Reads(own, halo, tuple(counts.numpy()[:, 0] for (counts,) in told))
 
-    def _plan(
-        self,
-        part: Part,
-        out_bounds: tuple[int, ...],
-        number: int,
-        inputs: np.ndarray | None,
-        outputs: np.ndarray | None,
-        drawn: Drawn | None,
-    ) -> LayerPlan:
-        relation = part.schema.relations[number]
-        lists = halo_lists(part, torch.device("cpu"))
-        reads = self._reads(part, lists, number)
-        (a, b), (c, d) = self._ends(part.row_bounds, relation.source), self._ends(out_bounds, relation.destination)
-
-        def of_inputs(values: np.ndarray) -> np.ndarray:
-            return values if inputs is None else values[inputs[a:b] - self._row_bounds[relation.source]]
-
-        def of_outputs(values: np.ndarray) -> np.ndarray:
-            return values if outputs is None else values[outputs[c:d] - self._row_bounds[relation.destination]]
-
-        if drawn is None:
-            known = self._degrees[number]
-            inward = Inward(of_outputs(known.inward), None if known.in_weights is None else of_outputs(known.in_weights))
-            outward: Outward | None = Outward(known.outward, known.out_weights)
-        else:
-            inward, outward = (
-                drawn[0][number] if drawn[0] else Inward(np.zeros(d - c, np.int64), np.zeros(d - c) if part.weighted else None),
-                drawn[1][number] if drawn[1] else None,
-            )
-        first_own = part.row_bounds[relation.destination]  # a type's output rows are the first of its own rows
-        rows = OutputRows(
-            ids=np.asarray(part.node_ids[first_own : first_own + d - c]),
-            in_degrees=inward.degrees,
-            own=None if relation.source == relation.destination else (),
-            in_weights=inward.weights,
-        )
-        alone = _one_relation(part, self._rank, number, c, reads)
-        if outward is not None:
-            alone = dataclasses.replace(
-                alone,
-                out_degrees=of_inputs(outward.degrees),
-                out_weights=None if outward.weights is None else of_inputs(outward.weights),
-            )
-        return self._load(alone, rows)
-
-    def _join(self, part: Part, out_bounds: tuple[int, ...]) -> LayerPlan:
+    def _join(self, part: Part, out_bounds: tuple[int, ...]) -> tuple[LayerPlan, Tensor]:
         joined, types = _joined(part)
-        own = tuple(
-            (at, first, last - first) for at, first, last in zip(part.row_bounds, out_bounds, out_bounds[1:], strict=False)
-        )
-        rows = OutputRows(
-            ids=np.concatenate([part.node_ids[at : at + n] for at, _, n in own]),
-            in_degrees=np.concatenate([part.in_degrees[at : at + n] for at, _, n in own]),
-            own=None if out_bounds == part.row_bounds else own,
-        )
-        if part.in_weights is not None:
-            into = np.concatenate([part.in_weights[at : at + n] for at, _, n in own])
-            rows = dataclasses.replace(rows, in_weights=into)
-        plan = self._load(joined, rows)
-        edge_types = torch.from_numpy(types[edge_positions(joined, plan)].astype(np.int64)).to(self._device)
-        return dataclasses.replace(plan, edge_types=edge_types)
+        plan = load_plan(joined, self._settings, outputs=OutputRows.first_of(part, out_bounds))
+        return plan, torch.from_numpy(types[edge_positions(joined, plan)].astype(np.int64)).to(self._settings.device)
 
-    def _load(self, part: Part, rows: OutputRows) -> LayerPlan:
-        return load_plan(
-            part,
-            self._rank,
-            self._layout,
-            device=self._device,
-            message_rows=self._message_rows,
-            outputs=rows,
-            dtype=self._dtype,
-        )
 
-    @staticmethod
-    def _ends(bounds: tuple[int, ...], node_type: int) -> tuple[int, int]:
-        return bounds[node_type], bounds[node_type + 1]
+def _ends(bounds: tuple[int, ...], node_type: int) -> tuple[int, int]:
+    return bounds[node_type], bounds[node_type + 1]
 
 
 def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _Reads) -> Part:
@@ -272,7 +203,7 @@ def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _
         send_offsets=offsets_of(send),
         columns=part.columns.runs([part.edge_span(q, relation) for q in range(len(reads.peers))]),
         in_weights=None,
-        out_weights=None,
+        out_weights=np.zeros(0) if part.weighted else None,
     )
 
 

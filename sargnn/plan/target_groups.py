@@ -18,6 +18,7 @@ from sargnn.errors import ConfigError
 from sargnn.partition.cut import Part
 from sargnn.partition.metis import kway, symmetric
 from sargnn.plan import GROUPINGS
+from sargnn.plan.load import peer_span
 from sargnn.resolve import resolve
 
 _ENTRY_BYTES = 100
@@ -53,10 +54,10 @@ class TargetRows:
         Args:
             wanted: bool [N], the destinations; None: all.
         """
-        part, relations = self.part, len(self.part.schema.relations)
+        part = self.part
         sources, destinations = [], []
         for q in range(len(part.halo_offsets) - 1):
-            span = slice(int(part.edge_offsets[q * relations]), int(part.edge_offsets[(q + 1) * relations]))
+            span = peer_span(part, q)
             src, dst = part.edge_src[span], part.edge_dst[span]
             if wanted is not None:
                 chosen = wanted[dst]

@@ -111,9 +111,8 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     from sargnn.graph.examine_edges import nodes_without_edges
     from sargnn.models.inputs import GraphShape
     from sargnn.tasks.base import load_task
-    from sargnn.training.build import label_columns, make_model
-    from sargnn.training.edge_weights import check_edge_weights, uses_edge_weights
-    from sargnn.training.start_from import check_start
+    from sargnn.training.build import check_edge_weights, label_columns, make_model, uses_edge_weights
+    from sargnn.training.checkpoint import check_start
 
     dataset = open_dataset(dataset_path, verify=False)
     schema = dataset.schema

@@ -43,7 +43,7 @@ def find_start(config: RunConfig) -> RunConfig:
             hint="leave init_from out",
         )
     from sargnn.training import checkpoint
-    from sargnn.training.start_from import digest_of
+    from sargnn.training.checkpoint import digest_of
 
     given = os.path.expanduser(config.init_from)
     folder = next(

@@ -29,7 +29,7 @@ from sargnn.tracking.files import Inputs, write_inputs
 from sargnn.tracking.progress import Steps, say
 
 if TYPE_CHECKING:
-    from sargnn.training.worlds.compare import Outcome
+    from sargnn.training.compare_worlds import Outcome
 
 STEPS, WORLDS = 3, (1, 2)
 MOST_NODES = 20_000
@@ -63,8 +63,8 @@ def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
         SargnnError: anything a user can cause; a module that a worker fails in, as ``WorkerError``.
     """
     from sargnn.sources.prepare import prepare_dataset
-    from sargnn.training.worlds.compare import TOLERANCES, compare_records
-    from sargnn.training.worlds.record import load_records
+    from sargnn.training.compare_worlds import TOLERANCES, compare_records
+    from sargnn.training.record_worlds import load_records
 
     if config.precision not in TOLERANCES:
         raise ConfigError(

@@ -82,12 +82,12 @@ def warm_up() -> None:
     from sargnn.backends import block
     from sargnn.backends.choose import make_backend
     from sargnn.bf16 import ROW_DTYPES, wide
-    from sargnn.plan import draw_loops, flow_loops
+    from sargnn.plan import loops
 
     chosen = os.environ.get(PRECISION)
     rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
     dtypes = dict.fromkeys(held for row_dtype in rows_of for held in (row_dtype, wide(row_dtype)))
-    compiled: list[Any] = [rng, flow_loops, draw_loops, block, make_backend("auto", torch.device("cpu"))]
+    compiled: list[Any] = [rng, loops, block, make_backend("auto", torch.device("cpu"))]
     for part in compiled:
         for dtype in dtypes:
             for function, arguments in part.samples(dtype):

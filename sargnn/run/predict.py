@@ -57,7 +57,7 @@ def predict(
     config = config.stand_in
     check_strategies(config)
     from sargnn.training import checkpoint
-    from sargnn.training.predict import MANIFEST
+    from sargnn.training.evaluation import MANIFEST
 
     if embeddings and not config.model.has_embeddings:
         raise ConfigError(config.model.no_embeddings, given="embeddings=true", allowed="embeddings=false")

@@ -35,11 +35,11 @@ from sargnn.tracking.memory import private_bytes, resident_bytes
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
 from sargnn.training.build import make_trainer
+from sargnn.training.checkpoint import open_start
+from sargnn.training.evaluation import MANIFEST, write_predictions
 from sargnn.training.fit import Budget
 from sargnn.training.loop import Listener, Rows
-from sargnn.training.predict import MANIFEST, write_predictions
 from sargnn.training.preload import Choice, choose
-from sargnn.training.start_from import open_start
 from sargnn.training.summary import (
     batch_lines,
     describe_run,
@@ -190,7 +190,7 @@ def _run(job: _Job, trainer: Trainer, choice: Choice | None) -> None:
         checkpoint.fill(trainer, open_start(config), moments=False)
         print(f"rank {rank}: starts from the parameters in {config.init_from}", flush=True)
     if inputs.record is not None:
-        from sargnn.training.worlds.recorder import Recorder
+        from sargnn.training.record_worlds import Recorder
 
         recorder = Recorder(trainer)
         recorder.train(inputs.record["steps"], Path(inputs.record["parameters"]), follow=inputs.record["follow"])

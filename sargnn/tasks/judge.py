@@ -9,11 +9,17 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
+import torch
 
+from sargnn.comm.group import Group
 from sargnn.config.run import Metric
 from sargnn.graph.dataset import Dataset
-from sargnn.graph.schema import task_of
-from sargnn.tasks.kinds import LOGITS, PREDICTIONS, SMOOTHED, choose_metric, split_rows
+from sargnn.graph.schema import SPLITS, task_of
+from sargnn.interop.ogb import accuracy, rocauc
+from sargnn.tasks.base import Targets
+from sargnn.tasks.kinds import LOGITS, PREDICTIONS, SMOOTHED, choose_metric, in_split
+from sargnn.tasks.metrics import measure
+from sargnn.tasks.nodes import LABELS
 
 _ROWS = 1 << 16
 """Of logits that are read at once."""
@@ -43,7 +49,7 @@ def judge_predictions(
         logits = read(LOGITS, outputs)
         pieces = [logits[first : first + _ROWS].argmax(1) for first in range(0, len(logits), _ROWS)]
         predictions = {"model": np.concatenate(pieces), "smoothed": predictions["predictions"]}
-    rows_of = split_rows(split)
+    rows_of = {name: np.flatnonzero(in_split(split, name)) for name in SPLITS}
     scores = {
         what: {
             name: _score(metric, dataset.name, labels[rows], np.asarray(predicted[rows])) if len(rows) else None
@@ -63,19 +69,10 @@ def _score(metric: Metric, dataset: str, labels: np.ndarray, predicted: np.ndarr
     Args:
         predicted: classes int64 [N], of several labels the logits [N, C], or values [N, C].
     """
-    from sargnn.interop.ogb import accuracy, rocauc
-
     if metric == "accuracy":
         return accuracy(dataset, labels, predicted)
     if metric == "rocauc":
         return rocauc(labels, predicted)
-    import torch
-
-    from sargnn.comm.group import Group
-    from sargnn.tasks.base import Targets
-    from sargnn.tasks.labels import LABELS
-    from sargnn.tasks.metrics import measure
-
     known = torch.from_numpy(labels)
     targets = Targets(known, {"test": torch.arange(len(labels))}, {"test": LABELS[task_of(labels.dtype)].count(known)})
     return measure(metric, torch.from_numpy(predicted), targets, Group.single())["test"]

@@ -95,11 +95,6 @@ def make_split(num_nodes: int, training: slice | np.ndarray, rest: str | None = 
     return split
 
 
-def split_rows(split: np.ndarray) -> dict[str, np.ndarray]:
-    """int64 ascending, the nodes of each split."""
-    return {name: np.flatnonzero(split == value) for name, value in SPLITS.items()}
-
-
 def epoch_columns(task: str, metric: str, scores: Scores) -> dict[str, Any]:
     """What a line of ``metrics.jsonl`` says of an evaluation: the metric by split; accuracies also under their own names."""
     accuracies = scores if metric == "accuracy" else {}

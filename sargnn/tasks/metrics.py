@@ -34,8 +34,9 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
     Args:
         scores: logits or scores [M, C].
     """
-    if metric in ("rocauc", "f1"):
-        finite = _finite_splits(scores, targets, group)
+    if metric in ("rocauc", "f1"):  # scores that are not finite, on whichever rank, have no order
+        wrong = group.sum_(torch.stack([(~scores[rows].isfinite()).sum() for rows in targets.rows.values()]))
+        finite = {name: count == 0 for name, count in zip(targets.rows, wrong.tolist(), strict=True)}
     if metric == "rocauc":
         areas = {name: mean_roc_auc(scores[rows], targets.labels[rows], group) for name, rows in targets.rows.items()}
         return {name: value if finite[name] else None for name, value in areas.items()}
@@ -48,34 +49,24 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
         }
     own = [(scores[rows], targets.labels[rows]) for rows in targets.rows.values()]
     if metric == "f1":
-        hits = group.sum_(torch.stack([_hits(*pair) for pair in own])).tolist()
+        counted = []  # true positives; false positives and false negatives together
+        for own_scores, labels in own:
+            predicted, true = own_scores > 0, labels == 1
+            counted.append(torch.stack([(predicted & true).sum(), ((labels >= 0) & (predicted != true)).sum()]))
+        hits = group.sum_(torch.stack(counted)).tolist()
         return {
             name: 2 * right / max(2 * right + wrong, 1) if targets.global_counts[name] and finite[name] else None
             for name, (right, wrong) in zip(targets.rows, hits, strict=True)
         }
-    sums = group.sum_(torch.stack([_error_sum(*pair, squared=metric == "mse") for pair in own])).tolist()
+    totals = []
+    for own_scores, labels in own:
+        errors = (own_scores.double() - labels.double())[labels.isfinite()]
+        totals.append(errors.square().sum() if metric == "mse" else errors.abs().sum())
+    sums = group.sum_(torch.stack(totals)).tolist()
     return {
         name: total / targets.global_counts[name] if targets.global_counts[name] and math.isfinite(total) else None
         for name, total in zip(targets.rows, sums, strict=True)
     }
-
-
-def _finite_splits(scores: Tensor, targets: Targets, group: Group) -> dict[str, bool]:
-    """By split, whether all ranks' scores of its rows are finite. Others have no order."""
-    wrong = group.sum_(torch.stack([(~scores[rows].isfinite()).sum() for rows in targets.rows.values()]))
-    return {name: count == 0 for name, count in zip(targets.rows, wrong.tolist(), strict=True)}
-
-
-def _hits(scores: Tensor, labels: Tensor) -> Tensor:
-    """int64 [2]: true positives; false positives and false negatives together."""
-    predicted, known = scores > 0, labels >= 0
-    return torch.stack([(predicted & (labels == 1)).sum(), (known & (predicted != (labels == 1))).sum()])
-
-
-def _error_sum(scores: Tensor, labels: Tensor, *, squared: bool) -> Tensor:
-    """fp64, over known entries."""
-    errors = (scores.double() - labels.double())[labels.isfinite()]
-    return errors.square().sum() if squared else errors.abs().sum()
 
 
 def mean_roc_auc(scores: Tensor, labels: Tensor, group: Group) -> float | None:
@@ -84,7 +75,8 @@ def mean_roc_auc(scores: Tensor, labels: Tensor, group: Group) -> float | None:
     A few labels at a time, everybody gets the scores of all ranks, and each rank sorts those of its own share of the labels.
 
     Args:
-        scores: [n, C]. labels: int8 [n, C], -1 where not known. n may differ from rank to rank.
+        scores: [n, C].
+        labels: int8 [n, C], -1 where not known. n may differ from rank to rank.
     """
     counts = [int(length) for length in group.gather(torch.tensor(len(scores), dtype=torch.int64))]
     most, outputs = max(counts), scores.shape[1]
@@ -121,7 +113,8 @@ def roc_auc(scores: Tensor, positive: Tensor) -> float | None:
     In whole numbers, so that the order of the rows decides nothing.
 
     Args:
-        scores: [n]. positive: bool [n].
+        scores: [n].
+        positive: bool [n].
     """
     positives = int(positive.sum())
     negatives = len(positive) - positives

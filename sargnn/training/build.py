@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from sargnn.backends.memory import Pool
@@ -19,19 +20,25 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
+from sargnn.graph.check import Range
+from sargnn.graph.edge_columns import WEIGHT
 from sargnn.graph.schema import task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part, with_columns
 from sargnn.plan.copies import Copies
 from sargnn.plan.cover import Share, shares_of
-from sargnn.plan.graph import WorkerGraph, find_labelled
+from sargnn.plan.graph import Sharing, WorkerGraph, find_labelled
+from sargnn.plan.load import NO_LIMIT, PlanSettings
 from sargnn.rng import MAX_ID
-from sargnn.training.edge_weights import used_columns
-from sargnn.training.fit import Budget
-from sargnn.training.optim import check_decay
+from sargnn.tasks.base import Task, load_task
+from sargnn.tracking.memory import PeakMeter
+from sargnn.training.fit import Budget, Setup, evaluation_sample, fit_steps, trains_in_batches
+from sargnn.training.optim import Optimization, check_decay
 from sargnn.training.trainer import Trainer
+from sargnn.training.views import View, ViewBuilder
 
+_WITHOUT = "dataset.edge_weights=false trains as if there were none"
 _COPIED_ROWS = 1 << 14
 """Of copies that travel in one message."""
 
@@ -76,25 +83,21 @@ def make_trainer(
     model = make_model(config, shape)
     copies = None
     if preloads:
-        copies = Copies(
-            part,
-            Exchange(group, config.comm.prefetch_depth, engine.backend.moves),
-            config.comm.message_rows or _COPIED_ROWS,
-        )
+        exchange = Exchange(group, config.comm.prefetch_depth, engine.backend.moves)
+        copied_rows = config.comm.message_rows or _COPIED_ROWS
+        copies = Copies(part, exchange, copied_rows, counts_rows=config.norms_over_rows)
+    of_sums = None if preloads or config.smooth.name == "none" or group.world == 1 else share_of_sums(config, engine)
     graph = WorkerGraph(
         part,
         engine.exchange,
-        engine.mode.layout,
+        plan_settings(config, engine),
         add_self_loops=config.add_self_loops,
-        device=device,
-        message_rows=config.comm.message_rows,
         by_relation=model.by_relation,
         labelled=shape.labelled,
-        dtype=wide(dtype),
-        sums=None if preloads or config.smooth.name == "none" or group.world == 1 else share_of_sums(config, engine),
         copies=copies,
-        counts_rows=config.norms_over_rows,
-        share=lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)),
+        sharing=Sharing(
+            lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)), of_sums
+        ),
     )
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype, copies)
@@ -112,8 +115,36 @@ def make_trainer(
         )
         return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool)
 
-    choose = None if budget is None else budget(shape)
-    return Trainer(config, model, engine, graph, rows, num_classes, scratch, choose, without_copies if preloads else None)
+    ids = torch.from_numpy(np.array(part.node_ids)).to(device)
+    task = load_task(config.task)(config, part, num_classes, group, reads_labels=model.reads_labels)
+    trains_on_all = not config.mfg and not trains_in_batches(config)
+    builder = ViewBuilder(model, engine, graph, rows, task, whole_recurs=trains_on_all or task.feeds_back)
+    training, evaluation = build_views(config, model, task, builder)
+    optimization = Optimization(config.optim, config.epochs, model)
+    graph.release()  # what is given back is no part of what training starts from
+    setup = Setup(config, model, engine, graph, ids, task, builder, evaluation, optimization, PeakMeter.here())
+    fitted = fit_steps(setup, training, scratch, None if budget is None else budget(shape))
+    return Trainer(setup, fitted, without_copies if preloads else None)
+
+
+def build_views(config: RunConfig, model: Model, task: Task, builder: ViewBuilder) -> tuple[View | None, View]:
+    """The training and the evaluation view; and the whole one where labels are fed back, before memory is measured.
+
+    No training view with micro-batches or drawn ones, which are not there yet when training starts.
+    """
+    later = trains_in_batches(config)
+    if config.eval != "sampled" and not config.mfg:
+        whole = builder.whole()
+        return None if later else whole, whole
+    training = None
+    if config.eval == "sampled":
+        evaluation = builder.drawn_evaluation(task.rows(), evaluation_sample(config, model))
+    else:
+        training = None if later else builder.reaching(task.rows("train"), recurring=True)
+        evaluation = builder.reaching(task.rows(), recurring=False)
+    if task.feeds_back:
+        builder.whole()
+    return training, evaluation
 
 
 def make_engine(
@@ -132,6 +163,12 @@ def make_engine(
         **number_formats(config),
     )
     return Engine(group, settings, make_pool=make_pool, within_servers=within_servers)
+
+
+def plan_settings(config: RunConfig, engine: Engine) -> PlanSettings:
+    """What all plans of the engine's worker have in common."""
+    message_rows = config.comm.message_rows or NO_LIMIT
+    return PlanSettings(engine.exchange.group.rank, engine.mode.layout, engine.device, message_rows, wide(engine.dtype))
 
 
 def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
@@ -172,3 +209,52 @@ def make_model(config: RunConfig, shape: GraphShape) -> Model:
     model.try_out(config, shape)
     config.sample.check(sum(model.uses_edges), config.model.name)
     return model
+
+
+def check_edge_weights(config: RunConfig, weights: Range | None) -> None:
+    """The model, and Correct & Smooth, can use the weights.
+
+    Args:
+        weights: the smallest and the largest; None: the graph has none.
+
+    Raises:
+        ConfigError: one of them cannot; it says why, and what would work.
+    """
+    if weights is None or not config.dataset.edge_weights:
+        return
+    low, high = weights
+    given = f"edge weights from {low:g} to {high:g}" if low < high else f"edge weights of {low:g}"
+    reason = config.model.no_weights
+    if reason is not None and config.model.operations:  # one that reads no edges reads no weights either
+        raise ConfigError(
+            f"The model '{config.model.title}' cannot use edge weights. {reason}",
+            given=given,
+            allowed="model=gcn, gat, rgcn, or sage with a sum or a mean; a module of your own reads graph.edata['w']",
+            hint=_WITHOUT,
+        )
+    if low >= 0:
+        return
+    if config.model.divides_by_weights:
+        raise ConfigError(
+            f"The model '{config.model.title}' divides by sums of edge weights, and some are negative.",
+            given=given,
+            allowed="weights of 0 and more; model=sage model.aggregator=sum and model=gat take any",
+            hint=_WITHOUT,
+        )
+    if config.smooth.name != "none":
+        raise ConfigError(
+            "Correct & Smooth divides by sums of edge weights, and some are negative.",
+            given=f"smooth={config.smooth.name}, {given}",
+            allowed="smooth=none, or weights of 0 and more",
+            hint=_WITHOUT,
+        )
+
+
+def uses_edge_weights(config: RunConfig) -> bool:
+    """Whether anything of the run reads them, where there are any."""
+    return config.dataset.edge_weights and (bool(config.model.operations) or config.smooth.name != "none")
+
+
+def used_columns(config: RunConfig) -> tuple[str, ...]:
+    """Names of what edges carry and the run reads; the rest is not loaded."""
+    return (WEIGHT,) if uses_edge_weights(config) else ()

@@ -7,14 +7,19 @@ A checkpoint is a store (``graph.store``): arrays with checksums, written under 
 
 Sharded tables (embeddings and their moments) are gathered into whole ones in the order of original ids, so that any
 partition can take its rows. Nothing random is stored: draws are functions of (seed, epoch, id).
+
+``init_from`` takes parameters and buffers, such as batch norm's running statistics, from another run's checkpoint, but neither
+the optimizer's state nor epochs and figures. Nothing of the graph, the schedule or the precision need be the same, as long as
+names and shapes fit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +30,13 @@ from torch import Tensor
 
 from sargnn.comm.collectives import gather_table
 from sargnn.config.run import RunConfig
-from sargnn.errors import StoreError
+from sargnn.errors import ConfigError, StoreError
+from sargnn.graph.manifest import MANIFEST
+from sargnn.graph.schema import Schema
 from sargnn.graph.store import Store, StoreWriter
+from sargnn.models.base import Model
 from sargnn.tasks.kinds import Scores, is_better
+from sargnn.tracking.files import START
 from sargnn.training.history import Requests, Underway
 from sargnn.training.loop import EpochEnd, Listener
 from sargnn.training.trainer import Trainer
@@ -36,6 +45,8 @@ FORMAT_VERSION = 1
 FOLDER = "checkpoints"
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?")
 _MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
+_KINDS = ("param/", "buffer/")
+_SHOWN = 5
 _SERIES = ("losses", "epoch_times_s", "compute_times_s", "wait_times_s", "epoch_bytes", "evaluate_times_s")
 
 
@@ -78,7 +89,7 @@ _SLOWEST, _OF_ALL = ("elapsed_s", "wait_s", "between_wait_s"), ("sent_bytes", "b
 def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, epoch: int) -> None:
     """Write the checkpoint after ``epoch`` epochs and the steps that are under way; every rank must call it.
 
-    Rank 0 writes, and removes what is not to be kept.
+    Rank 0 writes, and removes all but the last ``checkpoint.keep`` and, of those evaluated, the best one.
 
     Raises:
         StoreError: the disk is full or cannot be written to; on rank 0 only.
@@ -124,7 +135,10 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "test_metric_at_best_val": history.test_at_best_val,
             "made_by": {"world": config.world, "mode": config.mode.name, "threads": config.threads},
         }
-    _remove_old(run_dir, config.checkpoint.keep)
+    kept = best(run_dir)
+    for old in existing(run_dir)[: -config.checkpoint.keep]:
+        if old != kept:
+            _remove(old)
 
 
 class Checkpoints(Listener):
@@ -134,20 +148,17 @@ class Checkpoints(Listener):
     """
 
     def __init__(self, trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path) -> None:
-        self._trainer, self._config, self._dataset_hash, self._run_dir = trainer, config, dataset_hash, run_dir
+        self._of = trainer, config, dataset_hash, run_dir
 
     def on_step(self, epoch: int, asked: Requests) -> None:
         if asked.checkpoint or asked.stop:
-            self._save(epoch)
+            save(*self._of, epoch)
 
     def on_epoch(self, end: EpochEnd) -> None:
-        epochs, asked, every = end.result.epoch + 1, end.result.requests, self._config.checkpoint.every
+        epochs, asked, every = end.result.epoch + 1, end.result.requests, self._of[1].checkpoint.every
         due = every is not None and (end.last or epochs % every == 0)
         if due or asked.checkpoint or asked.stop:
-            self._save(epochs)
-
-    def _save(self, epochs: int) -> None:
-        save(self._trainer, self._config, self._dataset_hash, self._run_dir, epochs)
+            save(*self._of, epochs)
 
 
 def describe(meta: dict[str, Any]) -> str:
@@ -180,7 +191,7 @@ def best(run_dir: Path) -> Path | None:
         if not evaluated.here or value is None or metric not in (None, evaluated.kind):
             continue
         metric = evaluated.kind
-        if best_so_far is None or is_better(evaluated.metric, value, best_so_far[0]):
+        if best_so_far is None or is_better(metric[0], value, best_so_far[0]):
             best_so_far = value, path
     return best_so_far[1] if best_so_far else None
 
@@ -190,33 +201,31 @@ class _Evaluated:
     """What a checkpoint says of evaluations; those of before there were tasks say it of accuracies.
 
     Attributes:
-        here: whether its own epoch was evaluated. scores: the last evaluation's. of: ``RunConfig.eval``.
+        here: whether its own epoch was evaluated.
+        kind: the metric, and ``RunConfig.eval``: what may be compared.
+        scores: the last evaluation's.
+        best_val: as ``History`` has it.
+        test_at_best_val: likewise.
+        stale: likewise.
     """
 
     here: bool
-    metric: str
+    kind: tuple[str, str]
     scores: Scores
     best_val: float | None
     test_at_best_val: float | None
     stale: int
-    of: str
-
-    @property
-    def kind(self) -> tuple[str, str]:
-        """What may be compared."""
-        return self.metric, self.of
 
 
 def _evaluated(meta: dict[str, Any]) -> _Evaluated:
     end = "metric" if "metric" in meta else "acc"
     return _Evaluated(
         meta["evaluated"],
-        meta.get("metric", "accuracy"),
+        (meta.get("metric", "accuracy"), meta.get("eval", "full")),
         dict(meta["scores" if end == "metric" else "accuracies"]),
         meta[f"best_val_{end}"],
         meta[f"test_{end}_at_best_val"],
         meta.get("stale", 0),
-        meta.get("eval", "full"),
     )
 
 
@@ -305,15 +314,78 @@ def _gather_rows(trainer: Trainer, writer: StoreWriter | None, name: str, own: T
         table.flush()  # type: ignore[attr-defined]
 
 
-def _remove_old(run_dir: Path, keep: int) -> None:
-    """All but the last ``keep`` and, of those evaluated, the one with the best validation metric (the last of tied ones)."""
-    kept = best(run_dir)
-    for path in existing(run_dir)[:-keep]:
-        if path != kept:
-            _remove(path)
-
-
 def _remove(path: Path) -> None:
     doomed = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     path.rename(doomed)  # so that a half-removed one has no final name
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+def open_start(config: RunConfig) -> Store:
+    """The checkpoint that the launching process has found, the run's own copy where there is one.
+
+    Raises:
+        ConfigError: it is gone, or has changed.
+    """
+    own = Path(config.run_dir) / START if config.run_dir is not None else None
+    path = own if own is not None and own.is_dir() else Path(str(config.init_from))
+    if not (path / MANIFEST).is_file():
+        raise ConfigError("The checkpoint that the run starts from is gone.", given=str(path), hint="start a new run")
+    store = open_checkpoint(path, verify=False)
+    if digest_of(store) != config.init_digest:
+        raise ConfigError(
+            "The checkpoint that the run starts from has changed since the run was made.",
+            given=str(path),
+            hint="start a new run: it takes the parameters as they are now",
+        )
+    return store
+
+
+def check_start(config: RunConfig, model: Model, schema: Schema) -> None:
+    """The parameters to start from fit a model, as it is before it has read its part of a graph of this schema.
+
+    Raises:
+        ConfigError: other names or shapes, the first of them listed; or, of a typed graph, other node types or relations.
+    """
+    store = open_start(config)
+    there = {name: entry.shape for name, entry in store.files.items() if name.startswith(_KINDS)}
+    here = {f"param/{name}": tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    here |= {f"buffer/{name}": tuple(buffer.shape) for name, buffer in model.named_buffers()}
+    here |= {f"param/inputs.{name}": shape for name, shape in model.inputs.whole_tables().items()}
+
+    def shape_in(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:
+        return str(list(shapes[name])) if name in shapes else "none"
+
+    wrong = [
+        f"{name.partition('/')[2]}: {shape_in(there, name)} there, {shape_in(here, name)} here"
+        for name in [*here, *sorted(set(there) - set(here))]
+        if there.get(name) != here.get(name)
+    ]
+    if wrong:
+        more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
+        lines = "".join(f"\n    {line}" for line in wrong[:_SHOWN] + more)
+        raise ConfigError(
+            f"The parameters to start from do not fit this run's model.{lines}",
+            given=f"init_from={config.init_from}",
+            hint="dataset and model are those of this command, and must have the widths, classes and settings of that run",
+        )
+    theirs, ours = store.meta.get("schema"), schema.to_json()  # older checkpoints do not say
+    if schema.typed and theirs is not None and any(theirs[key] != ours[key] for key in ("node_types", "relations")):
+        raise ConfigError(
+            "The parameters to start from belong to other node types or relations, or to another order of them.",
+            given=f"init_from={config.init_from}, with {_named(theirs)}",
+            allowed=_named(ours),
+        )
+
+
+def digest_of(store: Store) -> str:
+    """16 hex digits over the checksums of parameters and buffers."""
+    digest = hashlib.sha256()
+    for name in sorted(store.files):
+        if name.startswith(_KINDS):
+            digest.update(f"{name}:{store.files[name].sha256};".encode())
+    return digest.hexdigest()[:16]
+
+
+def _named(schema: dict[str, Any]) -> str:
+    names = [f"{relation[1]}" for relation in schema["relations"]]
+    return f"node types {', '.join(schema['node_types'])}; relations {', '.join(names)}"

@@ -1,6 +1,8 @@
-"""Evaluations, predictions and Correct & Smooth of a model as it is now. All workers call these together.
+"""Evaluations, predictions, which are written in the order of original ids, and Correct & Smooth of a model as it is now.
 
-Where servers hold copies of nodes (``shards.copies``) they read what the workers have without copies in two cases: Correct &
+All workers call these together.
+
+Where servers hold copies of nodes (``plan.copies``) they read what the workers have without copies in two cases: Correct &
 Smooth spreads over many hops, and where less is preloaded than the model reads an output would depend on the servers. Then a
 second trainer, on the parts without copies, has the parameters of now.
 
@@ -10,99 +12,56 @@ Letters: N own rows, F features, C outputs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sargnn.bf16 import wide
-from sargnn.config.run import RunConfig
+from sargnn.comm.collectives import gather_table
 from sargnn.engine.propagate import propagate
-from sargnn.models.base import Model
-from sargnn.plan.graph import WorkerGraph
 from sargnn.profile import EVALUATION
-from sargnn.tasks.base import Targets, Task
+from sargnn.tasks.base import Targets
 from sargnn.tasks.correct_smooth import correct_and_smooth
-from sargnn.tasks.kinds import Scores
-from sargnn.tracking.memory import PeakMeter
-from sargnn.training.batches import MicroBatches
-from sargnn.training.fit import evaluation_sample
+from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, SMOOTHED, Scores
+from sargnn.training.fit import Setup, evaluation_sample
 from sargnn.training.history import EvaluationResult, History
 from sargnn.training.loop import EpochEnd, Listener
-from sargnn.training.views import Forward, View, ViewBuilder
+from sargnn.training.steps import Views
+from sargnn.training.views import Forward
 
 if TYPE_CHECKING:
     from sargnn.training.trainer import Trainer
 
-
-class WithoutCopies:
-    """The trainer without copies beside one whose server holds some; made when it is needed first.
-
-    Args:
-        make: makes it; None: there are no copies.
-        bounded: servers preload less than the model reads.
-    """
-
-    def __init__(self, make: Callable[[], Trainer] | None = None, *, bounded: bool = False) -> None:
-        self._make, self._bounded = make, bounded
-        self._made: Trainer | None = None
-
-    @property
-    def exists(self) -> bool:
-        """Whether there are copies, so that it is another trainer."""
-        return self._make is not None
-
-    @property
-    def serves_evaluations(self) -> bool:
-        """Whether evaluations and predictions read it."""
-        return self.exists and self._bounded
-
-    def get(self, model: Model) -> Trainer:
-        """It, with the parameters and buffers that ``model`` has now. All workers must call it together."""
-        assert self._make is not None
-        if self._made is None:
-            self._made = self._make()
-        theirs = [*self._made.model.parameters(), *self._made.model.buffers()]
-        with torch.no_grad():
-            for own, other in zip([*model.parameters(), *model.buffers()], theirs, strict=True):
-                other.copy_(own)
-        return self._made
+MANIFEST = "predictions.json"
 
 
 class Evaluator(Listener):
     """Measures the model after every ``eval_every`` epochs and after the last one.
 
     Args:
-        graph: the worker's part of the graph.
-        builder: of views.
+        setup: what the worker trains with.
         forward: runs the model.
-        meter: of memory peaks.
-        history: gets what was measured.
         views: whose outputs an evaluation measures together: one view, or groups of its rows.
-        flat: the trainer without copies.
+        history: gets what was measured.
+        flat: where the graph has copies, makes a trainer of the same model on the part without.
 
     Attributes:
         evaluated: after how many epochs the last evaluation was.
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        graph: WorkerGraph,
-        builder: ViewBuilder,
-        forward: Forward,
-        task: Task,
-        meter: PeakMeter,
-        history: History,
-        flat: WithoutCopies,
+        self, setup: Setup, forward: Forward, views: Views, history: History, flat: Callable[[], Trainer] | None
     ) -> None:
-        self._config, self._graph, self._builder, self._forward = config, graph, builder, forward
-        self._task, self._meter, self.history, self._flat = task, meter, history, flat
-        self._model, self._engine = forward.model, forward.engine
-        self.views: Sequence[View] | MicroBatches = ()
+        self._setup, self._forward, self.views, self.history = setup, forward, views, history
+        self._make_flat, self._reads_flat = flat, flat is not None and setup.config.bounds_preload
+        self._made_flat: Trainer | None = None
+        self._config, self._model, self._engine = setup.config, setup.model, setup.engine
+        self._task, self._builder, self._meter = setup.task, setup.builder, setup.meter
         self.evaluated = 0
 
     def on_epoch(self, end: EpochEnd) -> None:
@@ -113,7 +72,11 @@ class Evaluator(Listener):
             self.evaluated = epochs
 
     def evaluate(self, *, counts: bool = True) -> EvaluationResult:
-        """The metric on all splits, in the same mode without autograd; ``counts``: for early stopping."""
+        """The metric on all splits, in the same mode without autograd.
+
+        Args:
+            counts: for early stopping.
+        """
         pool = self._engine.pool
         pool.reset()  # training's tables are of no use to an evaluation, nor the other way round
         self._meter.begin()
@@ -128,10 +91,21 @@ class Evaluator(Listener):
         peaks = self._engine.group.gather(torch.tensor(peak, dtype=torch.int64))
         return EvaluationResult(self._task.name, self._task.metric, scores, [int(rank_peak) for rank_peak in peaks])
 
+    def _flat(self) -> Trainer:
+        """The trainer without copies, with the parameters and buffers of now. All workers must call it together."""
+        assert self._make_flat is not None
+        if self._made_flat is None:
+            self._made_flat = self._make_flat()
+        theirs: list[Tensor] = [*self._made_flat.model.parameters(), *self._made_flat.model.buffers()]
+        with torch.no_grad():
+            for own, other in zip([*self._model.parameters(), *self._model.buffers()], theirs, strict=True):
+                other.copy_(own)
+        return self._made_flat
+
     def _measure(self) -> Scores:
         """The metric by split, of one view after the other; in evaluation mode, without gradients."""
-        if self._flat.serves_evaluations:
-            flat = self._flat.get(self._model)
+        if self._reads_flat:
+            flat = self._flat()
             flat.model.eval()
             scores = flat.evaluator._measure()
             flat.engine.pool.reset()
@@ -152,10 +126,10 @@ class Evaluator(Listener):
 
         Read are all rows, or a sample of the edges into each.
         """
-        if self._flat.serves_evaluations:
-            return self._flat.get(self._model).evaluator.predictions(hidden=hidden)
+        if self._reads_flat:
+            return self._flat().evaluator.predictions(hidden=hidden)
         if self._config.eval == "sampled":
-            rows = self._graph.labelled_rows
+            rows = self._setup.graph.labelled_rows
             sample = evaluation_sample(self._config, self._model)
             view = self._builder.drawn_evaluation(np.arange(rows.start, rows.stop), sample)
         else:
@@ -168,9 +142,9 @@ class Evaluator(Listener):
         """Scores [N, C] after Correct & Smooth, for what ``predictions`` gave."""
         self._engine.pool.reset()
         targets = self._builder.whole().targets
-        engine, graph = self._engine, self._graph
-        if self._flat.exists:
-            flat = self._flat.get(self._model)
+        engine, graph = self._engine, self._setup.graph
+        if self._make_flat is not None:
+            flat = self._flat()
             engine, graph = flat.engine, flat.graph
         with self._engine.profile.span(EVALUATION):
             spread = partial(propagate, engine, graph.neighbourhood())
@@ -188,3 +162,46 @@ class Evaluator(Listener):
         self.history.smoothed = self._task.metrics(scores, targets)
         self.history.peak_smooth_bytes = self._meter.end()
         self.history.smooth_time_s = time.perf_counter() - started
+
+
+def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> dict[str, Any]:
+    """Write predictions of the labelled type's nodes; all ranks must call it, rank 0 writes.
+
+    | file | |
+    |---|---|
+    | ``predictions.npy`` | classes: int64 [nodes], after Correct & Smooth where that is configured |
+    | | multilabel: uint8 [nodes, C], 1 where the logit is above 0; regression: [nodes, C], the values, equal to the logits |
+    | ``logits.npy`` | [nodes, C], as the model gives them |
+    | ``smoothed.npy`` | [nodes, C], scores after Correct & Smooth, where that is configured |
+    | ``embeddings.npy`` | [nodes, F], what the last layer reads, if asked for |
+
+    Returns:
+        What was written, for the manifest.
+    """
+    part, graph = trainer.graph.part, trainer.graph
+    offset = part.schema.offsets[graph.labelled]
+    rows_of_whole = np.asarray(part.node_ids[graph.labelled_rows]) - offset
+    files = []
+
+    def write(name: str, rows: Tensor) -> None:
+        temporary = folder / f".{name}.tmp"
+
+        def create(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+            return np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+
+        gather_table(trainer.engine.group, rows, rows_of_whole, create, "writing predictions")
+        if trainer.engine.group.rank == 0:
+            temporary.replace(folder / name)
+            files.append(name)
+
+    logits = trainer.evaluator.predictions()
+    write(LOGITS, logits)
+    if trainer.config.smooth.name != "none":
+        logits = trainer.evaluator.smoothed(logits)
+        write(SMOOTHED, logits)
+    for name, table in trainer.task.tables(logits).items():
+        write(f"{name}.npy", table)
+    del logits
+    if embeddings:
+        write(EMBEDDINGS, trainer.evaluator.predictions(hidden=True))
+    return {"node_type": part.schema.node_types[graph.labelled], "nodes": part.schema.count(graph.labelled), "files": files}

@@ -1,29 +1,29 @@
-"""A trainer's steps and micro-batches, and the groups of its evaluation: as configured, or as is chosen for a memory budget."""
+"""A run's steps and micro-batches, and the groups of its evaluation: as configured, or as is chosen for a memory budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from torch import Tensor
 
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
-from sargnn.plan.in_edges import Sample
+from sargnn.plan.drawn import Sample
+from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.sizes import Groups
 from sargnn.plan.target_groups import TargetRows
-from sargnn.tracking.memory import trim
-from sargnn.training.batches import MicroBatches, find_groups, most_batches
-from sargnn.training.steps import DrawnSteps, OneStep, Steps
-from sargnn.training.views import Constants, View
-
-if TYPE_CHECKING:
-    from sargnn.training.trainer import Trainer
+from sargnn.tasks.base import Task
+from sargnn.tracking.memory import PeakMeter, trim
+from sargnn.training.optim import Optimization
+from sargnn.training.steps import DrawnSteps, MicroBatches, OneStep, StepRows, Steps, find_groups, most_batches
+from sargnn.training.views import Constants, View, ViewBuilder
 
 _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
@@ -88,16 +88,45 @@ class Choice:
     tried: list[str]
 
 
-Choose = Callable[["Trainer", "Candidates", View | None], Choice]
-"""Chooses what fits the budget, from a trainer, its micro-batches that could be, and the configuration's own view of a step
-where it has that. All ranks call it together; it raises ``ConfigError`` where nothing fits."""
+@dataclass(frozen=True)
+class Setup:
+    """What a worker trains with, before there are steps.
+
+    Attributes:
+        config: the run's.
+        model: with its parameters.
+        engine: the worker's.
+        graph: the worker's part of it.
+        ids: int64 [N], original ids.
+        task: what is predicted.
+        builder: makes views.
+        evaluation: the view that evaluations read.
+        optimization: of the model's parameters.
+        meter: of memory peaks, above what is there now.
+    """
+
+    config: RunConfig
+    model: Model
+    engine: Engine
+    graph: WorkerGraph
+    ids: Tensor
+    task: Task
+    builder: ViewBuilder
+    evaluation: View
+    optimization: Optimization
+    meter: PeakMeter
+
+
+Choose = Callable[[Setup, "Candidates", View | None], Choice]
+"""Chooses what fits the budget, from what a worker trains with, the micro-batches that could be, and the configuration's own
+view of a step where it has that. All ranks call it together; it raises ``ConfigError`` where nothing fits."""
 Budget = Callable[[GraphShape], Choose]
 """Gives what chooses on graphs of such a shape."""
 
 
 @dataclass
 class Fitted:
-    """What a trainer's run is made of.
+    """The steps of a run, as they fit.
 
     Attributes:
         steps: the steps of an epoch.
@@ -112,36 +141,37 @@ class Fitted:
     remarks: Sequence[str] = ()
 
 
-def fit_steps(trainer: Trainer, training: View | None, scratch: Path | None, choose: Choose | None) -> Fitted:
-    """Make the steps, micro-batches and evaluation groups of a trainer that has all else; all ranks must call it together.
+def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose: Choose | None) -> Fitted:
+    """Make the steps, micro-batches and evaluation groups of a run; all ranks must call it together.
 
     Args:
+        setup: what the worker trains with.
         training: the configuration's own view of a step; None: steps have views that are made here.
-        scratch: as of ``Trainer``.
+        scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
         choose: what fits the memory budget; not called without one.
 
     Raises:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
-    config, engine, graph, group = trainer.config, trainer.engine, trainer.graph, trainer.engine.group
-    fitted = Fitted(OneStep([] if training is None else [training]), [trainer.evaluation])
+    config, engine, graph, builder, group = setup.config, setup.engine, setup.graph, setup.builder, setup.engine.group
+    fitted = Fitted(OneStep([] if training is None else [training]), [setup.evaluation])
     if training is not None and config.budget_bytes is None:
         return fitted
-    apart = trainer.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
+    apart = setup.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
     on_disk = config.batches.flows == "disk" and not apart
     folder = scratch / "flows" if scratch is not None and on_disk else None
-    candidates = Candidates(trainer, all_held=folder is None and not config.draws_flows)
+    candidates = Candidates(setup, all_held=folder is None and not config.draws_flows)
     count, groups = configured_batches(config), None
     if config.budget_bytes is not None:
         assert choose is not None
-        choice = choose(trainer, candidates, training)
+        choice = choose(setup, candidates, training)
         count, groups, engine.keep_layers = choice.count, choice.groups, choice.keep_layers
         fitted.planned_bytes, fitted.remarks = choice.planned_bytes, choice.tried
         if (evaluation := choice.evaluation) is not None:
-            evaluated, where = trainer.task.rows(), None if folder is None else folder / "evaluation"
+            evaluated, where = setup.task.rows(), None if folder is None else folder / "evaluation"
             number = len(evaluation.sizes)
             fitted.evaluations = MicroBatches(
-                trainer.builder, evaluation.of, evaluated, number, graph.num_rows, group, where, recurring=False
+                builder, evaluation.of, evaluated, number, graph.num_rows, group, where, recurring=False
             )
     if trains_in_batches(config):
         assert isinstance(count, int)
@@ -149,12 +179,16 @@ def fit_steps(trainer: Trainer, training: View | None, scratch: Path | None, cho
         if config.draws_flows:
             engine.pool.slack = _SLACK
             steps = candidates.drawn_steps(row_groups, count, constants=True)
+
+            def views_anew() -> list[View]:
+                steps.remake()
+                return [steps.only_view()]
+
             always = count == steps.count == 1 and config.sample.every == "run"
-            fitted.steps = OneStep([steps.only_view()], lambda: _anew(steps)) if always else steps
+            fitted.steps = OneStep([steps.only_view()], views_anew) if always else steps
         else:
             where = None if folder is None else folder / "training"
-            batches = MicroBatches(trainer.builder, row_groups, candidates.rows, count, graph.num_rows, group, where)
-            fitted.steps = OneStep(batches)
+            fitted.steps = OneStep(MicroBatches(builder, row_groups, candidates.rows, count, graph.num_rows, group, where))
     if config.draws_flows:
         _ = graph.drawer  # made now: what making it takes is not held beside a step
     graph.release(mapped_only=config.draws_flows)
@@ -163,16 +197,11 @@ def fit_steps(trainer: Trainer, training: View | None, scratch: Path | None, cho
     return fitted
 
 
-def _anew(steps: DrawnSteps) -> list[View]:
-    """The only view, with constants computed anew."""
-    steps.remake()
-    return [steps.only_view()]
-
-
 class Candidates:
-    """The micro-batches that a trainer's step could have, before any are made.
+    """The micro-batches that a step could have, before any are made.
 
     Args:
+        setup: what the worker trains with.
         all_held: the attribute.
 
     Attributes:
@@ -183,12 +212,13 @@ class Candidates:
         constants: these, made where drawn steps share them.
     """
 
-    def __init__(self, trainer: Trainer, *, all_held: bool) -> None:
-        config, graph = trainer.config, trainer.graph
-        self._trainer, self.all_held = trainer, all_held
-        self.rows = trainer.task.rows("train")
+    def __init__(self, setup: Setup, *, all_held: bool) -> None:
+        config, graph = setup.config, setup.graph
+        self._setup, self.all_held = setup, all_held
+        self.rows = setup.task.rows("train")
         self.targets = TargetRows(graph.part, graph.rank, self.rows, config.seed, config.prepare.bytes)
-        self.holds_constants, self.constants = holds_constants(config, trainer.model, trainer.engine), None
+        self.holds_constants = holds_constants(config, setup.model, setup.engine)
+        self.constants: Constants | None = None
         self._steps: DrawnSteps | None = None
         if config.draws_flows:
             self._steps = self.drawn_steps(np.zeros(len(self.rows), np.int32), 1)
@@ -197,52 +227,45 @@ class Candidates:
     @property
     def most(self) -> int:
         """How many there can be. All ranks must ask."""
-        return most_batches(self.targets, self._trainer.engine.group)
+        return most_batches(self.targets, self._setup.engine.group)
 
     def groups(self, count: int) -> Groups:
         """So many groups, and what each reaches; of drawn steps in each of the first steps. All ranks must call it."""
-        trainer = self._trainer
-        row_groups = find_groups(trainer.config.batches, count, self.targets, trainer.engine.group)
+        builder = self._setup.builder
+        row_groups = find_groups(self._setup.config.batches, count, self.targets, self._setup.engine.group)
         if self._steps is None:
-            return trainer.builder.groups_of(self.rows, row_groups, count, holds_constants=self.holds_constants)
+            return builder.groups_of(self.rows, row_groups, count, holds_constants=self.holds_constants)
         steps = self.drawn_steps(row_groups, count)
-        sizes, counts = [], []
-        for step in range(min(steps.count, LOOKED_AT)):
-            for number in steps.numbers(step):
-                size, rows = trainer.builder.drawn_sizes(
-                    steps.group_rows(step, number), steps.sample_of(step), holds_constants=self.holds_constants
-                )
-                sizes.append(size)
-                counts.append(rows)
-        return Groups(row_groups, tuple(sizes), tuple(counts))
+        reached = [
+            builder.drawn_sizes(steps.group_rows(step, number), steps.sample_of(step), holds_constants=self.holds_constants)
+            for step in range(min(steps.count, LOOKED_AT))
+            for number in steps.numbers(step)
+        ]
+        return Groups(row_groups, tuple(sizes for sizes, _ in reached), tuple(counts for _, counts in reached))
 
     def drawn_steps(self, groups: np.ndarray, count: int, *, constants: bool = False) -> DrawnSteps:
         """Steps with so many micro-batches. ``constants``: they have those that are there."""
-        trainer, config = self._trainer, self._trainer.config
+        setup, config = self._setup, self._setup.config
 
         def sample(step: int, epoch: int) -> Sample:
-            return sample_numbered(config, trainer.model, {"step": step, "epoch": epoch, "run": 0}[config.sample.every])
+            return sample_numbered(config, setup.model, {"step": step, "epoch": epoch, "run": 0}[config.sample.every])
 
         return DrawnSteps(
-            trainer.builder,
-            trainer.engine.group,
-            trainer.task,
-            self.rows,
-            trainer.ids.numpy()[self.rows],
-            groups,
-            count,
+            setup.builder,
+            setup.engine.group,
+            setup.task,
+            StepRows(self.rows, setup.ids.numpy()[self.rows], groups, count),
             count=config.batches.steps,
             seed=config.seed,
             sample=sample if config.samples else None,
-            constants=self.constants if constants else None,
-            again=self._make_constants if constants else None,
+            constants=(self.constants, self._make_constants) if constants else None,
         )
 
     def _make_constants(self) -> Constants | None:
         """Of all rows that a step may compute, in a few pieces; all ranks must call it."""
         if not self.holds_constants:
             return None
-        pieces = np.array_split(self.rows, min(self._trainer.config.batches.steps, _PIECES))
-        constants = self._trainer.builder.first_constants(pieces)
-        self._trainer.graph.release(mapped_only=True)
+        pieces = np.array_split(self.rows, min(self._setup.config.batches.steps, _PIECES))
+        constants = self._setup.builder.first_constants(pieces)
+        self._setup.graph.release(mapped_only=True)
         return constants

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
 from dataclasses import dataclass, field
-from statistics import median
-from typing import Any
 
 import torch
 
 from sargnn.comm.group import Group, Traffic
 from sargnn.config.run import Metric, Task
 from sargnn.profile import Profile
-from sargnn.tasks.kinds import Scores, epoch_columns, is_better
+from sargnn.tasks.kinds import Scores, is_better
 
 
 class StoppedError(Exception):
@@ -24,7 +22,8 @@ class Requests:
     """What is asked of the loop for the end of the step under way; set at any time, such as by a signal.
 
     Attributes:
-        checkpoint: write one. stop: end the run.
+        checkpoint: write one.
+        stop: end the run.
     """
 
     checkpoint: bool = False
@@ -49,9 +48,16 @@ class Underway:
     """Of an epoch that is not over, what its steps so far have come to.
 
     Attributes:
-        steps: how many were trained. labels: how many their losses were means over. summed: the losses times these.
-        lr, last_loss: of the last step. elapsed_s, wait_s, sent_bytes, between_bytes, between_wait_s: of this rank
-            (``comm.group.Traffic``).
+        steps: how many were trained.
+        labels: how many their losses were means over.
+        summed: the losses times these.
+        lr: of the last step.
+        last_loss: of the last step.
+        elapsed_s: of this rank.
+        wait_s: of this rank, as of what follows (``comm.group.Traffic``).
+        sent_bytes: rows and gradients.
+        between_bytes: to other servers.
+        between_wait_s: for other servers.
     """
 
     steps: int = 0
@@ -98,14 +104,17 @@ class EpochResult:
 
     Attributes:
         epoch: from 0.
-        loss: sum over ranks / global count. lr: the learning rate.
-        epoch_time_s, compute_time_s, comm_wait_time_s: of the slowest rank.
+        loss: sum over ranks / global count.
+        lr: the learning rate.
+        epoch_time_s: of the slowest rank.
+        compute_time_s: of the slowest rank.
+        comm_wait_time_s: of the slowest rank.
         comm_bytes: rows and gradients sent by all ranks.
-        between_bytes: of all traffic, collectives included, what all ranks sent to other servers. between_wait_s: of the
-            slowest rank's waiting that for other servers.
         ranks: the same of each rank.
         requests: what any rank was asked for meanwhile.
         steps: optimizer steps.
+        between_bytes: of all traffic, collectives included, what all ranks sent to other servers.
+        between_wait_s: of the slowest rank's waiting that for other servers.
     """
 
     epoch: int
@@ -127,34 +136,16 @@ class EvaluationResult:
     """One evaluation, the same on every rank.
 
     Attributes:
-        task, metric: what was measured. scores: by split. peak_evaluate_bytes: of each rank.
+        task: what was measured.
+        metric: by what.
+        scores: by split.
+        peak_evaluate_bytes: of each rank.
     """
 
     task: Task
     metric: Metric
     scores: Scores
     peak_evaluate_bytes: list[int]
-
-
-def metrics_row(result: EpochResult, evaluation: EvaluationResult | None) -> dict[str, Any]:
-    """The line of ``metrics.jsonl``; what was evaluated under the metric's name beside it, and accuracies under their own."""
-    row: dict[str, Any] = {
-        "epoch": result.epoch,
-        "optimizer_steps": (result.epoch + 1) * result.steps,
-        "loss": result.loss,
-        "lr": result.lr,
-        "epoch_time_s": result.epoch_time_s,
-        "compute_time_s": result.compute_time_s,
-        "comm_wait_time_s": result.comm_wait_time_s,
-        "comm_bytes": result.comm_bytes,
-        "between_servers_bytes": result.between_bytes,
-        "between_servers_wait_s": result.between_wait_s,
-        "ranks": dict(vars(result.ranks)),
-    }
-    if evaluation is not None:
-        row["ranks"]["peak_evaluate_bytes"] = evaluation.peak_evaluate_bytes
-        row |= epoch_columns(evaluation.task, evaluation.metric, evaluation.scores)
-    return row
 
 
 class EpochProfile:
@@ -168,14 +159,11 @@ class EpochProfile:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.first: list[dict[str, float]] | None = None
-        self.recorded = self._now()
-
-    def _now(self) -> list[dict[str, float]]:
-        return [dict(by_category) for by_category in self.profile.recorded]
+        self.recorded = copy.deepcopy(list(profile.recorded))
 
     def end_epoch(self, *, last: bool) -> None:
-        """Note what was recorded. last: no epoch comes after this one."""
-        self.recorded = self._now()
+        """Note what was recorded; ``last``: no epoch comes after this one."""
+        self.recorded = copy.deepcopy(list(self.profile.recorded))
         if self.first is None:
             self.first = [] if last else self.recorded
 
@@ -185,7 +173,8 @@ class History:
     """Figures of a run so far, the same on every rank but for the memory peaks.
 
     Attributes:
-        task: what is predicted. metric: what evaluations measure.
+        task: what is predicted.
+        metric: what evaluations measure.
         losses: per epoch, sum over ranks / global count.
         epoch_times_s, compute_times_s, wait_times_s: per epoch, slowest rank.
         epoch_bytes: per epoch, rows and gradients sent by all ranks.
@@ -196,7 +185,8 @@ class History:
         stale: evaluations that count for early stopping since the validation metric was better than in all of them before.
         counted_best: the best validation metric of those evaluations.
         peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
-        smoothed: accuracies after Correct & Smooth, by split; empty without it. smooth_time_s: how long it took.
+        smoothed: accuracies after Correct & Smooth, by split; empty without it.
+        smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``profile.CATEGORIES``, first epoch left out; empty unless
             profiling. cpu_s: likewise, of all its threads. work: likewise, floating-point operations or bytes.
         waited_s: likewise, seconds by the peer that was waited for.
@@ -271,8 +261,3 @@ class History:
             self.counted_best = val if better else self.counted_best
         if self.best_val is None or not is_better(self.metric, self.best_val, val):
             self.best_val, self.test_at_best_val = val, scores["test"]
-
-
-def steady(values: Sequence[float]) -> float:
-    """Median over the epochs after the first (which warms up), or of the only one."""
-    return float(median(values[1:] or values))

@@ -9,19 +9,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from sargnn.backends.base import Rows as BackendRows
 from sargnn.comm.group import sum_flat
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
-from sargnn.profile import OPTIMIZER, REST
+from sargnn.profile import LINEAR, OPTIMIZER, REST, Profile
 from sargnn.tasks.base import Counted, Task
+from sargnn.tasks.kinds import epoch_columns
 from sargnn.tracking.memory import PeakMeter, trim
-from sargnn.training.flops import count_products
 from sargnn.training.history import (
     EpochProfile,
     EpochResult,
@@ -31,11 +34,13 @@ from sargnn.training.history import (
     Requests,
     StoppedError,
     Underway,
-    metrics_row,
 )
 from sargnn.training.optim import Optimization
 from sargnn.training.steps import Steps, Views
 from sargnn.training.views import Forward
+
+_PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::addmm_": 1}
+"""Where an operator's first factor stands; the second one follows it."""
 
 
 @dataclass
@@ -57,7 +62,12 @@ class Listener:
     """Does something beside training. All ranks have the same listeners, and call them in the same order."""
 
     def on_step(self, epoch: int, asked: Requests) -> None:
-        """Two steps of an epoch are apart here. asked: what any rank was asked for meanwhile."""
+        """Two steps of an epoch are apart here.
+
+        Args:
+            epoch: that they belong to.
+            asked: what any rank was asked for meanwhile.
+        """
 
     def on_epoch(self, end: EpochEnd) -> None:
         """An epoch has ended."""
@@ -203,7 +213,8 @@ class Loop:
         steps, profile = self.steps.count, self.engine.profile
         self.engine.epoch = number = epoch * steps + step
         lr = self.optimization.set_rate(number, steps)
-        with profile.span(REST), count_products(profile, self.engine.backend.rows):
+        rows = self.engine.backend.rows
+        with profile.span(REST), _ProductCounter(profile, rows) if profile.recording else nullcontext():
             self.forward.model.zero_grad(set_to_none=True)
             loss = self.gradients(step)
             if not math.isfinite(loss.value):
@@ -254,6 +265,28 @@ class Loop:
         return self.task.loss(self.forward(view, columns), view.targets, counted), counted.total(view.targets)
 
 
+class _ProductCounter(TorchDispatchMode):
+    """Counts floating-point operations of linear maps, PyTorch's and those of the backend's own ``rows``."""
+
+    def __init__(self, profile: Profile, rows: BackendRows) -> None:
+        super().__init__()
+        self._profile, self._rows, self._before = profile, rows, rows.uncounted_flops
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if error[0] is None:
+            self._profile.work(LINEAR, self._rows.uncounted_flops - self._before)
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        at = _PRODUCTS.get(func._schema.name)  # type: ignore[attr-defined]
+        if at is not None and self._profile.inside(LINEAR):
+            first, other = args[at], args[at + 1]
+            self._profile.work(LINEAR, 2.0 * first.shape[0] * first.shape[1] * other.shape[1])
+        return func(*args, **(kwargs or {}))
+
+
 class EarlyStopping(Listener):
     """Ends a run after so many evaluations without a better validation metric; it comes after them."""
 
@@ -276,4 +309,21 @@ class Rows(Listener):
         self._take = take
 
     def on_epoch(self, end: EpochEnd) -> None:
-        self._take(metrics_row(end.result, end.evaluation))
+        result, evaluation = end.result, end.evaluation
+        row: dict[str, Any] = {
+            "epoch": result.epoch,
+            "optimizer_steps": (result.epoch + 1) * result.steps,
+            "loss": result.loss,
+            "lr": result.lr,
+            "epoch_time_s": result.epoch_time_s,
+            "compute_time_s": result.compute_time_s,
+            "comm_wait_time_s": result.comm_wait_time_s,
+            "comm_bytes": result.comm_bytes,
+            "between_servers_bytes": result.between_bytes,
+            "between_servers_wait_s": result.between_wait_s,
+            "ranks": dict(vars(result.ranks)),
+        }
+        if evaluation is not None:
+            row["ranks"]["peak_evaluate_bytes"] = evaluation.peak_evaluate_bytes
+            row |= epoch_columns(evaluation.task, evaluation.metric, evaluation.scores)
+        self._take(row)

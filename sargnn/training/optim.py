@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,25 +68,6 @@ def check_decay(config: OptimConfig, model: Model) -> None:
             )
 
 
-def make_optimizer(
-    config: OptimConfig, parameters: Sequence[nn.Parameter], groups: Mapping[str, Sequence[nn.Parameter]]
-) -> torch.optim.Optimizer | None:
-    """Adam (weight decay added to the gradient) or AdamW (decoupled); None where there is nothing to train.
-
-    Args:
-        groups: of parameters that may have a weight decay of their own, by name (``Model.decay_groups``).
-    """
-    if not parameters:
-        return None
-    kinds: dict[str, type[torch.optim.Optimizer]] = {"adam": Adam, "adamw": AdamW}
-    own = {id(p): decay for name, decay in (config.weight_decay_of or {}).items() for p in groups[name]}
-    chosen: dict[float, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        chosen.setdefault(own.get(id(parameter), config.weight_decay), []).append(parameter)
-    settings = [{"params": some, "weight_decay": decay} for decay, some in chosen.items()]
-    return kinds[config.name](settings, lr=config.lr)  # type: ignore[call-arg]
-
-
 class Optimization:
     """Steps of all parameters that are trained.
 
@@ -94,7 +75,7 @@ class Optimization:
         parameters: those that are trained.
         sharded: of them those of which each rank has its own rows.
         replicated: the others, the same on every rank.
-        optimizer: None where there is nothing to train.
+        optimizer: Adam (weight decay added to the gradient) or AdamW (decoupled); None where there is nothing to train.
     """
 
     def __init__(self, config: OptimConfig, epochs: int, model: Model) -> None:
@@ -103,7 +84,15 @@ class Optimization:
         self.sharded = model.inputs.sharded()
         own = {id(p) for p in self.sharded}
         self.replicated = [p for p in self.parameters if id(p) not in own]
-        self.optimizer = make_optimizer(config, self.parameters, model.decay_groups())
+        self.optimizer: torch.optim.Optimizer | None = None
+        if self.parameters:
+            groups, kinds = model.decay_groups(), {"adam": Adam, "adamw": AdamW}
+            decays = {id(p): decay for name, decay in (config.weight_decay_of or {}).items() for p in groups[name]}
+            chosen: dict[float, list[nn.Parameter]] = {}
+            for parameter in self.parameters:
+                chosen.setdefault(decays.get(id(parameter), config.weight_decay), []).append(parameter)
+            settings = [{"params": some, "weight_decay": decay} for decay, some in chosen.items()]
+            self.optimizer = kinds[config.name](settings, lr=config.lr)
 
     def set_rate(self, step: int, steps: int) -> float:
         """Set the learning rate of optimizer step ``step`` since the beginning, of ``steps`` an epoch, and give it."""
@@ -113,11 +102,22 @@ class Optimization:
         return rate
 
     def step(self, group: Group) -> None:
-        """Change the parameters by their gradients, clipped where that is configured."""
+        """Change the parameters by their gradients; with ``optim.clip`` scaled so that the norm of all, over all parameters and
+        workers, is at most that."""
         if self._config.clip is not None:
-            clip_gradients(group, self.replicated, self.sharded, self._config.clip)
+            norm = math.sqrt(float(_squares(self.replicated)) + float(group.sum_(_squares(self.sharded))))
+            if norm > self._config.clip:
+                for parameter in (*self.replicated, *self.sharded):
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(self._config.clip / norm)
         if self.optimizer is not None:
             self.optimizer.step()
+
+
+def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """The sum of all gradients' squares."""
+    each = [p.grad.double().square().sum() for p in parameters if p.grad is not None]
+    return torch.stack(each).sum() if each else torch.zeros((), dtype=torch.float64)
 
 
 def learning_rate(config: OptimConfig, step: int, epochs: int, steps: int = 1) -> float:
@@ -136,22 +136,3 @@ def learning_rate(config: OptimConfig, step: int, epochs: int, steps: int = 1) -
     if config.schedule == "step":
         return float(config.lr * config.step_factor ** (t // (config.step_every * steps)))
     return config.lr
-
-
-def clip_gradients(group: Group, replicated: Sequence[nn.Parameter], sharded: Sequence[nn.Parameter], limit: float) -> float:
-    """Scale all gradients so that their norm, over all parameters and workers, is at most ``limit``; gives the norm before.
-
-    Args:
-        replicated: parameters whose gradients are the same on every rank. sharded: those of which each rank has its own rows.
-    """
-
-    def squares(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
-        each = [p.grad.double().square().sum() for p in parameters if p.grad is not None]
-        return torch.stack(each).sum() if each else torch.zeros((), dtype=torch.float64)
-
-    norm = math.sqrt(float(squares(replicated)) + float(group.sum_(squares(sharded))))
-    if norm > limit:
-        for parameter in (*replicated, *sharded):
-            if parameter.grad is not None:
-                parameter.grad.mul_(limit / norm)
-    return norm

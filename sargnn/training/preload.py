@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -50,7 +50,9 @@ class Amounts:
     """What a step computes and sends, of all workers or of the busiest.
 
     Attributes:
-        work: by kind, in no unit that means anything elsewhere. inside, between: bytes of rows that a worker sends, the most.
+        work: by kind, in no unit that means anything elsewhere.
+        inside: bytes of rows that a worker sends inside its server, the most.
+        between: likewise to other servers.
         copied: of learned rows and their gradients, those that copies of them make a worker send.
     """
 
@@ -65,8 +67,13 @@ class Choice:
     """What is better.
 
     Attributes:
-        preload: servers preload. flat_s, preload_s: a step's seconds without and with it. rates: of the network.
-        flat, preloaded: what a step computes and sends. by_kind: seconds of a preloaded step by kind of work.
+        preload: servers preload.
+        flat_s: a step's seconds without it.
+        preload_s: with it.
+        rates: of the network.
+        flat: what a step computes and sends without it.
+        preloaded: with it.
+        by_kind: seconds of a preloaded step by kind of work.
     """
 
     preload: bool
@@ -107,7 +114,8 @@ def choose(group: Group, make_flat: Callable[[], Trainer], make_preloaded: Calla
     """The trainer that takes less time, not trained yet; all ranks must call it.
 
     Args:
-        make_flat: makes the trainer whose rows travel between all workers. make_preloaded: the other one.
+        make_flat: makes the trainer whose rows travel between all workers.
+        make_preloaded: makes the other one.
     """
     rates = measure_rates(group)
     with closing(make_flat()) as trainer:
@@ -191,9 +199,8 @@ def _outside(model: Model, layers: list[GraphLayer]) -> tuple[int, int]:
     return before, total - before
 
 
-def _towards(plan: LayerPlan, peers: object) -> LayerPlan:
+def _towards(plan: LayerPlan, some: Collection[int]) -> LayerPlan:
     """The plan as if rows travelled between this worker and these peers only; for counting."""
-    some = set(peers)  # type: ignore[call-overload]
     lists, partials = plan.lists, plan.partials
     nothing: Tensor = torch.zeros(0, dtype=torch.int32)
     kept = HaloLists(
@@ -219,27 +226,19 @@ def _trial(trainer: Trainer) -> tuple[float, dict[str, float]]:
     trainer.model.train()
     trainer.engine.epoch = 0
     rows = []
-    with _recording(trainer):
+    recording, profile.recording = profile.recording, True
+    try:
         for trial in range(1 + _TRIALS):
             before, started = dict(profile.own_s), time.perf_counter()
             trainer.take_trial_step()
             figures = [time.perf_counter() - started, *(profile.own_s[kind] - before[kind] for kind in _KINDS)]
             if trial:  # the first one computes constants, and finds its memory
                 rows.append(torch.stack(group.gather(torch.tensor(figures, dtype=torch.float64))).amax(0))
+    finally:
+        profile.recording = recording
+        profile.forget()
     with torch.no_grad():
         for buffer, value in zip(trainer.model.buffers(), buffers, strict=True):
             buffer.copy_(value)
     medians = torch.stack(rows).median(0).values.tolist()
     return medians[0], dict(zip(_KINDS, medians[1:], strict=True))
-
-
-@contextmanager
-def _recording(trainer: Trainer) -> Iterator[None]:
-    """Record where time goes, and forget it afterwards."""
-    profile = trainer.engine.profile
-    before, profile.recording = profile.recording, True
-    try:
-        yield
-    finally:
-        profile.recording = before
-        profile.forget()

@@ -1,29 +1,186 @@
 """The optimizer steps of an epoch: which views make each, and which training nodes.
 
+A step may have several micro-batches, computed one after the other (Yang et al., ASPLOS 2023):
+
+    gradient of the loss = sum over micro-batches k of the gradient of (the losses of k's nodes / all training nodes)
+
+Group k of the training nodes of all workers is one micro-batch, a view with a message flow of its own: rows that several groups
+reach are computed in each. Where they are the same in every step, flows are made once, and those that are not computed at the
+moment lie on disk, so that K of them do not cost K graphs.
+
 Training nodes are shuffled in every epoch: sorted by a Philox number of (seed, epoch, original id), S runs of them are the S
 steps, whose sizes differ by one at most. So they are the same on any number of workers.
 
-Letters: W training rows of this worker, S steps, K micro-batches.
+Letters: N own rows, W training rows of this worker, S steps, K micro-batches, L layers.
 """
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.plan.in_edges import Sample
+from sargnn.config.groups import BatchesConfig
+from sargnn.errors import ConfigError
+from sargnn.plan.drawn import Sample
+from sargnn.plan.target_groups import TargetRows, group_targets
 from sargnn.rng import Purpose, draw_words
 from sargnn.tasks.base import Task
-from sargnn.training.batches import BatchStats, LayerCounts, MicroBatches, count_rows
 from sargnn.training.views import Constants, View, ViewBuilder
 
 _DIGIT_BITS, _DIGITS = 9, 7
 """Of a number below 2**63 that is looked for digit by digit."""
+
+
+@dataclass(frozen=True)
+class LayerCounts:
+    """Of one layer over all workers: rows that it computes and reads, halo rows, edges."""
+
+    rows: int
+    input_rows: int
+    halo_rows: int
+    edges: int
+
+
+@dataclass(frozen=True)
+class BatchStats:
+    """What micro-batches compute.
+
+    Attributes:
+        layers: per micro-batch and layer.
+        distinct: per layer, rows that any micro-batch computes, each once.
+    """
+
+    layers: tuple[tuple[LayerCounts, ...], ...]
+    distinct: tuple[int, ...]
+
+    @property
+    def redundancy(self) -> float:
+        """Rows computed / distinct rows, all layers together."""
+        return sum(layer.rows for batch in self.layers for layer in batch) / max(sum(self.distinct), 1)
+
+
+def count_rows(view: View, group: Group) -> tuple[LayerCounts, ...]:
+    """Of a view, per layer; every rank must call it."""
+    counts = torch.tensor([[p.num_out, p.num_rows, p.halo_rows, p.num_edges] for p in view.flow.plans])
+    return tuple(LayerCounts(*row) for row in group.sum_(counts).tolist())
+
+
+def find_groups(config: BatchesConfig, count: int, targets: TargetRows, group: Group) -> np.ndarray:
+    """Each of this worker's target rows' micro-batch, int32; every rank must call it.
+
+    Raises:
+        ConfigError: there are more micro-batches than a worker has training nodes. One without any takes part in all.
+    """
+    sizes = _sizes(targets, group)
+    least = most_batches(targets, group)
+    if count > least:
+        rank = sizes.index(least)
+        raise ConfigError(
+            f"There are more micro-batches than rank {rank} has training nodes.",
+            given=f"batches.count={count}",
+            allowed=f"1 to {least}",
+        )
+    return group_targets(config.by, targets, count)
+
+
+def most_batches(targets: TargetRows, group: Group) -> int:
+    """How many there can be: of workers that have training nodes, the least number; every rank must call it."""
+    return min((size for size in _sizes(targets, group) if size), default=1)
+
+
+def _sizes(targets: TargetRows, group: Group) -> list[int]:
+    return [int(size) for size in group.gather(torch.tensor(len(targets.rows), dtype=torch.int64))]
+
+
+class MicroBatches:
+    """The views of all micro-batches of a step, in their order. All ranks must make one together.
+
+    Args:
+        groups: each target's micro-batch.
+        rows: int64, the targets, own rows.
+        count: K.
+        num_rows: N.
+        folder: of this worker alone, where views that are not computed lie; what is in it is deleted. None: in memory.
+        recurring: they come again every epoch, so that constant rows are aggregated beforehand.
+
+    Attributes:
+        stats: what they compute.
+    """
+
+    def __init__(
+        self,
+        builder: ViewBuilder,
+        groups: np.ndarray,
+        rows: np.ndarray,
+        count: int,
+        num_rows: int,
+        group: Group,
+        folder: Path | None,
+        *,
+        recurring: bool = True,
+    ) -> None:
+        self._recurring = recurring
+        self._builder, self._rows = builder, [rows[groups == number] for number in range(count)]
+        self._folder, self._num_rows, self._group = folder, num_rows, group
+        self._views: list[View] = []
+        self.make()
+
+    def make(self) -> None:
+        """Make the views; again where what they hold of constant rows is to be computed in another way."""
+        self._views = []
+        constants = self._builder.first_constants(self._rows) if self._recurring else None
+        views: list[View] = []
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.mkdir(parents=True)
+        layers, seen = [], torch.zeros(0, self._num_rows, dtype=torch.bool)
+        for number, rows in enumerate(self._rows):
+            view = self._builder.micro_batch(rows, constants)
+            layers.append(count_rows(view, self._group))
+            if not len(seen):
+                seen = seen.new_zeros(len(view.flow.plans), self._num_rows)
+            for layer, computed in enumerate(seen):
+                computed[view.flow.rows_of(layer, self._num_rows)] = True
+            if self._folder is None:
+                views.append(view)
+            else:
+                torch.save(view, _file_of(self._folder, number))
+            del view
+        self._views = views
+        self.stats = BatchStats(tuple(layers), tuple(self._group.sum_(seen.sum(1)).tolist()))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> View:
+        view: View = (
+            self._views[number] if self._folder is None else torch.load(_file_of(self._folder, number), weights_only=False)
+        )
+        return view
+
+    def __iter__(self) -> Iterator[View]:
+        return (self[number] for number in range(len(self)))
+
+    def close(self) -> None:
+        """Delete what lies on disk."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            for empty in self._folder.parents[:3]:
+                with suppress(OSError):  # another rank's are still there
+                    empty.rmdir()
+
+
+def _file_of(folder: Path, number: int) -> Path:
+    return folder / f"batch_{number:04d}.pt"
+
 
 Views = Sequence[View] | MicroBatches
 """Those of one step, in their order; each is made, or read, when it is asked for."""
@@ -33,7 +190,8 @@ class Steps(ABC):
     """The steps of an epoch. All workers call its methods together.
 
     Attributes:
-        count: S. epoch: the one at hand.
+        count: S.
+        epoch: the one at hand.
     """
 
     count: int = 1
@@ -93,14 +251,32 @@ class OneStep(Steps):
             self.all.close()
 
 
+@dataclass(frozen=True)
+class StepRows:
+    """The training rows of this worker that steps are drawn from.
+
+    Attributes:
+        rows: int64 ascending [W], own rows.
+        ids: int64 [W], their original ids.
+        groups: int32 [W], each one's micro-batch in the steps that it is in.
+        batches: K.
+    """
+
+    rows: np.ndarray
+    ids: np.ndarray
+    groups: np.ndarray
+    batches: int
+
+
 class DrawnSteps(Steps):
     """Steps of shuffled training nodes, or of samples of their neighbours, drawn anew.
 
     Args:
-        rows: int64 ascending [W], the worker's training rows. ids: int64 [W], their original ids.
-        groups: int32 [W], each one's micro-batch in the steps that it is in. batches: K.
-        count: S. sample: gives the sample of a step, by its number since the beginning and its epoch; None: all edges.
-        constants: the first layer's aggregates, where all steps share them. again: computes these anew.
+        training: the rows that they are drawn from.
+        count: S.
+        seed: of the draws.
+        sample: gives the sample of a step, by its number since the beginning and its epoch; None: all edges.
+        constants: the first layer's aggregates, where all steps share them, and what computes them anew.
     """
 
     def __init__(
@@ -108,54 +284,46 @@ class DrawnSteps(Steps):
         builder: ViewBuilder,
         group: Group,
         task: Task,
-        rows: np.ndarray,
-        ids: np.ndarray,
-        groups: np.ndarray,
-        batches: int,
+        training: StepRows,
         *,
         count: int,
         seed: int,
         sample: Callable[[int, int], Sample] | None,
-        constants: Constants | None = None,
-        again: Callable[[], Constants | None] | None = None,
+        constants: tuple[Constants | None, Callable[[], Constants | None]] | None = None,
     ) -> None:
-        self._builder, self._group, self._task = builder, group, task
-        self._rows, self._ids, self._groups = rows, ids, groups
-        self._batches, self.count, self._seed, self._sample, self._constants = batches, count, seed, sample, constants
-        self._step_of = np.zeros(len(rows), np.int64)
+        self._builder, self._group, self._task, self._training = builder, group, task, training
+        self.count, self._seed, self._sample = count, seed, sample
+        self._constants, self._again = (None, lambda: None) if constants is None else constants
+        self._step_of = np.zeros(len(training.rows), np.int64)
         self._totals = self._sizes = np.zeros((count, 1), np.int64)
-        self._again, self._last = again, cast(View | None, None)
+        self._last: View | None = None
         self._layers: dict[int, tuple[LayerCounts, ...]] = {}
         self._made = 0
         self.begin(0)
 
     def begin(self, epoch: int) -> None:
         self.epoch = epoch
-        self._step_of = shuffled_steps(self._ids, self._seed, epoch, self.count, self._group)
-        sizes = np.zeros((self.count, self._batches + 1), np.int64)
-        np.add.at(sizes, (self._step_of, self._groups), 1)
+        self._step_of = shuffled_steps(self._training.ids, self._seed, epoch, self.count, self._group)
+        sizes = np.zeros((self.count, self._training.batches + 1), np.int64)
+        np.add.at(sizes, (self._step_of, self._training.groups), 1)
         for step in range(self.count):
             sizes[step, -1] = self._task.count(self.rows(step))
         sums = self._group.sum_(torch.from_numpy(sizes)).numpy()
         self._sizes, self._totals = sums[:, :-1], sums[:, -1]
 
     def rows(self, step: int) -> np.ndarray:
-        return self._rows[self._step_of == step]
+        return self._training.rows[self._step_of == step]
 
     def sample_of(self, step: int) -> Sample | None:
         """The sample of a step of the epoch at hand."""
         return None if self._sample is None else self._sample(self.epoch * self.count + step, self.epoch)
-
-    def total(self, step: int) -> int:
-        """Known labels of a step's training nodes, over all workers."""
-        return int(self._totals[step])
 
     def views(self, step: int) -> Views:
         return _DrawnViews(self, step)
 
     def only_view(self) -> View:
         """Of one step without micro-batches that is the same in all epochs."""
-        return self._builder.drawn(self.rows(0), self.total(0), self.sample_of(0), self._constants, recurring=True)
+        return self._builder.drawn(self.rows(0), int(self._totals[0]), self.sample_of(0), self._constants, recurring=True)
 
     def numbers(self, step: int) -> list[int]:
         """The micro-batches of a step that have nodes."""
@@ -163,7 +331,7 @@ class DrawnSteps(Steps):
 
     def group_rows(self, step: int, number: int) -> np.ndarray:
         """int64 ascending, a micro-batch's training rows."""
-        return self._rows[(self._step_of == step) & (self._groups == number)]
+        return self._training.rows[(self._step_of == step) & (self._training.groups == number)]
 
     @property
     def last_view(self) -> View | None:
@@ -183,8 +351,7 @@ class DrawnSteps(Steps):
         return self._constants is not None
 
     def remake(self) -> None:
-        if self._again is not None:
-            self._constants = self._again()
+        self._constants = self._again()
 
     def forget(self) -> None:
         self._last = None
@@ -211,7 +378,7 @@ class _DrawnViews(Sequence[View]):
         steps.forget()
         rows = steps.group_rows(self._step, self._numbers[number])
         steps._last = view = steps._builder.drawn(
-            rows, steps.total(self._step), steps.sample_of(self._step), steps._constants, self._outward
+            rows, int(steps._totals[self._step]), steps.sample_of(self._step), steps._constants, self._outward
         )
         steps._layers[number] = count_rows(view, steps._group)
         return view
@@ -221,7 +388,8 @@ def shuffled_steps(ids: np.ndarray, seed: int, epoch: int, count: int, group: Gr
     """Which step each training node is in, int64 [W]; all workers must call it together.
 
     Args:
-        ids: int64 [W], original ids of this worker's training nodes, below 2**32. count: S.
+        ids: int64 [W], original ids of this worker's training nodes, below 2**32.
+        count: S.
     """
     if count == 1:
         return np.zeros(len(ids), np.int64)
@@ -235,7 +403,8 @@ def _of_ranks(keys: np.ndarray, ranks: np.ndarray, group: Group) -> np.ndarray:
     """The keys of all workers that have these ranks, from 0.
 
     Args:
-        keys: int64 ascending, this worker's, below 2**63. ranks: int64 [J].
+        keys: int64 ascending, this worker's, below 2**63.
+        ranks: int64 [J].
     """
     selected, before = np.zeros(len(ranks), np.int64), ranks.copy()  # before: rank among keys that begin as what is found
     for digit in range(_DIGITS - 1, -1, -1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,9 +17,8 @@ from sargnn.partition.store import PartitionInfo
 from sargnn.tasks.kinds import summary_columns
 from sargnn.tracking.memory import human_bytes, split_peak
 from sargnn.tracking.provenance import cpu_model, usable_cores, versions
-from sargnn.training.batches import MicroBatches, count_rows
-from sargnn.training.history import History, steady
-from sargnn.training.steps import DrawnSteps, OneStep
+from sargnn.training.history import History
+from sargnn.training.steps import DrawnSteps, MicroBatches, OneStep, count_rows
 from sargnn.training.trainer import Trainer
 
 
@@ -130,7 +130,12 @@ def batch_lines(trainer: Trainer) -> list[str]:
     """What was tried for the memory budget, and what micro-batches compute, for the log."""
     lines = list(trainer.remarks)
     if isinstance(trainer.loop.steps, DrawnSteps):
-        lines.append(_drawn_line(trainer))
+        batches, sample, edges = trainer.config.batches, trainer.config.sample, "all edges"
+        if trainer.config.samples:
+            when = "drawn once" if sample.every == "run" else f"drawn anew every {sample.every}"
+            edges = f"samples of {sample.fanouts} edges, {when}"
+        steps = "1 step an epoch" if batches.steps == 1 else f"{batches.steps} steps an epoch"
+        lines.append(f"{steps}{'' if batches.count == 1 else f' in micro-batches by {batches.by}'}, {edges}")
     if (micro := _micro_batches(trainer)) is not None:
         stats, count = micro.stats, len(micro)
         by = trainer.config.batches.by
@@ -139,18 +144,6 @@ def batch_lines(trainer: Trainer) -> list[str]:
             rows = ", ".join(f"{layer.rows} rows over {layer.edges} edges" for layer in layers)
             lines.append(f"micro-batch {number}: by layer {rows}")
     return lines
-
-
-def _drawn_line(trainer: Trainer) -> str:
-    """What steps are made of."""
-    config = trainer.config
-    edges = "all edges"
-    if config.samples:
-        when = "drawn once" if config.sample.every == "run" else f"drawn anew every {config.sample.every}"
-        edges = f"samples of {config.sample.fanouts} edges, {when}"
-    steps = "1 step an epoch" if config.batches.steps == 1 else f"{config.batches.steps} steps an epoch"
-    micro = "" if config.batches.count == 1 else f" in micro-batches by {config.batches.by}"
-    return f"{steps}{micro}, {edges}"
 
 
 def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
@@ -171,16 +164,9 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     return dict(zip(parts, every.T.tolist(), strict=True))
 
 
-def _holds_constants(trainer: Trainer) -> bool:
-    """Whether aggregates of constant rows were computed once."""
-    if isinstance(trainer.loop.steps, DrawnSteps):
-        return trainer.loop.steps.holds_constants
-    return trainer.engine.holds_constants or trainer.training.flow.plans[0].constant is not None
-
-
 def _steady(values: Sequence[float]) -> float | None:
-    """None of a run that was ended within its first epoch."""
-    return steady(values) if values else None
+    """Median over the epochs after the first (which warms up), or of the only one; None where no epoch has ended."""
+    return float(median(values[1:] or values)) if values else None
 
 
 def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
@@ -206,6 +192,10 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     )
     peers = torch.tensor([history.waited_s.get(str(peer), 0.0) for peer in range(group.world)], dtype=torch.float64)
     waits = [rank_waits.tolist() for rank_waits in group.gather(peers)]
+    if isinstance(trainer.loop.steps, DrawnSteps):  # whether aggregates of constant rows were computed once
+        holds_constants = trainer.loop.steps.holds_constants
+    else:
+        holds_constants = trainer.engine.holds_constants or trainer.training.flow.plans[0].constant is not None
     loss_settings = losses_depend_on(trainer.config, norms_over_rows=trainer.model.norms_over_rows)
     return {
         "losses": history.losses,
@@ -230,7 +220,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "profile_work": dict(zip(categories, works, strict=True)) or None,
         "profile_wait_s": waits if categories and group.world > 1 else None,
         "hosts": [host.name for host in group.hosts] or None,
-        "cache_static": _holds_constants(trainer),
+        "cache_static": holds_constants,
         "planned_train_bytes": None if trainer.planned_bytes is None else list(trainer.planned_bytes),
         "batches": _batches(trainer),
         "kernel": "+".join(sorted(trainer.model.kernels(trainer.engine))),

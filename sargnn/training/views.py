@@ -18,11 +18,10 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
+from sargnn.plan.drawn import OutDegrees, Sample
 from sargnn.plan.graph import WorkerGraph
-from sargnn.plan.in_edges import Sample
-from sargnn.plan.layer_plan import LayerPlan, RowCounts
+from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.mfg import MessageFlow
-from sargnn.plan.relations import Outward
 from sargnn.plan.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
 from sargnn.tasks.base import Targets, Task
 
@@ -49,7 +48,8 @@ class Constants:
     """Aggregates of constant rows.
 
     Attributes:
-        places: int64 [N], where an own row's lies; -1: it has none. table: [at most N, F].
+        places: int64 [N], where an own row's lies; -1: it has none.
+        table: [at most N, F].
     """
 
     places: Tensor
@@ -64,43 +64,44 @@ class ViewBuilder:
     """Builds a worker's views.
 
     Args:
-        rows: [N, D], what the model's inputs loaded.
-        task: gives the targets of views.
+        model: the worker's.
+        engine: the worker's.
+        graph: the worker's part of it.
+        rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
+        task: gives the targets of views, and the columns beside the rows.
         whole_recurs: the view of all rows comes again every epoch.
 
     Attributes:
-        whole_flow: of all rows; None until it was asked for.
-        whole_view: the same.
+        whole_view: of all rows; None until it was asked for.
     """
 
     def __init__(
         self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, task: Task, *, whole_recurs: bool
     ) -> None:
-        self._model, self._engine, self._graph, self._rows, self._task = model, engine, graph, rows, task
+        self.model, self.engine, self.graph, self.rows, self.task = model, engine, graph, rows, task
         self._whole_recurs = whole_recurs
-        self.whole_flow: MessageFlow | None = None
         self.whole_view: View | None = None
 
     def whole(self) -> View:
         """Every row of every layer, the last layer's of the labelled type; made the first time that all workers call it."""
         if self.whole_view is None:
-            self.whole_flow = self._graph.whole(len(self._model.uses_edges), self._model.uses_edges)
-            self.whole_view = self._view(self.whole_flow, self._whole_recurs)
+            flow = self.graph.whole(len(self.model.uses_edges), self.model.uses_edges)
+            self.whole_view = self._view(flow, self._whole_recurs)
         return self.whole_view
 
     def reaching(self, wanted: np.ndarray, *, recurring: bool) -> View:
         """Only rows that reach a wanted one (int64); all workers must call it."""
-        flow = self._graph.flow(self._marked(wanted), self._model.uses_edges)
-        inputs = flow.own_inputs(self._rows) if recurring and self._model.inputs.constant else None
+        flow = self.graph.flow(self._marked(wanted), self.model.uses_edges)
+        inputs = flow.own_inputs(self.rows) if recurring and self.model.inputs.constant else None
         return self._view(flow, recurring, inputs)
 
     def _view(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
         self._prepare(flow, recurring=recurring)
-        return View(flow, self._task.targets(flow.output_rows), recurring, inputs)
+        return View(flow, self.task.targets(flow.output_rows), recurring, inputs)
 
     def _prepare(self, flow: MessageFlow, *, recurring: bool) -> None:
-        self._engine.keeps_constants = recurring
-        self._model.prepare(self._engine, flow.plans)
+        self.engine.keeps_constants = recurring
+        self.model.prepare(self.engine, flow.plans)
 
     def micro_batch(self, rows: np.ndarray, constants: Constants | None, *, finds_others: bool = True) -> View:
         """A part of a step: only what reaches some rows, whose losses are shares of the whole step's.
@@ -112,15 +113,15 @@ class ViewBuilder:
             finds_others: compute what else the model keeps of constant rows.
             constants: of the first layer, which needs no edges for rows whose aggregates are there; None: there are none.
         """
-        flow = self._graph.flow_of(self._graph.reach(self._marked(rows), self.uses_edges(constants is not None)))
+        flow = self.graph.flow_of(self.graph.reach(self._marked(rows), self.uses_edges(constants is not None)))
         flow = self._with_constants(flow, constants)
         self._prepare(flow, recurring=False)
-        if finds_others and self._model.keeps_constant_outputs and self._engine.caches_constants:
-            x, plans = self._first_input(flow.own_inputs(self._model.inputs(self._rows))), flow.plans
-            constant = self._engine.find_constant(lambda: self._model(self._engine, plans, x))
+        if finds_others and self.model.keeps_constant_outputs and self.engine.caches_constants:
+            x, plans = self._first_input(flow.own_inputs(self.model.inputs(self.rows))), flow.plans
+            constant = self.engine.find_constant(lambda: self.model(self.engine, plans, x))
             flow = dataclasses.replace(flow, plans=(plans[0].with_constant(constant), *plans[1:]))
-        targets = self._task.targets(flow.output_rows, self._task.targets(None).global_counts)
-        self._graph.release(mapped_only=True)
+        targets = self.task.targets(flow.output_rows, self.task.targets(None).global_counts)
+        self.graph.release(mapped_only=True)
         return View(flow, targets, recurring=False)
 
     def _with_constants(self, flow: MessageFlow, constants: Constants | None) -> MessageFlow:
@@ -128,7 +129,7 @@ class ViewBuilder:
         if constants is None:
             return flow
         first, *others = flow.plans
-        first = first.with_constant(constants.of(flow.rows_of(0, len(self._rows))))
+        first = first.with_constant(constants.of(flow.rows_of(0, len(self.rows))))
         return dataclasses.replace(flow, plans=(first, *others))
 
     def drawn(
@@ -137,7 +138,7 @@ class ViewBuilder:
         total: int,
         sample: Sample | None,
         constants: Constants | None = None,
-        outward: Sequence[tuple[Outward, ...] | None] | None = None,
+        outward: Sequence[OutDegrees] | None = None,
         *,
         recurring: bool = False,
     ) -> View:
@@ -151,13 +152,13 @@ class ViewBuilder:
             outward: degrees of the step that these rows are a part of (``outward_of``); of these rows' own flow if not given.
             recurring: the same view makes all steps.
         """
-        drawer, model = self._graph.drawer, self._model
+        drawer, model = self.graph.drawer, self.model
         counted = model.reads_out_degrees and outward is None
         flow = drawer.flow(drawer.layers(rows, self.uses_edges(constants is not None), sample, outward=counted), outward)
-        flow = self._graph.counting(flow)
+        flow = self.graph.counting(flow)
         flow = self._with_constants(flow, constants)
         self._prepare(flow, recurring=recurring)
-        return View(flow, self._task.targets(flow.output_rows, {"train": total}), recurring)
+        return View(flow, self.task.targets(flow.output_rows, {"train": total}), recurring)
 
     def drawn_evaluation(self, rows: np.ndarray, sample: Sample) -> View:
         """What an evaluation reads where that is a sample. All workers must call it.
@@ -166,49 +167,51 @@ class ViewBuilder:
             rows: int64 ascending, own rows whose outputs are wanted.
         """
         view = self.drawn(rows, 0, sample)
-        return dataclasses.replace(view, targets=self._task.targets(view.flow.output_rows))
+        return dataclasses.replace(view, targets=self.task.targets(view.flow.output_rows))
 
-    def outward_of(self, rows: np.ndarray, sample: Sample | None) -> list[tuple[Outward, ...] | None] | None:
+    def outward_of(self, rows: np.ndarray, sample: Sample | None) -> list[OutDegrees] | None:
         """Per layer how many edges of a whole step's flow start from each own row; None where the model does not ask.
 
         All workers must call it.
         """
-        if not self._model.reads_out_degrees or sample is None or max(sample.fanouts) < 0:
+        if not self.model.reads_out_degrees or sample is None or max(sample.fanouts) < 0:
             return None
-        return self._graph.drawer.outward(rows, self._model.uses_edges, sample)
+        return self.graph.drawer.outward(rows, self.model.uses_edges, sample)
 
     def drawn_sizes(
         self, rows: np.ndarray, sample: Sample | None, *, holds_constants: bool
     ) -> tuple[Sizes, tuple[RowCounts, ...]]:
         """What a drawn view would hold; all workers must call it."""
-        drawer = self._graph.drawer
+        drawer = self.graph.drawer
         layers = drawer.layers(rows, self.uses_edges(holds_constants), sample, outward=False)
-        sizes = sizes_of_drawn(layers, self._graph.part, len(rows), wide(self._engine.dtype).itemsize)
+        sizes = sizes_of_drawn(layers, self.graph.part, len(rows), wide(self.engine.dtype).itemsize)
         return sizes, drawer.counts(layers)
 
     def uses_edges(self, holds_constants: bool) -> list[bool]:
         """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""
-        first, *others = self._model.uses_edges
-        return [first and (self._task.input_columns > 0 or not holds_constants), *others]
+        first, *others = self.model.uses_edges
+        return [first and (self.task.input_columns > 0 or not holds_constants), *others]
 
     def groups_of(self, rows: np.ndarray, groups: np.ndarray, count: int, *, holds_constants: bool) -> Groups:
         """What groups of rows reach, before their flows are made; all workers must call it.
 
         Args:
-            rows: int64, own rows. groups: int32, each one's group, of ``count``.
+            rows: int64, own rows.
+            groups: int32, each one's group.
+            count: of groups.
             holds_constants: whether the first layer's aggregates will be there.
         """
-        sizes, counts, part = [], [], self._graph.part
+        sizes, counts, part = [], [], self.graph.part
         for number in range(count):
             own = rows[groups == number]
-            reach = self._graph.reach(self._marked(own), self.uses_edges(holds_constants))
-            sizes.append(sizes_of_reach(reach, part, len(own), wide(self._engine.dtype).itemsize))
+            reach = self.graph.reach(self._marked(own), self.uses_edges(holds_constants))
+            sizes.append(sizes_of_reach(reach, part, len(own), wide(self.engine.dtype).itemsize))
             counts.append(reach.counts)
-            self._graph.release(mapped_only=True)
+            self.graph.release(mapped_only=True)
         return Groups(groups, tuple(sizes), tuple(counts))
 
     def _marked(self, rows: np.ndarray) -> np.ndarray:
-        marked = np.zeros(len(self._rows), bool)
+        marked = np.zeros(len(self.rows), bool)
         marked[rows] = True
         return marked
 
@@ -224,19 +227,24 @@ class ViewBuilder:
         Returns:
             None if the model has no constants that batches can share.
         """
-        model, engine = self._model, self._engine
+        model, engine = self.model, self.engine
         if not model.shares_constants(engine):
             return None
-        plan = self._plan_of_all_rows
+        plan = None
+        if self.whole_view is not None and self.graph.copies is None:
+            # The same answer on all workers, whatever rows they have. Copies are computed or not worker by worker, and the last
+            # layer of a typed graph has the labelled rows.
+            first, *others = self.whole_view.flow.plans
+            plan = first if others or len(first.schema.node_types) == 1 else None
         if plan is not None:
-            constant = model.first_constant(engine, plan, self._first_input(model.inputs(self._rows)))
-            return None if constant is None else Constants(torch.arange(len(self._rows)), constant)
-        places, number = torch.full((len(self._rows),), -1, dtype=torch.int64), 0
+            constant = model.first_constant(engine, plan, self._first_input(model.inputs(self.rows)))
+            return None if constant is None else Constants(torch.arange(len(self.rows)), constant)
+        places, number = torch.full((len(self.rows),), -1, dtype=torch.int64), 0
         table: Tensor | None = None
         for rows in batches:
-            reached = self._graph.reach(self._marked(rows), self.uses_edges(True)).depth >= 1
-            flow = self._graph.flow_of(self._graph.reach(reached & (places.numpy() < 0), [True]), shared=False)
-            x = self._first_input(flow.own_inputs(model.inputs(self._rows)))
+            reached = self.graph.reach(self._marked(rows), self.uses_edges(True)).depth >= 1
+            flow = self.graph.flow_of(self.graph.reach(reached & (places.numpy() < 0), [True]), shared=False)
+            x = self._first_input(flow.own_inputs(model.inputs(self.rows)))
             constant = model.first_constant(engine, flow.plans[0], x)
             if constant is None:
                 return None
@@ -246,48 +254,39 @@ class ViewBuilder:
             places[flow.rows_of(0, len(places))] = torch.arange(number, number + len(constant))
             number += len(constant)
             del flow, x, constant
-            self._graph.release(mapped_only=True)
+            self.graph.release(mapped_only=True)
         return None if table is None else Constants(places, table)
-
-    @property
-    def _plan_of_all_rows(self) -> LayerPlan | None:
-        """The whole view's first plan, where it is there and computes all rows: the same answer on all workers, whatever rows
-        they have. Copies are computed or not worker by worker, and the last layer of a typed graph has the labelled rows."""
-        if self.whole_flow is None or self._graph.copies is not None:
-            return None
-        first, *others = self.whole_flow.plans
-        return first if others or len(first.schema.node_types) == 1 else None
 
     def _first_input(self, rows: Tensor) -> LayerInput:
         """The first layer's input, with labels of no row."""
-        return LayerInput(rows, rows.new_zeros(len(rows), self._task.input_columns) if self._task.input_columns else None)
+        return LayerInput(rows, rows.new_zeros(len(rows), self.task.input_columns) if self.task.input_columns else None)
 
 
 class Forward:
     """Runs the model. All workers call its methods together.
 
     Args:
-        graph: the worker's part of the graph.
-        rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
-        task: gives the columns beside them.
-        builder: has the view of all rows, which predictions that are fed back are made on.
+        builder: has what it runs on, and the view of all rows, which predictions that are fed back are made on.
 
     Attributes:
         on_output: gets every view with the model's output; None: nobody asks.
     """
 
-    def __init__(
-        self, model: Model, engine: Engine, graph: WorkerGraph, rows: Tensor, task: Task, builder: ViewBuilder
-    ) -> None:
-        self.model, self.engine, self._graph, self._rows = model, engine, graph, rows
-        self._task, self._builder = task, builder
+    def __init__(self, builder: ViewBuilder) -> None:
+        self.model, self.engine, self._builder = builder.model, builder.engine, builder
         self.on_output: Callable[[View, Tensor], None] | None = None
 
     def __call__(self, view: View, columns: Tensor | None, *, hidden: bool = False) -> Tensor:
-        """The last layer's output [M, C]; with ``hidden`` its input [M, F]. columns: what stands beside the features."""
+        """The last layer's output [M, C]; with ``hidden`` its input [M, F].
+
+        Args:
+            view: what is computed.
+            columns: what stands beside the features.
+            hidden: stop before the last layer.
+        """
         flow = view.flow
         self.engine.keeps_constants = view.recurring
-        rows = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self._rows))
+        rows = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self._builder.rows))
         x = LayerInput(rows, None if columns is None else flow.own_inputs(columns))
         with self.engine.rounds_products():
             out: Tensor = self.model(self.engine, flow.plans, x, hidden=hidden)
@@ -296,13 +295,13 @@ class Forward:
         return out
 
     def logits(self, view: View, step: int | None = None, *, hidden: bool = False) -> Tensor:
-        """The same with its columns, fp32 where rows are bf16. step: whose columns; None: those of an evaluation."""
+        """The same with its columns, of a training step or an evaluation (None); fp32 where rows are bf16."""
         out = self(view, self.columns(step), hidden=hidden)
         return out.to(wide(out.dtype))
 
     def columns(self, step: int | None) -> Tensor | None:
         """What stands beside the features, [N, columns], of a training step or an evaluation (None)."""
-        training, copies = self.model.training, self._graph.copies
+        training, copies = self.model.training, self._builder.graph.copies
 
         def predict(columns: Tensor) -> tuple[Tensor, Tensor | None]:
             whole = self._builder.whole()
@@ -311,6 +310,6 @@ class Forward:
                 logits = self(whole, columns)
             return logits.to(wide(logits.dtype)), whole.flow.output_rows
 
-        columns = self._task.columns(step, predict, lambda rows: None if copies is None else copies.fetch(rows))
+        columns = self._builder.task.columns(step, predict, lambda rows: None if copies is None else copies.fetch(rows))
         self.model.train(training)
         return columns

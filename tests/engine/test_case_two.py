@@ -14,7 +14,7 @@ from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers.sum import Sum
 from sargnn.partition.cut import parts_of
-from sargnn.plan.load import load_plan
+from sargnn.plan.load import PlanSettings, load_plan
 from sargnn.resolve import resolve
 from tests.engine.toy import Toy
 from tests.graphs import assign, nasty_graph
@@ -36,7 +36,7 @@ def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool, m
     assignment = assign(GRAPH, partitioner, group.world)
     part = list(parts_of(GRAPH, assignment, group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, kernel="dgl", prefetch_depth=depth, dtype=torch.float64))
-    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=message_rows)
+    plan = load_plan(part, PlanSettings(group.rank, engine.mode.layout, message_rows=message_rows))
     z, s, local, theta, grad = inputs()
     own = plan.node_ids
     leaves = [t[own].clone() for t in (z, s, local)] + [theta.clone()]
@@ -96,7 +96,7 @@ def _constant_rows(group: Group, mode: str) -> Tensor:
     """Sum of rows without a gradient onto own rows with one: the gradient of the own rows."""
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
-    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"))
+    plan = load_plan(part, PlanSettings(group.rank, engine.mode.layout))
     own = torch.ones(plan.num_rows, 3, dtype=torch.float64, requires_grad=True)
     rows = torch.full((plan.num_rows, 3), 2.0, dtype=torch.float64)
     (out,) = engine.aggregate(plan, Sum(), (rows,), (own * 1,))

@@ -16,7 +16,7 @@ from sargnn.engine.modes import MODES
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.partition.cut import parts_of
 from sargnn.plan.layer_plan import Shard
-from sargnn.plan.load import load_plan
+from sargnn.plan.load import PlanSettings, load_plan
 from tests.graphs import assign, nasty_graph
 from tests.pool import pool
 
@@ -68,7 +68,7 @@ def _degrees(shard: Shard, like: Tensor) -> Tensor:
 def run(group: Group, mode: str, case: int, wanted: bool) -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
-    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=13)
+    plan = load_plan(part, PlanSettings(group.rank, engine.mode.layout, message_rows=13))
     nothing = torch.empty(plan.num_rows, 0, dtype=torch.float64, requires_grad=wanted)
     own = plan.node_ids[:, None].double().repeat(1, WIDTH).requires_grad_()
     group.traffic.reset()

@@ -14,7 +14,7 @@ from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.sum import WeightedMean, WeightedSum
 from sargnn.errors import KernelError
 from sargnn.partition.cut import parts_of
-from sargnn.plan.load import load_plan
+from sargnn.plan.load import PlanSettings, load_plan
 from tests.graphs import assign, nasty_graph
 from tests.parity.cases import PAIRS
 from tests.parity.covering import spread
@@ -43,7 +43,7 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     part = list(parts_of(GRAPH, assign(GRAPH, partitioner, group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, kernel=kernel, dtype=torch.float64))
-    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=13)
+    plan = load_plan(part, PlanSettings(group.rank, engine.mode.layout, message_rows=13))
     x, grad = inputs()
     ends = plan.edge_ends()
     weight = weight_of(*ends).requires_grad_(learned)
@@ -100,7 +100,7 @@ def test_parity(
 def test_kernels_that_take_no_weights_say_so(mode: str) -> None:
     engine = Engine(Group.single(), EngineSettings(mode=mode, kernel=f"{TOYS}/toy_kernel.py:Dense", dtype=torch.float64))
     part = next(parts_of(GRAPH, assign(GRAPH, "random", 1), 1))
-    plan = load_plan(part, 0, engine.mode.layout, device=torch.device("cpu"))
+    plan = load_plan(part, PlanSettings(0, engine.mode.layout))
     rows = torch.zeros(plan.num_rows, 2, dtype=torch.float64)
     with pytest.raises(KernelError, match="without weights"):
         engine.aggregate(plan, WeightedSum(learned=False), (rows,), (torch.zeros(plan.num_edges, dtype=torch.float64),))

@@ -27,10 +27,10 @@ from sargnn.partition.cut import Part, one_type, parts_of
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.store import FORMAT_VERSION, open_part
 from sargnn.plan.cover import Share
-from sargnn.plan.graph import WorkerGraph
-from sargnn.plan.in_edges import Sample
+from sargnn.plan.drawn import Sample
+from sargnn.plan.graph import Sharing, WorkerGraph
 from sargnn.plan.layer_plan import LayerPlan, RelationBlock, Shard
-from sargnn.plan.load import load_plan
+from sargnn.plan.load import PlanSettings, load_plan
 from sargnn.sources.dgl_partition.nodes import Names
 from sargnn.sources.dgl_partition.parts import Triplet
 from sargnn.sources.dgl_partition.reader import DglPartition, dgl_partition
@@ -111,12 +111,11 @@ def block_edges(part: RelationBlock, relation: int | None = None) -> list[Edge]:
 def plan_edges(plan: LayerPlan) -> list[Edge]:
     """All edges that a plan aggregates, its own and those for peers."""
     if plan.relations is not None:
-        joined = plan.joined
+        joined, edge_types = plan.relations.joined
         source, destination = (ends.numpy() for ends in joined.edge_ends())
-        assert joined.edge_types is not None
         rows = EdgeColumns.of({name: joined.edge_column(name).numpy() for name in FORMS})
-        together = check_edges(rows, source, destination, joined.edge_types.numpy())
-        shards = [(r, shard) for r, one in enumerate(plan.relations) for shard in _shards(one)]
+        together = check_edges(rows, source, destination, edge_types.numpy())
+        shards = [(r, shard) for r, one in enumerate(plan.relations.plans) for shard in _shards(one)]
         alone = [edge for r, shard in shards for part in shard.relations for edge in block_edges(part, r)]
         assert sorted(alone) == sorted(together)
         return alone
@@ -165,12 +164,10 @@ def run(
     worker = WorkerGraph(
         part,
         engine.exchange,
-        engine.mode.layout,
+        PlanSettings(engine.group.rank, engine.mode.layout, message_rows=13),
         add_self_loops=loops,
-        device=torch.device("cpu"),
-        message_rows=13,
         by_relation=view == "relations",
-        share=None if share is None or engine.mode.layout == "merged" else lambda counts: [share] * len(counts),
+        sharing=None if share is None or engine.mode.layout == "merged" else Sharing(lambda counts: [share] * len(counts)),
     )
     wanted = np.asarray(part.split) == SPLITS["valid"]
     if view in ("full", "relations"):
@@ -235,7 +232,7 @@ def test_in_copies_of_other_servers(kind: str, bounds: Bounds, tmp_path: Path) -
         writer.meta = meta | names_to_json(graph.columns.forms)
     for rank in range(4):
         part = open_part(tmp_path / "parts", rank)
-        edges = plan_edges(load_plan(part, rank % 2, "sharded", device=torch.device("cpu")))
+        edges = plan_edges(load_plan(part, PlanSettings(rank % 2, "sharded")))
         own = set(part.node_ids[part.inner].tolist())
         assert len(edges) == len(part.edge_src) == len(set(edges)) and set(edges) <= EDGES[kind]
         assert bounds.fanout is not None or {edge for edge in EDGES[kind] if edge[1] in own} <= set(edges)
@@ -247,7 +244,7 @@ def test_between_nodes_of_one_type() -> None:
     for rank, part in enumerate(parts_of(graph, assign(graph, "random", 3), 3)):
         alone = one_type(part, rank, labelled)
         assert alone.columns.forms == FORMS and len(alone.columns["toy"]) == len(alone.edge_src) > 0
-        plan = load_plan(alone, rank, "sharded", device=torch.device("cpu"))
+        plan = load_plan(alone, PlanSettings(rank, "sharded"))
         source, destination = (ends.numpy() for ends in plan.edge_ends())
         rows = plan.edge_column("toy").numpy()
         np.testing.assert_array_equal(rows[:, 0], (3.0 * source + 0.25).astype(np.float32))
@@ -360,5 +357,5 @@ def test_in_every_form_of_data(form: str, tmp_path: Path) -> None:
     assert len(edges) == len(set(edges)) == graph.num_edges == GRAPHS[form.split()[0]].num_edges
     for rank, part in enumerate(parts_of(graph, assign(graph, "random", 3), 3)):
         own = set(part.node_ids.tolist())
-        plan = load_plan(part, rank, "merged", device=torch.device("cpu"))
+        plan = load_plan(part, PlanSettings(rank, "merged"))
         assert set(plan_edges(plan)) == {edge for edge in edges if edge[1] in own}

@@ -19,7 +19,7 @@ from sargnn.models.gin import GinLayer
 from sargnn.models.sage import LstmLayer, PoolLayer, SageLayer
 from sargnn.models.stack import GraphLayer, LayerSpec
 from sargnn.partition.cut import parts_of
-from sargnn.plan.load import load_plan, with_self_loops
+from sargnn.plan.load import PlanSettings, load_plan, with_self_loops
 from tests.graphs import assign, nasty_graph
 from tests.parity import cases
 
@@ -81,9 +81,9 @@ def run(
     part = list(parts_of(graph, assign(graph, "random", group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, kernel="auto", dtype=torch.float64))
     plan = load_plan(
-        with_self_loops(part, group.rank) if self_loops else part, group.rank, engine.mode.layout, device=torch.device("cpu"),
-        dtype=torch.float64, message_rows=message_rows,
-    )  # fmt: skip
+        with_self_loops(part, group.rank) if self_loops else part,
+        PlanSettings(group.rank, engine.mode.layout, message_rows=message_rows, dtype=torch.float64),
+    )
     layer = make(kind, out)
     x, grad = inputs(layer.out_width)
     leaf = x[plan.node_ids].requires_grad_()

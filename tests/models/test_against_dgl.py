@@ -18,7 +18,7 @@ from sargnn.models.gcn import GcnLayer
 from sargnn.models.gin import GinLayer
 from sargnn.models.sage import SageLayer
 from sargnn.partition.cut import parts_of
-from sargnn.plan.load import load_plan, with_self_loops
+from sargnn.plan.load import PlanSettings, load_plan, with_self_loops
 from sargnn.rng import Draw, Purpose, neighbour_keys
 from tests.graphs import assign
 from tests.models.layers import GRAPH, HEADS, IN, dgl_graph, gat, inputs, make, run, spec
@@ -174,7 +174,7 @@ def test_last_layer_averages_its_heads() -> None:
     whole = GatLayer(spec(IN, 10, bias=False), gat(hidden=5, heads=2)).double()
     whole.load_state_dict({name: value for name, value in layer.state_dict().items() if name != "bias"})
     part = next(iter(parts_of(GRAPH, assign(GRAPH, "random", 1), 1)))
-    plan = load_plan(with_self_loops(part, 0), 0, "sharded", device=torch.device("cpu"))
+    plan = load_plan(with_self_loops(part, 0), PlanSettings(0, "sharded"))
     engine, x = Engine(Group.single(), EngineSettings(mode="sar", dtype=torch.float64)), inputs(5)[0]
     rows = LayerInput(x)
     torch.testing.assert_close(layer(engine, plan, rows), whole(engine, plan, rows).view(-1, 2, 5).mean(1))

@@ -21,7 +21,7 @@ from sargnn.models import MODELS
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import parts_of
-from sargnn.plan.load import load_plan, with_self_loops
+from sargnn.plan.load import PlanSettings, load_plan, with_self_loops
 from sargnn.resolve import resolve
 from tests.graphs import NUM_CLASSES, NUM_FEATURES, assign, nasty_graph
 from tests.models.layers import dgl_graph
@@ -67,7 +67,7 @@ def rows_and_gradient() -> tuple[Tensor, Tensor]:
 def run(group: Group, name: str, mode: str, drops_input: bool) -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, kernel="auto", dtype=torch.float64))
-    plan = load_plan(with_self_loops(part, group.rank), group.rank, engine.mode.layout, device=torch.device("cpu"))
+    plan = load_plan(with_self_loops(part, group.rank), PlanSettings(group.rank, engine.mode.layout))
     model, (x, grad) = make(name, drops_input), rows_and_gradient()
     model.eval()  # nothing is dropped
     plans = [plan] * len(model.uses_edges)

@@ -16,7 +16,7 @@ from sargnn.models.base import LayerInput
 from sargnn.models.rgcn import RgcnLayer
 from sargnn.models.stack import LayerSpec
 from sargnn.partition.cut import parts_of
-from sargnn.plan.load import load_plan
+from sargnn.plan.load import PlanSettings, load_plan
 from tests.graphs import assign, typed_graph, with_weights
 from tests.pool import pool
 
@@ -43,7 +43,7 @@ def run(group: Group, order: str, bases: int | None, mode: str, weighted: bool =
     graph = WEIGHTED if weighted else GRAPH
     part = list(parts_of(graph, assign(graph, "random", group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, kernel="auto", dtype=torch.float64))
-    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=20, dtype=torch.float64)
+    plan = load_plan(part, PlanSettings(group.rank, engine.mode.layout, message_rows=20, dtype=torch.float64))
     layer = make(order, bases)
     x, grad = inputs()
     leaf = x[plan.node_ids].requires_grad_()

@@ -18,7 +18,7 @@ from sargnn.modules.dgl_typed import GraphMaker
 from sargnn.modules.session import Places
 from sargnn.modules.tag import Rows, tagged
 from sargnn.partition.cut import parts_of
-from sargnn.plan.load import load_plan
+from sargnn.plan.load import PlanSettings, load_plan
 from tests.graphs import assign, nasty_graph, with_weights
 from tests.modules.dgl_layers import CASES, IN
 from tests.parity.covering import spread
@@ -55,7 +55,7 @@ def on_a_part(group: Group, name: str, mode: str, kernel: str, distinct: int = G
     """Outputs and gradients of own rows; the graph's rows are the first ``distinct`` ones over and over."""
     part = list(parts_of(GRAPH, assign(GRAPH, "metis", group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, kernel=kernel, dtype=torch.float64))
-    plan = load_plan(part, group.rank, engine.mode.layout, device=torch.device("cpu"), message_rows=17, dtype=engine.dtype)
+    plan = load_plan(part, PlanSettings(group.rank, engine.mode.layout, message_rows=17, dtype=engine.dtype))
     layer, own = made(name), plan.node_ids
     maker = GraphMaker()
     maker.prepare(engine, [plan])
@@ -70,7 +70,7 @@ def on_a_part(group: Group, name: str, mode: str, kernel: str, distinct: int = G
     with torch.no_grad(), calls:
         again = CASES[name].call(layer, graph, x)
     return {
-        "ids": own.numpy(), "out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads, "notes": maker.report.lines,
+        "ids": own.numpy(), "out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads, "notes": maker.report,
         "again": again.numpy(),
     }  # fmt: skip
 

@@ -22,6 +22,7 @@ from sargnn.modules.session import Places
 from sargnn.modules.tag import Rows, tagged
 from sargnn.partition.cut import parts_of
 from sargnn.plan.graph import WorkerGraph
+from sargnn.plan.load import PlanSettings
 from tests.graphs import assign, typed_graph, with_weights
 from tests.parity.covering import spread
 from tests.pool import pool
@@ -167,9 +168,12 @@ def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
     ]
     engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     worker = WorkerGraph(
-        part, engine.exchange, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), by_relation=True,
-        message_rows=23, dtype=engine.dtype,
-    )  # fmt: skip
+        part,
+        engine.exchange,
+        PlanSettings(engine.group.rank, engine.mode.layout, message_rows=23, dtype=engine.dtype),
+        add_self_loops=False,
+        by_relation=True,
+    )
     plans = worker.whole(1).plans
     maker, layer = GraphMaker(), made(name)
     maker.prepare(engine, plans)

@@ -11,7 +11,7 @@ import torch
 from sargnn.comm.lists import Piece
 from sargnn.partition.cut import parts_of
 from sargnn.plan.layer_plan import Shard
-from sargnn.plan.load import Layout, edge_positions, load_plan, with_self_loops
+from sargnn.plan.load import Layout, PlanSettings, edge_positions, load_plan, with_self_loops
 from tests.graphs import assign, nasty_graph
 
 GRAPH = nasty_graph(150, seed=1)
@@ -26,7 +26,7 @@ def test_edges_are_numbered_shard_by_shard(layout: Layout, world: int, loops: bo
     found = []
     for rank, given in enumerate(parts):
         part = with_self_loops(given, rank) if loops else given
-        plan = load_plan(part, rank, layout, device=torch.device("cpu"), message_rows=message_rows)
+        plan = load_plan(part, PlanSettings(rank, layout, message_rows=message_rows))
         sources, destinations = plan.edge_ends()
         assert sources.dtype == destinations.dtype == torch.int64
         assert len(sources) == plan.num_edges == len(part.edge_src)

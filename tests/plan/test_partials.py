@@ -14,6 +14,7 @@ from sargnn.comm.lists import Piece
 from sargnn.partition.cut import parts_of
 from sargnn.plan.cover import MOST_EDGES, Costs, Share, choose_edges, least_cover, shares_of
 from sargnn.plan.layer_plan import RelationBlock
+from sargnn.plan.load import PlanSettings
 from sargnn.plan.partials import load_shared_plan
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.pool import pool
@@ -49,7 +50,7 @@ def _ends(one: RelationBlock) -> list[tuple[int, int, int]]:
 def _edges(group: Group, kind: str, partitioner: str, share: Share | None) -> dict[str, Any]:
     graph = GRAPHS[kind]
     part = list(parts_of(graph, assign(graph, partitioner, group.world), group.world))[group.rank]
-    plan = load_shared_plan(part, group.rank, "sharded", group, share, device=torch.device("cpu"), message_rows=9)
+    plan = load_shared_plan(part, PlanSettings(group.rank, "sharded", message_rows=9), group, share)
     found = [e for shard in (plan.shards or {}).values() for one in shard.relations for e in _ends(one)]
     served = []
     wanted: list[tuple[int, list[int]]] = []

@@ -15,6 +15,7 @@ from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import parts_of
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.layer_plan import LayerPlan
+from sargnn.plan.load import PlanSettings
 from tests.graphs import assign, small_typed_graph, typed_graph, with_weights
 from tests.parity.covering import spread
 from tests.pool import pool
@@ -62,14 +63,15 @@ def tables(graph: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
     return x, grad
 
 
-def look_at(engine: Engine, plan: LayerPlan, graph: Dataset) -> Answer:
+def look_at(engine: Engine, plan: LayerPlan, graph: Dataset, types: torch.Tensor | None = None) -> Answer:
     x, grad = tables(graph)
     destinations = next(iter(plan.shards.values()) if plan.shards else iter([plan.merged])).block.dst_ids  # type: ignore[union-attr]
     rows = x[plan.node_ids].requires_grad_()
     (out,) = engine.aggregate(plan, Sum(), (rows,))
     out.backward(grad[destinations])
     (mean,) = engine.aggregate(plan, Mean(), (x[plan.node_ids],))
-    optional = plan.edge_types, plan.edge_column("weight") if plan.weighted else None, plan.in_weights, plan.out_weights
+    sums = plan.weights and (plan.weights.inward, plan.weights.outward)
+    optional = types, plan.edge_column("weight") if plan.weighted else None, *(sums or (None, None))
     edge_types, weights, in_weights, out_weights = (None if one is None else one.numpy() for one in optional)
     assert rows.grad is not None and len(plan.edge_ends()[0]) == plan.num_edges
     return Answer(
@@ -99,9 +101,12 @@ def run(
     part = list(parts_of(graph, assign(graph, partitioner, group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     worker = WorkerGraph(
-        part, engine.exchange, engine.mode.layout, add_self_loops=False, device=torch.device("cpu"), message_rows=13,
-        by_relation=True, dtype=torch.float64,
-    )  # fmt: skip
+        part,
+        engine.exchange,
+        PlanSettings(engine.group.rank, engine.mode.layout, message_rows=13, dtype=torch.float64),
+        add_self_loops=False,
+        by_relation=True,
+    )
     flow = worker.whole(2) if wanted is None else worker.flow(np.isin(part.node_ids, wanted), [True, True])
     labelled = part.node_ids[worker.labelled_rows]
     outputs = flow.own_outputs(torch.from_numpy(np.array(part.node_ids))).numpy()
@@ -109,9 +114,10 @@ def run(
     layers = []
     for plan in flow.plans:
         assert plan.relations is not None and plan.shards is None and plan.merged is None
-        assert plan.num_edges == plan.joined.num_edges
-        assert plan.joined is plan.joined and torch.equal(plan.joined.node_ids, plan.node_ids)
-        layers.append(([look_at(engine, one, graph) for one in plan.relations], look_at(engine, plan.joined, graph)))
+        joined, types = plan.relations.joined
+        assert plan.num_edges == joined.num_edges
+        assert plan.relations.joined[0] is joined and torch.equal(joined.node_ids, plan.node_ids)
+        layers.append(([look_at(engine, one, graph) for one in plan.relations.plans], look_at(engine, joined, graph, types)))
     return layers
 
 
@@ -184,12 +190,11 @@ def test_other_nodes_have_no_own_rows() -> None:
     part = next(parts_of(GRAPHS["typed"], np.zeros(GRAPHS["typed"].num_nodes, np.int32), 1))
     engine = Engine(Group.single(), EngineSettings(mode="sar"))
     graph = WorkerGraph(
-        part, engine.exchange, "sharded", add_self_loops=False, device=torch.device("cpu"), by_relation=True
-    )  # fmt: skip
+        part, engine.exchange, PlanSettings(engine.group.rank, "sharded"), add_self_loops=False, by_relation=True
+    )
     plan = graph.whole(1).plans[0]
     writes = part.schema.relations.index(next(one for one in part.schema.relations if one.source != one.destination))
     assert plan.relations is not None
     with pytest.raises(AssertionError, match="another type"):
-        plan.relations[writes].self_rows(torch.zeros(90, 1))
-    with pytest.raises(AssertionError, match="has one relation"):
-        _ = plan.relations[writes].joined
+        plan.relations.plans[writes].self_rows(torch.zeros(90, 1))
+    assert plan.relations.plans[writes].relations is None

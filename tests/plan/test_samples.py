@@ -11,7 +11,7 @@ import torch
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.graph.schema import Schema
 from sargnn.partition.cut import Part
-from sargnn.plan.in_edges import InEdges, Sample
+from sargnn.plan.drawn import InEdges, Sample
 from sargnn.rng import Purpose, philox
 
 

@@ -15,7 +15,7 @@ from sargnn.graph.typed import homogenize
 from sargnn.partition.cut import one_type, parts_of, with_columns
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.layer_plan import LayerPlan
-from sargnn.plan.load import load_plan
+from sargnn.plan.load import PlanSettings, load_plan
 from tests.graphs import assign, nasty_graph, small_typed_graph, typed_graph, with_weights
 from tests.parity.covering import spread
 from tests.pool import pool
@@ -46,12 +46,12 @@ def list_of(tensor: torch.Tensor) -> list[Any]:
 
 
 def look_at(plan: LayerPlan, part_ids: np.ndarray) -> dict[str, Any]:
-    assert plan.in_weights is not None and plan.out_weights is not None and plan.relation_weights is not None
+    assert plan.weights is not None
     return {
         "edges": edges_of(plan),
-        "in": dict(zip(part_ids[: plan.num_out].tolist(), plan.in_weights.tolist(), strict=False)),
-        "out": dict(zip(plan.node_ids.tolist(), plan.out_weights.tolist(), strict=True)),
-        "relations": [(plan.out_of(r), list_of(one)) for r, one in enumerate(plan.relation_weights)],
+        "in": dict(zip(part_ids[: plan.num_out].tolist(), plan.weights.inward.tolist(), strict=False)),
+        "out": dict(zip(plan.node_ids.tolist(), plan.weights.outward.tolist(), strict=True)),
+        "relations": [(plan.out_of(r), list_of(one)) for r, one in enumerate(plan.weights.by_relation)],
     }
 
 
@@ -61,9 +61,11 @@ def run(group: Group, kind: str, mode: str, loops: bool, wanted: np.ndarray | No
     part = list(parts_of(graph, assign(graph, "random", group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     worker = WorkerGraph(
-        part, engine.exchange, engine.mode.layout, add_self_loops=loops, device=torch.device("cpu"), message_rows=13,
-        dtype=torch.float64,
-    )  # fmt: skip
+        part,
+        engine.exchange,
+        PlanSettings(engine.group.rank, engine.mode.layout, message_rows=13, dtype=torch.float64),
+        add_self_loops=loops,
+    )
     flow = worker.whole(2) if wanted is None else worker.flow(np.isin(part.node_ids, wanted), [True, True])
     assert all(one.weighted for one in flow.plans)
     plan = flow.plans[0]
@@ -118,11 +120,11 @@ def test_edges_between_labelled_nodes_keep_their_weights() -> None:
     found = []
     for rank, part in enumerate(parts_of(graph, assign(graph, "random", 3), 3)):
         alone = one_type(part, rank, labelled)
-        plan = load_plan(alone, rank, "sharded", device=torch.device("cpu"), dtype=torch.float64)
+        plan = load_plan(alone, PlanSettings(rank, "sharded", dtype=torch.float64))
         found += edges_of(plan)
-        assert alone.in_weights is not None and plan.in_weights is not None
+        assert alone.in_weights is not None and plan.weights is not None
         ends = [edge for edge in edges_of(plan)]
-        for node, total in zip(alone.node_ids.tolist(), plan.in_weights.tolist(), strict=True):
+        for node, total in zip(alone.node_ids.tolist(), plan.weights.inward.tolist(), strict=True):
             assert total == pytest.approx(sum(w for _, into, _, w in ends if into == node))
     source, destination, _, weight = ends_of(graph)
     kept = (graph.schema.types_of(source) == labelled) & (graph.schema.types_of(destination) == labelled)
@@ -144,5 +146,5 @@ def test_a_part_without_its_weights() -> None:
     assert weighted.weighted and not stripped.weighted and vars(stripped).keys() == vars(plain).keys()
     for name, value in vars(plain).items():
         assert name in ("schema", "features") or np.array_equal(getattr(stripped, name), value), name
-    plan = load_plan(stripped, 0, "sharded", device=torch.device("cpu"))
-    assert not plan.weighted and plan.out_weights is None and plan.relation_weights is None
+    plan = load_plan(stripped, PlanSettings(0, "sharded"))
+    assert not plan.weighted and plan.weights is None

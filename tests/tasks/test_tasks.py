@@ -15,7 +15,7 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.manifest import digest_of
-from sargnn.tasks.labels import LABELS
+from sargnn.tasks.nodes import LABELS
 from sargnn.training import checkpoint
 from sargnn.training.history import History
 from sargnn.training.loop import Rows

@@ -20,8 +20,7 @@ from sargnn.graph.dataset import Dataset, write_dataset
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.graph.subgraph import cut_surroundings
 from sargnn.partition.cut import parts_of
-from sargnn.training.build import make_trainer
-from sargnn.training.edge_weights import check_edge_weights
+from sargnn.training.build import check_edge_weights, make_trainer
 from tests.graphs import nasty_graph, typed_graph, with_weights
 from tests.in_process import sargnn_here
 from tests.parity.cases import model_config, run_config

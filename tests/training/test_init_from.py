@@ -23,7 +23,7 @@ from sargnn.run.job import begin
 from sargnn.tracking.files import read_inputs
 from sargnn.training import checkpoint
 from sargnn.training.build import make_model
-from sargnn.training.start_from import check_start, open_start
+from sargnn.training.checkpoint import check_start, open_start
 from tests.graphs import typed_graph
 from tests.in_process import kept_handlers
 from tests.in_process import sargnn_here as run

@@ -13,7 +13,7 @@ from sargnn.config.groups import LabelsConfig, SmoothConfig
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset
 from sargnn.training import checkpoint
-from sargnn.training.predict import write_predictions
+from sargnn.training.evaluation import write_predictions
 from tests.graphs import nasty_graph, typed_graph
 from tests.parity import cases
 from tests.pool import pool

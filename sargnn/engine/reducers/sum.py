@@ -208,8 +208,9 @@ class Mean(Sum):
     name = "mean"
 
     def scale(self, plan: LayerPlan, like: Tensor) -> Tensor:
-        if self.weighted and plan.in_weights is not None:
-            return torch.where(plan.in_weights == 0, 0, plan.in_weights.reciprocal()).to(wide(like.dtype))
+        if self.weighted and plan.weights is not None:
+            inward = plan.weights.inward
+            return torch.where(inward == 0, 0, inward.reciprocal()).to(wide(like.dtype))
         return plan.in_degrees.clamp(min=1).to(wide(like.dtype)).reciprocal_()
 
 

@@ -25,8 +25,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.gat import Gat
 from sargnn.graph.schema import Schema
 from sargnn.interop.dgl import import_dgl
-from sargnn.plan.layer_plan import LayerPlan, Shard
-from sargnn.plan.merged import MergedRows
+from sargnn.plan.layer_plan import LayerPlan, MergedRows, Shard
 from sargnn.report.bench.report import Row, figure
 from sargnn.report.bench.settings import BenchKernelsConfig
 from sargnn.tracking.memory import peak_bytes, reset_peak, resident_bytes
@@ -60,7 +59,11 @@ def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
     el, er = (torch.randn(block.num_src, heads, generator=generator).requires_grad_() for _ in range(2))
     grad_out = torch.randn(block.num_dst, heads * width, generator=generator)
     leaves = (rows, el, er)
-    engine, plan, reducer = Engine(Group.single(), mode="sar", kernel="fused"), whole_plan(block), Gat(heads, SLOPE)
+    engine, plan, reducer = (
+        Engine(Group.single(), EngineSettings(mode="sar", kernel="fused")),
+        whole_plan(block),
+        Gat(heads, SLOPE),
+    )
     sides = {
         "dgl": _stock(block, leaves, heads),
         "fused": lambda: engine.aggregate(plan, reducer, (rows, el), (er,))[0],

@@ -13,9 +13,8 @@ from sargnn.config.run import RunConfig, parse
 from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import parts_of
 from sargnn.training.build import make_trainer
-from sargnn.training.worlds.compare import Outcome, compare_records
-from sargnn.training.worlds.record import Records, load_records
-from sargnn.training.worlds.recorder import Recorder
+from sargnn.training.compare_worlds import Outcome, compare_records
+from sargnn.training.record_worlds import Recorder, Records, load_records
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.pool import pool
 

@@ -18,7 +18,7 @@ from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.tasks.kinds import in_split
-from sargnn.training.edge_weights import uses_edge_weights
+from sargnn.training.build import uses_edge_weights
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 """``model.norm`` -> what stands between two layers, by their width."""

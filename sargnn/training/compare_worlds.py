@@ -13,9 +13,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sargnn.training.worlds.hints import BRANCHES, hint_for
-from sargnn.training.worlds.record import Entry, Noted, Records
-from sargnn.training.worlds.recorder import EVALUATION, FORWARD, GRADIENT, OUTPUT, PARAMETER
+from sargnn.training.record_worlds import (
+    BUFFER,
+    EVALUATION,
+    FORWARD,
+    GRADIENT,
+    LOSS,
+    OUTPUT,
+    PARAMETER,
+    Entry,
+    Noted,
+    Records,
+)
 
 TOLERANCES = {"fp64": 1e-9, "fp32": 1e-4}
 """Of a tensor's norm: what is no more than rounding."""
@@ -24,6 +33,53 @@ _FLOORS = {"fp64": 1e-6, "fp32": 1e-3}
 _PART_OF_LARGEST = 0.1
 """Of the largest gradient's norm, which a smaller one is measured by: a bias in front of a batch norm has rounding alone."""
 _OF_THE_MODULE = (FORWARD, EVALUATION)
+_RANDOM = frozenset(
+    "rand randn randint randperm normal bernoulli multinomial poisson rand_like randn_like uniform_ normal_ bernoulli_ random_ "
+    "exponential_ dropout alpha_dropout".split()
+)
+_NUMBERS = frozenset("arange linspace tensor as_tensor full zeros ones empty eye new_zeros new_ones new_full new_empty".split())
+_ORDERED = frozenset(
+    "softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp sort argsort topk msort unique unique_consecutive "
+    "searchsorted normalize conv1d conv2d conv3d lstm gru rnn_tanh rnn_relu multi_head_attention_forward "
+    "scaled_dot_product_attention instance_norm group_norm batch_norm diff roll flip nonzero".split()
+)
+_BRANCHES = (
+    "workers call different functions from here on: the way taken depends on a worker's rows; let it depend on the graph's "
+    "num_nodes() and num_edges() == 0, or on any(), all(), max() of rows, which are answered for all workers"
+)
+_RANDOM_HINT = (
+    "random numbers for a worker's rows come out otherwise on each worker: use nn.Dropout or F.dropout, drawn by original id, "
+    "or draw numbers of a fixed shape"
+)
+_REDUCED_HINT = (
+    "a worker has only its own rows, so that a sum, mean or product over them is not that of the graph: take it through the "
+    "graph (update_all), or use nn.BatchNorm1d, whose statistics are over all workers"
+)
+_ORDERED_HINT = (
+    "it works along the rows, and a worker has only its own, in an order of its own: work along dim 1, through the graph "
+    "(edge_softmax, update_all), or with nn.BatchNorm1d"
+)
+_NUMBERS_HINT = (
+    "it is made for the number or the order of a worker's rows: make it from rows of the graph, such as x[:, :1] * 0, or from "
+    "the original ids in graph.ndata['_ID']"
+)
+_OUTSIDE_HINT = (
+    "what it is made from agrees, so that something outside of PyTorch steers it: random numbers of numpy or Python, the time, "
+    "the rank, a counter of calls, or the number of a worker's rows"
+)
+_STATE_HINT = (
+    "the steps before agree: state that is kept between calls, or random numbers of numpy or Python, can make such a "
+    "difference; keep state in parameters, or in buffers that every worker computes alike"
+)
+_OF_RESULTS = {
+    OUTPUT: "forward's own results agree, so that the output was changed outside of PyTorch's functions, such as through numpy",
+    LOSS: "the output agrees: report this, the loss is not computed by the module",
+    GRADIENT: "forward agrees: a hook (register_hook), an own autograd.Function, autograd.grad or a write to .data in forward "
+    "works on this worker's rows alone",
+    BUFFER: "forward writes a number of this worker's rows into a buffer: use nn.BatchNorm1d's running statistics, or a number "
+    "that all workers have",
+    PARAMETER: "gradients agree: forward writes to the parameter itself, from this worker's rows",
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +87,9 @@ class Difference:
     """A tensor that differs between worlds.
 
     Attributes:
-        entry: on the one worker. shapes: on each of the several workers. size: of the difference, as a part of the tensor's
+        entry: on the one worker.
+        shapes: on each of the several workers.
+        size: of the difference, as a part of the tensor's
             norm; None where not even the shapes or rows are the same. hint: what to do.
         reaches: results that differ too, in any step: outputs, losses, gradients, parameters, buffers.
         suspected: it may depend on the worker's rows without harm; what was computed from it differs.
@@ -68,13 +126,17 @@ def compare_records(single: Records, several: Sequence[Records], precision: str)
     Args:
         precision: of the training.
     """
-    walk, gradients = _Walk(), _gradients(single)
+    walk = _Walk()
+    gradients: dict[int, dict[str, np.ndarray]] = {}  # step -> parameter -> what was noted of its gradient
+    for entry, own in zip(single.entries, single.noted, strict=True):
+        if entry.during == GRADIENT:
+            gradients.setdefault(entry.step, {})[entry.what] = own.values
     places = [0] * (1 + len(several))
     everyone = [single, *several]
     while all(place < len(records.entries) for place, records in zip(places, everyone, strict=True)):
         entries = [records.entries[place] for place, records in zip(places, everyone, strict=True)]
         if len({(entry.step, entry.during, entry.what, entry.place) for entry in entries}) > 1:
-            branch = Difference(entries[0], tuple(entry.shape for entry in entries[1:]), None, BRANCHES, suspected=True)
+            branch = Difference(entries[0], tuple(entry.shape for entry in entries[1:]), None, _BRANCHES, suspected=True)
             walk.suspected[places[0]] = branch
             places = [_next_result(records, place) for place, records in zip(places, everyone, strict=True)]
             continue
@@ -109,7 +171,7 @@ def _first(single: Records, walk: _Walk) -> Difference | None:
         first.entry,
         first.shapes,
         first.size,
-        first.hint or hint_for(first.entry, earlier=earlier),
+        first.hint or _hint_for(first.entry, earlier=earlier),
         tuple(dict.fromkeys(results)),
         first.suspected,
     )
@@ -132,15 +194,6 @@ def _cause(single: Records, number: int, walk: _Walk) -> int | None:
     return earlier[-1] if earlier else None
 
 
-def _gradients(single: Records) -> dict[int, dict[str, np.ndarray]]:
-    """Step -> parameter -> what was noted of its gradient."""
-    gradients: dict[int, dict[str, np.ndarray]] = {}
-    for entry, noted in zip(single.entries, single.noted, strict=True):
-        if entry.during == GRADIENT:
-            gradients.setdefault(entry.step, {})[entry.what] = noted.values
-    return gradients
-
-
 def _compare(
     entries: Sequence[Entry], noted: Sequence[Noted], precision: str, gradients: dict[int, dict[str, np.ndarray]]
 ) -> Difference | None:
@@ -158,7 +211,8 @@ def _compare(
     if entry.during == GRADIENT:
         floor = _PART_OF_LARGEST * max(float(np.linalg.norm(values)) for values in own_step.values())
     if entry.kind in ("nodes", "edges"):
-        joined = _joined(several)
+        rows, ids = (np.concatenate(arrays) for arrays in zip(*((other.values, _ids(other)) for other in several), strict=True))
+        joined = _sorted(Noted(rows, ids))
         own = _sorted(single)
         if not np.array_equal(own[0], joined[0]):
             return differs(None, suspected=entry.during in _OF_THE_MODULE)
@@ -177,15 +231,8 @@ def _compare(
 
 def _sorted(noted: Noted) -> tuple[np.ndarray, np.ndarray]:
     """Ids, ascending, and values in that order."""
-    assert noted.ids is not None
-    order = np.argsort(noted.ids, kind="stable")
-    return noted.ids[order], noted.values[order]
-
-
-def _joined(several: Sequence[Noted]) -> tuple[np.ndarray, np.ndarray]:
-    return _sorted(
-        Noted(np.concatenate([noted.values for noted in several]), np.concatenate([_ids(noted) for noted in several]))
-    )
+    order = np.argsort(_ids(noted), kind="stable")
+    return _ids(noted)[order], noted.values[order]
 
 
 def _ids(noted: Noted) -> np.ndarray:
@@ -199,3 +246,22 @@ def _distance(first: np.ndarray, other: np.ndarray, floor: float) -> float:
     if difference == 0:
         return 0.0
     return difference / max(float(np.linalg.norm(first)), float(np.linalg.norm(other)), floor)
+
+
+def _hint_for(entry: Entry, *, earlier: bool) -> str:
+    """One sentence.
+
+    Args:
+        earlier: the same call agrees in a step before.
+    """
+    if entry.during in _OF_RESULTS:
+        return _OF_RESULTS[entry.during]
+    if entry.what in _RANDOM:
+        return _RANDOM_HINT
+    if entry.what in _NUMBERS and entry.kind == "same":
+        return _NUMBERS_HINT
+    if entry.what in _ORDERED:
+        return _ORDERED_HINT
+    if earlier:
+        return _STATE_HINT
+    return _REDUCED_HINT if entry.kind == "same" and entry.of_rows else _OUTSIDE_HINT

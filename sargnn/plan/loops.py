@@ -1,8 +1,10 @@
-"""Loops over edges that message flows of drawn samples are made with, compiled: fast enough to be run before every step.
+"""Loops over edges that message flows are made with, compiled: nothing as large as all edges is held, and what samples are
+drawn with is fast enough to be run before every step.
 
-A source row is numbered n if it is the worker's own row n, and N + h if it is its halo row h.
+Edges of one source part and relation are given by their sources and destinations, int32 [E] each, sorted by destination. Of
+drawn samples a source row is numbered n if it is the worker's own row n, and N + h if it is its halo row h.
 
-Letters: N own rows, H halo rows, M output rows, E edges of the part, C chosen edges, P workers.
+Letters: S source rows, N own rows, H halo rows, M output rows, E edges, C chosen edges, P workers.
 """
 
 from __future__ import annotations
@@ -19,6 +21,101 @@ from sargnn.rng import philox_words
 _CHUNK_ROWS = 256
 _FEW = 64
 """Of up to so many smallest numbers the largest is found by counting."""
+
+
+@numba.njit(cache=True, nogil=True)
+def mark_sources(src: np.ndarray, dst: np.ndarray, wanted: np.ndarray, marks: np.ndarray) -> int:
+    """Set ``marks`` (uint8 [S]) where an edge goes to a wanted row (uint8 [N]). Returns the number of such edges."""
+    count = 0
+    for edge in range(len(src)):
+        if wanted[dst[edge]]:
+            marks[src[edge]] = 1
+            count += 1
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def count_into(dst: np.ndarray, places: np.ndarray, ends: np.ndarray) -> int:
+    """How many edges end in rows that have a place (int32 [N], -1: none).
+
+    Args:
+        ends: int64 [M + 1], written: where each place's edges begin.
+    """
+    ends[:] = 0
+    count = 0
+    for edge in range(len(dst)):
+        place = places[dst[edge]]
+        if place >= 0:
+            ends[place + 1] += 1
+            count += 1
+    for place in range(1, len(ends)):
+        ends[place] += ends[place - 1]
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def renumber(
+    src: np.ndarray,
+    dst: np.ndarray,
+    source_places: np.ndarray,
+    places: np.ndarray,
+    begins: np.ndarray,
+    new_src: np.ndarray,
+    new_dst: np.ndarray,
+    edges: np.ndarray,
+) -> None:
+    """The edges that end in rows with a place, by place, those of one row in their order.
+
+    Args:
+        source_places: int32 [S], the sources' new numbers.
+        begins: int64 [M + 1] from ``count_into``; moved on.
+        new_src, new_dst: int32, written.
+        edges: int64, which edge each was; not written if it has no entries.
+    """
+    for edge in range(len(src)):
+        place = places[dst[edge]]
+        if place >= 0:
+            at = begins[place]
+            begins[place] = at + 1
+            new_src[at] = source_places[src[edge]]
+            new_dst[at] = place
+            if len(edges):
+                edges[at] = edge
+
+
+@numba.njit(cache=True, nogil=True)
+def count_from(src: np.ndarray, first: int, last: int) -> int:
+    """How many edges start from rows [first, last)."""
+    count = 0
+    for edge in range(len(src)):
+        count += first <= src[edge] < last
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def take_from(
+    src: np.ndarray, dst: np.ndarray, first: int, last: int, new_src: np.ndarray, new_dst: np.ndarray, edges: np.ndarray
+) -> None:
+    """Those edges, in their order.
+
+    Args:
+        new_src, new_dst: int32, written.
+        edges: int64, which edge each was; not written if it has no entries.
+    """
+    at = 0
+    for edge in range(len(src)):
+        if first <= src[edge] < last:
+            new_src[at], new_dst[at] = src[edge], dst[edge]
+            if len(edges):
+                edges[at] = edge
+            at += 1
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """The array as the loops take it: one of a store is mapped read-only, and each kind would be compiled anew."""
+    seen = np.asarray(array).view()
+    seen.flags.writeable = False
+    return seen
 
 
 @numba.njit(cache=True, nogil=True)
@@ -42,8 +139,10 @@ def place_in_edges(
     """Write one span's edges behind those that each destination has already.
 
     Args:
-        shift: of the sources' numbers. first_edge: the number of the span's first edge.
-        cursor: int64, where each row's next edge goes; moved on. sources: int32 [E], written.
+        shift: of the sources' numbers.
+        first_edge: the number of the span's first edge.
+        cursor: int64, where each row's next edge goes; moved on.
+        sources: int32 [E], written.
         edges: int32 [E], which edge each was; not written if it has no entries.
     """
     for edge in range(len(src)):
@@ -70,8 +169,10 @@ def count_kept(rows: np.ndarray, first_row: int, begins: np.ndarray, loops: int,
     """How many edges each row keeps.
 
     Args:
-        rows: int32 [M], own rows. loops: of each row's edges, those that are always kept and not counted.
-        fanout: the others that are kept at most; -1: all. offsets: int64 [M + 1], written: where each row's begin.
+        rows: int32 [M], own rows.
+        loops: of each row's edges, those that are always kept and not counted.
+        fanout: the others that are kept at most; -1: all.
+        offsets: int64 [M + 1], written: where each row's begin.
     """
     offsets[0] = 0
     for i in range(len(rows)):
@@ -129,11 +230,15 @@ def choose_edges(
     """The edges that each row keeps: those with the smallest Philox numbers, in the order that they have in the part.
 
     Args:
-        rows: int32 [M]. begins: int64, where each row's edges begin in ``sources`` (int32). ids: uint32 [N + H], original ids.
+        rows: int32 [M].
+        begins: int64, where each row's edges begin in ``sources`` (int32).
+        ids: uint32 [N + H], original ids.
         parallel_edges: whether there are any, which are numbered then.
         loops: 1: each row has one edge from itself, which is always kept.
-        seed, sample, tag: uint64, of the draw. offsets: int64 [M + 1] of ``count_kept``.
-        chosen: int32 [C], written: the sources. edges: int32 [C], written: positions in ``sources``; not if it has no entries.
+        seed, sample, tag: uint64, of the draw.
+        offsets: int64 [M + 1] of ``count_kept``.
+        chosen: int32 [C], written: the sources.
+        edges: int32 [C], written: positions in ``sources``; not if it has no entries.
     """
     low = np.uint64(0xFFFFFFFF)
     for c in numba.prange(-(-len(rows) // _CHUNK_ROWS)):
@@ -230,10 +335,12 @@ def split_by_peer(
     """Write the chosen edges by the owner of their source, those of one owner in their order, with new numbers.
 
     Args:
-        offsets: int64 [M + 1], each output row's edges. first_out: the number of the first output row.
+        offsets: int64 [M + 1], each output row's edges.
+        first_out: the number of the first output row.
         in_places: int32 [N] and halo_places: int32 [H], the sources' new numbers.
         cursor: int64 [P], where each worker's next edge goes; moved on.
-        src, dst: int32, written. numbers: int32, written from ``edges`` (int32 [C]); not if it has no entries.
+        src, dst: int32, written.
+        numbers: int32, written from ``edges`` (int32 [C]); not if it has no entries.
     """
     for i in range(len(offsets) - 1):
         for edge in range(offsets[i], offsets[i + 1]):
@@ -252,15 +359,18 @@ def split_by_peer(
 
 def samples(dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Arguments to compile the loops for."""
-    from sargnn.plan.flow_loops import read_only
-
     ids, offsets, names, marks = (np.zeros(1, kind) for kind in (np.int32, np.int64, np.uint32, np.uint8))
-    mapped, begins, word = read_only(ids), np.zeros(2, np.int64), np.uint64(0)
-    yield count_in_edges, (mapped, 0, begins)
-    yield place_in_edges, (mapped, mapped, 0, 0, 0, offsets, ids, ids)
-    yield has_parallel_edges, (begins, mapped)
+    edges, begins, word = read_only(ids), np.zeros(2, np.int64), np.uint64(0)
+    yield mark_sources, (edges, edges, marks, marks)
+    yield count_into, (edges, ids, offsets)
+    yield renumber, (edges, edges, ids, ids, offsets, ids, ids, offsets)
+    yield count_from, (edges, 0, 0)
+    yield take_from, (edges, edges, 0, 0, ids, ids, offsets)
+    yield count_in_edges, (edges, 0, begins)
+    yield place_in_edges, (edges, edges, 0, 0, 0, offsets, ids, ids)
+    yield has_parallel_edges, (begins, edges)
     yield count_kept, (ids, 0, begins, 0, 0, begins)
-    yield choose_edges, (ids, 0, begins, mapped, names, False, 0, word, word, word, begins, ids, ids)
+    yield choose_edges, (ids, 0, begins, edges, names, False, 0, word, word, word, begins, ids, ids)
     yield mark_chosen, (ids, marks)
     yield count_chosen, (ids, ids)
     yield count_peers, (ids, 0, 0, ids, offsets)
