@@ -39,11 +39,7 @@ def as_words(overrides: tuple[str, ...], settings: Mapping[str, Any]) -> list[st
 
 
 def _place_of_module(model: Any) -> str:
-    """``FILE.py:NAME`` of a class or a function at the first level of a module; without a file of its own, the module's name.
-
-    Raises:
-        ConfigError: workers could not find it by its file and name, or would run the script that trains it.
-    """
+    """``FILE.py:NAME`` of a class or a function that workers can find by it, else by its module's name; or ``ConfigError``."""
     if not inspect.isroutine(model) and not isinstance(model, type):
         kind = type(model).__name__
         raise ConfigError(

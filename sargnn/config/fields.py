@@ -139,7 +139,10 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
     if hint is Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = _as_float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf if value > 0 else -math.inf
     if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         value = brief(value)  # a name such as 2024 reaches us as a number
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
@@ -178,13 +181,6 @@ def _as_meant(value: Any, hint: Any) -> str | None:
     if not math.isfinite(number) or (hint is int and not number.is_integer()):
         return None
     return str(int(number)) if hint is int else repr(number)
-
-
-def _as_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _check_bounds(value: float, key: str, metadata: Metadata) -> None:
@@ -264,9 +260,7 @@ def read_yaml(path: Path, what: str) -> Any:
     """
     try:
         return yaml.load(path.read_text(), Loader=_PlainLoader)  # a SafeLoader
-    except RecursionError as error:
-        reason = "it is nested too deeply"
-        raise ConfigError(f"{what} cannot be read.", given=str(path), hint=reason) from error
-    except (yaml.YAMLError, OSError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        nested = isinstance(error, RecursionError)
+        reason = "it is nested too deeply" if nested else (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError(f"{what} cannot be read.", given=str(path), hint=reason) from error

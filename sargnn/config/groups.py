@@ -63,7 +63,12 @@ class SmoothConfig:
 
     Attributes:
         autoscale: size the spread errors as the known ones are; else ``scale`` times them.
-        correct_adjacency, correct_alpha, correct_steps: of the correction. smooth_...: of the smoothing.
+        correct_adjacency: of the correction.
+        correct_alpha: likewise.
+        correct_steps: likewise.
+        smooth_adjacency: of the smoothing.
+        smooth_alpha: likewise.
+        smooth_steps: likewise.
     """
 
     name: Literal["none", "cs"] = "none"

@@ -404,11 +404,7 @@ class CustomSettings(BuiltIn, ModelSettings):
             object.__setattr__(self, "content", self._content_now())
 
     def _content_now(self) -> str | None:
-        """What ``content`` is of the file as it is now, or as it was when this process loaded it; None: it cannot be found.
-
-        Raises:
-            ConfigError: the file cannot be read.
-        """
+        """What ``content`` is of the file as it is now, or as it was when this process loaded it; None: it cannot be found."""
         try:
             return describe_source(str(self.target)).rpartition(" ")[2]
         except SargnnError:

@@ -36,7 +36,8 @@ class PartitionerConfig(Strategy):
         imbalance: how much larger than the mean METIS, KaMinPar and streaming may make a part.
         file: the assignment of ``given`` (``sargnn.partition.given``), or what a target reads.
         balance: what a part's size is: its nodes, its in-edges, or both as the work that they are (``partition.weights``).
-        threads: of KaMinPar, and processes that order nodes and write parts; null: all cores. preset: of KaMinPar.
+        threads: of KaMinPar, and processes that order nodes and write parts; null: all cores.
+        preset: of KaMinPar.
         passes: of streaming.
         coarsen: give KaMinPar the graph of clusters that passes over the edges find (``partition.clusters``), ``auto``: where
             that has no more than half of the entries.
