@@ -72,7 +72,7 @@ def compose_verb(
     for name in set(NOT_OF_A_RUN).difference(keep):
         mapping.pop(name, None)
     task = mapping.pop("task", None)
-    if says_how_labels_are_read(task):
+    if says_how_labels_are_read(task, trains="epochs" in mapping):
         mapping["dataset"]["task"] = task
     elif task is not None:
         mapping["task"] = task
@@ -84,17 +84,20 @@ def provisional(mapping: dict[str, Any]) -> dict[str, Any]:
     return {**mapping, "world": 1} if mapping.get("world") == AUTO else mapping
 
 
-def says_how_labels_are_read(task: Any) -> bool:
+def says_how_labels_are_read(task: Any, *, trains: bool = True) -> bool:
     """Whether a value of ``task`` is short for ``dataset.task``; else it names the task itself, or nothing.
+
+    Args:
+        trains: the verb trains, so that there is a task to name.
 
     Raises:
         ConfigError: it is neither.
     """
-    if task is None or str(task) in TASKS or is_target(str(task)):
+    if task is None or (trains and (str(task) in TASKS or is_target(str(task)))):
         return False
     of_labels = get_args(Task)
     if str(task).strip("'\"") not in (*of_labels, "null"):
-        allowed = [*nearest(str(task), [*of_labels, *TASKS]), "FILE.py:CLASS"]
+        allowed = [*of_labels, *(TASKS if trains else ()), *(["FILE.py:CLASS"] if trains else [])]
         raise ConfigError("'task' has a value that is not known.", given=brief(task), allowed=allowed)
     return True
 
