@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sargnn.api.process import ask
 from sargnn.api.words import as_words, store_of_graph
-from sargnn.config.decides import as_mapping
+from sargnn.config.fields import as_mapping
 from sargnn.config.run import RunConfig, parse
 from sargnn.config.run import load as load_config
 from sargnn.errors import ConfigError, SargnnError

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.compose import compose_verb
-from sargnn.config.decides import as_mapping
-from sargnn.config.fields import build
+from sargnn.config.fields import as_mapping, build
 from sargnn.config.run import RunConfig, parse
 from sargnn.config.verbs import CheckConfig
 from sargnn.errors import ConfigError

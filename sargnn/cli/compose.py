@@ -29,7 +29,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from sargnn.cli.answers import settings_class, unknown_option, unknown_setting
 from sargnn.cli.conf import EXAMPLES, MAPPINGS, OVERRIDING, ConfFolders, find_folders, in_a_file, refuse_hydra, show_path
 from sargnn.config.fields import brief
-from sargnn.config.memory import AUTO
+from sargnn.config.groups import AUTO
 from sargnn.config.run import Task
 from sargnn.errors import ConfigError, nearest
 from sargnn.resolve import is_target
@@ -370,10 +370,10 @@ def _check_files(verb: str, groups: Mapping[str, str], words: Sequence[str], fol
                 for file, _ in files.get(name, ())
                 if any(named.group.lstrip("/") == group and named.option == option for named in file.defaults)
             ]
-            given = f"{group}={option} in {', '.join(namers)}" if namers else None
+            place = f"{group}={option} in {', '.join(namers)}" if namers else None
             late = folders.own is not None and os.path.isfile(folders.own / group / f"{option}.yml")
-            hint = f"name the file {option}.yaml" if late else None
-            raise unknown_option(verb, group, option, folders, given=given, hint=hint)
+            rename = f"name the file {option}.yaml" if late else None
+            raise unknown_option(verb, group, option, folders, given=place, hint=rename)
     for file, package in (entry for entries in files.values() for entry in entries):
         for missing in folders.missing_bases(file):
             group, _, name = missing.rpartition("/")

@@ -22,7 +22,7 @@ from sargnn.cli.command_line import CommandLine
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.verbs import STORE_DIR
 from sargnn.config.fields import build
-from sargnn.config.memory import BufferConfig
+from sargnn.config.groups import BufferConfig
 from sargnn.config.run import RunConfig, parse
 from sargnn.config.verbs import ExportConfig, PartitionConfig, PrepareConfig
 from sargnn.errors import ConfigError, StoreError

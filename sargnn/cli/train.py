@@ -15,8 +15,8 @@ from sargnn.cli.compose import compose_verb, provisional, sweep_points
 from sargnn.cli.conf import OVERRIDING, ConfFolders, show_path
 from sargnn.cli.resume import read_resumed
 from sargnn.cli.sweep import check_run, run_sweep, show_sweep
-from sargnn.config.decides import as_mapping
-from sargnn.config.memory import AUTO
+from sargnn.config.fields import as_mapping
+from sargnn.config.groups import AUTO
 from sargnn.config.run import RunConfig, flatten, parse
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.run.check import check_strategies

@@ -10,8 +10,18 @@ from abc import ABC
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from sargnn.config.decides import RUN, hashed_as
-from sargnn.config.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, brief, number, one_of
+from sargnn.config.fields import (
+    AT_LEAST_ONE,
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROBABILITY,
+    RUN,
+    brief,
+    hashed_as,
+    number,
+    one_of,
+)
 from sargnn.config.groups import Adjacency
 from sargnn.config.run import ONE_GRAPH, ModelSettings, RunConfig
 from sargnn.errors import ConfigError, SargnnError

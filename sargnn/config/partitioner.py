@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sargnn.config.decides import FREE, as_mapping
-from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, PATH, PLAIN_NAME, TARGET
+from sargnn.config.fields import AT_LEAST_ONE, FREE, NOT_NEGATIVE, PATH, PLAIN_NAME, TARGET, as_mapping
 from sargnn.errors import ConfigError
 from sargnn.resolve import describe_file, describe_source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sargnn.config.decides import as_mapping
+from sargnn.config.fields import as_mapping
 from sargnn.graph.dataset import Dataset, InMemoryReader
 from sargnn.sources.settings import InMemoryDataset
 
