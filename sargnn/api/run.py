@@ -154,7 +154,23 @@ class Run:
         which = str(given.pop("checkpoint", "newest"))
         folder = Path(given.pop("out", self.folder / FOLDER)).expanduser().resolve()
         if given or which != "newest" or not self._is_current(folder, file):
-            self._predict(folder, which, file == "embeddings.npy", given, quiet)
+            from sargnn.cli.resume import read_resumed
+
+            if which not in ("newest", "best"):
+                raise ConfigError("There is no such checkpoint.", given=which, allowed=["newest", "best"])
+            resumed = read_resumed([f"resume={self.folder}", *as_words((), given)])
+            assert resumed is not None
+            request = {
+                "verb": "predict",
+                "config": as_mapping(resumed[0]),
+                "run_dir": str(self.folder),
+                "folder": str(folder),
+                "which": which,
+                "embeddings": file == "embeddings.npy",
+            }
+            ask(request, quiet=quiet)
+            manifest = folder / "predictions.json"
+            write_json(manifest, read_json(manifest) | {"which": which, "plain": not given})
         array: np.ndarray = np.load(folder / file)
         return array
 
@@ -172,25 +188,6 @@ class Run:
             return bool(same and plain and file in manifest["files"] and (folder / file).is_file())
         except (SargnnError, KeyError, OSError):
             return False
-
-    def _predict(self, folder: Path, which: str, embeddings: bool, settings: dict[str, Any], quiet: bool) -> None:
-        from sargnn.cli.resume import read_resumed
-
-        if which not in ("newest", "best"):
-            raise ConfigError("There is no such checkpoint.", given=which, allowed=["newest", "best"])
-        resumed = read_resumed([f"resume={self.folder}", *as_words((), settings)])
-        assert resumed is not None
-        request = {
-            "verb": "predict",
-            "config": as_mapping(resumed[0]),
-            "run_dir": str(self.folder),
-            "folder": str(folder),
-            "which": which,
-            "embeddings": embeddings,
-        }
-        ask(request, quiet=quiet)
-        manifest = folder / "predictions.json"
-        write_json(manifest, read_json(manifest) | {"which": which, "plain": not settings})
 
     def plot(self) -> Figure:
         """A figure of the loss and of the metric on the splits, over the epochs."""

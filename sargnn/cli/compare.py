@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +20,7 @@ from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.report.comparison.charts import make_pictures
 from sargnn.report.comparison.export import as_csv, as_json
-from sargnn.report.comparison.groups import Group, make_groups
+from sargnn.report.comparison.groups import make_groups
 from sargnn.report.comparison.losses import losses_equal
 from sargnn.report.comparison.runs import find_folders, no_run_left, read_runs
 from sargnn.report.comparison.table import groups_lines, runs_lines
@@ -52,7 +51,14 @@ def main(line: CommandLine) -> int:
     if not runs:
         raise no_run_left(left_out)
     groups = make_groups(runs)
-    pictures = make_pictures(groups, _group_of(baseline, groups))
+    baseline_group = None
+    if baseline is not None:
+        place = baseline.resolve()
+        baseline_group = next((group for group in groups if any(run.folder.resolve() == place for run in group.members)), None)
+        if baseline_group is None:
+            given = f"baseline={baseline}"
+            raise ConfigError("The run to compare with has not finished.", given=given, hint="name another one")
+    pictures = make_pictures(groups, baseline_group)
     if asked["seeds"] and (again := [group for group in groups if group.repeat > 1]):
         twins = [run for group in groups for run in group.members if run.telling == again[0].first.telling]
         same = ", ".join(str(run.folder) for run in twins if run.seed == again[0].first.seed)
@@ -88,16 +94,6 @@ def main(line: CommandLine) -> int:
         what = "The report" if is_page else "The folder"
         raise ConfigError(f"{what} cannot be written: {error.strerror}.", given=str(out)) from error
     return int(not equal)
-
-
-def _group_of(folder: Path | None, groups: Sequence[Group]) -> Group | None:
-    """The group of a run. Raises ``ConfigError`` for a run that cannot be compared."""
-    if folder is None:
-        return None
-    for group in groups:
-        if any(run.folder.resolve() == folder.resolve() for run in group.members):
-            return group
-    raise ConfigError("The run to compare with has not finished.", given=f"baseline={folder}", hint="name another one")
 
 
 def track(line: CommandLine) -> int:

@@ -113,11 +113,11 @@ def _readable(override: str) -> str:
     elif key == "compare" and value not in ("", "null") and not value.startswith("["):
         value = f"[{value}]"
     if value.startswith("~") and "," not in value and (path := os.path.expanduser(value)) != value:
-        value = _quoted(path)
+        value = quoted(path)
     return f"{key}={value}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A text that stays one, whatever it holds."""
     return QuotedString(text=text, quote=Quote.single).with_quotes()
 
@@ -166,7 +166,7 @@ def _unreadable(error: Exception) -> ConfigError:
     key = key.strip()
     options = [value.strip("=,; "), f"[{value[1:-1]}]" if re.fullmatch(r"\(.*\)", value) else value]
     if re.search(r"[/() ]", value) and not re.search(r"['\"\\$`!;]", value):
-        options.append(_quoted(value))
+        options.append(quoted(value))
     for text in options if equals and value else ():
         if text and f"{key}={text}" != override and _can_be_read(f"{key}={text}"):
             word = f"{key}={text}"
@@ -301,7 +301,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 @lru_cache(maxsize=64)
 def _from_hydra(verb: str, chosen: tuple[str, ...], folders: ConfFolders, _state: object) -> DictConfig:
     """Hydra takes a tenth of a second, and the points of a sweep, or one command, choose the same options several times."""
-    own = [] if folders.own is None else [f"hydra.searchpath=[{_quoted(f'file://{folders.own.absolute()}')}]"]
+    own = [] if folders.own is None else [f"hydra.searchpath=[{quoted(f'file://{folders.own.absolute()}')}]"]
     with _answering(), initialize_config_dir(config_dir=str(folders.built_in), version_base="1.3"):
         return compose(verb, overrides=[*own, *chosen], return_hydra_config=True)
 

@@ -28,7 +28,15 @@ def main(line: CommandLine) -> int:
     if not line.words:
         if line.overrides:
             raise ConfigError("No figure is named.", given=" ".join(line.overrides), hint="sargnn reproduce lists all")
-        return _show_list(line.folders)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for title in ("figure", "minutes", "shows", "needs"):
+            table.add_column(title, justify="right" if title == "minutes" else "left", no_wrap=title == "figure")
+        for name in sorted(line.folders.options(GROUP), key=place_of):
+            spec = _spec(name, line.folders)
+            table.add_row(name, f"{spec.minutes:g}", spec.shows, spec.needs)
+        Console(width=max(80, Console().width)).print(table)
+        print("minutes: on two cores, with its own settings. sargnn reproduce FIGURE draws one.")
+        return 0
     if len(line.words) > 1:
         raise ConfigError("One figure at a time.", given=" ".join(line.words))
     (name,) = line.words
@@ -46,19 +54,6 @@ def main(line: CommandLine) -> int:
     say(f"  {spec.paper}; about {spec.minutes:g} minutes on two cores with its own settings")
     outcomes = run_points(plan_sweep(points, line.folders), line.folders)
     return _draw(name, spec, cells, dict(zip(points, outcomes, strict=True)), Path(str(line.settings["figures_dir"])))
-
-
-def _show_list(folders: ConfFolders) -> int:
-    """What can be drawn: one line each, by paper."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for title in ("figure", "minutes", "shows", "needs"):
-        table.add_column(title, justify="right" if title == "minutes" else "left", no_wrap=title == "figure")
-    for name in sorted(folders.options(GROUP), key=place_of):
-        spec = _spec(name, folders)
-        table.add_row(name, f"{spec.minutes:g}", spec.shows, spec.needs)
-    Console(width=max(80, Console().width)).print(table)
-    print("minutes: on two cores, with its own settings. sargnn reproduce FIGURE draws one.")
-    return 0
 
 
 def _spec(name: str, folders: ConfFolders) -> FigureSpec:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.cli.compose import compose_verb
+from sargnn.cli.compose import compose_verb, quoted
 from sargnn.cli.verbs import STORE_DIR
 from sargnn.config.fields import build
 from sargnn.config.groups import BufferConfig
@@ -225,11 +225,13 @@ def import_dgl(line: CommandLine) -> int:
         say(text)
     print(dataset)
     print(info.path)
-    words = [f"dataset.root={_quote(str(dataset))}", "partitioner=given", f"partitioner.file={_quote(str(file))}"]
+    settings_of_run = {"dataset.root": str(dataset), "partitioner": "given", "partitioner.file": str(file)}
     if info.schema.typed:
-        words.append("model=rgcn")
+        settings_of_run["model"] = "rgcn"
     if settings["store_dir"] != STORE_DIR.default:
-        words.append(f"store_dir={_quote(settings['store_dir'])}")
+        settings_of_run["store_dir"] = settings["store_dir"]
+    plain = re.compile(r"[\w./+-]+")
+    words = [f"{key}={text if plain.fullmatch(text) else quoted(text)}" for key, text in settings_of_run.items()]
     print(" ".join(["sargnn train dataset=stored", *map(shlex.quote, words), f"world={info.world}"]))
     return 0
 
@@ -257,11 +259,6 @@ def _origin(partition: DglPartition) -> str:
         return f"original ids from {', '.join(known)}"
     which = "" if not known else f" of {', '.join(kept)}"
     return f"no original ids{which} are stored: the ids that DGL gave are kept (mapping=FILE restores them)"
-
-
-def _quote(path: str) -> str:
-    """As an override's value."""
-    return path if re.fullmatch(r"[\w./+-]+", path) else "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def info(line: CommandLine) -> int:

@@ -114,7 +114,20 @@ def _fewest_workers(mapping: dict[str, Any]) -> int:
 def _show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, resume: Path | None = None) -> int:
     """Print what a run would do, after every check that needs no graph; nothing is made."""
     check_run(config)
-    rows = [("run folder", _run_folder(config, resume)), ("workers", _workers(config, overrides)), *_store_rows(config)]
+    if resume is None:
+        folder = show_path(choose_run_dir(config.run_dir, config.name))
+    else:
+        from sargnn.training import checkpoint
+
+        check_epochs_left(config, resume)
+        check_checkpoint(resume)
+        folder = f"{show_path(resume)}, on from {checkpoint.existing(resume)[-1].name}"
+    threads = config.threads or default_threads(config.world)
+    epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
+    workers = f"{config.world} with {threads} thread{'s' * (threads != 1)} each, {epochs}"
+    if "world=auto" in overrides:
+        workers = "auto: as few as fit, known once the dataset is there; as with one:"
+    rows = [("run folder", folder), ("workers", workers), *_store_rows(config)]
     if config.init_from is not None and resume is None:
         from sargnn.run.init_from import find_start
 
@@ -129,24 +142,6 @@ def _show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders,
             print(f"  {left:<{width}}  (default {was})")
     print("nothing was made or started: leave --dry-run out to train")
     return 0
-
-
-def _run_folder(config: RunConfig, resume: Path | None) -> str:
-    if resume is None:
-        return show_path(choose_run_dir(config.run_dir, config.name))
-    from sargnn.training import checkpoint
-
-    check_epochs_left(config, resume)
-    check_checkpoint(resume)
-    return f"{show_path(resume)}, on from {checkpoint.existing(resume)[-1].name}"
-
-
-def _workers(config: RunConfig, overrides: Sequence[str]) -> str:
-    if "world=auto" in overrides:
-        return "auto: as few as fit, known once the dataset is there; as with one:"
-    threads = config.threads or default_threads(config.world)
-    epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
-    return f"{config.world} with {threads} thread{'s' * (threads != 1)} each, {epochs}"
 
 
 def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
