@@ -12,9 +12,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 PUBLIC = {
-    "train": "sargnn.api.train",
+    "train": "sargnn.api.run",
     "load": "sargnn.api.run",
-    "compare": "sargnn.api.compare",
+    "compare": "sargnn.api.run",
     "Run": "sargnn.api.run",
     "shard": "sargnn.api.shard",
     "GraphShard": "sargnn.api.shard",

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from sargnn.errors import ConfigError, nearest
-from sargnn.interop import dgl_finder
+from sargnn.interop.dgl import install_finder
 
 _PREFIX = "sargnn-file:"
 _FORMS = "FILE.py:NAME or package.module:NAME"
@@ -167,7 +167,7 @@ sys.meta_path.append(_FileFinder())
 def _load_target(kind: str, target: str) -> Any:
     place, _, name = target.rpartition(":")
     from_file = place.endswith(".py")
-    dgl_finder.install()  # a user's code may import dgl, now or when it is called
+    install_finder()  # a user's code may import dgl, now or when it is called
     try:
         module = import_module(_module_name(place) if from_file else place)
     except (Exception, SystemExit) as error:

@@ -13,13 +13,13 @@ from unittest.mock import patch
 
 import pytest
 
-from sargnn.interop import dgl_finder
+from sargnn.interop.dgl import install_finder
 from tests import leftovers
 from tests.compile import compile_once, set_up_environment
 
 pytest.register_assert_rewrite("tests.backends", "tests.parity")  # a check that fails in a helper shows its values
 set_up_environment()
-dgl_finder.install()  # some tests import dgl as a user's file does
+install_finder()  # some tests import dgl as a user's file does
 os.environ.setdefault("DGLBACKEND", "pytorch")
 
 # A shell's background jobs and nohup ignore these, and so would all that the tests start. What is handled here instead, by

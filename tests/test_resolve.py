@@ -25,7 +25,7 @@ from sargnn.sources.prepare import prepare_dataset
 MODEL = """
 from __future__ import annotations
 from dataclasses import dataclass, field
-from sargnn.config.decides import RUN
+from sargnn.config.fields import RUN
 from sargnn.config.fields import FRACTION
 from sargnn.config.models import StackSettings
 

@@ -61,11 +61,7 @@ def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
 
 
 def _run(command: list[str], shown: IO[str] | None) -> tuple[int, bool]:
-    """Run it to its end, showing what it says; at an interrupt it gets the signal and is waited for, at the second killed.
-
-    Returns:
-        Its exit code, and whether there was an interrupt.
-    """
+    """Its exit code, and whether there was an interrupt: at the first it gets the signal, at the second it is killed."""
     directly = shown is not None and _has_terminal(shown)
     # Its own session: Ctrl-C reaches it through this process only. Its standard input closes with this process.
     process = subprocess.Popen(

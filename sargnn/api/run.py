@@ -1,27 +1,83 @@
-"""A run from Python: what it reported, its curves, its predictions."""
+"""Runs from Python: ``sargnn.train``, ``load`` and ``compare``; and what a run reported, its curves, its predictions."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sargnn.api.process import ask
-from sargnn.errors import ConfigError
+from sargnn.api.words import as_words, store_of_graph
+from sargnn.config.fields import as_mapping
+from sargnn.config.run import RunConfig, parse
+from sargnn.config.run import load as load_config
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.tracking.files import CONFIG, MetricsTail, read_json, write_json
+from sargnn.tracking.find_runs import find_run, find_runs
+from sargnn.tracking.summary import read_summary
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from sargnn.config.run import RunConfig
+
+NOT_GIVEN = object()
+
+
+def train(*overrides: str, graph: Any = NOT_GIVEN, quiet: bool = False, **settings: Any) -> Run:
+    """Train a model on local workers and return the run.
+
+        run = sargnn.train("model=gat", world=4, epochs=100, graph=g)
+
+    Args:
+        overrides: what ``sargnn train`` takes, such as "model=gat", "optim.lr=0.01" or "experiment=laptop_tour".
+        graph: a DGLGraph, a PyG Data or HeteroData, a NetworkX graph, a mapping of arrays, or a pair of a graph and a mapping
+            (docs/OWN_DATA.md); without it the dataset is the one that is configured.
+        quiet: show no progress.
+        settings: the same as overrides, by keyword; groups as mappings: ``world=4``, ``optim={"lr": 0.01}``. ``resume=RUN``
+            goes on with a run, which may be a ``Run``. ``model=Gin``, a class of modules in a file of its own, is that
+            file's ``model=custom``; its arguments are ``"model.args.hidden=32"``.
+
+    Raises:
+        SargnnError: anything that can be mended; the text says how.
+        KeyboardInterrupt: the run was interrupted; it has written a checkpoint where it could.
+    """
+    from sargnn.cli.compose import compose_verb, sweep_points
+    from sargnn.cli.resume import read_resumed
+
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        raise ConfigError(
+            "sargnn.train starts workers itself, and this process is one of several.",
+            given=f"RANK={os.environ['RANK']}",
+            hint="call it in a process of its own; or sargnn.shard(graph) gives this rank its part",
+        )
+    for key in ("resume", "init_from"):
+        if isinstance(settings.get(key), Run):
+            settings[key] = settings[key].folder
+    words = as_words(overrides, settings)
+    if graph is None:
+        raise ConfigError("graph= is None.", hint="does the function that made it end with 'return graph'?")
+    if graph is not NOT_GIVEN:
+        words = store_of_graph(graph, words)
+    going_on = read_resumed(words)
+    if going_on is None:
+        if sweep_points("train", words, multirun=False) is not None:
+            raise ConfigError("This experiment is a sweep, and sargnn.train is one run.", hint="call it in a loop")
+        config, resume = parse(compose_verb("train", words)), None
+    else:
+        config, resume = going_on
+    request = {"verb": "train", "config": as_mapping(config), "resume": str(resume.resolve()) if resume else None}
+    return Run(Path(ask(request, quiet=quiet)["run_dir"]), quiet=quiet)
 
 
 class Run:
     """A run that has ended, or is under way elsewhere; figures are read from its folder when they are asked for.
 
     Args:
-        folder: the run folder, or the run's name in ``runs/``. quiet: show nothing while it predicts.
+        folder: the run folder, or the run's name in ``runs/``.
+        quiet: show nothing while it predicts.
 
     Attributes:
         folder: its folder, absolute.
@@ -31,8 +87,6 @@ class Run:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, quiet: bool = False) -> None:
-        from sargnn.tracking.find_runs import find_run
-
         if not isinstance(folder, str | os.PathLike):
             raise ConfigError("A run is named by its folder.", given=repr(folder)[:60], allowed="a text or a path")
         self._quiet = quiet
@@ -41,10 +95,7 @@ class Run:
     @property
     def config(self) -> RunConfig:
         """The settings that it was started with."""
-        from sargnn.config.run import load
-        from sargnn.tracking.files import CONFIG
-
-        return load(self.folder / CONFIG)
+        return load_config(self.folder / CONFIG)
 
     @property
     def name(self) -> str:
@@ -54,8 +105,6 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` holds; empty while the run is under way."""
-        from sargnn.tracking.summary import read_summary
-
         summary = read_summary(self.folder)
         return summary.as_dict() if summary is not None else {}
 
@@ -66,8 +115,6 @@ class Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``, an epoch each, with every worker's figures in ``ranks``."""
-        from sargnn.tracking.files import MetricsTail
-
         return list(MetricsTail(self.folder).new_rows())
 
     def to_pandas(self) -> pd.DataFrame:
@@ -107,14 +154,28 @@ class Run:
         which = str(given.pop("checkpoint", "newest"))
         folder = Path(given.pop("out", self.folder / FOLDER)).expanduser().resolve()
         if given or which != "newest" or not self._is_current(folder, file):
-            self._predict(folder, which, file == "embeddings.npy", given, quiet)
+            from sargnn.cli.resume import read_resumed
+
+            if which not in ("newest", "best"):
+                raise ConfigError("There is no such checkpoint.", given=which, allowed=["newest", "best"])
+            resumed = read_resumed([f"resume={self.folder}", *as_words((), given)])
+            assert resumed is not None
+            request = {
+                "verb": "predict",
+                "config": as_mapping(resumed[0]),
+                "run_dir": str(self.folder),
+                "folder": str(folder),
+                "which": which,
+                "embeddings": file == "embeddings.npy",
+            }
+            ask(request, quiet=quiet)
+            manifest = folder / "predictions.json"
+            write_json(manifest, read_json(manifest) | {"which": which, "plain": not given})
         array: np.ndarray = np.load(folder / file)
         return array
 
     def _is_current(self, folder: Path, file: str) -> bool:
         """Whether the folder holds what the newest checkpoint says with the run's own settings."""
-        from sargnn.errors import SargnnError
-        from sargnn.tracking.files import CONFIG, read_json
         from sargnn.training import checkpoint
 
         try:
@@ -127,28 +188,6 @@ class Run:
             return bool(same and plain and file in manifest["files"] and (folder / file).is_file())
         except (SargnnError, KeyError, OSError):
             return False
-
-    def _predict(self, folder: Path, which: str, embeddings: bool, settings: dict[str, Any], quiet: bool) -> None:
-        from sargnn.api.overrides import as_words
-        from sargnn.cli.resume import read_resumed
-        from sargnn.config.decides import as_mapping
-        from sargnn.tracking.files import read_json, write_json
-
-        if which not in ("newest", "best"):
-            raise ConfigError("There is no such checkpoint.", given=which, allowed=["newest", "best"])
-        resumed = read_resumed([f"resume={self.folder}", *as_words((), settings)])
-        assert resumed is not None
-        request = {
-            "verb": "predict",
-            "config": as_mapping(resumed[0]),
-            "run_dir": str(self.folder),
-            "folder": str(folder),
-            "which": which,
-            "embeddings": embeddings,
-        }
-        ask(request, quiet=quiet)
-        manifest = folder / "predictions.json"
-        write_json(manifest, read_json(manifest) | {"which": which, "plain": not settings})
 
     def plot(self) -> Figure:
         """A figure of the loss and of the metric on the splits, over the epochs."""
@@ -169,3 +208,45 @@ class Run:
 def load(folder: str | os.PathLike[str]) -> Run:
     """The run in a folder, or of a name in ``runs/``. Raises ``ConfigError`` where there is none."""
     return Run(folder)
+
+
+def compare(runs: Iterable[Run | str | os.PathLike[str]]) -> pd.DataFrame:
+    """A row per run: what ran, its last loss, its metrics, its time in seconds and its largest worker's peaks in bytes.
+
+    The rows are named as ``sargnn compare`` names runs. A run that is under way has a row, too, with what there is of it.
+
+    Args:
+        runs: runs, or what names them: a name in ``runs/``, a run folder, a sweep, a pattern.
+
+    Raises:
+        ConfigError: no run is given, a word names none, or a configuration is damaged.
+        SargnnError: another file of a run is damaged.
+    """
+    import pandas as pd
+
+    from sargnn.report.comparison.figures import last_loss
+    from sargnn.report.comparison.runs import name_runs, read_run
+
+    if isinstance(runs, str | os.PathLike | Run):
+        runs = [runs]
+    folders = [
+        folder for given in runs for folder in ([given.folder] if isinstance(given, Run) else find_runs(os.fspath(given)))
+    ]
+    if not folders:
+        raise ConfigError("There is no run to compare.", hint='sargnn.compare([run, "runs/NAME"])')
+    rows = []
+    for run in name_runs([read_run(folder) for folder in folders]):
+        summary = run.summary.as_dict() if run.summary is not None else {}
+        named = ("dataset", "model", "mode", "kernel", "world", "status")
+        scores = ("metric", "val_metric", "test_metric", "test_metric_at_best_val")
+        figures = (*scores, "epoch_time_s", "comm_wait_time_s", "comm_bytes_per_epoch")
+        rows.append(
+            {"run": run.name}
+            | {key: summary.get(key) for key in named}
+            | {"seed": run.seed, "epochs": len(run.epochs)}
+            | {"loss": last_loss(run)}
+            | {key: summary.get(key) for key in figures}
+            | {key: max(summary.get(key) or [0]) or None for key in ("peak_train_bytes", "peak_rss_bytes")}
+            | {"folder": str(run.folder.resolve())}
+        )
+    return pd.DataFrame(rows).set_index("run")

@@ -10,36 +10,40 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numba
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sargnn.api.overrides import as_words
-from sargnn.api.stores import store_of_graph
+from sargnn.api.words import as_words, store_of_graph
 from sargnn.bf16 import wide
+from sargnn.cli.compose import compose_verb
 from sargnn.comm.distributed import DistributedGroup, Processes
 from sargnn.comm.group import Group, sum_flat
 from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
+from sargnn.config.verbs import PartitionConfig
 from sargnn.engine.aggregate import Engine, EngineSettings
+from sargnn.engine.reducers import REDUCERS
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.edge_columns import WEIGHT
 from sargnn.graph.schema import task_of
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
-from sargnn.partition.cut import with_columns
+from sargnn.partition.cut import Part, with_columns
 from sargnn.partition.store import open_part, partition_info
 from sargnn.plan.graph import WorkerGraph, find_labelled
 from sargnn.plan.layer_plan import LayerPlan
+from sargnn.resolve import resolve
 from sargnn.rng import Purpose
 from sargnn.run.env import kernels_are_compiled
+from sargnn.sources.prepare import prepare_dataset
 from sargnn.tasks.kinds import in_split
-
-if TYPE_CHECKING:
-    from sargnn.partition.cut import Part
+from sargnn.tracking.progress import say
+from sargnn.training.build import check_edge_weights, make_model, number_formats
 
 
 def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overrides: str, **settings: Any) -> GraphShard:
@@ -52,7 +56,8 @@ def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overri
         graph_or_dataset: a graph as ``sargnn.train`` takes it (that of rank 0 counts), or a dataset: "products_like" or
             "dataset=arrays" with further overrides.
         group: a group of gloo; None: all ranks of torch.distributed, or this process alone where it is not initialised.
-        overrides, settings: as of ``sargnn.train``: dataset, partitioner, mode, kernel, precision, seed, comm.prefetch_depth.
+        overrides: as of ``sargnn.train``: dataset, partitioner, mode, kernel, precision, seed, comm.prefetch_depth.
+        settings: the same by keyword.
 
     Raises:
         SargnnError: anything that can be mended, on every rank.
@@ -74,7 +79,7 @@ def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overri
     if isinstance(made[0], SargnnError):
         raise made[0]
     words, partition = made[0]
-    _limit_threads()
+    numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
     ranks = DistributedGroup(rank, world, Processes(_group(group))) if world > 1 else Group.single()
     return GraphShard(words, partition, ranks)
 
@@ -99,17 +104,13 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
 
 
 def _config_of(words: list[str]) -> RunConfig:
-    from sargnn.cli.compose import compose_verb
-
     return parse(compose_verb("train", words))
 
 
 def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], Path]:
-    from sargnn.config.verbs import PartitionConfig
+    # Not before the folder of machine code is known.
     from sargnn.partition.prepare import prepare_partition
     from sargnn.run.env import warm_up
-    from sargnn.sources.prepare import prepare_dataset
-    from sargnn.tracking.progress import say
 
     if graph is not None:
         words = store_of_graph(graph, words)
@@ -124,13 +125,6 @@ def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], P
     return words, info.path.resolve()
 
 
-def _limit_threads() -> None:
-    """As many threads of Numba as torch may use."""
-    import numba
-
-    numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
-
-
 class GraphShard:
     """One rank's part: its rows, its engine, and sums over the ranks. Made by ``shard``.
 
@@ -138,15 +132,17 @@ class GraphShard:
         engine: aggregates over the whole graph, whichever rank has the neighbours; ``engine.epoch`` decides dropout masks.
         ids: int64 [N], the own nodes' numbers in the whole graph.
         features: [N, F] in the run's precision; empty for a typed graph, whose model loads its own (``build_model``).
-        labels: [N] or [N, C], as ``sargnn.graph.schema`` has them. train_mask, val_mask, test_mask: bool [N].
+        labels: [N] or [N, C], as ``sargnn.graph.schema`` has them.
+        train_mask: bool [N].
+        val_mask: bool [N].
+        test_mask: bool [N].
         num_classes: C, the outputs that a model needs.
-        rank, world: this rank and P.
+        rank: this rank.
+        world: P.
         plan: the edges that end in own rows, for ``engine.aggregate``.
     """
 
     def __init__(self, words: list[str], partition: Path, group: Group) -> None:
-        from sargnn.training.build import number_formats
-
         config = _config_of(words)
         if config.comm.aggregate in ("pre", "least"):
             raise ConfigError(
@@ -239,9 +235,6 @@ class GraphShard:
         return self._reduce("max", x)
 
     def _reduce(self, name: str, x: Tensor, **options: bool) -> Tensor:
-        from sargnn.engine.reducers import REDUCERS
-        from sargnn.resolve import resolve
-
         if self.schema.typed:
             raise ConfigError("A typed graph's rows are not summed over all relations.", hint='build_model("model=rgcn")')
         if x.shape[0] != len(self.ids) or x.ndim != 2 or x.dtype != self.engine.dtype:
@@ -265,8 +258,6 @@ class GraphShard:
 
         Other settings, such as the seed, are those that the shard was made with; self-loops as the model's definition has them.
         """
-        from sargnn.training.build import check_edge_weights, make_model
-
         words = as_words(overrides, settings)
         keys = {word.partition("=")[0] for word in words}
         config = _config_of([*(word for word in self._words if word.partition("=")[0] not in keys), *words])

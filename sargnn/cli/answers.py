@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sargnn.cli.conf import EXAMPLES, MAPPINGS, OVERRIDING, WITH_ARGUMENTS, ConfFolders
+from sargnn.cli.conf import EXAMPLES, OVERRIDING, WITH_ARGUMENTS, ConfFolders, in_a_file
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import MOST_SHOWN, ConfigError, SargnnError, nearest
 
@@ -63,7 +63,8 @@ class Known:
     """The settings of a verb, and what the command line chooses.
 
     Attributes:
-        options: group -> its options, in order. chosen: group -> option.
+        options: group -> its options, in order.
+        chosen: group -> option.
         top: the settings that stand in no group.
         owners: key of a group's setting -> the options that have it.
     """
@@ -102,7 +103,7 @@ class Known:
     def words(self, key: str, value: str) -> str:
         """The words that set it, with the option that has it where another one is chosen."""
         words = [f"{key}={value}"]
-        key = _in_a_file(key)
+        key = in_a_file(key)
         if not self.is_here(key):
             group, option = key.partition(".")[0], self.owner(key)
             needed = (
@@ -142,11 +143,6 @@ class Known:
         ]
 
 
-def _in_a_file(key: str) -> str:
-    """The key that files of options have for it: ``model.args`` for ``model.args.hidden``."""
-    return next((mapping for mapping in MAPPINGS if key.startswith(f"{mapping}.")), key)
-
-
 def read_known(config: str, overrides: Iterable[str], folders: ConfFolders, own: Iterable[str] = ()) -> Known:
     """What can be set, and what ``overrides`` choose. Files that cannot be read are left out.
 
@@ -177,16 +173,14 @@ def unknown_setting(
 ) -> ConfigError:
     """The answer to a setting that the verb's configuration does not have as it is chosen; ``own`` as of ``read_known``."""
     known = read_known(config, overrides, folders, own)
-    value = (
-        next((override.partition("=")[2] for override in overrides if override.lstrip("+").partition("=")[0] == name), "")
-        or "VALUE"
-    )
+    values = (override.partition("=")[2] for override in overrides if override.lstrip("+").partition("=")[0] == name)
+    value = next(values, "") or "VALUE"
     what = f"There is no setting '{name}'."
     if (argument := known.argument(name)) is not None:
         group = name.partition(".")[0]
         what = f"'{name}' is no setting of {group}={known.chosen.get(group)}."
         return ConfigError(what, hint=shlex.quote(f"{argument}={value}"))
-    if (owned := _in_a_file(name)) in known.owners and not known.is_here(owned):
+    if (owned := in_a_file(name)) in known.owners and not known.is_here(owned):
         group = name.partition(".")[0]
         having = known.owners[owned]
         listed = ", ".join(having[:MOST_SHOWN]) + (", ..." if len(having) > MOST_SHOWN else "")
@@ -197,29 +191,31 @@ def unknown_setting(
         why, instead = _NOT_HERE[last]
         return ConfigError(f"There is no setting '{name}': {why}.", hint=instead if "world" in known.top else None)
     keys = [key for key in known.called(name) if key != name] or _near(name, known, _MISSPELT)
-    if not keys and (others := _verbs_with(name, config, folders)):
+    others = []
+    for verb in _EVERY_VERB if not keys else ():
+        own_names = [setting.name for setting in verb.settings]
+        if verb.config is not None and verb.config != config and not verb.changes_a_run:
+            own_names += folders.settings(verb.config)
+        if name in own_names:
+            others.append(verb.name)
+    if others:
         return _of_another_verb(name, value, others, _near(name, known, _PART_OF))
     keys = keys or _near(name, known, _ALIKE)
     if not keys:
         return ConfigError(what, hint=f"sargnn {verb_of(config).name} --help lists all groups and settings")
     shown = [key if known.is_here(key) else f"{key} (with {key.partition('.')[0]}={known.owner(key)})" for key in keys]
-    return ConfigError(what, allowed=shown[:MOST_SHOWN], hint=_next(known, keys, value))
+    hint = None
+    if len(keys) == 1:  # only one thing can be meant
+        options = known.options.get(keys[0])
+        same = [option for option in options or () if option.casefold() == value.casefold()]
+        hint = known.words(keys[0], value) if options is None else f"{keys[0]}={same[0] if same else 'OPTION'}"
+    return ConfigError(what, allowed=shown[:MOST_SHOWN], hint=hint)
 
 
 def _of_another_verb(name: str, value: str, verbs: Sequence[str], near: Sequence[str]) -> ConfigError:
     names = ", ".join([f"sargnn {verb}" for verb in verbs[:2]] + ["..."] * (len(verbs) > 2))
     what = f"There is no setting '{name}' here: it belongs to {names}."
     return ConfigError(what, allowed=near, hint=f"sargnn {verbs[0]} {shlex.quote(f'{name}={value}')}")
-
-
-def _next(known: Known, keys: Sequence[str], value: str) -> str | None:
-    """The words to write where only one thing can be meant."""
-    if len(keys) > 1:
-        return None
-    if (options := known.options.get(keys[0])) is None:
-        return known.words(keys[0], value)
-    same = [option for option in options if option.casefold() == value.casefold()]
-    return f"{keys[0]}={same[0]}" if same else f"{keys[0]}=OPTION"
 
 
 def _near(name: str, known: Known, cutoff: float) -> list[str]:
@@ -240,18 +236,6 @@ def _near(name: str, known: Known, cutoff: float) -> list[str]:
     return sorted(close, key=lambda key: -scores[key])[:4]
 
 
-def _verbs_with(name: str, config: str, folders: ConfFolders) -> list[str]:
-    """Other verbs that have a setting of this name."""
-    verbs = []
-    for verb in _EVERY_VERB:
-        own = [setting.name for setting in verb.settings]
-        if verb.config is not None and verb.config != config and not verb.changes_a_run:
-            own += folders.settings(verb.config)
-        if name in own:
-            verbs.append(verb.name)
-    return verbs
-
-
 def unknown_own_setting(verb: Verb, name: str, text: str = "") -> ConfigError:
     """The answer of a verb that composes nothing."""
     own = [setting.name for setting in verb.settings]
@@ -270,7 +254,8 @@ def unknown_option(
 
     Args:
         config: the verb's primary file; None: it is not known.
-        given: where it is named, if not on the command line. hint: what to do, if that is known.
+        given: where it is named, if not on the command line.
+        hint: what to do, if that is known.
     """
     options = list(folders.options(group))
     what = f"'{group}' has no option '{name}'."

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
 
+from sargnn.cli import sweep
 from sargnn.cli.command_line import CommandLine
+from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.conf import ConfFolders
+from sargnn.compiled import numba_cache_dir
+from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sargnn.config.run import RunConfig
+from sargnn.report.bench.settings import (
+    BenchPlanConfig,
+    BenchTableConfig,
+    parse_bench_kernels,
+    parse_bench_plan,
+    parse_bench_table,
+)
+from sargnn.resolve import resolve
+from sargnn.run.env import default_threads, worker_environment
+from sargnn.sources import DATASETS
+from sargnn.tracking import tables
+from sargnn.tracking.memory import human_bytes
+from sargnn.tracking.progress import say
 
 T = TypeVar("T")
 _KEPT = ("bench_dir", "resume", "skip_finished")
@@ -20,22 +36,19 @@ _KEPT = ("bench_dir", "resume", "skip_finished")
 
 def kernels(line: CommandLine) -> int:
     """``sargnn bench kernels``; prints its tables."""
-    from pathlib import Path
-
-    from sargnn.cli.compose import compose_verb
-    from sargnn.report.bench.settings import parse_bench_kernels
-    from sargnn.run.env import default_threads, worker_environment
-
     config = parse_bench_kernels(compose_verb("bench_kernels", line.overrides, keep=("bench_dir",), folders=line.folders))
     # As workers have it; before torch and numba are imported.
     os.environ.update(worker_environment(config.threads or default_threads(1)))
     from sargnn.report.bench.kernels import run
-    from sargnn.tracking.progress import say
-    from sargnn.tracking.tables import attention_table, kernels_table, norms_table, weighted_table
 
     results = run(config)
-    tables = {"rows": kernels_table, "weighted": weighted_table, "attention": attention_table, "norms": norms_table}
-    for name, table in tables.items():
+    shown = {
+        "rows": tables.kernels_table,
+        "weighted": tables.weighted_table,
+        "attention": tables.attention_table,
+        "norms": tables.norms_table,
+    }
+    for name, table in shown.items():
         if results[name]:
             table(results[name])
     say(f"figures and plots: {Path(config.bench_dir)}")
@@ -44,27 +57,16 @@ def kernels(line: CommandLine) -> int:
 
 def epoch(line: CommandLine) -> int:
     """``sargnn bench epoch``; prints its table."""
-    from pathlib import Path
-
-    from sargnn.cli.compose import compose_verb, sweep_points
-    from sargnn.config.run import parse
-
     if sweep_points("bench_epoch", line.overrides, multirun=False, folders=line.folders) is not None:
         raise ConfigError("This verb has no sweeps, and the experiment is one.", hint="choose another experiment")
-    mapping = compose_verb("bench_epoch", line.overrides, keep=_KEPT, folders=line.folders)
-    bench_dir, resume, skip = (mapping.pop(name) for name in _KEPT)
-    if not isinstance(bench_dir, str) or not bench_dir:
-        raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
-    config = parse(mapping)
+    config, bench_dir, resume, skip = _composed_run("bench_epoch", line)
     if resume is not None or skip != "ask" or not config.profile:
         raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
     _check_measured(config)
     from sargnn.report.bench.epoch import HEADS, run
-    from sargnn.tracking.progress import say
-    from sargnn.tracking.tables import epoch_table
 
     rows, limits, run_dir = run(config, Path(bench_dir))
-    epoch_table(HEADS, rows)
+    tables.epoch_table(HEADS, rows)
     say(limits)
     say(f"figures: {bench_dir}/epoch.json, {bench_dir}/epoch.md; the run: {run_dir}")
     return 0
@@ -72,30 +74,27 @@ def epoch(line: CommandLine) -> int:
 
 def network(line: CommandLine) -> int:
     """``sargnn bench network``; prints its table."""
-    from pathlib import Path
-
-    from sargnn.cli.compose import compose_verb
-    from sargnn.config.run import parse
-
-    mapping = compose_verb("bench_network", line.overrides, keep=_KEPT, folders=line.folders)
-    bench_dir, *_ = (mapping.pop(name) for name in _KEPT)
-    if not isinstance(bench_dir, str) or not bench_dir:
-        raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
-    config = parse(mapping)
+    config, bench_dir, *_ = _composed_run("bench_network", line)
     if config.world == 1:
         raise ConfigError("One worker talks to nobody.", given="world=1", allowed="world=2 and more")
     from sargnn.report.bench.roofline import measure_network
     from sargnn.tracking.files import NETWORK
-    from sargnn.tracking.memory import human_bytes
-    from sargnn.tracking.progress import say
-    from sargnn.tracking.tables import info_table
 
     measured = measure_network(config, Path(bench_dir))
     places = (("inside", "a worker to another of its server"), ("between", "a worker to another server"))
     rows = [(what, f"{human_bytes(rate)} in a second") for key, what in places if (rate := measured[key]) is not None]
-    info_table([*rows, ("a sum over all workers", f"{1000 * (measured['sum_s'] or 0):.2f} ms")])
+    tables.info_table([*rows, ("a sum over all workers", f"{1000 * (measured['sum_s'] or 0):.2f} ms")])
     say(f"figures: {bench_dir}/{NETWORK}")
     return 0
+
+
+def _composed_run(verb: str, line: CommandLine) -> tuple[RunConfig, str, Any, Any]:
+    """The run, and ``bench_dir``, ``resume`` and ``skip_finished`` beside it. Raises ``ConfigError``."""
+    mapping = compose_verb(verb, line.overrides, keep=_KEPT, folders=line.folders)
+    bench_dir, resume, skip = (mapping.pop(name) for name in _KEPT)
+    if not isinstance(bench_dir, str) or not bench_dir:
+        raise ConfigError("'bench_dir' must be a folder.", given=repr(bench_dir))
+    return parse(mapping), bench_dir, resume, skip
 
 
 def _check_measured(config: RunConfig) -> None:
@@ -119,18 +118,14 @@ _OF_ALL_ROWS = ("epochs", "eval_every", "threads")
 
 def table(line: CommandLine) -> int:
     """``sargnn bench table``; prints it."""
-    from sargnn.cli.sweep import as_interrupts
-    from sargnn.report.bench.settings import BenchTableConfig, parse_bench_table
-
     settings, of_runs = _settings_of("bench_table", line, BenchTableConfig, parse_bench_table)
     cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
     configs = {name: _run_of("bench_table", name, case, of_runs, line.folders) for name, case in cases.items()}
     from sargnn.report.bench.table.entries import Case
     from sargnn.report.bench.table.measure import run
     from sargnn.report.bench.table.report import show
-    from sargnn.tracking.progress import say
 
-    as_interrupts()
+    sweep.as_interrupts()
     show(run(settings, [Case(name, config) for name, config in configs.items()]))
     say(f"figures: {settings.bench_dir}/table.md, {settings.bench_dir}/table.json; the runs: {settings.bench_dir}/runs")
     return 0
@@ -138,9 +133,6 @@ def table(line: CommandLine) -> int:
 
 def plan(line: CommandLine) -> int:
     """``sargnn bench plan``; prints its table. Exit code 1 where a run failed, or the planner did."""
-    from sargnn.cli.sweep import as_interrupts
-    from sargnn.report.bench.settings import BenchPlanConfig, parse_bench_plan
-
     settings, of_runs = _settings_of("bench_plan", line, BenchPlanConfig, parse_bench_plan)
     from sargnn.report.bench.plan import find_points, run, summary
 
@@ -150,7 +142,7 @@ def plan(line: CommandLine) -> int:
         return _run_of("bench_plan", name, [*case, *more], of_runs, line.folders)
 
     points = find_points(settings, make)
-    as_interrupts()
+    sweep.as_interrupts()
     rows = run(settings, points)
     print()
     for text in summary(rows):
@@ -161,13 +153,14 @@ def plan(line: CommandLine) -> int:
 
 def _settings_of(verb: str, line: CommandLine, cls: type[T], parse: Callable[[dict[str, Any]], T]) -> tuple[T, list[str]]:
     """A table's own settings, and the overrides that all its runs share; kernels are found where runs have theirs."""
-    from dataclasses import fields
-
-    from sargnn.cli.compose import compose_verb
-    from sargnn.compiled import numba_cache_dir
-
     keys = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-    own, of_runs = _shared_out(line.overrides, keys)
+    own: list[str] = []
+    of_runs: list[str] = []
+    for word in line.overrides:
+        key = word.partition("=")[0].lstrip("+~")
+        if key in _CHOSEN_BY:
+            raise ConfigError("A table's rows vary this.", given=word, allowed=_CHOSEN_BY[key])
+        (own if key.partition(".")[0] in (*keys, *_OF_ALL_ROWS) else of_runs).append(word)
     mapping = compose_verb(verb, own, keep=("bench_dir",), folders=line.folders)
     settings = parse({key: mapping[key] for key in keys})
     os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
@@ -175,25 +168,8 @@ def _settings_of(verb: str, line: CommandLine, cls: type[T], parse: Callable[[di
     return settings, [*of_all, *of_runs]
 
 
-def _shared_out(words: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Overrides of a command's own settings, and those of all runs. Raises ``ConfigError`` for what the rows vary."""
-    own: list[str] = []
-    of_runs: list[str] = []
-    for word in words:
-        key = word.partition("=")[0].lstrip("+~").partition(".")[0]
-        if word.partition("=")[0].lstrip("+~") in _CHOSEN_BY:
-            raise ConfigError("A table's rows vary this.", given=word, allowed=_CHOSEN_BY[key])
-        (own if key in (*keys, *_OF_ALL_ROWS) else of_runs).append(word)
-    return own, of_runs
-
-
 def _is_of_another(word: str, dataset: str) -> bool:
     """Whether it is a setting that this dataset has not, and another one has: ``dataset.scale`` of a graph of fixed size."""
-    from dataclasses import fields
-
-    from sargnn.resolve import resolve
-    from sargnn.sources import DATASETS
-
     group, _, setting = word.partition("=")[0].partition(".")
     if group != "dataset" or dataset not in DATASETS:
         return False
@@ -203,11 +179,6 @@ def _is_of_another(word: str, dataset: str) -> bool:
 
 def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], folders: ConfFolders) -> RunConfig:
     """The run of a case: its overrides, below those of the command line, which all runs share."""
-    from dataclasses import fields
-
-    from sargnn.cli.compose import compose_verb, sweep_points
-    from sargnn.config.run import RunConfig, parse
-
     given = {word.partition("=")[0] for word in of_runs}
     case = [word for word in case if word.partition("=")[0] not in given]
     if "dataset" in given:  # another one than the case's

@@ -9,16 +9,21 @@ import json
 import linecache
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sargnn.cli.command_line import CommandLine
+from sargnn.cli.compose import compose_verb
+from sargnn.config.fields import as_mapping, build
+from sargnn.config.run import RunConfig, parse
+from sargnn.config.verbs import CheckConfig
 from sargnn.errors import ConfigError
+from sargnn.tracking.memory import human_bytes
+from sargnn.tracking.progress import Steps
+from sargnn.tracking.tables import info_table
 
 if TYPE_CHECKING:
-    from sargnn.config.run import RunConfig
     from sargnn.graph.examine import Findings, LabelFindings
-    from sargnn.graph.remarks import Remark
     from sargnn.run.compare_worlds import Graph
     from sargnn.training.compare_worlds import Difference, Outcome
 
@@ -30,43 +35,10 @@ Row = tuple[str, str]
 
 def main(line: CommandLine) -> int:
     """Make the dataset store where it is missing; print figures and advice, or with a model what differs between worlds."""
-    from sargnn.cli.compose import compose_verb
-
     mapping = compose_verb("check", line.overrides, folders=line.folders)
     if (mapping.get("model") or {}).get("name") is not None:
         return check_model(mapping)
-    from sargnn.config.fields import build
-    from sargnn.config.verbs import CheckConfig
-
-    config = build(CheckConfig, {key: mapping[key] for key in _of_graph(line.overrides)}, "")
-    config.dataset.check_files()
-    from sargnn.config.decides import as_mapping
-    from sargnn.graph.dataset import open_dataset
-    from sargnn.graph.examine import examine
-    from sargnn.graph.remarks import make_remarks
-    from sargnn.sources.prepare import prepare_dataset
-    from sargnn.tracking.progress import Steps
-    from sargnn.tracking.tables import info_table
-
-    with Steps():
-        path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-        dataset = open_dataset(path, verify=True)
-        named = dataclasses.replace(dataset, name=config.dataset.title_of(dataset.name))
-        findings = examine(named, path, config.prepare.bytes)
-    remarks = make_remarks(findings, as_mapping(config.dataset))
-    if config.json:
-        print(
-            json.dumps(dataclasses.asdict(findings) | {"remarks": [dataclasses.asdict(remark) for remark in remarks]}, indent=2)
-        )
-        return 0
-    info_table(list(figures(findings)))
-    print("\n".join(["", *_advice(remarks)]))
-    return 0
-
-
-def _of_graph(words: Sequence[str]) -> tuple[str, ...]:
-    """The settings that a graph alone is looked over with. Raises ``ConfigError`` for a word that sets another one."""
-    for word in words:
+    for word in line.overrides:
         key = word.lstrip("+~").partition("=")[0]
         if key.partition(".")[0] not in (*_OF_GRAPH, "task", "hydra") and word not in ("model=null", "experiment=null"):
             raise ConfigError(
@@ -75,51 +47,60 @@ def _of_graph(words: Sequence[str]) -> tuple[str, ...]:
                 allowed=[f"{setting}=..." for setting in _OF_GRAPH],
                 hint="add the model: model=custom model.target=FILE.py:CLASS, or model=sage",
             )
-    return _OF_GRAPH
+    config = build(CheckConfig, {key: mapping[key] for key in _OF_GRAPH}, "")
+    config.dataset.check_files()
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.graph.examine import examine
+    from sargnn.graph.remarks import make_remarks
+    from sargnn.sources.prepare import prepare_dataset
 
-
-def _advice(remarks: list[Remark]) -> Iterator[str]:
-    if not remarks:
-        yield "Nothing to remark: this graph can be trained on as it is."
-        return
-    yield "What matters for training:"
+    with Steps():
+        path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
+        dataset = open_dataset(path, verify=True)
+        named = dataclasses.replace(dataset, name=config.dataset.title_of(dataset.name))
+        findings = examine(named, path, config.prepare.bytes)
+    remarks = make_remarks(findings, as_mapping(config.dataset))
+    if config.json:
+        said = {"remarks": [dataclasses.asdict(remark) for remark in remarks]}
+        print(json.dumps(dataclasses.asdict(findings) | said, indent=2))
+        return 0
+    info_table(list(_figures(findings)))
+    print("\nWhat matters for training:" if remarks else "\nNothing to remark: this graph can be trained on as it is.")
     for remark in remarks:
-        yield from textwrap.wrap(remark.text, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+        print(textwrap.fill(remark.text, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
         if remark.setting:
-            yield f"  {remark.setting}"
+            print(f"  {remark.setting}")
+    return 0
 
 
-def figures(findings: Findings) -> Iterator[Row]:
+def _figures(findings: Findings) -> Iterator[Row]:
     """The table's rows."""
     from sargnn.graph.examine import HIDDEN
-    from sargnn.tracking.memory import human_bytes
 
     nodes, edges = (sum(kind.count for kind in of) for of in (findings.nodes.values(), findings.edges))
     yield findings.name, f"{nodes:,} nodes, {edges:,} directed edges"
-    yield from _of_nodes(findings)
+    for name, of_type in findings.nodes.items():
+        yield (f"nodes: {name}" if len(findings.nodes) > 1 else "nodes"), f"{of_type.count:,}"
+        yield "  in-degree", f"median {of_type.in_median:g}, at most {of_type.in_max:,}"
+        yield "  out-degree", f"median {of_type.out_median:g}, at most {of_type.out_max:,}"
+        yield "  isolated", f"{of_type.without_edges:,}; without in-edges {of_type.without_in_edges:,}"
     yield from _of_edges(findings)
     yield from _of_labels(findings.labels)
-    yield from _of_features(findings)
+    for name, features in findings.features.items():
+        text = f"{features.width:,}, up to {features.largest:.3g} in size" if features.width else "none"
+        yield (f"features: {name}" if len(findings.features) > 1 else "features"), text
+        if features.width:
+            yield "  constant columns", f"{len(features.constant):,}; rows of zeros {features.zero_rows:,}"
     sizes = findings.sizes
     yield "sizes", f"features {human_bytes(sizes.features_bytes)}, edges {human_bytes(sizes.edges_bytes)}"
     yield "", f"the store on disk {human_bytes(sizes.store_bytes)}"
     yield "", f"a hidden layer of {HIDDEN} in fp32, all nodes: {human_bytes(sizes.hidden_bytes)}"
 
 
-def _of_nodes(findings: Findings) -> Iterator[Row]:
-    for name, nodes in findings.nodes.items():
-        yield (f"nodes: {name}" if len(findings.nodes) > 1 else "nodes"), f"{nodes.count:,}"
-        yield "  in-degree", f"median {nodes.in_median:g}, at most {nodes.in_max:,}"
-        yield "  out-degree", f"median {nodes.out_median:g}, at most {nodes.out_max:,}"
-        yield "  isolated", f"{nodes.without_edges:,}; without in-edges {nodes.without_in_edges:,}"
-
-
 def _of_edges(findings: Findings) -> Iterator[Row]:
     for edges in findings.edges:
-        yield (
-            "edges",
-            f"{edges.source} {edges.name} {edges.destination}: {edges.count:,}" if findings.typed else f"{edges.count:,}",
-        )
+        relation = f"{edges.source} {edges.name} {edges.destination}: " if findings.typed else ""
+        yield "edges", f"{relation}{edges.count:,}"
         loops = f"self-loops {edges.loops:,}; " if edges.source == edges.destination else ""
         yield "  of these", f"{loops}repeats of another edge {edges.repeats:,}"
         if edges.with_inverse is not None:
@@ -156,56 +137,42 @@ def _of_labels(labels: LabelFindings) -> Iterator[Row]:
             yield "", f"and {len(labels.columns) - _SHOWN:,} more (json=true has all)"
 
 
-def _of_features(findings: Findings) -> Iterator[Row]:
-    for name, features in findings.features.items():
-        text = f"{features.width:,}, up to {features.largest:.3g} in size" if features.width else "none"
-        yield (f"features: {name}" if len(findings.features) > 1 else "features"), text
-        if features.width:
-            yield "  constant columns", f"{len(features.constant):,}; rows of zeros {features.zero_rows:,}"
-
-
 def check_model(mapping: dict[str, Any]) -> int:
     """Train on one worker and on two, print what differs first; 1 if anything does.
 
     Args:
         mapping: composed, with ``json``.
     """
-    from sargnn.config.run import parse
-
     as_json = mapping.pop("json")
     config = parse(mapping)
     from sargnn.run.compare_worlds import compare_worlds
 
     graph, outcome = compare_worlds(config)
     if as_json:
-        print(json.dumps(as_mapping(config, graph, outcome), indent=2))
+        print(json.dumps(_for_scripts(config, graph, outcome), indent=2))
     else:
         show(config, graph, outcome)
     return 0 if outcome.first is None else 1
 
 
-def as_mapping(config: RunConfig, graph: Graph, outcome: Outcome) -> dict[str, Any]:
-    """The same for scripts."""
-    from dataclasses import asdict
-
+def _for_scripts(config: RunConfig, graph: Graph, outcome: Outcome) -> dict[str, Any]:
     from sargnn.run.compare_worlds import STEPS, WORLDS
 
-    return {
+    mapping = {
         "agrees": outcome.first is None,
         "model": config.model.title,
         "mode": config.mode.name,
         "precision": config.precision,
         "worlds": list(WORLDS),
         "steps": STEPS,
-        "graph": asdict(graph),
+        "graph": dataclasses.asdict(graph),
         "tensors_compared": outcome.compared,
-        "first": None if outcome.first is None else _difference(outcome.first, graph),
+        "first": None,
     }
-
-
-def _difference(first: Difference, graph: Graph) -> dict[str, Any]:
+    if (first := outcome.first) is None:
+        return mapping
     entry, (file, number, text) = first.entry, _line(first)
-    return {
+    mapping["first"] = {
         "step": entry.step,
         "during": entry.during,
         "what": entry.what,
@@ -219,42 +186,39 @@ def _difference(first: Difference, graph: Graph) -> dict[str, Any]:
         "differs_too": list(first.reaches),
         "hint": first.hint,
     }
+    return mapping
 
 
 def show(config: RunConfig, graph: Graph, outcome: Outcome) -> None:
     """Print it for a person."""
     from sargnn.run.compare_worlds import STEPS
-    from sargnn.tracking.tables import info_table
 
     part = f", of {graph.of_nodes:,}: what surrounds some training nodes" if graph.of_nodes > graph.nodes else ""
     rows = [
         ("model", f"{config.model.title}, mode {config.mode.name}, {config.precision}"),
         ("graph", f"{graph.name}: {graph.nodes:,} nodes{part}; {graph.edges:,} directed edges"),
     ]
-    if outcome.first is None:
+    if (first := outcome.first) is None:
         info_table(rows)
         print()
         text = f"All agree on 1 and on 2 workers: {outcome.compared:,} tensors of {STEPS} steps of training and an evaluation."
         print(textwrap.fill(text, _WIDTH))
         return
-    info_table([*rows, *_difference_rows(outcome.first, graph)])
-    print("\n" + textwrap.fill(f"What to do: {outcome.first.hint}.", _WIDTH, break_long_words=False, break_on_hyphens=False))
-
-
-def _difference_rows(first: Difference, graph: Graph) -> Iterator[Row]:
     entry, (file, number, text) = first.entry, _line(first)
-    yield "", ""
-    yield "differs first", f"{entry.what}, {'a ' * (entry.during in ('gradient', 'buffer', 'parameter'))}{entry.during}"
-    yield "step", f"{entry.step}" + (", in the evaluation after it" if entry.during == "evaluation" else "")
-    if file is not None:
-        yield "line", f"{file} line {number}"
-        if text:
-            yield "", text
     several = " and ".join(str(list(shape)) for shape in first.shapes)
-    yield "shape", f"{list(entry.shape)} on 1 worker, {several} on 2"
-    yield "rows", rows_of(first, graph)
-    yield "difference", "not even the rows are the same" if first.size is None else f"{first.size:.2g} of its norm"
-    yield "differ too", ", ".join(first.reaches) or "no output, loss, gradient or parameter of these steps"
+    rows += [
+        ("", ""),
+        ("differs first", f"{entry.what}, {'a ' * (entry.during in ('gradient', 'buffer', 'parameter'))}{entry.during}"),
+        ("step", f"{entry.step}" + (", in the evaluation after it" if entry.during == "evaluation" else "")),
+        *([("line", f"{file} line {number}")] if file is not None else []),
+        *([("", text)] if text else []),
+        ("shape", f"{list(entry.shape)} on 1 worker, {several} on 2"),
+        ("rows", rows_of(first, graph)),
+        ("difference", "not even the rows are the same" if first.size is None else f"{first.size:.2g} of its norm"),
+        ("differ too", ", ".join(first.reaches) or "no output, loss, gradient or parameter of these steps"),
+    ]
+    info_table(rows)
+    print("\n" + textwrap.fill(f"What to do: {first.hint}.", _WIDTH, break_long_words=False, break_on_hyphens=False))
 
 
 def rows_of(first: Difference, graph: Graph) -> str:

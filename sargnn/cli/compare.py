@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+import urllib.request
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
+
+from rich.console import Console
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.cli.sweep import as_interrupts
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.report.comparison.charts import make_pictures
+from sargnn.report.comparison.figures import make_groups
+from sargnn.report.comparison.losses import losses_equal
+from sargnn.report.comparison.runs import find_folders, no_run_left, read_runs
+from sargnn.report.comparison.table import as_csv, as_json, groups_lines, runs_lines
 from sargnn.tracking.find_runs import find_run, find_runs, run_names
-
-if TYPE_CHECKING:
-    from sargnn.report.comparison.charts import Picture
-    from sargnn.report.comparison.figures import Group
-    from sargnn.report.comparison.runs import LeftOut, Run
+from sargnn.tracking.progress import say
 
 FOLDER = "compare"
 
 
 def main(line: CommandLine) -> int:
     """Print the table, or JSON or CSV; write the pictures, or the page."""
-    from sargnn.report.comparison.charts import make_pictures
-    from sargnn.report.comparison.figures import make_groups
-    from sargnn.report.comparison.losses import losses_equal
-    from sargnn.report.comparison.runs import find_folders, no_run_left, read_runs
-    from sargnn.report.comparison.table import as_csv, as_json
-    from sargnn.tracking.progress import say
-
     asked = line.settings
-    out, is_page = _place(str(asked["out"]))
+    out = Path(str(asked["out"] or FOLDER)).expanduser()
+    is_page = not out.is_dir() and bool(out.suffix)
+    if is_page and out.suffix != ".html":
+        allowed = "out=FOLDER, out=REPORT.html"
+        raise ConfigError("Pictures go into a folder, or into one page.", given=asked["out"], allowed=allowed)
     if asked["json"] and asked["csv"]:
         raise ConfigError("One form is printed at a time.", given="--json --csv", allowed="--json or --csv")
     folders, no_runs = find_folders(line.words)
@@ -49,33 +50,33 @@ def main(line: CommandLine) -> int:
     if not runs:
         raise no_run_left(left_out)
     groups = make_groups(runs)
-    pictures = make_pictures(groups, _group_of(baseline, groups))
-    if asked["seeds"]:
-        _refuse_repeats(groups)
+    baseline_group = None
+    if baseline is not None:
+        place = baseline.resolve()
+        baseline_group = next((group for group in groups if any(run.folder.resolve() == place for run in group.members)), None)
+        if baseline_group is None:
+            given = f"baseline={baseline}"
+            raise ConfigError("The run to compare with has not finished.", given=given, hint="name another one")
+    pictures = make_pictures(groups, baseline_group)
+    if asked["seeds"] and (again := [group for group in groups if group.repeat > 1]):
+        twins = [run for group in groups for run in group.members if run.telling == again[0].first.telling]
+        same = ", ".join(str(run.folder) for run in twins if run.seed == again[0].first.seed)
+        raise ConfigError("Two runs have the same settings and the same seed.", given=same, hint="name one of them")
     equal, said = losses_equal(runs) if asked["losses"] == "equal" else (True, [])
     if asked["json"]:
         print(as_json(runs, groups, pictures, left_out))
     elif asked["csv"]:
         print(as_csv(runs, groups), end="")
     else:
-        _print_tables(runs, groups, seeds=bool(asked["seeds"]))
+        width = max(80, Console(file=sys.stdout).width)
+        lines = runs_lines(runs, width)
+        if asked["seeds"]:
+            lines += ["", *groups_lines(groups, width)]
+        print("\n".join(lines))
     for text in said:
         say(text)
-    if asked["out"] or not (asked["json"] or asked["csv"]):
-        _write(out, is_page, runs, groups, pictures, left_out)
-    return int(not equal)
-
-
-def _write(
-    out: Path,
-    is_page: bool,
-    runs: Sequence[Run],
-    groups: Sequence[Group],
-    pictures: Sequence[Picture],
-    left_out: Sequence[LeftOut],
-) -> None:
-    from sargnn.tracking.progress import say
-
+    if (asked["json"] or asked["csv"]) and not asked["out"]:
+        return int(not equal)
     try:
         if is_page:
             from sargnn.cli.resume import command_of
@@ -91,46 +92,7 @@ def _write(
     except OSError as error:
         what = "The report" if is_page else "The folder"
         raise ConfigError(f"{what} cannot be written: {error.strerror}.", given=str(out)) from error
-
-
-def _place(text: str) -> tuple[Path, bool]:
-    """Where the pictures go, and whether that is a page. Raises ``ConfigError`` for another file's name."""
-    out = Path(text or FOLDER).expanduser()
-    if out.is_dir() or not out.suffix:
-        return out, False
-    if out.suffix != ".html":
-        raise ConfigError("Pictures go into a folder, or into one page.", given=text, allowed="out=FOLDER, out=REPORT.html")
-    return out, True
-
-
-def _group_of(folder: Path | None, groups: Sequence[Group]) -> Group | None:
-    """The group of a run. Raises ``ConfigError`` for a run that cannot be compared."""
-    if folder is None:
-        return None
-    for group in groups:
-        if any(run.folder.resolve() == folder.resolve() for run in group.members):
-            return group
-    raise ConfigError("The run to compare with has not finished.", given=f"baseline={folder}", hint="name another one")
-
-
-def _refuse_repeats(groups: Sequence[Group]) -> None:
-    again = [group for group in groups if group.repeat > 1]
-    if again:
-        twins = [run for group in groups for run in group.members if run.telling == again[0].first.telling]
-        same = ", ".join(str(run.folder) for run in twins if run.seed == again[0].first.seed)
-        raise ConfigError("Two runs have the same settings and the same seed.", given=same, hint="name one of them")
-
-
-def _print_tables(runs: Sequence[Run], groups: Sequence[Group], *, seeds: bool) -> None:
-    from rich.console import Console
-
-    from sargnn.report.comparison.table import groups_lines, runs_lines
-
-    width = max(80, Console(file=sys.stdout).width)
-    lines = runs_lines(runs, width)
-    if seeds:
-        lines += ["", *groups_lines(groups, width)]
-    print("\n".join(lines))
+    return int(not equal)
 
 
 def track(line: CommandLine) -> int:
@@ -176,9 +138,15 @@ def ui(line: CommandLine) -> int:
     """Serve until Ctrl-C."""
     settings = line.settings
     port = int(settings["port"] or 0)
-    _check_port(port)
-    import tempfile
-
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(
+                f"The port cannot be used: {error.strerror}.", given=port, hint=f"try another: sargnn ui port={port + 1}"
+            ) from error
+    from sargnn.cli.sweep import as_interrupts
     from sargnn.tracking.mlflow.store import database_of, default_uri, find_runs_page
 
     uri = str(settings["tracking.uri"] or default_uri())
@@ -204,7 +172,14 @@ def ui(line: CommandLine) -> int:
     except KeyboardInterrupt:
         print()
     finally:
-        _end(server)
+        # The server and the processes that it started.
+        for number, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+            try:
+                os.killpg(server.pid, number)
+                server.wait(patience_s)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+            break
         log.close()
     return 0
 
@@ -215,23 +190,8 @@ def _last_line(log: IO[bytes]) -> str | None:
     return lines[-1] if lines else None
 
 
-def _check_port(port: int) -> None:
-    import socket
-
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise ConfigError(
-                f"The port cannot be used: {error.strerror}.", given=port, hint=f"try another: sargnn ui port={port + 1}"
-            ) from error
-
-
 def _wait(server: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> None:
     """Until the server answers."""
-    import urllib.request
-
     for _ in range(10 * _START_S):
         if server.poll() is not None:
             raise SargnnError("MLflow's server ended at once.", given=_last_line(log))
@@ -241,14 +201,3 @@ def _wait(server: subprocess.Popen[bytes], address: str, log: IO[bytes]) -> None
         except OSError:
             time.sleep(0.1)
     raise SargnnError(f"MLflow's server did not answer within {_START_S} s.", given=address)
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    """The server and the processes that it started."""
-    for number, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
-        try:
-            os.killpg(server.pid, number)
-            server.wait(patience_s)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-        return

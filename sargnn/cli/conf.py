@@ -323,13 +323,6 @@ class ConfFolders:
                     return path
         return None
 
-    def taken_name(self, groups: Iterable[str]) -> Path | None:
-        """The first of the user's files, primary ones and those of ``groups``, that has the name of one of the package's."""
-        if self.own is None:
-            return None
-        own = sorted([*self.own.glob("*.yaml"), *(path for group in groups for path in (self.own / group).rglob("*.yaml"))])
-        return next((path for path in own if (self.built_in / path.relative_to(self.own)).is_file()), None)
-
     def missing_bases(self, file: ConfFile) -> list[str]:
         """What a file's defaults list names and is not there, each as a path in a folder of configuration."""
         root = next(folder for folder in self.both if file.path.is_relative_to(folder))
@@ -421,6 +414,11 @@ def _put(by_key: dict[str, FileSetting], settings: Iterable[FileSetting]) -> Non
         if not setting.key.startswith("hydra."):
             kept = before is not None and not setting.comment
             by_key[setting.key] = replace(setting, comment=before.comment) if before is not None and kept else setting
+
+
+def in_a_file(key: str) -> str:
+    """The key that files of options have for it: ``model.args`` for ``model.args.hidden``."""
+    return next((mapping for mapping in MAPPINGS if key.startswith(f"{mapping}.")), key)
 
 
 def show_path(path: Path) -> str:

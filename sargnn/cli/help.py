@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sargnn.cli.answers import Known, read_known, unknown_option
+from sargnn.cli.answers import Known, allowed_values, read_known, unknown_option
 from sargnn.cli.command_line import CONFIG_DIR, CommandLine, take_folders
 from sargnn.cli.conf import OVERRIDING, Choice, ConfFolders, Option, find_folders
-from sargnn.cli.verbs import VERBS, Setting, Verb
+from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError, nearest
 
 WIDTH = 80
@@ -236,11 +236,10 @@ def candidates(words: Sequence[str]) -> list[str]:
         verb = VERBS.get(before[0])
         if verb is None:
             return []
-        below = {subverb.name.split()[-1]: subverb for subverb in verb.verbs}
-        if below and len(before) > 1:
-            verb = below.get(before[1], verb)
+        if verb.verbs and len(before) > 1:
+            verb = verb.below.get(before[1], verb)
             before = before[1:]
-        completions = below if verb.verbs else _of_verb(verb, before[1:], last)
+        completions = verb.below if verb.verbs else _of_verb(verb, before[1:], last)
     return [word for word in dict.fromkeys(completions) if word.startswith(last)]
 
 
@@ -253,11 +252,15 @@ def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
     key, equals, start = last.partition("=")
     settings = {setting.name: setting for setting in verb.settings}
     if equals and key in settings:
-        return [f"{key}={value}" for value in _values_of(settings[key], start)]
+        setting = settings[key]
+        values: Sequence[str] = setting.allowed
+        if isinstance(setting.default, bool):
+            values = ("true", "false")
+        elif not values and setting.names != "text":
+            values = _run_folders(start) if setting.names == "run" else _folders(start)
+        return [f"{key}={value}" for value in values]
     completions = [f"{name}=" for name in settings]
-    if verb.takes == "run folders":
-        completions = [*_run_folders(last), *completions]
-    elif verb.takes == "one run" and not any("=" not in word for word in before):
+    if verb.takes == "run folders" or (verb.takes == "one run" and all("=" in word for word in before)):
         completions = [*_run_folders(last), *completions]
     elif verb.takes == "one of a few":
         named = find_folders().options(verb.choices_in) if verb.choices_in else ()
@@ -270,10 +273,9 @@ def _of_verb(verb: Verb, before: Sequence[str], last: str) -> list[str]:
         others, folders = take_folders(verb, before)
     except ConfigError:  # the folder does not exist
         others, folders = take_folders(verb, ())
-    try:
-        return completions + _composed(folders, verb.config, others, last)
-    except ConfigError:  # one of the user's files cannot be read
-        return completions
+    with suppress(ConfigError):  # one of the user's files cannot be read
+        completions += _composed(folders, verb.config, others, last)
+    return completions
 
 
 _RUNS = ("resume", "init_from")
@@ -290,8 +292,6 @@ def _composed(folders: ConfFolders, config: str, before: Sequence[str], last: st
     if equals and key in _RUNS:
         return [f"{key}={run}" for run in _run_folders(value)]
     if equals:
-        from sargnn.cli.answers import allowed_values
-
         return [f"{key}={earlier}{comma}{allowed}" for allowed in allowed_values(config, key, before, folders)]
     nested: set[str] = set()
     if "." in last:
@@ -302,16 +302,6 @@ def _composed(folders: ConfFolders, config: str, before: Sequence[str], last: st
                 with suppress(ConfigError):
                     nested |= folders.settings_of(group, option).keys() - {f"{group}.name"}
     return [f"{name}=" for name in (*groups, *settings, *sorted(nested))]
-
-
-def _values_of(setting: Setting, start: str) -> list[str]:
-    if isinstance(setting.default, bool):
-        return ["true", "false"]
-    if setting.allowed:
-        return list(setting.allowed)
-    if setting.names == "run":
-        return _run_folders(start)
-    return _folders(start) if setting.names == "folder" else []
 
 
 def _run_folders(start: str) -> list[str]:

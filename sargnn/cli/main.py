@@ -12,12 +12,32 @@ import sys
 from collections.abc import Sequence
 
 from sargnn import __version__
+from sargnn.cli.answers import read_known
 from sargnn.cli.command_line import asks_for_help, read_command_line, take_folders
+from sargnn.cli.conf import find_folders
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.errors import ConfigError, SargnnError, nearest
 
 _OF_A_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """What is wrong with a file's place; the person can mend it."""
+_ALSO_CALLED = {
+    **dict.fromkeys(("run", "fit", "start"), "train"),
+    "sweep": "train -m",
+    "resume": "train resume=RUN",
+    **dict.fromkeys(("test", "eval"), "evaluate RUN"),
+    **dict.fromkeys(("infer", "inference"), "predict RUN"),
+    **dict.fromkeys(("list", "ls", "show", "plot", "results", "runs"), "compare"),
+    **dict.fromkeys(("submit", "sbatch"), "slurm"),
+    "download": "prepare",
+    "datasets": "train dataset --help",
+    "models": "train model --help",
+    **dict.fromkeys(("mlflow", "dashboard"), "ui"),
+    "version": "--version",
+    "benchmark": "bench",
+    **dict.fromkeys(("remove", "delete"), "clean"),
+    **dict.fromkeys(("stats", "inspect"), "check"),
+}
+"""What others call a verb -> the command here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,51 +112,21 @@ def find_verb(arguments: Sequence[str]) -> tuple[Verb, list[str]]:
     """The verb that the first words name, and the others. Raises ``ConfigError`` where there is none."""
     name, *words = arguments
     if name not in VERBS:
-        raise _no_verb(name, words)
+        what = f"There is no verb '{name}'."
+        if "=" in name or name in ("-m", "--multirun"):
+            raise ConfigError(what, hint=" ".join(["sargnn train", *map(shlex.quote, (name, *words))]))
+        if name in _ALSO_CALLED:
+            raise ConfigError(what, hint=f"sargnn {_ALSO_CALLED[name]}")
+        if options := read_known("train", (), find_folders()).options_called(name):
+            raise ConfigError(what, hint=f"sargnn train {options[0]}")
+        raise ConfigError(what, allowed=nearest(name, VERBS), hint="sargnn --help lists them")
     verb = VERBS[name]
     if not verb.verbs or not words or asks_for_help(words[:1]):
         return verb, words
-    below = {subverb.name.split()[-1]: subverb for subverb in verb.verbs}
-    if words[0] not in below:
-        allowed = [f"{name} {word}" for word in nearest(words[0], below)]
+    if words[0] not in verb.below:
+        allowed = [f"{name} {word}" for word in nearest(words[0], verb.below)]
         raise ConfigError(f"There is no verb '{name} {words[0]}'.", allowed=allowed, hint=f"sargnn {name} --help")
-    return below[words[0]], words[1:]
-
-
-_ALSO_CALLED = {
-    **dict.fromkeys(("run", "fit", "start"), "train"),
-    "sweep": "train -m",
-    "resume": "train resume=RUN",
-    **dict.fromkeys(("test", "eval"), "evaluate RUN"),
-    **dict.fromkeys(("infer", "inference"), "predict RUN"),
-    **dict.fromkeys(("list", "ls", "show", "plot", "results", "runs"), "compare"),
-    **dict.fromkeys(("submit", "sbatch"), "slurm"),
-    "download": "prepare",
-    "datasets": "train dataset --help",
-    "models": "train model --help",
-    **dict.fromkeys(("mlflow", "dashboard"), "ui"),
-    "version": "--version",
-    "benchmark": "bench",
-    **dict.fromkeys(("remove", "delete"), "clean"),
-    **dict.fromkeys(("stats", "inspect"), "check"),
-}
-"""What others call a verb -> the command here."""
-
-
-def _no_verb(name: str, words: Sequence[str]) -> ConfigError:
-    """The answer to a first word that is no verb."""
-    if "=" in name or name in ("-m", "--multirun"):
-        hint = " ".join(["sargnn train", *map(shlex.quote, (name, *words))])
-        return ConfigError(f"There is no verb '{name}'.", hint=hint)
-    if name in _ALSO_CALLED:
-        return ConfigError(f"There is no verb '{name}'.", hint=f"sargnn {_ALSO_CALLED[name]}")
-    from sargnn.cli.answers import read_known
-    from sargnn.cli.conf import find_folders
-
-    options = read_known("train", (), find_folders()).options_called(name)
-    if options:
-        return ConfigError(f"There is no verb '{name}'.", hint=f"sargnn train {options[0]}")
-    return ConfigError(f"There is no verb '{name}'.", allowed=nearest(name, VERBS), hint="sargnn --help lists them")
+    return verb.below[words[0]], words[1:]
 
 
 if __name__ == "__main__":

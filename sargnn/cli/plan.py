@@ -1,18 +1,34 @@
-"""``sargnn plan``: what a run will hold and send, before it is launched; and what would fit."""
+"""``sargnn plan``: what a run will hold and send, before it is launched; and what would fit.
+
+A plan is made on a dataset, with its partitions or cuts made for the plan, or on a graph's published sizes.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
 from sargnn.cli.command_line import CommandLine
+from sargnn.cli.compose import compose_verb
+from sargnn.config.run import RunConfig, parse
+from sargnn.engine.modes import MODES
+from sargnn.errors import ConfigError
+from sargnn.memory.settle import find_ways
+from sargnn.partition.memory import available_bytes
+from sargnn.steps import step
+from sargnn.tracking.memory import human_bytes
+from sargnn.tracking.progress import Steps, say
 
 if TYPE_CHECKING:
-    from sargnn.cli.planned_graph import PlannedGraph
-    from sargnn.config.run import RunConfig
+    from sargnn.memory.plan_parts import Published
     from sargnn.memory.plan_run import WorldPlan
     from sargnn.memory.plan_time import EpochTime
 
@@ -22,13 +38,143 @@ _SETTINGS = ("what", "modes", "worlds", "halo", "times", "picture")
 _PICTURES = (".png", ".svg")
 
 
-@dataclasses.dataclass(frozen=True)
+class PlannedGraph(ABC):
+    """What plans are made on.
+
+    Attributes:
+        name: of the graph.
+        num_nodes: its nodes.
+        num_edges: its directed edges.
+        paper: (mode, world) -> what a paper measured, for the table.
+    """
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    paper: dict[tuple[str, int], str]
+
+    @abstractmethod
+    def plan(self, config: RunConfig) -> WorldPlan:
+        """Of a configuration. Raises ``ConfigError``."""
+
+    @abstractmethod
+    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
+        """How long an epoch takes on this machine, by trials; None: not known."""
+
+    @property
+    @abstractmethod
+    def remarks(self) -> list[str]:
+        """What is to be said of the figures, for a person."""
+
+
+class _Here(PlannedGraph):
+    def __init__(self, config: RunConfig) -> None:
+        from sargnn.graph.dataset import open_dataset
+        from sargnn.memory.plan_stores import Plans
+        from sargnn.sources.prepare import prepare_dataset
+
+        path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
+        dataset = open_dataset(path, verify=False)
+        self._plans = Plans(dataset, path.name)
+        self.name, self.paper = config.dataset.title_of(dataset.name), {}
+        self.num_nodes, self.num_edges = dataset.num_nodes, dataset.num_edges
+
+    def plan(self, config: RunConfig) -> WorldPlan:
+        self._plans.cut(config)
+        step(f"planning {config.mode.name} with {config.world}")
+        return self._plans.plan(config)
+
+    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
+        from sargnn.memory.trials import outline_of, predict
+
+        return predict(config, outline_of(self._plans.dataset), self._plans.cut(config).parts, plan.sent)
+
+    @property
+    def remarks(self) -> list[str]:
+        if self._plans.all_exact:
+            return []
+        return ["~: of a cut made for this plan, a streamed one for METIS's or KaMinPar's, which have fewer halo rows."]
+
+
+class _Elsewhere(PlannedGraph):
+    def __init__(self, config: RunConfig, halo: float | None) -> None:
+        from sargnn.memory.plan_parts import PUBLISHED
+
+        name = config.dataset.name
+        self._graph: Published = PUBLISHED[name].as_configured(config.dataset)
+        self._given = halo
+        self._halos: dict[int, float] = {}
+        self.name = f"{name} by its published size"
+        self.num_nodes, self.num_edges = self._graph.num_nodes, self._graph.num_edges
+        self.paper = {
+            (mode, world): "no room" if value is None else f"{value} GB"
+            for mode, of_mode in _paper_bars(config).items()
+            for world, value in of_mode.items()
+        }
+
+    def plan(self, config: RunConfig) -> WorldPlan:
+        from sargnn.memory.plan_parts import halo_of
+        from sargnn.memory.plan_run import plan_published
+        from sargnn.memory.trials import measured_runtime
+
+        halo = self._given if self._given is not None else halo_of(self._graph, config.world)
+        if halo is None:  # then no more than an edge each brings
+            halo = min(config.world - 1.0, self.num_edges * (1 - 1 / config.world) / self.num_nodes)
+        self._halos[config.world] = halo
+        step(f"planning {config.mode.name} with {config.world}")
+        return plan_published(config, self._graph, halo, measured_runtime(config, typed=self._graph.schema.typed))
+
+    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
+        return None
+
+    @property
+    def remarks(self) -> list[str]:
+        each = ", ".join(f"{halo:.3g} with {world}" for world, halo in sorted(self._halos.items()))
+        how = "as given" if self._given is not None else self._graph.source or "the most that there can be"
+        return [
+            "~: of published sizes, in equal parts; sends: at most.",
+            f"halo: rows of others for each own row, {each} workers ({how}); halo=R sets it.",
+        ]
+
+
+def _paper_bars(config: RunConfig) -> dict[str, dict[int, float | None]]:
+    """Mode -> number of workers -> what the SAR paper measured of this run, in GB; None: no room."""
+    from sargnn.memory.plan_parts import PAPER_BARS
+
+    return PAPER_BARS.get(config.model.name, {}) if config.dataset.name == "ogbn-papers100M" else {}
+
+
+def planned_graph(config: RunConfig, halo: float | None, *, times: bool) -> PlannedGraph:
+    """The dataset, prepared if need be; published sizes where it would have to be fetched, or ``halo`` is given.
+
+    Raises:
+        ConfigError: ``halo`` of a graph that has no published sizes; ``times`` of one that is not here.
+    """
+    from sargnn.memory.plan_parts import PUBLISHED
+
+    here = config.dataset.is_here(Path(config.store_dir) / "datasets")
+    if halo is None and (here or config.dataset.name not in PUBLISHED):
+        return _Here(config)
+    if config.dataset.name not in PUBLISHED:
+        raise ConfigError(
+            "A dataset's cut says how many rows of others are read.", given=f"halo={halo}", allowed=list(PUBLISHED)
+        )
+    if times:
+        raise ConfigError("How long an epoch takes is found by trials with the graph.", given="times=true", hint="times=false")
+    return _Elsewhere(config, halo)
+
+
+@dataclass(frozen=True)
 class _Asked:
     """What of the command line is no setting of a run.
 
     Attributes:
-        what: ``table`` or ``fit``. modes, worlds: to plan; None: the usual ones. halo: rows of others for each own row, where
-            no graph is there. times: how long an epoch takes, too. picture: a file to draw to.
+        what: ``table`` or ``fit``.
+        modes: to plan.
+        worlds: to plan; None: the usual ones.
+        halo: rows of others for each own row, where no graph is there.
+        times: how long an epoch takes, too.
+        picture: a file to draw to.
     """
 
     what: str
@@ -41,16 +187,16 @@ class _Asked:
 
 def main(line: CommandLine) -> int:
     """Print the table, what fits, and the largest worker's parts; or the ways that fit."""
-    from sargnn.cli.planned_graph import planned_graph
-    from sargnn.tracking.progress import Steps, say
-
     asked, config, by_mode, worlds = _configurations(line)
     with Steps():
         graph = planned_graph(config, asked.halo, times=asked.times)
     words = f"model={config.model.name} precision={config.precision}"
-    say(f"{graph.title}, {words}")
+    say(f"{graph.name}, {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {words}")
     if asked.what == "fit":
-        return _show_ways(config, graph, worlds, [*line.folders.arguments, *_of_run(line.overrides)], times=asked.times)
+        # What a run takes, without what the ways decide.
+        drop = (*_SETTINGS, "mode", "world", "precision")
+        own = [override for override in line.overrides if override.lstrip("+").partition("=")[0] not in drop]
+        return _show_ways(config, graph, worlds, [*line.folders.arguments, *own], times=asked.times)
     plans: list[WorldPlan] = []
     times: list[EpochTime | None] = []
     with Steps():
@@ -61,14 +207,16 @@ def main(line: CommandLine) -> int:
     _show_table(config, plans, times, list(by_mode), graph.paper)
     for text in graph.remarks:
         say(text)
-    for mode, world, time in (
-        (plan.mode, plan.world, time) for plan, time in zip(plans, times, strict=True) if time is not None
-    ):
-        say(f"  {mode} {world}: {_work(time)}")
+    for plan, time in zip(plans, times, strict=True):
+        if time is not None:
+            took = f"{time.low:.3g} to {time.high:.3g} s, of that {time.exchanging_s:.2g} s exchanging"
+            work = f"{time.flops / 1e9:.3g} GFLOP of linear maps, {human_bytes(time.bytes_moved)} moved"
+            say(f"  {plan.mode} {plan.world}: {took}; {work}")
     shown = next((plan for plan in plans if (plan.mode, plan.world) == (config.mode.name, config.world)), plans[0])
     say(f"mode={shown.mode} world={shown.world}, the largest worker in {shown.largest.phase}:")
-    for text in _bars(shown):
-        say(text)
+    longest = max(shown.largest.terms.values())
+    for name, value in shown.largest.terms.items():
+        say(f"  {name:18}{human_bytes(value):>9} {'#' * round(_BAR * value / longest)}".rstrip())
     if asked.picture is not None:
         from sargnn.report.comparison.partitions import draw_plans
 
@@ -79,9 +227,6 @@ def main(line: CommandLine) -> int:
 
 def _asked(mapping: dict[str, Any]) -> _Asked:
     """Takes them out of the mapping. Raises ``ConfigError``."""
-    from sargnn.engine.modes import MODES
-    from sargnn.errors import ConfigError
-
     what, modes, worlds, halo, times, picture = (mapping.pop(key) for key in _SETTINGS)
     modes, worlds = [modes] if isinstance(modes, str) else modes, [worlds] if isinstance(worlds, int) else worlds
     if what not in ("table", "fit"):
@@ -105,16 +250,11 @@ def _asked(mapping: dict[str, Any]) -> _Asked:
 
 def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dict[int, RunConfig]], list[int]]:
     """What is asked, the run's configuration, by mode and number of workers those that are planned, and the numbers."""
-    from sargnn.cli.compose import compose_verb
-    from sargnn.config.run import parse
-    from sargnn.errors import ConfigError
-    from sargnn.memory.plan_parts import PAPER_BARS
-
     mapping = compose_verb("plan", line.overrides, folders=line.folders)
     asked = _asked(mapping)
     run = parse(dict(mapping)).stand_in
     given = {override.lstrip("+").partition("=")[0] for override in line.overrides}
-    bars = PAPER_BARS.get(run.model.name, {}) if run.dataset.name == "ogbn-papers100M" else {}
+    bars = _paper_bars(run)
     usual = {world for of_mode in bars.values() for world in of_mode} or set(_WORLDS)
     if "world" in given or not bars:
         usual.add(run.world)
@@ -144,19 +284,8 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
     return asked, first[run.world if run.world in worlds else worlds[0]], by_mode, list(worlds)
 
 
-def _of_run(overrides: Sequence[str]) -> list[str]:
-    """Those that a run takes, without what the ways decide."""
-    drop = (*_SETTINGS, "mode", "world", "precision")
-    return [override for override in overrides if override.lstrip("+").partition("=")[0] not in drop]
-
-
 def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], own: Sequence[str], *, times: bool) -> int:
     """Commands to paste, the fastest first; exit code 1 where nothing fits."""
-    from sargnn.memory.settle import find_ways
-    from sargnn.partition.memory import available_bytes
-    from sargnn.tracking.memory import human_bytes
-    from sargnn.tracking.progress import Steps, say
-
     limit, free = config.memory_budget.bytes, available_bytes()
 
     def fits(plan: WorldPlan) -> bool:
@@ -190,12 +319,33 @@ def _show_table(
     paper: dict[tuple[str, int], str],
 ) -> None:
     from sargnn.memory.plan_run import smallest_world
-    from sargnn.partition.memory import available_bytes
-    from sargnn.tracking.memory import human_bytes
-    from sargnn.tracking.progress import say
 
     here, limit = available_bytes(), config.memory_budget.bytes
-    _print_table(plans, times, limit, here, paper)
+    rows = []
+    for plan, time in zip(plans, times, strict=True):
+        top, total = plan.largest, plan.together
+        within = limit is not None and top.total <= limit
+        rows.append(
+            {
+                "mode": plan.mode,
+                "world": f"{'' if plan.exact else '~'}{plan.world}",
+                "peak": human_bytes(top.total),
+                "paper": paper.get((plan.mode, plan.world), ""),
+                "all": human_bytes(total),
+                "sends": "-" if plan.sent is None else human_bytes(plan.sent),
+                "epoch": "" if time is None else _seconds(time),
+                "in": top.phase.removeprefix("layer "),
+                "fits": "both" if within and total <= here else "budget" if within else "here" if total <= here else "-",
+            }
+        )
+    left_out = {*([] if paper else ["paper"]), *([] if any(times) else ["epoch"])}
+    titles = [title for title in rows[0] if title not in left_out]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for title in titles:
+        table.add_column(title, justify="left" if title in ("mode", "in", "fits") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[title] for title in titles))
+    Console(width=max(80, Console().width)).print(table)
     say("peak: the largest worker's whole resident memory, in: the phase, of a layer. all: of all workers together.")
     say(f"sends: bytes of an epoch. fits: each worker the budget, all of them here in the {human_bytes(here)} that are free.")
     if any(times):
@@ -206,67 +356,5 @@ def _show_table(
         say(f"{mode}: fewest workers that each fit {human_bytes(limit or 0)}: {enough}")
 
 
-def _print_table(
-    plans: list[WorldPlan], times: Sequence[EpochTime | None], limit: int | None, here: int, paper: dict[tuple[str, int], str]
-) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    from sargnn.tracking.memory import human_bytes
-
-    titles = [
-        "mode",
-        "world",
-        "peak",
-        *(["paper"] if paper else []),
-        "all",
-        "sends",
-        *(["epoch"] if any(times) else []),
-        "in",
-        "fits",
-    ]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for title in titles:
-        table.add_column(title, justify="left" if title in ("mode", "in", "fits") else "right", no_wrap=True)
-    for plan, time in zip(plans, times, strict=True):
-        top, total = plan.largest, plan.together
-        within = limit is not None and top.total <= limit
-        cells = {
-            "mode": plan.mode,
-            "world": f"{'' if plan.exact else '~'}{plan.world}",
-            "peak": human_bytes(top.total),
-            "paper": paper.get((plan.mode, plan.world), ""),
-            "all": human_bytes(total),
-            "sends": "-" if plan.sent is None else human_bytes(plan.sent),
-            "epoch": "" if time is None else _seconds(time),
-            "in": top.phase.removeprefix("layer "),
-            "fits": "both" if within and total <= here else "budget" if within else "here" if total <= here else "-",
-        }
-        table.add_row(*(cells[title] for title in titles))
-    Console(width=max(80, Console().width)).print(table)
-
-
 def _seconds(time: EpochTime) -> str:
     return f"{time.seconds:.3g}s ±{50 * (time.high - time.low) / time.seconds:.0f}%"
-
-
-def _work(time: EpochTime) -> str:
-    """What an epoch computes and moves, and where its time goes."""
-    from sargnn.tracking.memory import human_bytes
-
-    return (
-        f"{time.low:.3g} to {time.high:.3g} s, of that {time.exchanging_s:.2g} s exchanging; "
-        f"{time.flops / 1e9:.3g} GFLOP of linear maps, {human_bytes(time.bytes_moved)} moved"
-    )
-
-
-def _bars(plan: WorldPlan) -> list[str]:
-    """The largest worker's memory by its parts."""
-    from sargnn.tracking.memory import human_bytes
-
-    terms = plan.largest.terms
-    longest = max(terms.values())
-    return [
-        f"  {name:18}{human_bytes(value):>9} {'#' * round(_BAR * value / longest)}".rstrip() for name, value in terms.items()
-    ]

@@ -6,22 +6,24 @@ import os
 from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
+from sargnn.cli.resume import read_resumed
+from sargnn.config.run import load
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.tracking import files
 from sargnn.tracking.find_runs import find_run, run_names
+from sargnn.tracking.progress import Steps, say
+from sargnn.tracking.tables import score_table
 
 
 def main(line: CommandLine) -> int:
     """Write predictions."""
-    from sargnn.cli.resume import read_resumed
-
     settings = line.settings
-    run = run_folder(settings["run"])
+    run = _run_folder(settings["run"])
     resumed = read_resumed([f"resume={run}", *line.overrides], line.folders, trains=False)
     assert resumed is not None
     config, run_dir = resumed
     from sargnn.run.predict import FOLDER
     from sargnn.run.predict import predict as write
-    from sargnn.tracking.progress import say
 
     folder = Path(os.path.expanduser(str(settings["out"] or run_dir / FOLDER)))
     which, embeddings = str(settings["checkpoint"]), bool(settings["embeddings"])
@@ -32,7 +34,7 @@ def main(line: CommandLine) -> int:
     return 0
 
 
-def run_folder(given: object) -> Path:
+def _run_folder(given: object) -> Path:
     """The run that is named. Raises ``ConfigError`` where there is none."""
     if not given:
         names = run_names()
@@ -44,17 +46,13 @@ def run_folder(given: object) -> Path:
 def evaluate(line: CommandLine) -> int:
     """Score predictions."""
     settings = line.settings
-    run_dir = run_folder(settings["run"])
+    run_dir = _run_folder(settings["run"])
     import numpy as np
 
-    from sargnn.config.run import load
     from sargnn.graph.dataset import open_dataset
     from sargnn.run.predict import FOLDER
     from sargnn.sources.prepare import prepare_dataset
     from sargnn.tasks.judge import judge_predictions
-    from sargnn.tracking import files
-    from sargnn.tracking.progress import Steps
-    from sargnn.tracking.tables import score_table
     from sargnn.training.evaluation import MANIFEST
 
     folder = Path(os.path.expanduser(str(settings["predictions"] or run_dir / FOLDER)))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from sargnn.cli.command_line import CommandLine
+from sargnn.cli.conf import ConfFolders
+from sargnn.cli.sweep import Outcome, Point, plan_sweep, run_points, show_sweep
 from sargnn.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from sargnn.cli.conf import ConfFolders
-    from sargnn.cli.sweep import Outcome, Point
-    from sargnn.report.figures.spec import Cell, FigureSpec
+from sargnn.report.figures.drawings import caption_of, table_of, write_files
+from sargnn.report.figures.spec import Cell, FigureSpec, cells_of, place_of, read_spec
+from sargnn.report.figures.values import Place, RunFigures, gather, read_figures
+from sargnn.tracking.progress import say
 
 GROUP = "figure"
 
@@ -23,13 +27,19 @@ def main(line: CommandLine) -> int:
     if not line.words:
         if line.overrides:
             raise ConfigError("No figure is named.", given=" ".join(line.overrides), hint="sargnn reproduce lists all")
-        return _show_list(line.folders)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for title in ("figure", "minutes", "shows", "needs"):
+            table.add_column(title, justify="right" if title == "minutes" else "left", no_wrap=title == "figure")
+        for name in sorted(line.folders.options(GROUP), key=place_of):
+            spec = _spec(name, line.folders)
+            table.add_row(name, f"{spec.minutes:g}", spec.shows, spec.needs)
+        Console(width=max(80, Console().width)).print(table)
+        print("minutes: on two cores, with its own settings. sargnn reproduce FIGURE draws one.")
+        return 0
     if len(line.words) > 1:
         raise ConfigError("One figure at a time.", given=" ".join(line.words))
     (name,) = line.words
     spec = _spec(name, line.folders)
-    from sargnn.report.figures.spec import cells_of
-
     cells = cells_of(spec, [f"tracking.experiment={name}", *line.overrides])
     points = list(dict.fromkeys(cell.point for cell in cells))
     if line.settings["launch"] == "slurm":
@@ -38,40 +48,14 @@ def main(line: CommandLine) -> int:
         # The same command without ``launch`` draws what is finished.
         return write_sweep(points, line, ["reproduce", *line.folders.arguments, name, *line.overrides, "launch=slurm"])
     if line.dry_run:
-        from sargnn.cli.dry_run import show_sweep
-
         return show_sweep(points, line.folders)
-    from sargnn.cli.sweep import plan_sweep, run_points
-    from sargnn.tracking.progress import say
-
     say(f"{name}: {spec.title}")
     say(f"  {spec.paper}; about {spec.minutes:g} minutes on two cores with its own settings")
     outcomes = run_points(plan_sweep(points, line.folders), line.folders)
     return _draw(name, spec, cells, dict(zip(points, outcomes, strict=True)), Path(str(line.settings["figures_dir"])))
 
 
-def _show_list(folders: ConfFolders) -> int:
-    """What can be drawn: one line each, by paper."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    from sargnn.report.figures.spec import place_of
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for title in ("figure", "minutes", "shows", "needs"):
-        table.add_column(title, justify="right" if title == "minutes" else "left", no_wrap=title == "figure")
-    for name in sorted(folders.options(GROUP), key=place_of):
-        spec = _spec(name, folders)
-        table.add_row(name, f"{spec.minutes:g}", spec.shows, spec.needs)
-    Console(width=max(80, Console().width)).print(table)
-    print("minutes: on two cores, with its own settings. sargnn reproduce FIGURE draws one.")
-    return 0
-
-
 def _spec(name: str, folders: ConfFolders) -> FigureSpec:
-    from sargnn.report.figures.spec import place_of, read_spec
-
     path = folders.find(f"{GROUP}/{name}")
     if path is None:
         names = sorted(folders.options(GROUP), key=place_of)  # in the order of papers and of numbers in them
@@ -83,10 +67,6 @@ def _spec(name: str, folders: ConfFolders) -> FigureSpec:
 
 def _draw(name: str, spec: FigureSpec, cells: Sequence[Cell], by_point: dict[Point, Outcome], folder: Path) -> int:
     """From the runs that are finished. Exit code 1 where one is not, 130 after an interrupt."""
-    from sargnn.report.figures.drawings import caption_of, table_of, write_files
-    from sargnn.report.figures.values import Place, RunFigures, gather, read_figures
-    from sargnn.tracking.progress import say
-
     runs: dict[Place, RunFigures] = {}
     unfinished: list[Outcome] = []
     for cell in cells:

@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from sargnn.cli.answers import read_known, unknown_setting
 from sargnn.cli.command_line import words_of
-from sargnn.cli.conf import MAPPINGS, OVERRIDING, ConfFolders, find_folders
+from sargnn.cli.conf import MAPPINGS, OVERRIDING, ConfFolders, find_folders, in_a_file
 from sargnn.config.fields import read_yaml
 from sargnn.config.run import RunConfig, differing, load, parse
 from sargnn.errors import ConfigError
@@ -53,22 +54,11 @@ def read_resumed(
             )
     _apply(mapping, changes, folders or find_folders())
     if not trains and not before.bounds_preload and not any(change.startswith("servers=") for change in changes):
-        _fit_servers(mapping)
+        # Predictions are the same without servers: none where the world is no multiple of them.
+        if isinstance(mapping["world"], int) and mapping["world"] % (mapping.get("servers") or 1):
+            mapping["servers"] = None
+            mapping["preload"] = {"name": "none", "max_hop": None, "fanout": None}
     config = parse(mapping)
-    _check_losses(before, config, run_dir, trains)
-    return config, run_dir
-
-
-def _fit_servers(mapping: dict[str, Any]) -> None:
-    """Predictions are the same without servers: none where the world is no multiple of them."""
-    servers = mapping.get("servers") or 1
-    if isinstance(mapping["world"], int) and mapping["world"] % servers:
-        mapping["servers"] = None
-        mapping["preload"] = {"name": "none", "max_hop": None, "fanout": None}
-
-
-def _check_losses(before: RunConfig, config: RunConfig, run_dir: Path, trains: bool) -> None:
-    """What decides the losses is as before, but for ``epochs`` where that may change, and ``precision``: ``ConfigError``."""
     compared = dataclasses.replace(before, epochs=config.epochs, precision=config.precision) if trains else before
     if config.config_hash != compared.config_hash:
         raise ConfigError(
@@ -83,6 +73,7 @@ def _check_losses(before: RunConfig, config: RunConfig, run_dir: Path, trains: b
             given=f"epochs={config.epochs} instead of {before.epochs}",
             hint=f"a new run from its parameters: init_from={run_dir}, with the dataset and the model named as for this one",
         )
+    return config, run_dir
 
 
 def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders) -> None:
@@ -92,9 +83,7 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
     """
     if not changes:
         return
-    from sargnn.cli.answers import read_known, unknown_setting
-    from sargnn.cli.compose import NOT_OF_A_RUN, compose_verb, says_how_labels_are_read
-    from sargnn.cli.overrides import is_argument, read_overrides
+    from sargnn.cli.compose import NOT_OF_A_RUN, compose_verb, read_overrides, says_how_labels_are_read
 
     of_labels = {text for text in changes if text.startswith("task=") and says_how_labels_are_read(text.partition("=")[2])}
     changes = [f"dataset.{text}" if text in of_labels else text for text in changes]  # as where a run is composed
@@ -114,7 +103,9 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
         place: Any = mapping
         for group in groups:
             place = place.get(group) if isinstance(place, dict) else None
-        known = isinstance(place, dict) and (leaf in place or override.is_force_add() or override.is_add() or is_argument(key))
+        known = isinstance(place, dict) and (
+            leaf in place or override.is_force_add() or override.is_add() or in_a_file(key) in MAPPINGS
+        )
         if not known:
             keys = keys or read_known("train", (), folders).keys
             if key in NOT_OF_A_RUN or key not in keys:
@@ -130,14 +121,14 @@ def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders
 _FILLED_IN = ("run_dir", "init_digest")
 """Settings that a new run chooses itself."""
 _VERB = "train"
-_ARGUMENTS = tuple(f"{key}." for key in MAPPINGS)
 
 
 def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) -> str | None:
     """``sargnn train ...``, which composes to the same settings but for the run folder.
 
     Args:
-        settings: dotted key -> value, those of a run's ``config.yaml``. folders: None: those of the working folder.
+        settings: dotted key -> value, those of a run's ``config.yaml``.
+        folders: None: those of the working folder.
 
     Returns:
         The command; None where no option of a group is what the run had, such as one of another folder's ``conf/``.
@@ -160,7 +151,7 @@ def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) 
     for key, value in settings.items():
         if key in _FILLED_IN or (key in composed and composed[key] == value):
             continue
-        is_argument = key.startswith(_ARGUMENTS)
+        is_argument = in_a_file(key) != key
         if not (key in composed or is_argument) and (value in (None, {}) or (key in unnamed and unnamed[key] == value)):
             continue  # what an option's file does not name is at its default
         prefix = "" if key in composed or is_argument else "++"

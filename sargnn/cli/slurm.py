@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sargnn.cli.command_line import CommandLine
+from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.conf import ConfFolders, conf_dir, show_path
-from sargnn.cli.slurm_memory import JobMemory
+from sargnn.cli.resume import read_resumed
 from sargnn.cli.sweep import Plan, free_folder, naming_point, note_points, plan_sweep, skips_finished, tried_folders
 from sargnn.config.fields import build
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
+from sargnn.memory.plan_stores import JOB_BYTES, SPARE, NotPlanned, PlannedMemory, node_bytes, slurm_bytes, slurm_text
+from sargnn.run.checkpoints import check_epochs_left, find_start
 from sargnn.run.job_files import (
     check_point,
     choose_point_dir,
@@ -33,7 +36,11 @@ from sargnn.run.job_files import (
     write,
     write_submit,
 )
-from sargnn.run.slurm import Job, Shape, SlurmConfig, num_nodes, shape, submit
+from sargnn.run.slurm import SITE, Job, Shape, SlurmConfig, num_nodes, shape, submit
+from sargnn.run.slurm_status import status_lines
+from sargnn.tracking.find_runs import find_runs
+from sargnn.tracking.memory import human_bytes
+from sargnn.tracking.progress import Steps, say
 
 _OURS = re.compile(r"\+{0,2}slurm[.=]")
 """Words that ask something of the cluster."""
@@ -43,15 +50,20 @@ SCRIPTS = Path("slurm")
 
 def main(line: CommandLine) -> int:
     """Write the script, or those of a sweep."""
-    from sargnn.cli.compose import sweep_points
-
     words = ["slurm", *line.folders.arguments, *(["-m"] if line.multirun else []), *line.overrides]
     if any(override.startswith("resume=") and override != "resume=null" for override in line.overrides):
         if line.multirun:
             raise ConfigError(
                 "A sweep cannot be resumed as one.", hint="give its command again: it goes on with what is not finished"
             )
-        slurm, config, run_dir = _resumed(line.overrides, line.folders)
+        ours = [override for override in line.overrides if _OURS.match(override)]
+        going_on = read_resumed([override for override in line.overrides if override not in ours], line.folders)
+        assert going_on is not None
+        config, run_dir = going_on[0], going_on[1].resolve()
+        check_run(config)
+        check_epochs_left(config, run_dir)
+        slurm = build(SlurmConfig, compose_verb("slurm", ours, keep=("slurm",), folders=line.folders)["slurm"], "slurm.")
+        config = on_interface(slurm, config)
     elif (points := sweep_points("slurm", line.overrides, multirun=line.multirun, folders=line.folders)) is not None:
         return write_sweep(points, line, words)
     else:
@@ -67,30 +79,12 @@ def main(line: CommandLine) -> int:
     return write_job(slurm, job, [config])
 
 
-def _resumed(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig, Path]:
-    from sargnn.cli.compose import compose_verb
-    from sargnn.cli.resume import read_resumed
-    from sargnn.run.checkpoints import check_epochs_left
-
-    ours = [override for override in overrides if _OURS.match(override)]
-    going_on = read_resumed([override for override in overrides if override not in ours], folders)
-    assert going_on is not None
-    config, run_dir = going_on
-    check_run(config)
-    check_epochs_left(config, run_dir)
-    slurm = build(SlurmConfig, compose_verb("slurm", ours, keep=("slurm",), folders=folders)["slurm"], "slurm.")
-    return slurm, on_interface(slurm, config), run_dir.resolve()
-
-
 def status(line: CommandLine) -> int:
     """Show a job's state."""
     named = line.words
     if len(named) != 1 or not named[0] or named[0].startswith("-"):
         given = " ".join(named) or "nothing"
         raise ConfigError("--status takes one run, or one sweep.", given=given, hint="sargnn slurm --status NAME")
-    from sargnn.run.slurm_status import status_lines
-    from sargnn.tracking.find_runs import find_runs
-
     runs = find_runs(named[0])
     folders = {run.parent for run in runs} if len(runs) > 1 else set(runs)
     if len(folders) > 1:
@@ -102,8 +96,6 @@ def status(line: CommandLine) -> int:
 
 def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig]:
     """What is asked for, and the run. Raises ``ConfigError``."""
-    from sargnn.cli.compose import compose_verb
-
     mapping = compose_verb("slurm", overrides, keep=("slurm",), folders=folders)
     slurm = build(SlurmConfig, mapping.pop("slurm"), "slurm.")
     world = mapping.get("world")
@@ -114,8 +106,6 @@ def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmCo
     config = parse(mapping)
     check_run(config)
     if config.init_from is not None:  # else torch need not be loaded
-        from sargnn.run.checkpoints import find_start
-
         config = find_start(config)
     return slurm, on_interface(slurm, config)
 
@@ -179,6 +169,60 @@ def submit_job(script: Path, job: Job) -> str:
     return number
 
 
+class JobMemory:
+    """Plans ``--mem`` of the jobs of one command, each different run once, and says what is asked for and why."""
+
+    def __init__(self) -> None:
+        self._plans: dict[str, PlannedMemory | NotPlanned] = {}
+        self._said: set[str] = set()
+
+    def fill_in(self, slurm: SlurmConfig, configs: Sequence[RunConfig], per_node: int, label: str | None = None) -> SlurmConfig:
+        """With ``mem`` as the runs are planned, the largest of an array's; a smaller one of the user's is answered with a line.
+
+        Args:
+            per_node: workers of a node at most.
+            label: whose memory it is, where there are several jobs.
+        """
+        given = None if slurm.mem in (None, SITE) else slurm_bytes(str(slurm.mem))
+        if slurm.mem is not None and given is None:  # the site's, or all that a node has
+            return slurm
+        planned: list[PlannedMemory] = []
+        with Steps():
+            for config in configs:
+                memory = self._plan(config)
+                if not isinstance(memory, PlannedMemory):
+                    if given is None:
+                        self._say(f"--mem stays the site's default, for it cannot be planned: {memory.reason}")
+                    return slurm
+                planned.append(memory)
+        largest = max(planned, key=lambda memory: node_bytes(memory, per_node))
+        mem = slurm_text(node_bytes(largest, per_node))
+        of = "" if label is None else f"{label}: "
+        if given is not None:
+            if given < node_bytes(largest, per_node):
+                self._say(f"warning: {of}slurm.mem={slurm.mem} is less than is planned for a node: {mem}")
+            return slurm
+        workers = f"workers of up to {human_bytes(max(largest.workers))}, {min(per_node, len(largest.workers))} on a node"
+        prepares = f"; preparing takes {human_bytes(largest.preparing)}" if largest.preparing else ""
+        more = f"{SPARE:.0%} more and {human_bytes(JOB_BYTES)} for the job's own processes"
+        self._say(f"{of}--mem={mem}: {workers}, {more}{prepares}")
+        return dataclasses.replace(slurm, mem=mem)
+
+    def _plan(self, config: RunConfig) -> PlannedMemory | NotPlanned:
+        """Planned once, whatever the settings are that change no worker's memory."""
+        from sargnn.memory.plan_stores import plan_memory
+
+        alike = repr(dataclasses.replace(config, seed=0, epochs=1, eval_every=1, run_name=None, run_dir=None))
+        if alike not in self._plans:
+            self._plans[alike] = plan_memory(config)
+        return self._plans[alike]
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            say(text)
+        self._said.add(text)
+
+
 @dataclass(frozen=True)
 class _Point:
     """A point that is to be submitted.
@@ -227,7 +271,7 @@ def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Seq
     plan = plan_sweep([tuple(word for word in point if word not in shared) for point in points], line.folders, check)
     slurms, configs = [slurm for slurm, _, _ in asked.values()], [config for _, config, _ in asked.values()]
     in_array = any(slurm.array for slurm in slurms)
-    (_check_array if in_array else _check_scripts)(slurms, configs)
+    _check_together(slurms, configs, in_array=in_array)
     skipped = plan.done if plan.skip != "false" else {}
     if skipped and not line.dry_run and not skips_finished(plan):
         skipped = {}
@@ -262,40 +306,30 @@ def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Seq
     return (_write_array if in_array else _write_scripts)(plan, left, left_out, dry_run=line.dry_run)
 
 
-def _check_scripts(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig]) -> None:
-    """Jobs of their own go together. Raises ``ConfigError``."""
+def _check_together(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig], *, in_array: bool) -> None:
+    """An array's tasks ask for the same, and points that may run side by side meet at ports of their own: ``ConfigError``."""
+    same = (
+        ("slurm.*", slurms),
+        ("world", [config.world for config in configs]),
+        ("threads", [config.threads for config in configs]),
+        ("tracking.enabled", [config.tracking.enabled for config in configs]),
+    )
+    for name, values in same if in_array else ():
+        if any(value != values[0] for value in values):
+            raise ConfigError(
+                f"All points of a job array ask for the same: '{name}' cannot be swept.",
+                hint="slurm.array=false gives each point a script of its own",
+            )
     most = next((slurm.array_parallelism for slurm in slurms if slurm.array_parallelism is not None), None)
-    if most is not None:
+    if most is not None and not in_array:
         raise ConfigError(
             "Only a job array bounds how many points run at once.",
             given=f"slurm.array_parallelism={most} slurm.array=false",
             hint="slurm.array=true, where all points ask for the same",
         )
     ports = [config.comm.port for config in configs if config.comm.port is not None]
-    if len(set(ports)) < len(ports):
-        raise _one_port(ports[0])
-
-
-def _check_array(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig]) -> None:
-    """An array's tasks ask for the same. Raises ``ConfigError``."""
-    for name, values in (
-        ("slurm.*", slurms),
-        ("world", [config.world for config in configs]),
-        ("threads", [config.threads for config in configs]),
-        ("tracking.enabled", [config.tracking.enabled for config in configs]),
-    ):
-        if any(value != values[0] for value in values):
-            raise ConfigError(
-                f"All points of a job array ask for the same: '{name}' cannot be swept.",
-                hint="slurm.array=false gives each point a script of its own",
-            )
-    port = next((config.comm.port for config in configs if config.comm.port is not None), None)
-    if port is not None:
-        raise _one_port(port)
-
-
-def _one_port(port: int) -> ConfigError:
-    return ConfigError("Points on one node would meet at one port.", given=f"comm.port={port}", allowed="null")
+    if ports and (in_array or len(set(ports)) < len(ports)):
+        raise ConfigError("Points on one node would meet at one port.", given=f"comm.port={ports[0]}", allowed="null")
 
 
 def _write_array(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int, str], *, dry_run: bool) -> int:

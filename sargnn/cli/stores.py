@@ -1,9 +1,10 @@
-"""Verbs of stores: ``prepare`` and ``import-dgl`` make them, ``export-ogb`` writes one as raw files, ``info`` shows and
-``clean`` removes them.
+"""Verbs of stores: ``prepare``, ``partition`` and ``import-dgl`` make them, ``export-ogb`` writes one as raw files, ``info``
+shows and ``clean`` removes them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,28 +14,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
 from sargnn.cli.command_line import CommandLine
+from sargnn.cli.compose import compose_verb, quoted
 from sargnn.cli.verbs import STORE_DIR
 from sargnn.config.fields import build
+from sargnn.config.groups import BufferConfig
+from sargnn.config.run import RunConfig, parse
 from sargnn.config.verbs import ExportConfig, PartitionConfig, PrepareConfig
 from sargnn.errors import ConfigError, StoreError
 from sargnn.graph.claim import LOCK, claim, is_claimed, remove_claimed
 from sargnn.graph.edge_columns import WEIGHT
+from sargnn.partition import PARTITIONERS
+from sargnn.steps import step
+from sargnn.tracking.memory import human_bytes
+from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
 
 if TYPE_CHECKING:
     import numpy as np
 
     from sargnn.sources.dgl_partition.reader import DglPartition
 
+KINDS = ("datasets", "partitions", "assignments")
+_SYMMETRIC = ("products_like", "synthetic")
+_NONE = ("compare=null", "compare=")
+
 
 def prepare(line: CommandLine) -> int:
     """Make the dataset store."""
-    from sargnn.cli.compose import compose_verb
-
     config = build(PrepareConfig, compose_verb("prepare", line.overrides, folders=line.folders), "")
     from sargnn.graph.dataset import open_dataset
     from sargnn.sources.prepare import prepare_dataset
-    from sargnn.tracking.progress import Steps, graph_lines, say
 
     with Steps():
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
@@ -48,20 +61,109 @@ def prepare(line: CommandLine) -> int:
     return 0
 
 
-_SYMMETRIC = ("products_like", "synthetic")
+def partition(line: CommandLine) -> int:
+    """Make the dataset store and the partition store; with ``compare`` the former, and a table."""
+    if any(override.lstrip("+").startswith("compare=") and override not in _NONE for override in line.overrides):
+        return _compare_partitioners(line)
+    config = build(PartitionConfig, compose_verb("partition", line.overrides, folders=line.folders), "")
+    from sargnn.partition.prepare import prepare_partition
+    from sargnn.sources.prepare import prepare_dataset
+
+    with Steps():
+        info = prepare_partition(config, prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes))
+    say(f"{config.dataset.title_of(info.dataset_name)} by {info.partitioner} into {config.world}")
+    for text in partition_lines(vars(info.stats)):
+        say(text)
+    print(info.path)
+    return 0
+
+
+def _compare_partitioners(line: CommandLine) -> int:
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.partition.balance import Room
+    from sargnn.partition.memory import available_bytes, check
+    from sargnn.partition.prepare import partition_path
+    from sargnn.partition.trial import try_out
+    from sargnn.report.comparison.partitions import TITLES, Compared, compared, rows_of, write_picture
+    from sargnn.sources.prepare import prepare_dataset
+
+    configs, out = _runs_to_compare(line)
+    first = next(iter(configs.values()))
+    if first.world < 2 or first.num_servers > 1:
+        given = f"world={first.world} servers={first.num_servers}"
+        raise ConfigError("Several parts are compared, of one server.", given=given, allowed="world=2 or more, servers=1")
+    comparisons: list[Compared] = []
+    room = Room(Path(first.store_dir) / "partitions", first.prepare.bytes)
+    with Steps():
+        path = prepare_dataset(first.dataset, first.store_dir, first.prepare.bytes)
+        dataset = open_dataset(path, verify=True)
+        partition_path(first, dataset, path.name)  # as many nodes as parts
+        room.folder.mkdir(parents=True, exist_ok=True)
+        for name, config in configs.items():
+            step(f"cutting by {name}")
+            try:
+                check(dataset, name, "original", config.world, available_bytes(), config.partitioner.coarsen)
+                trial = try_out(name, path, config.world, config.partitioner, room)
+            except ConfigError as error:
+                say(f"left out: {name}. {error}")
+                continue
+            step(f"counting messages of {name}")
+            comparisons.append(compared(trial, dataset, config))
+    if not comparisons:
+        return 1
+    say(f"{first.dataset.title_of(dataset.name)}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, into {first.world}")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for title in TITLES:
+        table.add_column(title, justify="left" if title == TITLES[0] else "right", no_wrap=True)
+    for row in rows_of(comparisons):
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    say("peak: memory of cutting. halo rows travel in one exchange; least: rows and sums with comm.aggregate=least.")
+    words = [f"model={first.model.name}", f"mode={first.mode.name}", f"precision={first.precision}"]
+    words += [f"comm.aggregate={first.comm.aggregate}"] if first.comm.aggregate else []
+    say(f"epoch: what all workers send in one, full batch, with {' '.join(words)}. nodes, work: largest part / mean.")
+    print(write_picture(comparisons, Path(out)))
+    return 0
+
+
+def _runs_to_compare(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
+    """A run's configuration for each partitioner that is compared, with the settings that it has; the folder of the picture."""
+    folders = line.folders
+    chosen = [override for override in line.overrides if not override.startswith("partitioner=")]
+    own = [override for override in chosen if override.lstrip("+").startswith("partitioner.")]
+    others = [override for override in chosen if override not in own]
+    mapping = compose_verb("partition_compare", others, folders=folders)
+    names, out = mapping.pop("compare"), mapping.pop("out")
+    known = [partitioner for partitioner in PARTITIONERS if partitioner not in ("given", "auto")]
+    if not isinstance(out, str) or not out:
+        raise ConfigError("'out' must be a folder.", given=repr(out))
+    configs: dict[str, RunConfig] = {}
+    unused = dict.fromkeys(own)
+    for name in dict.fromkeys(map(str, names) if isinstance(names, list) else [str(names)]):
+        if name not in known:
+            hint = "compare=metis,kaminpar,stream,random"
+            raise ConfigError("There is no such partitioner to compare.", given=f"compare={name}", allowed=known, hint=hint)
+        has = folders.settings_of("partitioner", name)
+        its = [override for override in own if override.partition("=")[0].lstrip("+") in has]
+        mapping = compose_verb("partition_compare", [*others, f"partitioner={name}", *its], folders=folders)
+        del mapping["compare"], mapping["out"]
+        configs[name] = parse(mapping)
+        for override in its:
+            unused.pop(override, None)
+    if not configs:
+        raise ConfigError("No partitioner is named.", given=f"compare={names}", hint="compare=metis,kaminpar,stream,random")
+    for override in unused:
+        raise ConfigError("None of the partitioners that are compared has this setting.", given=override, allowed=list(configs))
+    return configs, out
 
 
 def export_ogb(line: CommandLine) -> int:
     """Write raw files."""
-    from sargnn.cli.compose import compose_verb
-
     config = build(ExportConfig, compose_verb("export_ogb", line.overrides, folders=line.folders), "")
-    from pathlib import Path
-
     from sargnn.graph.dataset import open_dataset
     from sargnn.sources.ogb.export import export
     from sargnn.sources.prepare import prepare_dataset
-    from sargnn.tracking.progress import Steps
 
     out = Path(os.path.expanduser(config.out))
     if getattr(config.dataset, "add_inverse_edges", False):
@@ -88,12 +190,10 @@ def import_dgl(line: CommandLine) -> int:
             given=" ".join(line.words) or "none",
             allowed="the NAME.json that dgl.distributed.partition_graph wrote",
         )
-    from sargnn.config.memory import BufferConfig
     from sargnn.partition.prepare import prepare_partition
     from sargnn.sources.dgl_partition.nodes import Names
     from sargnn.sources.dgl_partition.reader import dgl_partition
     from sargnn.sources.prepare import make_store
-    from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
 
     if settings["name"] and not re.fullmatch(r"\w[\w.+-]{0,59}", settings["name"]):
         raise ConfigError(
@@ -111,7 +211,11 @@ def import_dgl(line: CommandLine) -> int:
         dataset = make_store(partition.reader, partition.name, store_dir / "datasets", buffer_bytes)
         file = store_dir / "assignments" / f"{dataset.name}-w{partition.parts.num_parts}.npy"
         _write(file, partition.nodes.assignment)
-        info = prepare_partition(_partition(dataset, file, partition.parts.num_parts, store_dir), dataset)
+        # What a run with these stores asks for, so that it finds them.
+        words = ["dataset=stored", "dataset.root=.", "partitioner=given", "partitioner.file=."]
+        mapping = compose_verb("partition", words) | {"world": partition.parts.num_parts, "store_dir": str(store_dir)}
+        mapping["dataset"]["root"], mapping["partitioner"]["file"] = str(dataset), str(file)
+        info = prepare_partition(build(PartitionConfig, mapping, ""), dataset)
     size = info.num_edges, info.schema, info.feature_widths, info.num_classes
     for text in graph_lines(*size, weighted=info.weights is not None):
         say(text)
@@ -121,17 +225,15 @@ def import_dgl(line: CommandLine) -> int:
         say(text)
     print(dataset)
     print(info.path)
-    print(_command(dataset, file, info.world, settings["store_dir"], typed=info.schema.typed))
+    settings_of_run = {"dataset.root": str(dataset), "partitioner": "given", "partitioner.file": str(file)}
+    if info.schema.typed:
+        settings_of_run["model"] = "rgcn"
+    if settings["store_dir"] != STORE_DIR.default:
+        settings_of_run["store_dir"] = settings["store_dir"]
+    plain = re.compile(r"[\w./+-]+")
+    words = [f"{key}={text if plain.fullmatch(text) else quoted(text)}" for key, text in settings_of_run.items()]
+    print(" ".join(["sargnn train dataset=stored", *map(shlex.quote, words), f"world={info.world}"]))
     return 0
-
-
-def _partition(dataset: Path, file: Path, world: int, store_dir: Path) -> PartitionConfig:
-    """What a run with these stores asks for, so that it finds them."""
-    from sargnn.cli.compose import compose_verb
-
-    mapping = compose_verb("partition", ["dataset=stored", "dataset.root=.", "partitioner=given", "partitioner.file=."])
-    mapping["dataset"]["root"], mapping["partitioner"]["file"] = str(dataset), str(file)
-    return build(PartitionConfig, mapping | {"world": world, "store_dir": str(store_dir)}, "")
 
 
 def _write(file: Path, assignment: np.ndarray) -> None:
@@ -159,35 +261,15 @@ def _origin(partition: DglPartition) -> str:
     return f"no original ids{which} are stored: the ids that DGL gave are kept (mapping=FILE restores them)"
 
 
-def _command(dataset: Path, file: Path, world: int, store_dir: str, *, typed: bool) -> str:
-    words = [f"dataset.root={_quote(str(dataset))}", "partitioner=given", f"partitioner.file={_quote(str(file))}"]
-    if typed:
-        words.append("model=rgcn")
-    if store_dir != STORE_DIR.default:
-        words.append(f"store_dir={_quote(store_dir)}")
-    return " ".join(["sargnn train dataset=stored", *map(shlex.quote, words), f"world={world}"])
-
-
-def _quote(path: str) -> str:
-    """As an override's value."""
-    return path if re.fullmatch(r"[\w./+-]+", path) else "'" + path.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-KINDS = ("datasets", "partitions", "assignments")
-
-
 def info(line: CommandLine) -> int:
     """Print what is here."""
     settings = line.settings
-    import os
-
     import psutil
     import torch
 
     from sargnn.backends import KERNELS
     from sargnn.cpu import describe_bf16
     from sargnn.resolve import resolve
-    from sargnn.tracking.memory import human_bytes
     from sargnn.tracking.mlflow.store import database_of, default_uri
     from sargnn.tracking.provenance import versions
     from sargnn.tracking.tables import info_table
@@ -218,8 +300,6 @@ def info(line: CommandLine) -> int:
 
 def _drawn_as(path: Path) -> str:
     """Version, scale and seed of a graph that was drawn; empty for another store, or one that cannot be read."""
-    import json
-
     try:
         made_by = json.loads((path / "manifest.json").read_text())["meta"]["made_by"]
         known = {key: made_by[key] for key in ("version", "scale", "seed") if key in made_by} if "generator" in made_by else {}
@@ -252,9 +332,6 @@ def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:
 def clean(line: CommandLine) -> int:
     """Remove stores, after asking."""
     what, settings = str(line.settings["what"]), line.settings
-    from sargnn.tracking.memory import human_bytes
-    from sargnn.tracking.progress import say
-
     store_sizes = stores(Path(str(settings["store_dir"])), KINDS if what == "all" else (what,))
     if not store_sizes:
         say("There is no store to remove.")

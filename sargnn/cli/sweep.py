@@ -17,10 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sargnn.cli.compose import compose_verb, provisional
 from sargnn.cli.conf import ConfFolders
+from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.run.check import check_network, check_strategies
 from sargnn.run.processes import end_process
 from sargnn.tracking.find_runs import write_points
+from sargnn.tracking.progress import say
 from sargnn.tracking.summary import Summary, read_summary
 
 Point = tuple[str, ...]
@@ -31,9 +35,11 @@ class Outcome:
     """One point's end.
 
     Attributes:
-        label: the overrides in which the points differ. run_dir: its folder.
+        label: the overrides in which the points differ.
+        run_dir: its folder.
         status: ``finished``, ``skipped``, ``failed``, ``interrupted`` or ``not run``.
-        summary: of the run, if there is one. error: its first line, if it failed.
+        summary: of the run, if there is one.
+        error: its first line, if it failed.
     """
 
     label: str
@@ -53,7 +59,9 @@ class Plan:
     """A sweep that has not begun, or has partly run.
 
     Attributes:
-        points: the overrides of each. labels: those in which it differs. folder: of the sweep.
+        points: the overrides of each.
+        labels: those in which it differs from others.
+        folder: of the sweep.
         done: point's number -> its folder, of those that are finished.
         skip: ``ask``, ``true`` or ``false``, for these.
     """
@@ -74,10 +82,6 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[i
     Raises:
         ConfigError: a point that cannot run, named, or a setting that a sweep cannot have.
     """
-    from sargnn.cli.auto_world import provisional
-    from sargnn.cli.compose import compose_verb
-    from sargnn.config.run import parse
-
     if any(word.startswith("run_dir=") for point in points for word in point):
         raise ConfigError("A sweep chooses its run folders itself.", hint="leave run_dir out")
     skip = next((word.partition("=")[2] for word in reversed(points[0]) if word.startswith("skip_finished=")), "ask")
@@ -86,7 +90,8 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[i
     points = [tuple(word for word in point if not word.startswith("skip_finished=")) for point in points]
     key = json.dumps([*points, *folders.arguments])
     folder = Path("sweeps") / hashlib.sha256(key.encode()).hexdigest()[:10]
-    labels = labels_of(points)
+    common = set(points[0]).intersection(*points) if len(points) > 1 else set()
+    labels = [" ".join(word for word in point if word not in common) or "the only point" for point in points]
     for number, label in enumerate(labels):
         with naming_point(label):
             if check is not None:
@@ -97,9 +102,44 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[i
     return Plan(points, labels, folder, done, skip)
 
 
+def check_run(config: RunConfig) -> None:
+    """What a run checks of its configuration before anything long. Raises ``SargnnError``."""
+    check_network(config.comm)
+    config.dataset.check_files()
+    check_strategies(config.stand_in)
+
+
+def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
+    """Print a sweep's points, whether each is finished or cannot run; exit code 1 if one cannot.
+
+    Raises:
+        ConfigError: a point whose configuration is wrong.
+    """
+    plan = plan_sweep(points, folders)
+    done = plan.done if plan.skip != "false" else {}
+    there = f", {len(plan.done)} finished" if plan.done else ""
+    print(f"sweep of {len(plan.points)} point{'s' * (len(plan.points) != 1)}{there}, in {plan.folder}")
+    names = [done.get(number, free_folder(plan.folder, number)).name for number in range(len(plan.points))]
+    width = max(map(len, names))
+    failing = 0
+    for number, (point, label, name) in enumerate(zip(plan.points, plan.labels, names, strict=True)):
+        state = ""
+        if number in done:
+            state = "finished, would be skipped"
+        else:
+            try:
+                check_run(parse(compose_verb("train", point, folders=folders)))
+            except SargnnError as error:
+                failing += 1
+                state = f"cannot run: {str(error).splitlines()[0]}"
+        print(f"  {name:<{width}}  {label}" + (f"\n  {'':<{width}}    {state}" if state else ""))
+    left = len(plan.points) - len(done) - failing
+    print(f"{left} would run; nothing was made or started: leave --dry-run out to start")
+    return int(bool(failing))
+
+
 def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
     """Run all points; prints a table at the end. Exit code 1 if one failed, 130 if it was interrupted."""
-    from sargnn.tracking.progress import say
     from sargnn.tracking.tables import sweep_table
 
     plan = plan_sweep(points, folders)
@@ -125,17 +165,20 @@ def note_points(plan: Plan) -> None:
 
 def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:
     """What each point came to, in order; those after an interrupt are not run. Finished ones may be skipped."""
-    from sargnn.cli.compose import compose_verb
-    from sargnn.tracking.progress import say
-
     points, labels, folder, done = plan.points, plan.labels, plan.folder, plan.done
     skipped = set(done) if done and skips_finished(plan) else set()
     note_points(plan)
     say(f"sweep of {len(points)} points, in {folder}")
-    parent = None
+    parent: Any = None
     if len(skipped) < len(points):
         try:
-            parent = _parent(compose_verb("train", points[0], folders=folders), folder.name, len(points))
+            tracking = compose_verb("train", points[0], folders=folders)["tracking"]
+            if tracking["enabled"]:
+                from sargnn.tracking.mlflow.run import Parent
+                from sargnn.tracking.mlflow.store import absolute
+
+                tags = {"sweep": folder.name, "points": str(len(points))}
+                parent = Parent(absolute(tracking["uri"]), tracking["experiment"], f"sweep-{folder.name}", tags)
         except SargnnError as error:
             say(f"warning: the sweep has no run of its own in MLflow: {error}")
     environment = dict(os.environ)
@@ -159,7 +202,11 @@ def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:
         interrupted = outcome.status == "interrupted"
         outcomes.append(outcome)
     if parent is not None:
-        _end(parent, outcomes, failed=not all(ended.is_done for ended in outcomes))
+        tags = {f"points_{s}": str(sum(o.status == s for o in outcomes)) for s in ("finished", "skipped", "failed")}
+        try:
+            parent.finish(tags, failed=not all(ended.is_done for ended in outcomes))
+        except Exception as error:  # tracking never decides how a sweep ends
+            say(f"warning: MLflow did not take the sweep's end: {str(error).splitlines()[0]}")
     return outcomes
 
 
@@ -207,12 +254,6 @@ def naming_point(label: str) -> Iterator[None]:
         raise ConfigError(f"A point of the sweep cannot run, so none was started: {label}\n  {error}") from error
 
 
-def labels_of(points: Sequence[Point]) -> list[str]:
-    """Of each point the overrides in which it differs from others."""
-    common = set(points[0]).intersection(*points) if len(points) > 1 else set()
-    return [" ".join(word for word in point if word not in common) or "the only point" for point in points]
-
-
 def tried_folders(folder: Path, number: int) -> list[Path]:
     """A point's folders, the first try first."""
     return sorted(folder.glob(f"{number:03d}*"))
@@ -241,8 +282,6 @@ def _summary(run_dir: Path) -> Summary | None:
 
 def skips_finished(plan: Plan) -> bool:
     """Whether finished points are left out; asks where someone can answer, and leaves them out where nobody can."""
-    from sargnn.tracking.progress import say
-
     finished = f"{len(plan.done)} of {len(plan.points)} points are finished already"
     if plan.skip == "ask" and sys.stdin.isatty():
         from sargnn.cli.stores import ask
@@ -254,26 +293,6 @@ def skips_finished(plan: Plan) -> bool:
     return plan.skip != "false"
 
 
-def _parent(mapping: dict[str, Any], name: str, points: int) -> Any:
-    tracking = mapping["tracking"]
-    if not tracking["enabled"]:
-        return None
-    from sargnn.tracking.mlflow.run import Parent
-    from sargnn.tracking.mlflow.store import absolute
-
-    return Parent(absolute(tracking["uri"]), tracking["experiment"], f"sweep-{name}", {"sweep": name, "points": str(points)})
-
-
-def _end(parent: Any, outcomes: Sequence[Outcome], *, failed: bool) -> None:
-    from sargnn.tracking.progress import say
-
-    tags = {f"points_{s}": str(sum(o.status == s for o in outcomes)) for s in ("finished", "skipped", "failed")}
-    try:
-        parent.finish(tags, failed=failed)
-    except Exception as error:  # tracking never decides how a sweep ends
-        say(f"warning: MLflow did not take the sweep's end: {str(error).splitlines()[0]}")
-
-
 def as_interrupts() -> None:
     """From now on SIGTERM and SIGHUP raise ``KeyboardInterrupt``, so that what was started is ended too.
 
@@ -281,8 +300,4 @@ def as_interrupts() -> None:
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+            signal.signal(number, signal.default_int_handler)

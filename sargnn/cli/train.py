@@ -1,4 +1,4 @@
-"""``sargnn train``, and what is worth trying after a run: commands that this machine can run, with one thing changed."""
+"""``sargnn train``: a run, or with ``--dry-run`` what it would do; ``world=auto``; and what is worth trying afterwards."""
 
 from __future__ import annotations
 
@@ -8,54 +8,62 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.cli.conf import show_path
-from sargnn.config.decides import as_mapping
-from sargnn.config.run import RunConfig, parse
+from sargnn.cli.compose import compose_verb, provisional, sweep_points
+from sargnn.cli.conf import OVERRIDING, ConfFolders, show_path
+from sargnn.cli.resume import read_resumed
+from sargnn.cli.sweep import check_run, run_sweep, show_sweep
+from sargnn.config.fields import as_mapping
+from sargnn.config.groups import AUTO
+from sargnn.config.run import RunConfig, flatten, parse
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.run.check import check_strategies, partition_of
+from sargnn.run.checkpoints import check_checkpoint, check_epochs_left
+from sargnn.run.env import default_threads
+from sargnn.run.run_folder import choose_run_dir
+from sargnn.tracking.memory import human_bytes
+from sargnn.tracking.progress import Steps, say
+
+_WIDTH = 80
+_MOST_COMMANDS = 2
+_MOST_WORKERS = 32
+_BASELINE = "mode=domain_parallel"
 
 
 def main(line: CommandLine) -> int:
     """Train; prints the table of results and what is worth trying next."""
-    from sargnn.cli.auto_world import provisional, with_world
-    from sargnn.cli.compose import compose_verb, sweep_points
-    from sargnn.cli.resume import read_resumed
-
     if line.multirun and any(override.startswith("resume=") for override in line.overrides):
         raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
     going_on = read_resumed(line.overrides, line.folders)
-    if going_on is not None:
-        config, run_dir = going_on
+    if going_on is None:
+        points = sweep_points("train", line.overrides, multirun=line.multirun, folders=line.folders)
+        if points is not None:
+            return show_sweep(points, line.folders) if line.dry_run else run_sweep(points, line.folders)
+        composed = compose_verb("train", line.overrides, folders=line.folders)
+        config = parse(provisional(composed))
         if line.dry_run:
-            from sargnn.cli.dry_run import show_run
-
-            return show_run(config, line.overrides, line.folders, resume=run_dir)
-        _train(config, [f"resume={run_dir}"], run_dir)
+            return _show_run(config, line.overrides, line.folders)
+        overrides = list(line.overrides)
+        if composed.get("world") == AUTO:
+            with Steps():
+                world = _fewest_workers(composed)
+            say(f"world=auto: {world} worker{'s' * (world > 1)}, the fewest that fit")
+            overrides = [override for override in overrides if override.lstrip("+").partition("=")[0] != "world"]
+            overrides.append(f"world={world}")
+            config = parse(compose_verb("train", overrides, folders=line.folders))
+        _train(config, [*line.folders.arguments, *overrides])
         return 0
-    points = sweep_points("train", line.overrides, multirun=line.multirun, folders=line.folders)
-    if points is not None:
-        if line.dry_run:
-            from sargnn.cli.dry_run import show_sweep
-
-            return show_sweep(points, line.folders)
-        from sargnn.cli.sweep import run_sweep
-
-        return run_sweep(points, line.folders)
+    config, run_dir = going_on
     if line.dry_run:
-        from sargnn.cli.dry_run import show_run
-
-        config = parse(provisional(compose_verb("train", line.overrides, folders=line.folders)))
-        return show_run(config, line.overrides, line.folders)
-    overrides = with_world(line.overrides, line.folders)
-    config = parse(compose_verb("train", overrides, folders=line.folders))
-    _train(config, [*line.folders.arguments, *overrides])
+        return _show_run(config, line.overrides, line.folders, resume=run_dir)
+    _train(config, [f"resume={run_dir}"], run_dir)
     return 0
 
 
 def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = None) -> None:
     from sargnn.run.local import train
-    from sargnn.tracking.progress import say
     from sargnn.tracking.tables import profile_tables, result_table
 
     summary, run_dir = train(config, resume=resume)
@@ -72,24 +80,130 @@ def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = No
         say(text)
 
 
-_WIDTH = 80
-_MOST = 2
-_BASELINE = "mode=domain_parallel"
+def _fewest_workers(mapping: dict[str, Any]) -> int:
+    """The fewest workers that fit this machine, for ``world=auto``; or ``ConfigError``. Prepares the dataset.
+
+    Workers of one machine share its cores: more of them are no faster, they only hold less each.
+    """
+    from sargnn.cli.plan import planned_graph
+    from sargnn.memory.settle import Machine, can_be_large, fits, with_budget
+
+    first = parse(provisional(mapping))
+    graph = planned_graph(first, None, times=False)
+    if not can_be_large(graph.num_nodes, graph.num_edges) and first.memory_budget.size is None:
+        return 1
+    least, world = None, 1
+    while world <= _MOST_WORKERS:
+        machine = Machine.here(world)
+        config = with_budget(parse({**mapping, "world": world}), machine)
+        for candidate in config.in_modes:
+            plan = graph.plan(candidate)
+            least = plan if least is None or plan.largest.total < least.largest.total else least
+            if fits(plan, candidate, machine):
+                return world
+        world *= 2
+    assert least is not None
+    raise ConfigError(
+        f"No number of workers up to {_MOST_WORKERS} fits this machine.",
+        given=f"world=auto; {least.world} take {human_bytes(least.largest.total)} each, {human_bytes(least.together)} in all",
+        hint="sargnn plan what=fit; or world=N and memory_budget.enforce=false",
+    )
+
+
+def _show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, resume: Path | None = None) -> int:
+    """Print what a run would do, after every check that needs no graph; nothing is made."""
+    check_run(config)
+    if resume is None:
+        folder = show_path(choose_run_dir(config.run_dir, config.name))
+    else:
+        from sargnn.training import checkpoint
+
+        check_epochs_left(config, resume)
+        check_checkpoint(resume)
+        folder = f"{show_path(resume)}, on from {checkpoint.existing(resume)[-1].name}"
+    threads = config.threads or default_threads(config.world)
+    epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
+    workers = f"{config.world} with {threads} thread{'s' * (threads != 1)} each, {epochs}"
+    if "world=auto" in overrides:
+        workers = "auto: as few as fit, known once the dataset is there; as with one:"
+    rows = [("run folder", folder), ("workers", workers), *_store_rows(config)]
+    if config.init_from is not None and resume is None:
+        from sargnn.run.checkpoints import find_start
+
+        rows.append(("parameters", f"from {show_path(Path(str(find_start(config).init_from)))}"))
+    for name, text in rows:
+        print(f"{name:<12}{text}")
+    differing = [] if resume is not None else list(_differing(config, overrides, folders))
+    if differing:
+        print("differs from the defaults:")
+        width = max(len(left) for left, _ in differing)
+        for left, was in differing:
+            print(f"  {left:<{width}}  (default {was})")
+    print("nothing was made or started: leave --dry-run out to train")
+    return 0
+
+
+def _store_rows(config: RunConfig) -> Iterator[tuple[str, str]]:
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.partition.prepare import partition_path, with_choice
+    from sargnn.sources.prepare import dataset_path
+
+    by = f"by {config.partitioner.name} into {config.world}"
+    store, target = config.dataset.find_store(Path(config.store_dir) / "datasets"), config.dataset.target
+    if store is None and (config.dataset.reads_target or config.dataset.fetches):  # to know its name is to do it
+        how = f"what {target} returns" if config.dataset.reads_target else "its files fetched where they are missing"
+        yield "dataset", f"{config.dataset.title}, {how}"
+        yield "partition", by
+        return
+    path = store or dataset_path(config.dataset, config.store_dir)
+    if not path.exists():
+        yield "dataset", f"{show_path(path)}, would be made"
+        yield "partition", f"{by}, would be made"
+        return
+    yield "dataset", f"{show_path(path)}, is there"
+    wanted, dataset = partition_of(config), open_dataset(path, verify=False)
+    parts, _ = partition_path(with_choice(wanted, dataset, path.name), dataset, path.name)
+    yield "partition", f"{show_path(parts)}, {'is there' if parts.exists() else 'would be made'}"
+
+
+def _differing(config: RunConfig, overrides: Sequence[str], folders: ConfFolders) -> Iterator[tuple[str, Any]]:
+    """``key=value`` and the default, of groups whose option is another one and of settings that are not the option's own."""
+
+    def written(value: Any) -> str:
+        return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+    groups = folders.groups("train")
+    chosen = {name: option for name, option in folders.choice("train", overrides).options.items() if name not in OVERRIDING}
+    for group, option in chosen.items():
+        if option != groups[group]:
+            yield f"{group}={option}", groups[group]
+    without_default = {key for group, option in chosen.items() for key in folders.needs(group, option)}
+    needed = [override for override in overrides if override.partition("=")[0] in without_default]
+    plain = compose_verb("train", [*(f"{group}={option}" for group, option in chosen.items()), *needed], folders=folders)
+    before = flatten(parse(plain))
+    for key, value in flatten(config).items():
+        if key != "run_dir" and value != before.get(key):
+            yield f"{key}={written(value)}", written(before[key]) if key in before else "not given"
 
 
 def next_commands(config: RunConfig, overrides: Sequence[str], run_dir: Path) -> list[tuple[str, str]]:
     """At most four commands, each with what it is for: the same run changed, predictions, runs side by side.
 
     Args:
-        overrides: of the run that just ended, with its ``--config-dir``. run_dir: its folder.
+        overrides: of the run that just ended, with its ``--config-dir``.
+        run_dir: its folder.
     """
     from sargnn.training import checkpoint
 
     program = ("" if shutil.which("sargnn") else f"{show_path(Path(sys.executable).parent)}/") + "sargnn"
     commands: list[tuple[str, str]] = []
     for change, purpose in _changes(config):
-        if len(commands) < _MOST and _can_run(config, change):
-            words = _changed(overrides, change)
+        if len(commands) < _MOST_COMMANDS and _can_run(config, change):
+            # Without what was said of this setting, and of the options of a group that changes.
+            key = change.partition("=")[0]
+            dropped = (key, "run_dir", "run_name", "init_from")
+            kept = [override for override in overrides if override.lstrip("+").partition("=")[0] not in dropped]
+            words = [*(override for override in kept if not override.startswith(f"{key}.")), change]
             commands.append((" ".join([f"{program} train", *map(shlex.quote, words)]), purpose))
     if checkpoint.existing(run_dir):
         commands.append((f"{program} predict run={shlex.quote(show_path(run_dir))}", "its predictions for all nodes"))
@@ -120,18 +234,7 @@ def _changes(config: RunConfig) -> Iterator[tuple[str, str]]:
     yield f"seed={config.seed + 1}", "how much is chance?"
 
 
-def _changed(overrides: Sequence[str], change: str) -> list[str]:
-    """The run's words with one thing changed: without what was said of that, and of the options of a group that changes."""
-    key = change.partition("=")[0]
-    dropped = (key, "run_dir", "run_name", "init_from")
-    kept = [override for override in overrides if override.lstrip("+").partition("=")[0] not in dropped]
-    return [*(override for override in kept if not override.startswith(f"{key}.")), change]
-
-
 def _can_run(config: RunConfig, change: str) -> bool:
-    from sargnn.cli.compose import compose_verb
-    from sargnn.run.check import check_strategies
-
     key, _, value = change.partition("=")
     try:
         setting = compose_verb("train", [change])[key] if key in ("mode", "model") else int(value)

@@ -44,9 +44,9 @@ class Verb:
     Attributes:
         name: as it is typed; of a verb below another one both words.
         summary: its line in ``sargnn --help``.
-        usage: what follows its name.
         text: what it does.
         entry: ``module:function``; the function takes a ``CommandLine`` and returns the exit code.
+        usage: what follows its name.
         examples: (command without ``sargnn``, remark).
         config: its primary file in ``conf/``, without suffix, where it composes a configuration.
         changes_a_run: its overrides change the configuration of a run that is there.
@@ -63,9 +63,9 @@ class Verb:
 
     name: str
     summary: str
-    usage: str
     text: str
     entry: str = ""
+    usage: str = "[key=value ...] [group=option ...]"
     examples: tuple[tuple[str, str], ...] = ()
     config: str | None = None
     changes_a_run: bool = False
@@ -86,18 +86,22 @@ class Verb:
         return replace(self, config=files[0]) if files else self
 
     @property
+    def below(self) -> dict[str, Verb]:
+        """Those below it by their last word."""
+        return {verb.name.split()[-1]: verb for verb in self.verbs}
+
+    @property
     def flags(self) -> tuple[str, ...]:
         """All that it knows."""
-        composing = ("--config-dir",) + (() if self.changes_a_run else ("--cfg",)) if self.config else ()
+        there = {
+            "--help": True,
+            "--config-dir": self.config,
+            "--cfg": self.config and not self.changes_a_run,
+            "-m": self.sweeps,
+            "--dry-run": self.previews,
+        }
         own = (f"--{setting.name}" for setting in self.settings if setting.flag)
-        return (
-            "--help",
-            *composing,
-            *(("-m",) if self.sweeps else ()),
-            *(("--dry-run",) if self.previews else ()),
-            *own,
-            *self.instead,
-        )
+        return (*(flag for flag, takes in there.items() if takes), *own, *self.instead)
 
 
 STORE_DIR = Setting("store_dir", "stores", "where stores are kept", names="folder")
@@ -162,7 +166,6 @@ _PREPARE = Verb(
 _CHECK = Verb(
     "check",
     "look a graph over, or a model: is it exact?",
-    usage="[key=value ...] [group=option ...]",
     text="Look a graph over before training: degrees, isolated nodes, self-loops, repeated and one-way edges, homophily, "
     "classes and split, features, sizes; then what of it matters for training, and which setting helps. Makes the store "
     "where it is missing. Advice is no error: the exit code is 0. With model=... the model is checked instead: three steps of "
@@ -180,7 +183,6 @@ _CHECK = Verb(
 _PLAN = Verb(
     "plan",
     "what a run will hold and send, before it is launched",
-    usage="[key=value ...] [group=option ...]",
     text="Does it fit, and on how many workers? Plans the memory and the traffic of a run's workers by mode and number of "
     "workers: whole resident memory at its peak, in which phase, and the bytes of an epoch; times=true also how long an epoch "
     "takes. what=fit prints commands that fit memory_budget, or this machine, the fastest first. Takes the settings of 'train'."
@@ -198,11 +200,10 @@ _PLAN = Verb(
 _PARTITION = Verb(
     "partition",
     "cut a dataset into the workers' parts",
-    usage="[key=value ...] [group=option ...]",
     text="Cut a dataset into the parts of 'world' workers and say how good the cut is. Training does this by itself. With "
     "compare=... several partitioners are tried and set side by side, each with its own settings, for the run that model=..., "
     "mode=..., precision=... and other settings of 'train' describe; no parts are made then.",
-    entry="sargnn.cli.partition:main",
+    entry="sargnn.cli.stores:partition",
     examples=(
         ("partition dataset=products_like world=8", ""),
         ("partition dataset=products_like world=8 partitioner=kaminpar", "less memory than METIS"),
@@ -398,7 +399,6 @@ _BENCH = Verb(
         Verb(
             "bench epoch",
             "where an epoch's time goes, and how near each part is to the machine's limit",
-            usage="[key=value ...] [group=option ...]",
             text="A training run, profiled: of every part of an epoch the seconds, the work, and how near it is to what all "
             "cores of this machine can do (matrix products, gathered rows, copies, loopback), measured before and after in "
             "the same run.",
@@ -420,7 +420,6 @@ _BENCH = Verb(
         Verb(
             "bench table",
             "models, modes and worlds beside stock DGL in one process",
-            usage="[key=value ...] [group=option ...]",
             text="Runs of this project beside stock DGL in one process: for each model, rounds of stock DGL as it comes, the "
             "modes on the worlds, stock DGL with huge pages on. Epochs (median, smallest, largest), ratios, each worker's peak "
             "and waiting, as a table and JSON. What is measured already is kept: the same command goes on where it was "
@@ -437,7 +436,6 @@ _BENCH = Verb(
         Verb(
             "bench plan",
             "planned memory beside measured, of many runs",
-            usage="[key=value ...] [group=option ...]",
             text="What sargnn plan says beside what runs measure: each model in each mode on each number of workers, some "
             "named runs, and some with settings drawn at random. Of each the memory of training, the whole, an epoch's "
             "time, and planned / measured of the worker furthest off, as a table and JSON, with mean and worst error. Runs "

@@ -1,7 +1,7 @@
 """Dataclasses from plain mappings, checked field by field; every mistake is a ``ConfigError`` with its key's dotted name.
 
-A field's metadata says what is allowed: bounds, targets, a table of settings classes. Metadata is joined with ``|``, also with
-that of ``sargnn.config.decides``: ``field(metadata=AT_LEAST_ONE | FREE)``.
+A field's metadata says what is allowed, such as bounds, targets, a table of settings classes, and what the setting decides. It
+is joined with ``|``: ``field(metadata=AT_LEAST_ONE | FREE)``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import yaml
 
 from sargnn.errors import ConfigError, nearest
-from sargnn.resolve import absolute_target, is_target, load_attribute, resolve
+from sargnn.resolve import absolute_target, describe_source, is_target, load_attribute, resolve
 
 T = TypeVar("T")
 Metadata = dict[str, Any]
@@ -59,6 +59,17 @@ NOT_NEGATIVE = number(low=0)
 AT_LEAST_ONE = number(low=1)
 PROBABILITY = number(low=0, high=1, open_high=True)
 FRACTION = number(low=0, high=1)
+
+DECIDES = "decides"
+LOSSES: Metadata = {DECIDES: "losses"}
+"""The losses depend on it: a resumed run keeps it, and it is in ``config_hash``."""
+RUN: Metadata = {DECIDES: "run"}
+"""It tells runs apart that are compared: it may change when a run is resumed, but not between two submissions of one run."""
+FREE: Metadata = {DECIDES: "nothing"}
+"""It may change whenever a run is started or submitted again."""
+
+ALWAYS_HASHED: Metadata = {"always": True}
+"""In ``config_hash`` also at its default. Other settings are left out there: a new one leaves older hashes as they are."""
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 200
@@ -139,7 +150,10 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
     if hint is Any:
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = _as_float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf if value > 0 else -math.inf
     if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         value = brief(value)  # a name such as 2024 reaches us as a number
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
@@ -178,13 +192,6 @@ def _as_meant(value: Any, hint: Any) -> str | None:
     if not math.isfinite(number) or (hint is int and not number.is_integer()):
         return None
     return str(int(number)) if hint is int else repr(number)
-
-
-def _as_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _check_bounds(value: float, key: str, metadata: Metadata) -> None:
@@ -264,9 +271,82 @@ def read_yaml(path: Path, what: str) -> Any:
     """
     try:
         return yaml.load(path.read_text(), Loader=_PlainLoader)  # a SafeLoader
-    except RecursionError as error:
-        reason = "it is nested too deeply"
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        nested = isinstance(error, RecursionError)
+        reason = "it is nested too deeply" if nested else (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError(f"{what} cannot be read.", given=str(path), hint=reason) from error
-    except (yaml.YAMLError, OSError, ValueError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"{what} cannot be read.", given=str(path), hint=reason) from error
+
+
+def only_when(name: str) -> Metadata:
+    """The setting decides the losses only where this property of ``RunConfig`` is true; else it is of the kind ``RUN``."""
+    return {"when": name}
+
+
+def hashed_as(value: Any) -> Metadata:
+    """It does not decide the losses, and ``config_hash`` holds this value in its place."""
+    return {"hashed_as": value}
+
+
+def find_deciding(settings: Any, run: Any, kind: str = "") -> dict[str, Any]:
+    """The settings of a dataclass that decide the losses; those of a group in it as a mapping of their own, also where only one
+    of its fields says that it does.
+
+    A setting at its default is left out, so that a new one leaves older runs' hashes as they are. Of a target the name and the
+    content of its file are given, not its path.
+
+    Args:
+        run: what has the properties that ``only_when`` names.
+        kind: what a field decides that says nothing itself.
+    """
+    deciding: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value, says = getattr(settings, field.name), field.metadata
+        if "hashed_as" in says:
+            deciding[field.name] = says["hashed_as"]
+        elif "when" in says and not getattr(run, says["when"]):
+            continue
+        elif dataclasses.is_dataclass(value):
+            own = says.get(DECIDES, kind)
+            inner = find_deciding(value, run, own)
+            if inner or own == LOSSES[DECIDES]:
+                deciding[field.name] = inner
+        elif says.get(DECIDES, kind) != LOSSES[DECIDES]:
+            continue
+        elif says.get("always") or value != field.default:
+            outside = says.get("target") and is_target(str(value))
+            if outside and getattr(settings, "reads_target", False):  # what it makes is compared, not how it is written
+                deciding[field.name] = str(value).rpartition(":")[2]
+            else:
+                deciding[field.name] = describe_source(value) if outside else value
+    return deciding
+
+
+def find_free(settings: Any) -> set[str]:
+    """The dotted keys of settings that are ``FREE``, in a dataclass where every field says what it decides."""
+    free: set[str] = set()
+    for field in dataclasses.fields(settings):
+        value, kind = getattr(settings, field.name), field.metadata[DECIDES]
+        inner = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+        kinds = {f"{field.name}.{each.name}": each.metadata.get(DECIDES, kind) for each in inner} or {field.name: kind}
+        free |= {key for key, decides in kinds.items() if decides == FREE[DECIDES]}
+    return free
+
+
+def flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value, of a mapping of mappings."""
+    flattened: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if isinstance(value, dict) and value:
+            flattened |= flat(value, f"{prefix}{key}.")
+        else:
+            flattened[f"{prefix}{key}"] = value
+    return flattened
+
+
+def as_mapping(settings: Any) -> dict[str, Any]:
+    """A settings dataclass as a plain mapping, groups inside it likewise; without ``target`` where there is none."""
+    mapping = dataclasses.asdict(settings)
+    for group in (mapping, *(value for value in mapping.values() if isinstance(value, dict))):
+        if group.get("target", "") is None:
+            del group["target"]
+    return mapping

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from sargnn.config.decides import FREE, LOSSES, RUN, only_when
-from sargnn.config.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, number, one_of
+from sargnn.config.fields import (
+    AT_LEAST_ONE,
+    FRACTION,
+    FREE,
+    LOSSES,
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROBABILITY,
+    RUN,
+    number,
+    one_of,
+    only_when,
+)
 from sargnn.errors import ConfigError
 
+AUTO = "auto"
 Adjacency = Literal["dad", "da", "ad"]
 """D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
 
@@ -63,7 +76,12 @@ class SmoothConfig:
 
     Attributes:
         autoscale: size the spread errors as the known ones are; else ``scale`` times them.
-        correct_adjacency, correct_alpha, correct_steps: of the correction. smooth_...: of the smoothing.
+        correct_adjacency: of the correction.
+        correct_alpha: likewise.
+        correct_steps: likewise.
+        smooth_adjacency: of the smoothing.
+        smooth_alpha: likewise.
+        smooth_steps: likewise.
     """
 
     name: Literal["none", "cs"] = "none"
@@ -269,3 +287,53 @@ class TrackingConfig:
     uri: str | None
     experiment: str
     ranks: bool = False
+
+
+@dataclass(frozen=True)
+class BufferConfig:
+    """How stores are made. ``buffer``: memory for what is read, sorted and cut at once, such as ``8GB``."""
+
+    buffer: str = "8GB"
+
+    @property
+    def bytes(self) -> int:
+        """Raises ``ConfigError`` for a text that is no size of at least 256 MB."""
+        return read_size("prepare.buffer", self.buffer, "8GB")
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """What a worker's whole resident memory may be.
+
+    Attributes:
+        size: such as ``6GB``; ``auto``: what is free on the machine, or left in its control group, over the workers there,
+            settled when a run is launched; null: no limit.
+        enforce: refuse what does not fit before it is launched, and train so that it does; else the size is only compared.
+    """
+
+    size: str | None = None
+    enforce: bool = True
+
+    @property
+    def bytes(self) -> int | None:
+        """None where there is no limit, or none yet. Raises ``ConfigError`` for a text that is no size."""
+        return None if self.size is None or self.is_auto else read_size("memory_budget", self.size, "6GB")
+
+    @property
+    def is_auto(self) -> bool:
+        """It is not settled yet."""
+        return self.size == AUTO
+
+    @property
+    def limits(self) -> bool:
+        """A run keeps to it, also where its size is not settled yet."""
+        return self.enforce and self.size is not None
+
+
+def read_size(key: str, text: str, example: str) -> int:
+    """Bytes of a text such as ``500MB``. Raises ``ConfigError`` for what is no size of at least 256 MB."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), flags=re.IGNORECASE)
+    size = float(match.group(1)) * 1000 ** " KMGT".index(match.group(2).upper() or " ") if match else 0.0
+    if size < 256e6:
+        raise ConfigError(f"'{key}' is no size.", given=text, allowed=f"at least 256MB, such as 500MB or {example}")
+    return int(size)

@@ -6,7 +6,7 @@ Whatever else decides the losses, such as a sample or another number of steps, i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sargnn.config.run import RunConfig
@@ -17,7 +17,9 @@ class LossSetting:
     """A setting without which the losses would be others.
 
     Attributes:
-        setting: as a command line has it. change: what it does, a clause. brief: the same in a few words.
+        setting: as a command line has it.
+        change: what it does, a clause.
+        brief: the same in a few words.
         kept_by: what keeps the losses that there are without it.
     """
 
@@ -38,50 +40,36 @@ def losses_depend_on(config: RunConfig, *, norms_over_rows: bool) -> list[LossSe
         norms_over_rows: whether the model has norms whose statistics are of rows that are computed together; of a module of a
             user's only the module that is built says so (``models.base.Model``).
     """
-    return list(_found(config, norms_over_rows))
-
-
-def _found(config: RunConfig, norms_over_rows: bool) -> Iterator[LossSetting]:
+    settings: list[LossSetting] = []
     other_norm = "nn.LayerNorm in the module" if config.model.reads_target else "model.norm=layer"
     count, precision, preload = config.batches.count, config.precision, config.preload
     if norms_over_rows and count not in (1, "auto"):
-        yield LossSetting(
-            f"batches.count={count}",
-            "batch norm has statistics of each micro-batch: losses depend on batches.count, batches.by, world and partitioner",
-            "norms over each micro-batch",
-            f"{other_norm} or batches.count=1",
+        change = (
+            "batch norm has statistics of each micro-batch: losses depend on batches.count, batches.by, world and partitioner"
         )
+        kept_by = f"{other_norm} or batches.count=1"
+        settings.append(LossSetting(f"batches.count={count}", change, "norms over each micro-batch", kept_by))
     elif norms_over_rows and config.mfg and not config.draws_flows:
-        yield LossSetting(
-            "mfg=true",
-            "batch norm has statistics of the rows that reach a training node",
-            "norms over fewer rows",
-            f"{other_norm} or mfg=false",
-        )
+        change = "batch norm has statistics of the rows that reach a training node"
+        settings.append(LossSetting("mfg=true", change, "norms over fewer rows", f"{other_norm} or mfg=false"))
     if precision == "bf16":
-        yield LossSetting(
-            "precision=bf16", "rows and their gradients are rounded to bf16", "rows are rounded", "precision=fp32"
-        )
+        change = "rows and their gradients are rounded to bf16"
+        settings.append(LossSetting("precision=bf16", change, "rows are rounded", "precision=fp32"))
     elif precision == "mixed":
-        yield LossSetting(
-            "precision=mixed", "products are of entries rounded to bf16", "products are rounded", "precision=fp32"
-        )
+        change = "products are of entries rounded to bf16"
+        settings.append(LossSetting("precision=mixed", change, "products are rounded", "precision=fp32"))
     if config.comm.wire != "exact" and precision != "bf16" and config.world > 1:
-        yield LossSetting(
-            f"comm.wire={config.comm.wire}",
-            "rows are rounded on their way to other workers: losses depend on world and partitioner",
-            "rows are rounded on their way",
-            "comm.wire=exact",
+        change = "rows are rounded on their way to other workers: losses depend on world and partitioner"
+        settings.append(
+            LossSetting(f"comm.wire={config.comm.wire}", change, "rows are rounded on their way", "comm.wire=exact")
         )
     if config.bounds_preload:
         bounds = (("preload.max_hop", preload.max_hop), ("preload.fanout", preload.fanout))
         given = [(key, value) for key, value in bounds if value is not None]
-        yield LossSetting(
-            " ".join(f"{key}={value}" for key, value in given),
-            "servers hold less than the model reads: losses depend on servers and partitioner",
-            "fewer nodes are read",
-            " ".join(f"{key}=null" for key, _ in given),
-        )
+        setting, kept_by = " ".join(f"{key}={value}" for key, value in given), " ".join(f"{key}=null" for key, _ in given)
+        change = "servers hold less than the model reads: losses depend on servers and partitioner"
+        settings.append(LossSetting(setting, change, "fewer nodes are read", kept_by))
+    return settings
 
 
 def loss_lines(config: RunConfig, *, norms_over_rows: bool) -> list[str]:

@@ -10,8 +10,18 @@ from abc import ABC
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from sargnn.config.decides import RUN, hashed_as
-from sargnn.config.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, POSITIVE, PROBABILITY, brief, number, one_of
+from sargnn.config.fields import (
+    AT_LEAST_ONE,
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROBABILITY,
+    RUN,
+    brief,
+    hashed_as,
+    number,
+    one_of,
+)
 from sargnn.config.groups import Adjacency
 from sargnn.config.run import ONE_GRAPH, ModelSettings, RunConfig
 from sargnn.errors import ConfigError, SargnnError
@@ -404,11 +414,7 @@ class CustomSettings(BuiltIn, ModelSettings):
             object.__setattr__(self, "content", self._content_now())
 
     def _content_now(self) -> str | None:
-        """What ``content`` is of the file as it is now, or as it was when this process loaded it; None: it cannot be found.
-
-        Raises:
-            ConfigError: the file cannot be read.
-        """
+        """What ``content`` is of the file as it is now, or as it was when this process loaded it; None: it cannot be found."""
         try:
             return describe_source(str(self.target)).rpartition(" ")[2]
         except SargnnError:

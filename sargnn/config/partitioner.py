@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sargnn.config.decides import FREE, as_mapping
-from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, PATH, PLAIN_NAME, TARGET
+from sargnn.config.fields import AT_LEAST_ONE, FREE, NOT_NEGATIVE, PATH, PLAIN_NAME, TARGET, as_mapping
 from sargnn.errors import ConfigError
 from sargnn.resolve import describe_file, describe_source
 
@@ -36,7 +35,8 @@ class PartitionerConfig(Strategy):
         imbalance: how much larger than the mean METIS, KaMinPar and streaming may make a part.
         file: the assignment of ``given`` (``sargnn.partition.simple``), or what a target reads.
         balance: what a part's size is: its nodes, its in-edges, or both as the work that they are (``partition.weights``).
-        threads: of KaMinPar, and processes that order nodes and write parts; null: all cores. preset: of KaMinPar.
+        threads: of KaMinPar, and processes that order nodes and write parts; null: all cores.
+        preset: of KaMinPar.
         passes: of streaming.
         coarsen: give KaMinPar the graph of clusters that passes over the edges find (``partition.clusters``), ``auto``: where
             that has no more than half of the entries.

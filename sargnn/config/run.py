@@ -16,23 +16,33 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import yaml
 
-from sargnn.config.decides import FREE, LOSSES, RUN, as_mapping, find_deciding, find_free, flat, only_when
 from sargnn.config.fields import (
     AT_LEAST_ONE,
+    FREE,
+    LOSSES,
     PLAIN_NAME,
+    RUN,
     TARGET,
+    as_mapping,
     build,
     chosen_from,
+    find_deciding,
+    find_free,
+    flat,
     number,
     one_of,
+    only_when,
     read_yaml,
 )
 from sargnn.config.groups import (
+    AUTO,
     BatchesConfig,
+    BufferConfig,
     CheckpointConfig,
     CommConfig,
     EngineConfig,
     LabelsConfig,
+    MemoryConfig,
     OptimConfig,
     Precision,
     PreloadConfig,
@@ -40,7 +50,6 @@ from sargnn.config.groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.config.memory import AUTO, BufferConfig, MemoryConfig
 from sargnn.config.partitioner import PartitionerConfig, Strategy
 from sargnn.errors import ConfigError
 

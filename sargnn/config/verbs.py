@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sargnn.config.fields import AT_LEAST_ONE
-from sargnn.config.groups import PreloadConfig
-from sargnn.config.memory import BufferConfig
+from sargnn.config.groups import BufferConfig, PreloadConfig
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import DATASETS, DatasetSettings
 

@@ -6,22 +6,91 @@ DGL's last release on PyPI dates from March 2024. Two of its imports no longer r
 * ``dgl.graphbolt`` loads a compiled library for the PyTorch of its day and an old torchdata. Nothing here uses GraphBolt
   (it is a sampler), so an empty module stands in for it.
 
-With both in place message passing, edge softmax, the ``nn`` layers and METIS work, forward and backward.
+Where they are, they are used as they are. With both in place message passing, edge softmax, the ``nn`` layers and METIS work,
+forward and backward, also where a user's own code says ``import dgl``.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import types
 import warnings
+from collections.abc import Sequence
 from functools import cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from typing import Any
 
-from sargnn.interop.dgl_finder import install
+
+class _OrEmpty(Loader):
+    """Loads a module as its own loader does; one that fails is left empty."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        try:
+            self._loader.exec_module(module)
+        except Exception:
+            for name in [module_name for module_name in sys.modules if module_name.startswith(f"{module.__name__}.")]:
+                del sys.modules[name]
+
+
+class _Finder(MetaPathFinder):
+    """Looks at ``dgl`` and ``dgl.graphbolt`` only."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "dgl":
+            _add_stand_ins()
+            return None
+        if fullname != "dgl.graphbolt":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _OrEmpty(spec.loader)
+        return spec
+
+
+def install_finder() -> None:
+    """From now on ``import dgl`` works in this process."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def _add_stand_ins() -> None:
+    """Put into ``sys.modules`` what DGL asks for beside GraphBolt."""
+    if "setuptools.extern" not in sys.modules and not _is_there("setuptools.extern.packaging"):
+        import packaging
+        import packaging.version
+
+        extern = types.ModuleType("setuptools.extern")
+        extern.packaging = packaging  # type: ignore[attr-defined]
+        sys.modules["setuptools.extern"] = extern
+        sys.modules["setuptools.extern.packaging"] = packaging
+        sys.modules["setuptools.extern.packaging.version"] = packaging.version
+    # ogb, which dgl imports, would otherwise look for a newer version of itself on a thread that delays the exit.
+    sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]
+    os.environ.setdefault("DGLBACKEND", "pytorch")  # else it writes a file into the home folder
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 @cache
 def import_dgl() -> Any:
     """The ``dgl`` module, with its PyTorch backend. Takes one to two seconds the first time."""
-    install()
+    install_finder()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import dgl

@@ -23,9 +23,12 @@ class PartGraph:
     """The graph of one part.
 
     Attributes:
-        node_ids: int64 [N], numbers that DGL gave the nodes of all parts. own_nodes: bool [N]; the others are its halo.
-        sources, destinations: int64 [E], rows of ``node_ids``.
-        edge_ids: int64 [E], numbers that DGL gave the edges of all parts. own_edges: bool [E].
+        node_ids: int64 [N], numbers that DGL gave the nodes of all parts.
+        own_nodes: bool [N]; the others are its halo.
+        sources: int64 [E], rows of ``node_ids``.
+        destinations: int64 [E], likewise.
+        edge_ids: int64 [E], numbers that DGL gave the edges of all parts.
+        own_edges: bool [E].
         original_ids: int64 [N], numbers before the graph was partitioned, where the file has them.
     """
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -76,7 +77,9 @@ def write_graph(path: Path, num_nodes: int, blocks: Iterator[Block], node_weight
         if node_weights is not None:
             node_weights.astype(np.uint32).tofile(file)
         if not uniform:
-            _append(weights, file)
+            weights.flush()
+            weights.seek(0)
+            shutil.copyfileobj(weights, file, 1 << 24)
         flags = _NARROW | (_NO_EDGE_WEIGHTS if uniform else 0) | (_NO_NODE_WEIGHTS if node_weights is None else 0)
         file.seek(0)
         np.array([flags, num_nodes, entries], np.uint64).tofile(file)
@@ -91,7 +94,8 @@ class GraphFile:
     """Such a file of 32-bit numbers, mapped; what is read of it can be taken back by the system at any time.
 
     Attributes:
-        num_nodes, entries: N, M.
+        num_nodes: N.
+        entries: M.
         arrays: addresses of rows, uint64 [N + 1], the address of the first, neighbours, uint32 [M], weights of entries, uint32
             [M], and of nodes, uint32 [N]; weights that are all alike: [0].
     """
@@ -161,21 +165,10 @@ def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, pr
     finally:
         process.kill()
     if process.returncode or not out.exists():
-        raise ConfigError(
-            "KaMinPar could not cut the graph.",
-            given=reason_of_end(process.returncode, said),
-            hint=hint,
-        )
+        raise ConfigError("KaMinPar could not cut the graph.", given=reason_of_end(process.returncode, said), hint=hint)
     assignment = np.load(out)
     out.unlink()
     return np.asarray(assignment, np.int32)
-
-
-def _append(source: BinaryIO, target: BinaryIO) -> None:
-    source.flush()
-    source.seek(0)
-    while piece := source.read(1 << 24):
-        target.write(piece)
 
 
 def main(words: Sequence[str]) -> int:

@@ -32,7 +32,9 @@ def balanced_kway(
     """METIS's k-way assignment of a symmetric graph, int32 [N].
 
     Args:
-        indptr, indices, edge_weights: the graph's CSR form.
+        indptr: of the graph's CSR form.
+        indices: likewise.
+        edge_weights: likewise.
         vertex_weights: integers [N, weights]; each column is balanced over the parts.
         imbalance: how much larger than the mean a part may be, in each column.
 

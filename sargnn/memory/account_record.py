@@ -22,8 +22,7 @@ import torch
 
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig, SampleConfig
-from sargnn.config.memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, MemoryConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.engine.modes.base import Held
 from sargnn.engine.propagate import propagate

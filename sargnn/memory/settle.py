@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sargnn.config.groups import AUTO, MemoryConfig
 from sargnn.config.losses import losses_depend_on
-from sargnn.config.memory import AUTO, MemoryConfig
 from sargnn.config.run import AUTO_MODES, RunConfig
 from sargnn.errors import ConfigError
 from sargnn.tracking.memory import human_bytes

@@ -28,7 +28,7 @@ import numpy as np
 
 from sargnn.backends import KERNELS
 from sargnn.compiled import numba_cache_dir
-from sargnn.config.decides import as_mapping
+from sargnn.config.fields import as_mapping
 from sargnn.config.groups import PreloadConfig, SmoothConfig
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import ONE_GRAPH, RunConfig, load, save

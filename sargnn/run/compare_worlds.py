@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sargnn.config.groups import BatchesConfig, CheckpointConfig, PreloadConfig, SmoothConfig
-from sargnn.config.memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, CheckpointConfig, MemoryConfig, PreloadConfig, SmoothConfig
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, WorkerError

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sargnn.config.groups import BatchesConfig, PreloadConfig, SampleConfig
-from sargnn.config.memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, MemoryConfig, PreloadConfig, SampleConfig
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.run.check import check_network, check_strategies, prepare_stores

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sargnn.config.decides import as_mapping
+from sargnn.config.fields import as_mapping
 from sargnn.config.run import DatasetReader, DatasetSettings
 from sargnn.errors import ConfigError, StoreError
 from sargnn.graph.dataset import FORMAT_VERSION, Dataset, InMemoryReader, open_dataset

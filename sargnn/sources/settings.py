@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sargnn.config.decides import ALWAYS_HASHED, RUN
-from sargnn.config.fields import AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, PATH, POSITIVE, number
+from sargnn.config.fields import ALWAYS_HASHED, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, PATH, POSITIVE, RUN, number
 from sargnn.config.run import DatasetReader, DatasetSettings
 from sargnn.errors import StoreError
 from sargnn.resolve import load_attribute

@@ -14,8 +14,7 @@ from sargnn.backends.memory import Pool
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig, PreloadConfig, SampleConfig
-from sargnn.config.memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, MemoryConfig, PreloadConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.sum import Sum

@@ -18,7 +18,7 @@ import pytest
 
 import sargnn
 from sargnn.api import process
-from sargnn.api.overrides import as_words
+from sargnn.api.words import as_words
 from sargnn.errors import ConfigError, WorkerError
 from tests.processes import ROOT, started_command
 

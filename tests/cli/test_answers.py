@@ -22,6 +22,11 @@ HYDRA = "Hydra's own settings do nothing here."
 
 # What is typed: what is wrong; given, allowed, next (None: no such line; "...": any).
 ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
+    # a value of a setting that has few
+    "train task=clases": (
+        "'task' has a value that is not known.", "'clases'", "classes, multilabel, regression, nodes, FILE.py:CLASS", None,
+    ),
+    "prepare task=nodes": ("'task' has a value that is not known.", "'nodes'", "classes, multilabel, regression", None),
     # a setting by its last part, by another name, misspelt
     "train lr=0.1": (NO_SETTING.format("lr"), None, "optim.lr", "optim.lr=0.1"),
     "train learning_rate=0.1": (NO_SETTING.format("learning_rate"), None, "optim.lr", "optim.lr=0.1"),

@@ -71,7 +71,7 @@ def test_no_traceback(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise Reached
 
     for target in (
-        "sargnn.cli.train._train", "sargnn.cli.sweep.run_sweep", "sargnn.sources.prepare.prepare_dataset",
+        "sargnn.cli.train._train", "sargnn.cli.train.run_sweep", "sargnn.sources.prepare.prepare_dataset",
         "sargnn.report.bench.kernels.run", "subprocess.Popen",
     ):  # fmt: skip
         monkeypatch.setattr(target, reached)

@@ -10,8 +10,7 @@ import pytest
 
 from sargnn.cli.main import main
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig
-from sargnn.config.memory import MemoryConfig, read_size
+from sargnn.config.groups import BatchesConfig, MemoryConfig, read_size
 from sargnn.engine.segments import layer_runs
 from sargnn.errors import ConfigError
 from sargnn.memory import budget as budget_module

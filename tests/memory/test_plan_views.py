@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
-from sargnn.config.memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, LabelsConfig, MemoryConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset

@@ -11,8 +11,7 @@ import torch
 from sargnn.backends.torch import dgl_kernel
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig
-from sargnn.config.memory import MemoryConfig
+from sargnn.config.groups import BatchesConfig, MemoryConfig
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset

@@ -10,7 +10,7 @@ import pytest
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.help import candidates
 from sargnn.cli.resume import read_resumed
-from sargnn.config.decides import as_mapping
+from sargnn.config.fields import as_mapping
 from sargnn.config.run import RunConfig, flatten, load, parse, save
 from sargnn.errors import ConfigError
 from sargnn.report.comparison.settings import find_differing, flat, show_settings

@@ -136,4 +136,4 @@ def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "train", *SMALL, "task=wrong.py:Loss")
     assert done.returncode == 1 and "does not name a task" in done.stderr
     done = run(tmp_path, "train", *SMALL, "task=focal")
-    assert done.returncode == 1 and "'dataset.task' has a value that is not known" in done.stderr
+    assert done.returncode == 1 and "'task' has a value that is not known" in done.stderr

@@ -21,7 +21,7 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.backends.torch.dgl_kernel import whole_attention_graph
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, Piece
-from sargnn.engine.aggregate import Engine
+from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import Gat
 from sargnn.graph.schema import Schema
 from sargnn.interop.dgl import import_dgl
@@ -59,11 +59,8 @@ def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
     el, er = (torch.randn(block.num_src, heads, generator=generator).requires_grad_() for _ in range(2))
     grad_out = torch.randn(block.num_dst, heads * width, generator=generator)
     leaves = (rows, el, er)
-    engine, plan, reducer = (
-        Engine(Group.single(), EngineSettings(mode="sar", kernel="fused")),
-        whole_plan(block),
-        Gat(heads, SLOPE),
-    )
+    engine = Engine(Group.single(), EngineSettings(mode="sar", kernel="fused"))
+    plan, reducer = whole_plan(block), Gat(heads, SLOPE)
     sides = {
         "dgl": _stock(block, leaves, heads),
         "fused": lambda: engine.aggregate(plan, reducer, (rows, el), (er,))[0],

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from sargnn.config.decides import as_mapping
-from sargnn.config.fields import brief, read_yaml
+from sargnn.config.fields import as_mapping, brief, read_yaml
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.resolve import load_attribute
