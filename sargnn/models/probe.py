@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -324,7 +324,8 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
         for number, relation in enumerate(schema.relations)
     ]
     sources, destinations = (np.concatenate([ring[end] for ring in edges]).astype(np.int32) for end in (0, 1))
-    nodes, first, weighted = NODES * types, NODES * shape.labelled, {}
+    nodes, first = NODES * types, NODES * shape.labelled
+    weighted: dict[str, Any] = {}
     if shape.weighted:
         weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
         inward, outward = (np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources))
