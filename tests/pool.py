@@ -25,8 +25,7 @@ import torch
 import torch.distributed as dist
 
 from sargnn.backends import memory as engine_pool
-from sargnn.comm import distributed
-from sargnn.comm.distributed import DistributedGroup
+from sargnn.comm.distributed import DistributedGroup, RankProcesses
 from sargnn.comm.group import Group
 from sargnn.partition.cut import parts_of
 from sargnn.run.env import warm_up
@@ -84,7 +83,7 @@ def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
         dist.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
         )
-        group = DistributedGroup(rank, world, distributed.Processes(dist.group.WORLD))
+        group = DistributedGroup(rank, world, RankProcesses(dist.group.WORLD))
     with poisoned_tables():
         while True:
             try:

@@ -20,7 +20,8 @@ import os, subprocess, sys
 def test_leaves_a_process_behind():
     code = "import os, subprocess; print(subprocess.Popen(['sleep', '600'], stdout=-3, stderr=-3).pid)"  # -3: DEVNULL
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, start_new_session=True)
-    open("pid", "w").write(done.stdout)
+    with open("pid", "w") as file:
+        file.write(done.stdout)
 """
 INTERRUPTS = """
 import signal, subprocess

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sargnn.api.words import as_words, store_of_graph
 from sargnn.bf16 import wide
 from sargnn.cli.compose import compose_verb
-from sargnn.comm.distributed import DistributedGroup, Processes
+from sargnn.comm.distributed import DistributedGroup, RankProcesses
 from sargnn.comm.group import Group, sum_flat
 from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
@@ -80,7 +80,7 @@ def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overri
         raise made[0]
     words, partition = made[0]
     numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
-    ranks = DistributedGroup(rank, world, Processes(_group(group))) if world > 1 else Group.single()
+    ranks = DistributedGroup(rank, world, RankProcesses(_group(group))) if world > 1 else Group.single()
     return GraphShard(words, partition, ranks)
 
 

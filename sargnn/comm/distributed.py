@@ -17,7 +17,7 @@ from sargnn.errors import CommError
 from sargnn.profile import Profile
 
 
-class Processes(NamedTuple):
+class RankProcesses(NamedTuple):
     """The processes that ranks are.
 
     Attributes:
@@ -45,7 +45,7 @@ class DistributedGroup(Group):
         self,
         rank: int,
         world: int,
-        processes: Processes,
+        processes: RankProcesses,
         traffic: Traffic | None = None,
         profile: Profile | None = None,
         *,
@@ -86,7 +86,7 @@ class DistributedGroup(Group):
             return cls.single(profile)
         group, hosts = join(backend, timeout_s, rank, world, os.environ)
         mute = silent([host for host in hosts if host != hosts[rank]])
-        return cls(rank, world, Processes(group, hosts, mute), traffic, profile, servers=servers)
+        return cls(rank, world, RankProcesses(group, hosts, mute), traffic, profile, servers=servers)
 
     def _made(self, rank: int, world: int, *given: Any, **placed: Any) -> Group:
         return DistributedGroup(rank, world, self.processes, *given, **placed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sargnn.comm.distributed import DistributedGroup, Processes
+from sargnn.comm.distributed import DistributedGroup, RankProcesses
 from sargnn.comm.group import bytes_of
 from sargnn.comm.join import Host
 from sargnn.errors import CommError
@@ -32,7 +32,7 @@ class LostWork:
 )
 def test_the_host_that_is_named(quiet: set[Host], mute: set[Host], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sargnn.comm.distributed.silent", lambda hosts: sorted(quiet & set(hosts)))
-    group = DistributedGroup(0, 3, Processes(None, (HERE, THERE, ELSEWHERE), mute))
+    group = DistributedGroup(0, 3, RankProcesses(None, (HERE, THERE, ELSEWHERE), mute))
     with pytest.raises(Exception, match="lost rank 1") as caught:
         group.wait(LostWork(), 1, "receiving rows")
     assert said in str(caught.value)
@@ -45,7 +45,7 @@ def test_a_peer_that_is_gone_when_a_message_is_posted(monkeypatch: pytest.Monkey
     monkeypatch.setattr("sargnn.comm.distributed.silent", lambda hosts: [])
     monkeypatch.setattr("torch.distributed.isend", post)
     monkeypatch.setattr("torch.distributed.irecv", post)
-    group = DistributedGroup(0, 3, Processes(None, (HERE, THERE, ELSEWHERE)))
+    group = DistributedGroup(0, 3, RankProcesses(None, (HERE, THERE, ELSEWHERE)))
     for start in (group.send, group.receive):
         with pytest.raises(CommError, match=r"lost rank 1 while \w+, host two \(10.0.0.2\): Connection closed"):
             start(torch.zeros(3), 1, 7)

@@ -68,7 +68,7 @@ def test_a_command_can_be_composed(command: str, page: str, monkeypatch: pytest.
         return
     if verb.name in ("bench table", "bench plan"):
         bench = "sargnn.report.bench"
-        monkeypatch.setattr(f"{bench}.table.run.run", lambda settings, cases: [])
+        monkeypatch.setattr(f"{bench}.table.measure.run", lambda settings, cases: [])
         monkeypatch.setattr(f"{bench}.plan.run", lambda settings, points: [])
         monkeypatch.setattr(f"{bench}.plan.find_points", lambda settings, make: [make((settings.models or ["sage"])[:1])])
         monkeypatch.setattr("sargnn.cli.sweep.as_interrupts", lambda: None)

@@ -25,7 +25,7 @@ warm_up()
 def compiled():
     found = {}
     for name, module in list(sys.modules.items()):
-        if name.startswith("sargnn.") and not name.startswith(("sargnn.sources.", "sargnn.partition.")):
+        if name.startswith("sargnn.") and not name.startswith(("sargnn.sources.", "sargnn.graph.", "sargnn.partition.")):
             for key, value in vars(module).items():
                 if isinstance(value, CPUDispatcher) and value.__module__ == name:
                     found[f"{name}.{key}"] = len(value.signatures)
