@@ -3,7 +3,7 @@
     python scripts/seams.py
 
 Prints a table: lines and files; what a worker of GAT imports; through how many files a run's settings pass from
-``launch.local.train`` until workers start; how many files outside of its folder know a backend by name, edge weights by name,
+``run.local.train`` until workers start; how many files outside of its folder know a backend by name, edge weights by name,
 the splits and kinds of labels; functions with many parameters; names that say nothing.
 """
 

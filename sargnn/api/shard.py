@@ -268,7 +268,7 @@ class GraphShard:
             self.schema,
             widths,
             self.num_classes,
-            task=task_of(self.part.labels.dtype),
+            task=task_of(self.part.labels),
             labelled=labelled,
             weighted=self.part.weighted,
         )

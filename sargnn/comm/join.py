@@ -6,8 +6,8 @@ The environment says it, as whoever starts workers has set it:
 | variables | set by | the store is hosted by |
 |---|---|---|
 | SARGNN_STORE (address:port), SARGNN_TOKEN | ``sargnn train`` | the launching process, on 127.0.0.1 |
-| MASTER_ADDR, MASTER_PORT, SARGNN_TOKEN | a SLURM script and ``launch.task`` | rank 0, on the address that MASTER_ADDR names |
-| the same, and TORCHELASTIC_USE_AGENT_STORE | torchrun and ``launch.task`` | rank 0, on a free port, told by torchrun's store |
+| MASTER_ADDR, MASTER_PORT, SARGNN_TOKEN | a SLURM script and ``run.task`` | rank 0, on the address that MASTER_ADDR names |
+| the same, and TORCHELASTIC_USE_AGENT_STORE | torchrun and ``run.task`` | rank 0, on a free port, told by torchrun's store |
 
 gloo itself asks no connection who it is. So each pair of ranks exchanges proofs of the token once the group is made: a stranger
 who took a rank's place while the group was made ends the run with an error instead of taking part in it.

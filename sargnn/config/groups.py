@@ -159,7 +159,7 @@ class BatchesConfig:
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """Neighbour sampling (Hamilton et al., 2017): which in-edges a layer keeps of each destination (``shards.in_edges``).
+    """Neighbour sampling (Hamilton et al., 2017): which in-edges a layer keeps of each destination (``plan.drawn``).
 
     Attributes:
         fanouts: of each layer that aggregates, the first layer first, how many of each relation; -1: all; null: no sampling.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sargnn.config.fields import AT_LEAST_ONE, FREE, NOT_NEGATIVE, PATH, PLAIN_NAME, TARGET, as_mapping
@@ -63,6 +63,11 @@ class PartitionerConfig(Strategy):
             given=f"partitioner={self.name} partitioner.file={self.file}",
             allowed="partitioner=given",
         )
+
+    def as_candidate(self, name: str) -> PartitionerConfig:
+        """The settings of ``auto`` as those of one of the candidates; streaming balances both unless it is told otherwise."""
+        balance = "both" if name == "stream" and self.balance == "nodes" else self.balance
+        return replace(self, name=name, balance=balance)
 
     @property
     def cuts_servers(self) -> bool:

@@ -204,7 +204,7 @@ def check_labels(labels: np.ndarray, num_classes: int, source: str, *, unit: str
     Raises:
         DataError: the source and the place of the first wrong label are named.
     """
-    if task_of(labels.dtype) == "classes":
+    if task_of(labels) == "classes":
         return check_classes(np.asarray(labels), num_classes, source, unit=unit, first=first)
     if not labels.shape[1]:
         raise DataError(f"'{source}' has labels of no column.", given=list(labels.shape), allowed="at least 1 column")

@@ -101,7 +101,7 @@ class Dataset:
     @property
     def task(self) -> Task:
         """What is predicted."""
-        return task_of(self.labels.dtype)
+        return task_of(self.labels)
 
     @property
     def feature_widths(self) -> tuple[int, ...]:

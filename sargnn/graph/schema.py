@@ -112,14 +112,14 @@ class Schema:
         return cls(types, offsets, relations)
 
 
-def task_of(dtype: np.dtype) -> Task:
-    """The task whose labels have this dtype. Raises ``KeyError`` where there is none."""
-    return {LABEL_DTYPES[task]: task for task in get_args(Task)}[np.dtype(dtype)]
+def task_of(labels: np.ndarray) -> Task:
+    """The task whose labels these are, told by their dtype. Raises ``KeyError`` where there is none."""
+    return {LABEL_DTYPES[task]: task for task in get_args(Task)}[labels.dtype]
 
 
 def label_form(dtype: np.dtype, num_classes: int) -> tuple[np.dtype, tuple[int, ...]]:
     """What labels that a store names with this dtype must be: a task's dtype (of no task: classes'), and a node's shape."""
-    if dtype not in LABEL_DTYPES.values() or task_of(dtype) == "classes":
+    if dtype not in LABEL_DTYPES.values() or dtype == LABEL_DTYPES["classes"]:
         return LABEL_DTYPES["classes"], ()
     return dtype, (num_classes,)
 

@@ -144,7 +144,7 @@ class Model(nn.Module, ABC):
         """Find out whether it works where nodes have no edges into them, if there are such nodes. Needs no worker.
 
         Args:
-            find_lacking: gives what ``data.edges_into.nodes_without_edges`` does.
+            find_lacking: gives what ``graph.examine_edges.nodes_without_edges`` does.
 
         Raises:
             ConfigError: it does not.

@@ -80,7 +80,7 @@ def try_without_edges(
 
     Args:
         model: that will be trained.
-        find_lacking: gives what ``data.edges_into.nodes_without_edges`` does; asked only where it matters.
+        find_lacking: gives what ``graph.examine_edges.nodes_without_edges`` does; asked only where it matters.
 
     Raises:
         ConfigError: as ``try_module``.

@@ -150,7 +150,7 @@ class Cutter:
         Args:
             offsets, nodes: as of ``Ground``, of these nodes.
             read: bool [N of the graph], whose in-edges are wanted. Others have none, but in a homogeneous graph their loops,
-                which an added one takes the place of (``shards.load.with_self_loops``).
+                which an added one takes the place of (``plan.load.with_self_loops``).
             open_ended: edges from other nodes are left out, and neither in-degrees nor in-weights count them; else there are
                 none.
         """

@@ -25,7 +25,7 @@ from sargnn.partition.kaminpar import threads_of
 from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.preload import Bounds, write_preloaded
-from sargnn.partition.simple import CANDIDATES, as_candidate, assign_in_servers, choose
+from sargnn.partition.simple import CANDIDATES, assign_in_servers, choose
 from sargnn.partition.stages import cut_parts, order_parts
 from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info
 from sargnn.partition.unfinished import Unfinished, claim_unfinished, has_assignment
@@ -89,7 +89,7 @@ def with_choice(config: RunConfig | PartitionConfig, dataset: Dataset, name: str
     settings = config.partitioner
     if settings.target is not None or settings.name != "auto":
         return config
-    every = [dataclasses.replace(config, partitioner=as_candidate(settings, partitioner)) for partitioner in CANDIDATES]
+    every = [dataclasses.replace(config, partitioner=settings.as_candidate(partitioner)) for partitioner in CANDIDATES]
     paths = [partition_path(choice, dataset, name)[0] for choice in every]
     present = [path.exists() for path in paths] + [has_assignment(path) for path in paths]
     there = next((choice for choice, here in zip(2 * every, present, strict=True) if here), None)

@@ -101,12 +101,6 @@ def check_file(file: str) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
-def as_candidate(config: PartitionerConfig, name: str) -> PartitionerConfig:
-    """The settings of ``auto`` as those of one of the candidates; streaming balances both unless it is told otherwise."""
-    balance = "both" if name == "stream" and config.balance == "nodes" else config.balance
-    return replace(config, name=name, balance=balance)
-
-
 def choose(dataset: Dataset, config: PartitionerConfig, limit_bytes: int) -> PartitionerConfig:
     """``config`` with the name of METIS where it fits half of what is free, else KaMinPar's, else the streaming one's; as it
     is where it names one."""
@@ -114,7 +108,7 @@ def choose(dataset: Dataset, config: PartitionerConfig, limit_bytes: int) -> Par
         return config
     *_, last = CANDIDATES
     fits = (name for name, share in CANDIDATES.items() if cutting_bytes(dataset, name) <= share * limit_bytes)
-    return as_candidate(config, next(fits, last))
+    return config.as_candidate(next(fits, last))
 
 
 def assign_auto(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:

@@ -16,7 +16,6 @@ from scipy import sparse
 
 from sargnn.errors import ConfigError
 from sargnn.partition.cut import Part
-from sargnn.partition.metis import kway, symmetric
 from sargnn.plan import GROUPINGS
 from sargnn.plan.load import peer_span
 from sargnn.resolve import resolve
@@ -155,6 +154,8 @@ def group_by_star(targets: TargetRows, count: int) -> np.ndarray:
     Returns:
         int32 [W], each target's group.
     """
+    from sargnn.partition.metis import kway, symmetric  # METIS only where it groups
+
     incidence = targets.incidence.tocoo()
     vertices = np.unique(np.concatenate([incidence.col, targets.rows]))
     rows, columns = (np.searchsorted(vertices, nodes) for nodes in (targets.rows[incidence.row], incidence.col))
@@ -175,6 +176,8 @@ def group_by_whole(targets: TargetRows, count: int) -> np.ndarray:
     Returns:
         int32 [W], each target's group.
     """
+    from sargnn.partition.metis import kway, symmetric  # METIS only where it groups
+
     src, dst = targets.edges()
     size = targets.num_vertices
     graph = symmetric(sparse.csr_array((np.ones(len(src), np.int32), (dst, src)), shape=(size, size)))
@@ -227,6 +230,8 @@ def redundancy_graph(targets: TargetRows) -> sparse.csr_array:
 
 def group_by_reg(targets: TargetRows, count: int) -> np.ndarray:
     """Groups that METIS finds on C, balanced by in-degree. Returns int32 [W], each target's group."""
+    from sargnn.partition.metis import kway  # METIS only where it groups
+
     graph = redundancy_graph(targets)
     if not graph.nnz:
         return (np.arange(len(targets.rows)) % count).astype(np.int32)

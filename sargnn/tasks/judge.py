@@ -74,5 +74,5 @@ def _score(metric: Metric, dataset: str, labels: np.ndarray, predicted: np.ndarr
     if metric == "rocauc":
         return rocauc(labels, predicted)
     known = torch.from_numpy(labels)
-    targets = Targets(known, {"test": torch.arange(len(labels))}, {"test": LABELS[task_of(labels.dtype)].count(known)})
+    targets = Targets(known, {"test": torch.arange(len(labels))}, {"test": LABELS[task_of(labels)].count(known)})
     return measure(metric, torch.from_numpy(predicted), targets, Group.single())["test"]

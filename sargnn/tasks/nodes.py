@@ -1,4 +1,4 @@
-"""Predicting nodes: one class, several labels or numbers of each, by the dtype of the dataset's labels (``data.labels``).
+"""Predicting nodes: one class, several labels or numbers of each, by the dtype of the dataset's labels (``graph.schema``).
 
 A worker's share of the loss is its sum over known labels of training nodes / their number over all workers; the shares add up.
 z is a logit, y a label, K the known labels of the rows that count, over all workers:
@@ -43,7 +43,7 @@ _NUMBERS_AT_ONCE = 1 << 19
 
 
 class Labels(ABC):
-    """A kind of labels. They come with the dtype and shape that ``data.labels`` lists, of any n rows."""
+    """A kind of labels. They come with the dtype and shape that ``graph.schema`` lists, of any n rows."""
 
     @abstractmethod
     def count(self, labels: Tensor) -> int:
@@ -242,7 +242,7 @@ class NodeTask(Task):
             raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
 
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
-        self.name = task_of(part.labels.dtype)
+        self.name = task_of(part.labels)
         self.kind, self.metric, self.outputs = LABELS[self.name], choose_metric(self.name, config.metric), outputs
         self.label_smoothing, self._group = config.optim.label_smoothing, group
         device = torch.device(config.device)

@@ -77,7 +77,7 @@ def make_trainer(
         )
     columns = label_columns(config, num_classes)
     shape = GraphShape(
-        part.schema, widths, num_classes, columns, task_of(part.labels.dtype), find_labelled(part, group), part.weighted
+        part.schema, widths, num_classes, columns, task_of(part.labels), find_labelled(part, group), part.weighted
     )
     model = make_model(config, shape)
     copies = None

@@ -12,7 +12,6 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.losses import losses_depend_on
 from sargnn.config.run import RunConfig
-from sargnn.partition.simple import as_candidate
 from sargnn.partition.store import PartitionInfo
 from sargnn.tasks.kinds import summary_columns
 from sargnn.tracking.memory import human_bytes, split_peak
@@ -26,7 +25,7 @@ def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) ->
     """The part that is known before training: what runs, on what, made by what."""
     cut = config.partitioner
     if cut.target is None and cut.name == "auto":
-        cut = as_candidate(cut, info.partitioner)
+        cut = cut.as_candidate(info.partitioner)
     return {
         "world": config.world,
         "mode": config.mode.name,
