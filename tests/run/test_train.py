@@ -131,7 +131,7 @@ def test_a_profile_accounts_for_the_time(tmp_path: Path) -> None:
         assert all(seconds >= 0 for seconds in own.values()) and own[BETWEEN_WAIT] == 0
         trained = sum(seconds for name, seconds in own.items() if name != "evaluation")
         waits = summary["profile_wait_s"][rank]  # by peer; the one peer has all of the exchange's
-        assert waits[rank] == 0 and 0 < waits[1 - rank] == pytest.approx(own["exchange wait"], rel=0.3, abs=3e-3)
+        assert waits[rank] == 0 and 0 < waits[1 - rank] == pytest.approx(own["exchange wait"], rel=0.3, abs=3e-2)
         # the slowest rank's epochs, first left out, are no shorter than this rank's spans
         assert trained <= 1.01 * sum(row["epoch_time_s"] for row in rows[1:]) / 3
 
