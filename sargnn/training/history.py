@@ -188,7 +188,9 @@ class History:
         smoothed: accuracies after Correct & Smooth, by split; empty without it.
         smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``profile.CATEGORIES``, first epoch left out; empty unless
-            profiling. cpu_s: likewise, of all its threads. work: likewise, floating-point operations or bytes.
+            profiling.
+        cpu_s: likewise, of all its threads.
+        work: likewise, floating-point operations or bytes.
         waited_s: likewise, seconds by the peer that was waited for.
     """
 

@@ -206,7 +206,9 @@ class PanelData:
         title: of its axis, with its unit.
         x: labels, in order.
         paper_x: the paper's in their places.
-        ours, paper: by series, one for each x; None: there is none. unit: of the paper's where it is another.
+        ours: by series, one for each x; None: there is none.
+        paper: likewise.
+        unit: of the paper's where it is another.
         failed: series and x whose run is not finished.
     """
 
