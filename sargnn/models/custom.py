@@ -30,6 +30,7 @@ from sargnn.models.probe import try_module, try_without_edges
 from sargnn.modules.calls import StockCalls, describe_replaced
 from sargnn.modules.dgl_typed import GraphMaker
 from sargnn.modules.session import Asked, Places
+from sargnn.modules.pyg_index import edge_index, rows_of_edges, values
 from sargnn.modules.tag import Rows, constant, rows_of, tagged
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
@@ -329,7 +330,7 @@ class CustomModel(Model):
         self.asked = session.asked
         graph = self._graphs.graph(session, plans)
         with self.source.blame("The model's forward", self.module, self.note, typed=schema.typed), calls:
-            out = self.module(graph, rows)
+            out = call_module(self.module, graph, rows)
         if any(tensor._version != version or not (old is None or torch.equal(tensor, old)) for tensor, version, old in before):
             raise self.wrong(
                 "The model's forward writes to its input rows, which the next epoch reads again.",
@@ -383,3 +384,14 @@ class CustomModel(Model):
         place = self.source.forward_place(self.module)
         notes = "; ".join(note for note in (hint, self.note) if note)
         return ConfigError(what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None)
+
+
+def call_module(module: nn.Module, graph: Any, rows: Any) -> Any:
+    """What a user's forward gives, by its signature: DGL's ``(graph, x)`` or PyG's ``(x, edge_index, ...)``."""
+    names = list(inspect.signature(module.forward).parameters)
+    if names[:1] != ["x"]:
+        return module(graph, rows)
+    given: dict[str, Any] = {}
+    if "edge_weight" in names[2:] and graph.plan.weighted:
+        given["edge_weight"] = rows_of_edges(graph.edata["w"])
+    return values(module(rows, edge_index(graph), **given))

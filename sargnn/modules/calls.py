@@ -35,6 +35,7 @@ from sargnn.modules.edge_fields import EdgeTensor, noted_call, values_of
 from sargnn.modules.row_calls import ALWAYS, DRAWN, HANDLERS, Handler, RowCalls, RowDropout, is_temporary, rows_asked_for
 from sargnn.modules.row_operators import RowOperators
 from sargnn.modules.session import Places
+from sargnn.modules.pyg_index import Lazy, lazy_call, made_of_edges
 from sargnn.modules.tag import Mark, is_library, is_own_call, is_shared, mark_of, set_mark, user_line
 from sargnn.modules.tag_rules import RULES, Call, Rule, counts_up, marked_in, row_by_row, row_index
 from sargnn.rng import Draw
@@ -70,6 +71,7 @@ class StockCalls(TorchFunctionMode):
 
     def __init__(self, engine: Engine, places: Places, *, path: str | None, observe: Observe | None = None) -> None:
         super().__init__()
+        self._places = places
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
         operators = RowOperators(engine)
         self._rows = RowCalls(places.group, operators, RowDropout(engine, places, operators, path))
@@ -135,10 +137,20 @@ class StockCalls(TorchFunctionMode):
         known = _KNOWN.get(func)
         if known is None:
             known = _KNOWN[func] = _Function.of(func)
+        if known.name == "size" and (mark := mark_of(args[0])) is not None and mark.rows is not None:
+            sizes = list(func(args[0]))
+            if sizes[mark.dim] == mark.number:
+                sizes[mark.dim] = self._places.count(mark.rows, mark.number)
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            return tuple(sizes) if dim is None else sizes[dim]
         if known.passes:
             return func(*args, **kwargs)
         if self._trains:
             check_recomputed()
+        if any(issubclass(kind, Lazy) for kind in types):
+            return lazy_call(self, known.name, func, args, kwargs)
+        if known.name in ("ones", "zeros", "full") and (made := made_of_edges(known.name, args, kwargs)) is not NotImplemented:
+            return made
         temporary = known.name == "add" and is_temporary(args)
         if EdgeTensor in types and not known.always:
             if (noted := noted_call(func, args, kwargs)) is not NotImplemented:

@@ -49,10 +49,12 @@ from sargnn.modules.expressions import (
     map_values,
     size,
 )
+from sargnn.modules.pyg_index import AtDestination, resolved
 from sargnn.modules.row_operators import again_of, reader
 from sargnn.modules.session import Session, Totals, paused
 from sargnn.modules.tag import Count, Rows, tag_of, tagged
-from sargnn.plan.layer_plan import LayerPlan
+from sargnn.backends.block import EdgeBlock, keep_edges
+from sargnn.plan.layer_plan import LayerPlan, Shard
 from sargnn.rng import Draw
 
 _ENDS = {"u": "source nodes", "v": "destination nodes", "e": "edges"}
@@ -90,6 +92,21 @@ class Edges:
     def dtype(self) -> torch.dtype:
         """Of the rows that travel."""
         return self.session.engine.dtype
+
+    def variant(self, loops: str) -> Edges:
+        """These edges with other self-loops: ``without`` any, ``each`` destination with one, ``only`` self-loops."""
+        base = self.__dict__.get("base", self)
+        made = base.plan.kept.setdefault("variants", {})
+        if loops not in made:
+            made[loops] = _with_loops(base.plan, loops)
+        plan, positions = made[loops]
+        group = self.session.engine.group
+        total = int(group.sum_(torch.tensor([plan.num_edges])).item())
+        edges = Edges(
+            self.session, plan, self.sources, self.destinations, self.rows, dataclasses.replace(base._totals, edges=total)
+        )
+        edges.base, edges.positions = base, positions  # type: ignore[attr-defined]
+        return edges
 
     def number_of_src_nodes(self, ntype: str | None = None) -> Count:
         """N."""
@@ -129,10 +146,11 @@ class Edges:
             node: a message.
             called: what the log calls it.
         """
-        return tagged(_fold(self, kind, node, called), self.destinations)
+        return tagged(_fold(self, kind, _Resolved().changed(node), called), self.destinations)
 
     def edge_values(self, node: Node) -> Tensor:
         """An expression's values for all edges of this worker, [E, ...]; all workers must call it."""
+        node = _Resolved().changed(node)
         if isinstance(node, Field) and node.where == "e":
             return node.tensor
         self.session.note(f"a field of all edges is held: {self.plan.num_edges} edges x {size(node)}")
@@ -151,10 +169,75 @@ class Edges:
             return self.session.engine.aggregate(self.plan, reducer, exchanged, dest_local, params)
 
 
+def _with_loops(plan: LayerPlan, loops: str) -> tuple[LayerPlan, Tensor]:
+    """A plan with other self-loops, and which edge of the old one each edge is, int64 [E]; -1: a new one."""
+    shards = {} if plan.shards is None else dict(plan.shards)
+    runs = plan.edge_runs()
+    positions = {piece: torch.arange(run.start, run.stop) for piece, run in runs.items()}
+    piece = next(piece for piece in runs if piece.peer in (plan.rank, -1))
+    shard = plan.merged if plan.shards is None else plan.shards[piece]
+    block = shard.block
+    dst = block.dst_per_edge()
+    are_loops = block.src_ids[block.src.long()] == block.dst_ids[dst]
+    counts = torch.bincount(dst[are_loops], minlength=block.num_dst)
+    kept = are_loops if loops == "only" else ~are_loops
+    src, dst, numbers = block.src[kept], dst[kept].to(torch.int32), positions[piece][kept]
+    change = -counts
+    if loops == "each":
+        order = torch.argsort(block.src_ids)
+        own = order[torch.searchsorted(block.src_ids[order], block.dst_ids)].to(torch.int32)
+        rows = torch.arange(block.num_dst, dtype=torch.int32)
+        src, dst = torch.cat([src, own]), torch.cat([dst, rows])
+        numbers = torch.cat([numbers, torch.full((block.num_dst,), -1)])
+        order = torch.argsort(dst, stable=True)
+        src, dst, numbers = src[order], dst[order], numbers[order]
+        change = change + 1
+    made = Shard.whole(
+        shard.peer,
+        EdgeBlock(src, dst, block.num_src, block.num_dst, block.src_id_rank, block.src_ids, block.dst_ids),
+    )
+    positions[piece] = numbers
+    if loops == "only":
+        positions = {piece: numbers}
+    degrees = counts if loops == "only" else plan.in_degrees + change
+    if plan.shards is None:
+        new = dataclasses.replace(plan, merged=made, in_degrees=degrees)
+    else:
+        empty = {
+            other: Shard.whole(old.peer, keep_edges(old.block, torch.zeros(old.block.num_edges, dtype=torch.bool)))
+            for other, old in shards.items()
+        }
+        shards = {**(empty if loops == "only" else shards), piece: made}
+        new = dataclasses.replace(plan, shards=shards, in_degrees=degrees)
+    return new, torch.cat(list(positions.values()))
+
+
+def on_variant(node: Any, edges: Edges, variant: Edges) -> Any:
+    """An expression on other edges of the same rows."""
+    positions = variant.positions  # type: ignore[attr-defined]
+    if "base" in edges.__dict__:
+        back = torch.full((edges.base.plan.num_edges,), -1)
+        own = edges.positions  # type: ignore[attr-defined]
+        back[own[own >= 0]] = torch.arange(len(own))[own >= 0]
+        positions = torch.where(positions >= 0, back[positions.clamp(min=0)], -1)
+
+    class Moved(_Changer):
+        def _change(self, node: Node) -> Node:
+            if isinstance(node, Field) and node.where == "e":
+                return dataclasses.replace(node, tensor=node.tensor[positions.clamp(min=0)])
+            return super()._change(node)
+
+    return Moved().changed(node)
+
+
 def _fold(edges: Edges, kind: str, node: Node, called: str) -> Tensor:
     if kind == "min":
         return -_fold(edges, "max", Call(node.shape, node.dtype, torch.neg, (node,), {}), called)
     engine = edges.session.engine
+    if kind in ("sum", "mean") and (scaled := _scaled(edges, node)) is not None:
+        rows, factor = scaled
+        out = _fold(edges, kind, rows, called)
+        return out if factor is None else out * factor.view(-1, *[1] * (out.dim() - 1))
     fused = _recognise(kind, node, lambda rows: reader(engine.pool, rows))
     if isinstance(fused, _Fused):
         kernel = engine.kernel(fused.reducer.operation).name
@@ -230,6 +313,45 @@ def _generic(edges: Edges, nodes: list[Node], into: MessageFold, shape: tuple[in
     return out.view(len(out), *shape)
 
 
+class _Changer:
+    def __init__(self) -> None:
+        self._memo: dict[int, Any] = {}
+
+    def changed(self, value: Any) -> Any:
+        """A node changed; anything else as it is."""
+        if not isinstance(value, Node):
+            return value
+        if id(value) not in self._memo:
+            self._memo[id(value)] = self._change(value)
+        return self._memo[id(value)]
+
+    def _change(self, node: Node) -> Node:
+        if isinstance(node, Softmax):
+            logits = self.changed(node.logits)
+            return node if logits is node.logits else dataclasses.replace(node, logits=logits)
+        if isinstance(node, Dropped | Item):
+            of = self.changed(node.of)
+            return node if of is node.of else dataclasses.replace(node, of=of)
+        if isinstance(node, Written):
+            return dataclasses.replace(node, fields=tuple((where, name, self.changed(of)) for where, name, of in node.fields))
+        if isinstance(node, Call):
+            before: list[Any] = []
+            after: list[Any] = []
+            args, kwargs = map_values((node.args, node.kwargs), self.changed)
+            map_values((node.args, node.kwargs), before.append)
+            map_values((args, kwargs), after.append)
+            same = all(a is b for a, b in zip(after, before, strict=True))
+            return node if same else dataclasses.replace(node, args=args, kwargs=kwargs)
+        return node
+
+
+class _Resolved(_Changer):
+    def _change(self, node: Node) -> Node:
+        if isinstance(node, AtDestination):
+            return resolved(node)
+        return super()._change(node)
+
+
 class _WithoutSoftmax:
     """Changes expressions, each part once, into ones with the same values without ``Softmax``: exp(logit - log sum exp of the
     destination's), the latter folded first. (Local functions that call each other would hold its tensors as a cycle.)"""
@@ -267,6 +389,47 @@ class _WithoutSoftmax:
         return node
 
 
+def _scaled(edges: Edges, node: Node) -> tuple[Node, Tensor | None] | None:
+    """Rows of sources times a number for each source, which are rows again, and a number for each destination."""
+    rows: Field | None = None
+    of_sources: list[Tensor] = []
+    of_destinations: list[Tensor] = []
+    number = 1.0
+    for factor in _all_factors(node):
+        if isinstance(factor, (int, float)):
+            number *= factor
+        elif isinstance(factor, Call) and factor.func is torch.full:
+            number *= factor.args[1]
+        elif isinstance(factor, Field) and factor.where == "u" and math.prod(factor.shape) == 1 and factor.shape != node.shape:
+            of_sources.append(factor.tensor)
+        elif isinstance(factor, Field) and factor.where == "v" and math.prod(factor.shape) == 1:
+            of_destinations.append(factor.tensor)
+        elif isinstance(factor, Field) and factor.where == "u" and factor.shape == node.shape and rows is None:
+            rows = factor
+        else:
+            return None
+    if rows is None or not (of_sources or of_destinations or number != 1):
+        return None
+    with paused():
+        table = rows.tensor
+        for scale in of_sources:
+            table = table * scale.view(-1, *[1] * (table.dim() - 1))
+        if number != 1:
+            table = table * number
+        factor = None
+        for scale in of_destinations:
+            factor = scale.reshape(-1) if factor is None else factor * scale.reshape(-1)
+    return dataclasses.replace(rows, tensor=tagged(table, edges.sources)), factor
+
+
+def _all_factors(node: Any) -> list[Any]:
+    if _name(node) == "mul" and len(node.args) == 2:
+        return [factor for arg in node.args for factor in _all_factors(arg)]
+    if _name(node) in ("view", "unsqueeze", "reshape") and math.prod(node.shape) == 1 and isinstance(node.args[0], Node):
+        return _all_factors(node.args[0])
+    return [node]
+
+
 def _softmax_product(node: Node) -> tuple[Node, Node] | None:
     """Logits [E, K] and values [E, K, ...] of a product with one softmax in it, which weighs columns of the others."""
     factors = _factors(node)
@@ -297,6 +460,8 @@ def _expanded(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _softmax_of(node: Node) -> Softmax | None:
+    while _name(node) in ("unsqueeze", "view", "reshape") and math.prod(node.shape) == math.prod(node.args[0].shape):
+        node = node.args[0]
     if isinstance(node, Dropped):
         node = node.of
     return node if isinstance(node, Softmax) else None
@@ -333,6 +498,8 @@ def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
         return "weights are neither a field of the edges nor a softmax over them"
     if len(rows.shape) != 2 or weight.shape != (rows.shape[0], 1):
         return f"rows are not [heads, width] with a weight per head: {rows.shape} and {weight.shape}"
+    while _name(weight) in ("unsqueeze", "view", "reshape"):
+        weight = weight.args[0]
     return _attention(rows, softmax.logits, weight.draw if isinstance(weight, Dropped) else None, read)
 
 
@@ -367,7 +534,7 @@ def _weighted(fold: str, rows: Field, weight: Field, read: Read) -> _Fused | str
 def _attention(rows: Field, logits: Node, draw: Draw | None, read: Read) -> _Fused | str:
     heads, width = rows.shape
     scored = _leaky(logits)
-    if scored is not None and (ends := _sum_of_ends(scored[0], (heads, 1))) is not None:
+    if scored is not None and (ends := _sum_of_ends(scored[0], (heads, 1)) or _sum_of_ends(scored[0], (heads,))) is not None:
         of_sources, of_destinations = (end.tensor.reshape(-1, heads) for end in ends)
         exchanged = _flat(read(rows.tensor)), of_sources
         return _Fused(Gat(heads, scored[1], draw), exchanged, (of_destinations,), (), rows.shape)

@@ -30,7 +30,7 @@ from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.errors import ConfigError
 from sargnn.modules.row_operators import RowOperators, again_of, is_row_major
 from sargnn.modules.session import Places
-from sargnn.modules.tag import Count, Mark, Rows, is_plain, mark_of, tagged, user_line
+from sargnn.modules.tag import Count, Mark, Rows, is_plain, mark_of, set_mark, tagged, user_line
 from sargnn.modules.tag_rules import Call, reduced_dims
 from sargnn.profile import NODEWISE, Profile
 from sargnn.rng import Draw, Purpose, dropout_rows, edge_mask
@@ -339,7 +339,43 @@ def _made(rows: RowCalls, call: Call) -> Any:
     return NotImplemented if asked_for is None else tagged(call.plain(), asked_for)
 
 
-_COMBINED = "any all sum count_nonzero max min amax amin equal allclose".split()
+_SPREADS = "sum mean nanmean std var norm".split()
+_COMBINED = ["any", "all", "count_nonzero", "max", "min", "amax", "amin", "equal", "allclose", *_SPREADS]
+
+
+class _SumOverWorkers(torch.autograd.Function):
+    """y = sum over workers of x. Each worker's loss is its share of one loss, so dx = sum over workers of dy."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Group, x: Tensor) -> Tensor:
+        ctx.group = group
+        return group.sum_(x.clone())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.group.sum_(grads[0].clone())
+
+
+def _of_all_rows(group: Group, call: Call, x: Tensor, dims: list[int]) -> Any:
+    """Sums, means, standard deviations, variances and norms over dimensions that include the rows of all workers."""
+    keep, name = bool(call.kwargs.get("keepdim", False)), call.name
+    own = torch.tensor([math.prod(x.shape[dim] for dim in dims)], dtype=torch.float64)
+    count = float(group.sum_(own).item())
+
+    def total(values: Tensor, keepdim: bool) -> Tensor:
+        return _SumOverWorkers.apply(group, values.sum(dims, keepdim=keepdim))
+
+    if name == "sum":
+        return total(x, keep)
+    if name == "mean":
+        return total(x, keep) / count
+    if name == "norm":
+        p = call.argument(1, "p", default=2)
+        return total(x.abs() ** float(2 if p == "fro" else p), keep) ** (1 / float(2 if p == "fro" else p))
+    mean = total(x, True) / count
+    free = float(call.kwargs.get("correction", call.kwargs.get("unbiased", True)))
+    variance = total((x - mean) ** 2, keep) / (count - free)
+    return variance.sqrt() if name == "std" else variance
 
 
 def _combined(rows: RowCalls, call: Call) -> Any:
@@ -359,6 +395,8 @@ def _combined(rows: RowCalls, call: Call) -> Any:
         if name in ("any", "all"):
             return total > 0 if name == "any" else total == group.world
         return total
+    if name in _SPREADS and tensor.is_floating_point():
+        return _of_all_rows(group, call, tensor, dims)
     of_all = len(dims) == tensor.dim() and len(call.args) < 2 and "dim" not in call.kwargs
     if (name in ("amax", "amin") or (name in ("max", "min") and of_all)) and not tensor.requires_grad:
         return _extreme(group, call, mark.dim)
@@ -379,7 +417,25 @@ def _extreme(group: Group, call: Call, dim: int) -> Tensor:
     return torch.stack(parts).amax(0) if call.name in ("max", "amax") else torch.stack(parts).amin(0)
 
 
+def _scattered(rows: RowCalls, call: Call) -> Any:
+    """Rows added to a table that all workers have alike, by an index of rows: the sum over all workers."""
+    group, target = rows.group, call.args[0]
+    if group.world == 1 or mark_of(target) is not None or target.requires_grad:
+        return NotImplemented
+    source = call.args[3] if len(call.args) > 3 else call.kwargs.get("src")
+    if mark_of(source) is None and mark_of(call.args[2]) is None:
+        return NotImplemented
+    own = call.func(torch.zeros_like(target), *call.args[1:], **call.kwargs)
+    out = target + _SumOverWorkers.apply(group, own)
+    set_mark(out, None, shared=False)
+    if call.name.endswith("_"):
+        target.copy_(out) if not out.requires_grad else target.add_(out)
+        return target
+    return out
+
+
 HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys("scatter_add scatter_add_ index_add index_add_".split(), _scattered),
     "dropout": _dropout,
     "dropout_": _dropout,
     "batch_norm": _batch_norm,

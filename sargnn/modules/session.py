@@ -22,7 +22,7 @@ from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Tensors
 from sargnn.errors import ConfigError, nearest
-from sargnn.modules.tag import Rows, user_line
+from sargnn.modules.tag import Count, Rows, user_line
 from sargnn.plan.layer_plan import LayerPlan
 
 if TYPE_CHECKING:
@@ -65,6 +65,15 @@ class Places:
             return plan.node_ids[plan.row_bounds[rows.type] : plan.row_bounds[rows.type + 1]]
         plan = self._plans[-1]
         return plan.self_rows(plan.node_ids)[plan.out_bounds[rows.type] : plan.out_bounds[rows.type + 1]]
+
+    def count(self, rows: Rows, own: int) -> Count:
+        """How many rows there are of a type: of this worker, and of all."""
+        level = min(rows.level, len(self._plans) - 1)
+        totals: Totals | None = self._plans[level].kept.get(_TOTALS)
+        if totals is None or rows.kind != "nodes":
+            return Count(own, own, rows.kind, rows)
+        by_type = totals.rows_by_type if rows.level < len(self._plans) else totals.outputs_by_type
+        return Count(own, by_type[rows.type] if rows.type >= 0 else sum(by_type), "nodes", rows)
 
     def first_node_ids(self, rows: Rows, count: int) -> Tensor:
         """The original ids of the first ``count`` rows, int64 [count].
