@@ -29,8 +29,8 @@ from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
 from sargnn.models.probe import try_module, try_without_edges
 from sargnn.modules.calls import StockCalls, describe_replaced
 from sargnn.modules.dgl_typed import GraphMaker
+from sargnn.modules.lazy import edge_index, rows_of_edges, values
 from sargnn.modules.session import Asked, Places
-from sargnn.modules.pyg_index import edge_index, rows_of_edges, values
 from sargnn.modules.tag import Rows, constant, rows_of, tagged
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve

@@ -32,12 +32,14 @@ from torch.overrides import TorchFunctionMode
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
 from sargnn.modules.edge_fields import EdgeTensor, noted_call, values_of
+from sargnn.modules.lazy import Lazy
+from sargnn.modules.lazy_calls import lazy_call, made_of_edges
 from sargnn.modules.row_calls import ALWAYS, DRAWN, HANDLERS, Handler, RowCalls, RowDropout, is_temporary, rows_asked_for
 from sargnn.modules.row_operators import RowOperators
-from sargnn.modules.session import Places
-from sargnn.modules.pyg_index import Lazy, lazy_call, made_of_edges
-from sargnn.modules.tag import Mark, is_library, is_own_call, is_shared, mark_of, set_mark, user_line
-from sargnn.modules.tag_rules import RULES, Call, Rule, counts_up, marked_in, row_by_row, row_index
+from sargnn.modules.row_reductions import SumOverWorkers
+from sargnn.modules.session import Places, Session
+from sargnn.modules.tag import Count, Mark, Rows, is_library, is_own_call, is_shared, mark_of, set_mark, user_line
+from sargnn.modules.tag_rules import CONTRACTIONS, RULES, Call, Rule, counts_up, is_contracted, marked_in, row_by_row, row_index
 from sargnn.rng import Draw
 
 Observe = Callable[[str, str, Tensor, Mark | None, Sequence[Tensor]], None]
@@ -72,6 +74,7 @@ class StockCalls(TorchFunctionMode):
     def __init__(self, engine: Engine, places: Places, *, path: str | None, observe: Observe | None = None) -> None:
         super().__init__()
         self._places = places
+        self.session: Session | None = None
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
         operators = RowOperators(engine)
         self._rows = RowCalls(places.group, operators, RowDropout(engine, places, operators, path))
@@ -130,6 +133,14 @@ class StockCalls(TorchFunctionMode):
             self._set(self._outside)
         self._outside = []
 
+    def _sizes(self, tensor: Tensor, mark: Mark, rows: Rows) -> torch.Size:
+        """A tensor's shape, in which the number of rows is a count."""
+        with torch._C.DisableTorchFunction():
+            sizes = list(tensor.shape)
+        if sizes[mark.dim] == mark.number:
+            sizes[mark.dim] = self._places.count(rows, mark.number)
+        return torch.Size(sizes)
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -137,12 +148,12 @@ class StockCalls(TorchFunctionMode):
         known = _KNOWN.get(func)
         if known is None:
             known = _KNOWN[func] = _Function.of(func)
-        if known.name == "size" and (mark := mark_of(args[0])) is not None and mark.rows is not None:
-            sizes = list(func(args[0]))
-            if sizes[mark.dim] == mark.number:
-                sizes[mark.dim] = self._places.count(mark.rows, mark.number)
+        if known.tells_size and (mark := mark_of(args[0])) is not None and mark.rows is not None:
+            sizes = self._sizes(args[0], mark, mark.rows)
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
-            return tuple(sizes) if dim is None else sizes[dim]
+            return sizes if dim is None else sizes[dim]
+        if known.is_arithmetic:
+            args = tuple(arg.total if isinstance(arg, Count) else arg for arg in args)
         if known.passes:
             return func(*args, **kwargs)
         if self._trains:
@@ -171,6 +182,8 @@ class StockCalls(TorchFunctionMode):
             out = known.handler(self._rows, call)
         if out is NotImplemented:
             out = func(*args, **kwargs)
+            if marked and known.rule in CONTRACTIONS and self.group.world > 1 and is_contracted(call, out):
+                out = SumOverWorkers.apply(self.group, out)
         if marked:
             _carry(known.rule, call, out)
         if self.observe is not None and not is_own_call():
@@ -298,6 +311,9 @@ _PASSING = frozenset(
     "tolist __bool__ __float__ __int__ __index__ __repr__ __format__ __hash__ numpy backward register_hook retain_grad "
     "data_ptr _set_grad_enabled is_same_size storage_offset untyped_storage new_tensor __contains__".split()
 )
+_ARITHMETIC = frozenset(
+    "add sub rsub mul div true_divide divide multiply subtract pow radd rmul rtruediv truediv rpow tensor as_tensor".split()
+)
 _TENSOR_PROPERTIES = frozenset("T mT H mH data real imag".split())
 
 
@@ -308,6 +324,8 @@ class _Function:
     Attributes:
         name: as PyTorch calls it; a property's own.
         passes: nothing, ever.
+        tells_size: it tells the shape.
+        is_arithmetic: a number of rows among its arguments is one to calculate with: that of all workers.
         always: something also where no argument has a mark.
         writes: to its first argument.
         is_random: it draws a number for each element of a tensor, perhaps in training only.
@@ -318,6 +336,8 @@ class _Function:
 
     name: str
     passes: bool
+    tells_size: bool
+    is_arithmetic: bool
     always: bool
     writes: bool
     is_random: bool
@@ -335,7 +355,19 @@ class _Function:
             passes = name not in _TENSOR_PROPERTIES
         is_random = name in RANDOM or name in _RANDOM_IN_TRAINING or name in DRAWN
         handler, rule = HANDLERS.get(name), RULES.get(name, row_by_row)
-        return cls(name, passes, name in ALWAYS, _writes_to_first(name), is_random, name in _PICKS, handler, rule)
+        tells_size = name in ("size", "shape")
+        return cls(
+            name,
+            passes,
+            tells_size,
+            name.strip("_") in _ARITHMETIC,
+            name in ALWAYS,
+            _writes_to_first(name),
+            is_random,
+            name in _PICKS,
+            handler,
+            rule,
+        )
 
 
 _KNOWN: dict[Any, _Function] = {}

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -105,9 +105,84 @@ class Dropped(Node):
 
 @dataclass(frozen=True, eq=False)
 class Softmax(Node):
-    """Over the edges of each destination."""
+    """Over the edges of each destination; of each source with ``where`` u."""
 
     logits: Node
+    where: Where = "v"
+
+
+class PendingFold(Protocol):
+    """A fold over the edges into each node that is computed when somebody asks for its rows."""
+
+    def rows(self) -> Tensor:
+        """[M, ...]; all workers must ask together."""
+
+
+@dataclass(frozen=True, eq=False)
+class AtEnd(Node):
+    """The rows of a fold at the edges' sources or destinations.
+
+    Attributes:
+        fold: perhaps not computed yet.
+        where: ``u`` or ``v``.
+    """
+
+    fold: PendingFold
+    where: Where
+
+
+class Changer:
+    """Changes expressions, each part once; what nothing changes in stays the same object."""
+
+    def __init__(self) -> None:
+        self._memo: dict[int, Any] = {}
+
+    def changed(self, value: Any) -> Any:
+        """A node changed; anything else as it is."""
+        if not isinstance(value, Node):
+            return value
+        if id(value) not in self._memo:
+            self._memo[id(value)] = self.change(value)
+        return self._memo[id(value)]
+
+    def change(self, node: Node) -> Node:
+        """The same with changed parts. Overrides change the node itself."""
+        if isinstance(node, Softmax):
+            logits = self.changed(node.logits)
+            return node if logits is node.logits else replace(node, logits=logits)
+        if isinstance(node, Dropped | Item):
+            of = self.changed(node.of)
+            return node if of is node.of else replace(node, of=of)
+        if isinstance(node, Written):
+            fields = tuple((where, name, self.changed(of)) for where, name, of in node.fields)
+            same = all(new[2] is old[2] for new, old in zip(fields, node.fields, strict=True))
+            return node if same else replace(node, fields=fields)
+        if isinstance(node, Call):
+            changed = False
+
+            def part(value: Any) -> Any:
+                nonlocal changed
+                new = self.changed(value)
+                changed = changed or new is not value
+                return new
+
+            args, kwargs = map_values((node.args, node.kwargs), part)
+            return replace(node, args=args, kwargs=kwargs) if changed else node
+        return node
+
+
+class Resolved(Changer):
+    """Computes the folds that an expression reads."""
+
+    def change(self, node: Node) -> Node:
+        if isinstance(node, AtEnd):
+            return Field(node.shape, node.dtype, node.where, node.fold.rows())
+        return super().change(node)
+
+
+def function_of(node: Any) -> str:
+    """The plain name of the function that a node calls; empty for any other node."""
+    return str(getattr(node.func, "__name__", "")).strip("_") if isinstance(node, Call) else ""
 
 
 def size(node: Node) -> int:

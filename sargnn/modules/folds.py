@@ -36,25 +36,25 @@ from sargnn.engine.reducers.sum import Mean, Sum, WeightedMean, WeightedSum
 from sargnn.graph.edge_columns import WEIGHT
 from sargnn.modules.expressions import (
     Call,
+    Changer,
     Dropped,
     Field,
-    Item,
     Node,
     Program,
+    Resolved,
     Softmax,
     Where,
     Written,
     decode,
     encode,
+    function_of,
     map_values,
     size,
 )
-from sargnn.modules.pyg_index import AtDestination, resolved
 from sargnn.modules.row_operators import again_of, reader
 from sargnn.modules.session import Session, Totals, paused
 from sargnn.modules.tag import Count, Rows, tag_of, tagged
-from sargnn.backends.block import EdgeBlock, keep_edges
-from sargnn.plan.layer_plan import LayerPlan, Shard
+from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Draw
 
 _ENDS = {"u": "source nodes", "v": "destination nodes", "e": "edges"}
@@ -70,6 +70,8 @@ class Edges:
         rows: which rows a field of the edges has.
         totals: of the plan, where the session does not know them.
     """
+
+    counts_sources = True
 
     def __init__(
         self,
@@ -93,20 +95,18 @@ class Edges:
         """Of the rows that travel."""
         return self.session.engine.dtype
 
-    def variant(self, loops: str) -> Edges:
-        """These edges with other self-loops: ``without`` any, ``each`` destination with one, ``only`` self-loops."""
-        base = self.__dict__.get("base", self)
-        made = base.plan.kept.setdefault("variants", {})
-        if loops not in made:
-            made[loops] = _with_loops(base.plan, loops)
-        plan, positions = made[loops]
-        group = self.session.engine.group
-        total = int(group.sum_(torch.tensor([plan.num_edges])).item())
-        edges = Edges(
-            self.session, plan, self.sources, self.destinations, self.rows, dataclasses.replace(base._totals, edges=total)
-        )
-        edges.base, edges.positions = base, positions  # type: ignore[attr-defined]
-        return edges
+    @property
+    def totals(self) -> Totals:
+        """What the plan has, counted over all workers."""
+        return self._totals
+
+    def out_degrees(self) -> Tensor:
+        """int64 [N], edges out of each input row in the whole graph."""
+        return self.plan.out_degrees
+
+    def as_rows(self, values: Tensor) -> Tensor:
+        """``values`` [E, ...] itself, noted to be of these edges."""
+        return tagged(values, self.rows)
 
     def number_of_src_nodes(self, ntype: str | None = None) -> Count:
         """N."""
@@ -142,15 +142,15 @@ class Edges:
         """Messages folded over each destination's edges, [M, ...].
 
         Args:
-            kind: ``sum``, ``mean``, ``max``, ``min`` or ``logsumexp``.
+            kind: ``sum``, ``mean``, ``max``, ``min``, ``mul`` or ``logsumexp``.
             node: a message.
             called: what the log calls it.
         """
-        return tagged(_fold(self, kind, _Resolved().changed(node), called), self.destinations)
+        return tagged(_fold(self, kind, Resolved().changed(node), called), self.destinations)
 
     def edge_values(self, node: Node) -> Tensor:
         """An expression's values for all edges of this worker, [E, ...]; all workers must call it."""
-        node = _Resolved().changed(node)
+        node = Resolved().changed(node)
         if isinstance(node, Field) and node.where == "e":
             return node.tensor
         self.session.note(f"a field of all edges is held: {self.plan.num_edges} edges x {size(node)}")
@@ -160,7 +160,7 @@ class Edges:
             columns = size(node) * torch.int64.itemsize // self.dtype.itemsize
             bits = Call((columns,), self.dtype, encode, (node, self.dtype), {})
             values = decode(_generic(self, [bits], folds.Edges(columns), (columns,)), node.dtype, node.shape)
-        self.session.calls.seen("the values of an edge field", tagged(values, self.rows))
+        self.session.calls.seen("the values of an edge field", self.as_rows(values))
         return values
 
     def aggregate(self, reducer: Reducer, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
@@ -169,72 +169,11 @@ class Edges:
             return self.session.engine.aggregate(self.plan, reducer, exchanged, dest_local, params)
 
 
-def _with_loops(plan: LayerPlan, loops: str) -> tuple[LayerPlan, Tensor]:
-    """A plan with other self-loops, and which edge of the old one each edge is, int64 [E]; -1: a new one."""
-    shards = {} if plan.shards is None else dict(plan.shards)
-    runs = plan.edge_runs()
-    positions = {piece: torch.arange(run.start, run.stop) for piece, run in runs.items()}
-    piece = next(piece for piece in runs if piece.peer in (plan.rank, -1))
-    shard = plan.merged if plan.shards is None else plan.shards[piece]
-    block = shard.block
-    dst = block.dst_per_edge()
-    are_loops = block.src_ids[block.src.long()] == block.dst_ids[dst]
-    counts = torch.bincount(dst[are_loops], minlength=block.num_dst)
-    kept = are_loops if loops == "only" else ~are_loops
-    src, dst, numbers = block.src[kept], dst[kept].to(torch.int32), positions[piece][kept]
-    change = -counts
-    if loops == "each":
-        order = torch.argsort(block.src_ids)
-        own = order[torch.searchsorted(block.src_ids[order], block.dst_ids)].to(torch.int32)
-        rows = torch.arange(block.num_dst, dtype=torch.int32)
-        src, dst = torch.cat([src, own]), torch.cat([dst, rows])
-        numbers = torch.cat([numbers, torch.full((block.num_dst,), -1)])
-        order = torch.argsort(dst, stable=True)
-        src, dst, numbers = src[order], dst[order], numbers[order]
-        change = change + 1
-    made = Shard.whole(
-        shard.peer,
-        EdgeBlock(src, dst, block.num_src, block.num_dst, block.src_id_rank, block.src_ids, block.dst_ids),
-    )
-    positions[piece] = numbers
-    if loops == "only":
-        positions = {piece: numbers}
-    degrees = counts if loops == "only" else plan.in_degrees + change
-    if plan.shards is None:
-        new = dataclasses.replace(plan, merged=made, in_degrees=degrees)
-    else:
-        empty = {
-            other: Shard.whole(old.peer, keep_edges(old.block, torch.zeros(old.block.num_edges, dtype=torch.bool)))
-            for other, old in shards.items()
-        }
-        shards = {**(empty if loops == "only" else shards), piece: made}
-        new = dataclasses.replace(plan, shards=shards, in_degrees=degrees)
-    return new, torch.cat(list(positions.values()))
-
-
-def on_variant(node: Any, edges: Edges, variant: Edges) -> Any:
-    """An expression on other edges of the same rows."""
-    positions = variant.positions  # type: ignore[attr-defined]
-    if "base" in edges.__dict__:
-        back = torch.full((edges.base.plan.num_edges,), -1)
-        own = edges.positions  # type: ignore[attr-defined]
-        back[own[own >= 0]] = torch.arange(len(own))[own >= 0]
-        positions = torch.where(positions >= 0, back[positions.clamp(min=0)], -1)
-
-    class Moved(_Changer):
-        def _change(self, node: Node) -> Node:
-            if isinstance(node, Field) and node.where == "e":
-                return dataclasses.replace(node, tensor=node.tensor[positions.clamp(min=0)])
-            return super()._change(node)
-
-    return Moved().changed(node)
-
-
 def _fold(edges: Edges, kind: str, node: Node, called: str) -> Tensor:
     if kind == "min":
         return -_fold(edges, "max", Call(node.shape, node.dtype, torch.neg, (node,), {}), called)
     engine = edges.session.engine
-    if kind in ("sum", "mean") and (scaled := _scaled(edges, node)) is not None:
+    if kind in ("sum", "mean") and not _is_weighted(node) and (scaled := _scaled(edges, node)) is not None:
         rows, factor = scaled
         out = _fold(edges, kind, rows, called)
         return out if factor is None else out * factor.view(-1, *[1] * (out.dim() - 1))
@@ -251,6 +190,7 @@ def _fold(edges: Edges, kind: str, node: Node, called: str) -> Tensor:
         "sum": folds.Sum(size(node)),
         "mean": folds.Sum(size(node), mean=True),
         "max": folds.Max(size(node)),
+        "mul": folds.Product(size(node)),
         "logsumexp": folds.LogSumExp(size(node)),
     }
     return _generic(edges, [node], made[kind], node.shape)
@@ -313,102 +253,51 @@ def _generic(edges: Edges, nodes: list[Node], into: MessageFold, shape: tuple[in
     return out.view(len(out), *shape)
 
 
-class _Changer:
-    def __init__(self) -> None:
-        self._memo: dict[int, Any] = {}
-
-    def changed(self, value: Any) -> Any:
-        """A node changed; anything else as it is."""
-        if not isinstance(value, Node):
-            return value
-        if id(value) not in self._memo:
-            self._memo[id(value)] = self._change(value)
-        return self._memo[id(value)]
-
-    def _change(self, node: Node) -> Node:
-        if isinstance(node, Softmax):
-            logits = self.changed(node.logits)
-            return node if logits is node.logits else dataclasses.replace(node, logits=logits)
-        if isinstance(node, Dropped | Item):
-            of = self.changed(node.of)
-            return node if of is node.of else dataclasses.replace(node, of=of)
-        if isinstance(node, Written):
-            return dataclasses.replace(node, fields=tuple((where, name, self.changed(of)) for where, name, of in node.fields))
-        if isinstance(node, Call):
-            before: list[Any] = []
-            after: list[Any] = []
-            args, kwargs = map_values((node.args, node.kwargs), self.changed)
-            map_values((node.args, node.kwargs), before.append)
-            map_values((args, kwargs), after.append)
-            same = all(a is b for a, b in zip(after, before, strict=True))
-            return node if same else dataclasses.replace(node, args=args, kwargs=kwargs)
-        return node
-
-
-class _Resolved(_Changer):
-    def _change(self, node: Node) -> Node:
-        if isinstance(node, AtDestination):
-            return resolved(node)
-        return super()._change(node)
-
-
-class _WithoutSoftmax:
-    """Changes expressions, each part once, into ones with the same values without ``Softmax``: exp(logit - log sum exp of the
-    destination's), the latter folded first. (Local functions that call each other would hold its tensors as a cycle.)"""
+class _WithoutSoftmax(Changer):
+    """Changes expressions into ones with the same values without ``Softmax``: exp(logit - log sum exp of the destination's),
+    the latter folded first."""
 
     def __init__(self, edges: Edges) -> None:
+        super().__init__()
         self._edges = edges
-        self._memo: dict[int, Any] = {}
 
-    def changed(self, value: Any) -> Any:
-        """A node changed; anything else as it is."""
-        if not isinstance(value, Node):
-            return value
-        if id(value) not in self._memo:
-            self._memo[id(value)] = self._change(value)
-        return self._memo[id(value)]
-
-    def _change(self, node: Node) -> Node:
+    def change(self, node: Node) -> Node:
         if isinstance(node, Softmax):
             logits = self.changed(node.logits)
             total = self._edges.field("v", self._edges.folded("logsumexp", logits, "edge softmax"))
             difference = Call(node.shape, node.dtype, torch.sub, (logits, total), {})
             return Call(node.shape, node.dtype, torch.exp, (difference,), {})
-        if isinstance(node, Dropped | Item):
-            return dataclasses.replace(node, of=self.changed(node.of))
-        if isinstance(node, Written):
-            return dataclasses.replace(node, fields=tuple((where, name, self.changed(of)) for where, name, of in node.fields))
-        if isinstance(node, Call):
-            before: list[Any] = []
-            after: list[Any] = []
-            args, kwargs = map_values((node.args, node.kwargs), self.changed)
-            map_values((node.args, node.kwargs), before.append)
-            map_values((args, kwargs), after.append)
-            same = all(a is b for a, b in zip(after, before, strict=True))
-            return node if same else dataclasses.replace(node, args=args, kwargs=kwargs)
-        return node
+        return super().change(node)
 
 
 def _scaled(edges: Edges, node: Node) -> tuple[Node, Tensor | None] | None:
-    """Rows of sources times a number for each source, which are rows again, and a number for each destination."""
+    """Rows of sources times numbers: those of a source are taken into its rows, those of a destination out of the sum.
+
+    Returns:
+        The rows, times a number of each edge where there is one, and the destinations' numbers [M]; None for other messages.
+    """
     rows: Field | None = None
     of_sources: list[Tensor] = []
     of_destinations: list[Tensor] = []
+    of_edges: list[Node] = []
     number = 1.0
     for factor in _all_factors(node):
+        scalar = isinstance(factor, Node) and math.prod(factor.shape) == 1 and factor.shape != node.shape
         if isinstance(factor, (int, float)):
             number *= factor
         elif isinstance(factor, Call) and factor.func is torch.full:
             number *= factor.args[1]
-        elif isinstance(factor, Field) and factor.where == "u" and math.prod(factor.shape) == 1 and factor.shape != node.shape:
+        elif isinstance(factor, Field) and factor.where == "u" and scalar:
             of_sources.append(factor.tensor)
-        elif isinstance(factor, Field) and factor.where == "v" and math.prod(factor.shape) == 1:
+        elif isinstance(factor, Field) and factor.where == "v" and scalar:
             of_destinations.append(factor.tensor)
         elif isinstance(factor, Field) and factor.where == "u" and factor.shape == node.shape and rows is None:
             rows = factor
+        elif scalar and _needs_no_source(factor):
+            of_edges.append(factor)
         else:
             return None
-    if rows is None or not (of_sources or of_destinations or number != 1):
+    if rows is None or len(of_edges) > 1 or not (of_sources or of_destinations or of_edges or number != 1):
         return None
     with paused():
         table = rows.tensor
@@ -416,16 +305,41 @@ def _scaled(edges: Edges, node: Node) -> tuple[Node, Tensor | None] | None:
             table = table * scale.view(-1, *[1] * (table.dim() - 1))
         if number != 1:
             table = table * number
-        factor = None
+        by_destination = None
         for scale in of_destinations:
-            factor = scale.reshape(-1) if factor is None else factor * scale.reshape(-1)
-    return dataclasses.replace(rows, tensor=tagged(table, edges.sources)), factor
+            by_destination = scale.reshape(-1) if by_destination is None else by_destination * scale.reshape(-1)
+    if table is not rows.tensor:
+        rows = dataclasses.replace(rows, tensor=tagged(table, edges.sources))
+    if not of_edges:
+        return rows, by_destination
+    (weight,) = of_edges
+    column = Field((1,) * len(rows.shape), rows.dtype, "e", edges.edge_values(weight).reshape(-1, *[1] * len(rows.shape)))
+    return Call(rows.shape, rows.dtype, torch.mul, (rows, column), {}), by_destination
+
+
+def _is_weighted(node: Node) -> bool:
+    """Whether messages are rows of sources times a field of the edges with one number each."""
+    pair = _product(node)
+    return pair is not None and isinstance(pair[1], Field) and pair[1].where == "e" and math.prod(pair[1].shape) == 1
+
+
+def _needs_no_source(node: Any) -> bool:
+    """Whether an expression reads nothing of the edges' sources but who they are."""
+    if isinstance(node, Field):
+        return node.where != "u"
+    if isinstance(node, Written):
+        return not node.params and all(_needs_no_source(of) for _, _, of in node.fields)
+    if isinstance(node, Call):
+        parts: list[Any] = []
+        map_values((node.args, node.kwargs), parts.append)
+        return all(_needs_no_source(part) for part in parts)
+    return not isinstance(node, Node)
 
 
 def _all_factors(node: Any) -> list[Any]:
-    if _name(node) == "mul" and len(node.args) == 2:
+    if function_of(node) == "mul" and len(node.args) == 2:
         return [factor for arg in node.args for factor in _all_factors(arg)]
-    if _name(node) in ("view", "unsqueeze", "reshape") and math.prod(node.shape) == 1 and isinstance(node.args[0], Node):
+    if function_of(node) in ("view", "unsqueeze", "reshape") and math.prod(node.shape) == 1 and isinstance(node.args[0], Node):
         return _all_factors(node.args[0])
     return [node]
 
@@ -459,16 +373,22 @@ def _expanded(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
     return rows.expand(len(rows), *shape)
 
 
-def _softmax_of(node: Node) -> Softmax | None:
-    while _name(node) in ("unsqueeze", "view", "reshape") and math.prod(node.shape) == math.prod(node.args[0].shape):
+def _unviewed(node: Any) -> Any:
+    """What a view is of."""
+    while function_of(node) in ("unsqueeze", "view", "reshape") and math.prod(node.shape) == math.prod(node.args[0].shape):
         node = node.args[0]
+    return node
+
+
+def _softmax_of(node: Any) -> Softmax | None:
+    node = _unviewed(node)
     if isinstance(node, Dropped):
         node = node.of
     return node if isinstance(node, Softmax) else None
 
 
 def _factors(node: Any) -> list[Node]:
-    if _name(node) == "mul" and len(node.args) == 2 and all(isinstance(arg, Node) for arg in node.args):
+    if function_of(node) == "mul" and len(node.args) == 2 and all(isinstance(arg, Node) for arg in node.args):
         if all(len(arg.shape) == len(node.shape) for arg in node.args):
             return [factor for arg in node.args for factor in _factors(arg)]
     return [node]
@@ -489,8 +409,8 @@ def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
     if pair is None:
         return "messages are neither rows of the sources nor these times a number per edge"
     rows, weight = pair
-    if isinstance(weight, Field):
-        return _weighted(fold, rows, weight, read)
+    if isinstance(number := _unviewed(weight), Field):
+        return _weighted(fold, rows, number, read)
     if fold != "sum":
         return f"attention is summed, not '{fold}'"
     softmax = _softmax_of(weight)
@@ -498,8 +418,7 @@ def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
         return "weights are neither a field of the edges nor a softmax over them"
     if len(rows.shape) != 2 or weight.shape != (rows.shape[0], 1):
         return f"rows are not [heads, width] with a weight per head: {rows.shape} and {weight.shape}"
-    while _name(weight) in ("unsqueeze", "view", "reshape"):
-        weight = weight.args[0]
+    weight = _unviewed(weight)
     return _attention(rows, softmax.logits, weight.draw if isinstance(weight, Dropped) else None, read)
 
 
@@ -508,13 +427,9 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor if tensor.dim() == 2 else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 
-def _name(node: Any) -> str:
-    return str(getattr(node.func, "__name__", "")).strip("_") if isinstance(node, Call) else ""
-
-
 def _product(node: Any) -> tuple[Field, Node] | None:
     """Rows of the sources, and what they are multiplied with."""
-    if _name(node) == "mul" and len(node.args) == 2 and not node.kwargs:
+    if function_of(node) == "mul" and len(node.args) == 2 and not node.kwargs:
         for rows, weight in (node.args, node.args[::-1]):
             if isinstance(rows, Field) and rows.where == "u" and isinstance(weight, Node) and rows.shape == node.shape:
                 return rows, weight
@@ -549,7 +464,7 @@ def _attention(rows: Field, logits: Node, draw: Draw | None, read: Read) -> _Fus
 
 def _leaky(node: Any) -> tuple[Node, float] | None:
     """What LeakyReLU is taken of, and its slope."""
-    if _name(node) != "leaky_relu" or not isinstance(node.args[0], Node):
+    if function_of(node) != "leaky_relu" or not isinstance(node.args[0], Node):
         return None
     slope = node.args[1] if len(node.args) > 1 else node.kwargs.get("negative_slope", 0.01)
     return (node.args[0], float(slope)) if 0 <= float(slope) <= 1 else None
@@ -557,7 +472,7 @@ def _leaky(node: Any) -> tuple[Node, float] | None:
 
 def _sum_of_ends(node: Any, shape: tuple[int, ...]) -> tuple[Field, Field] | None:
     """The field of the sources and that of the destinations in a sum of both, of that shape."""
-    if _name(node) != "add" or len(node.args) != 2 or node.kwargs:
+    if function_of(node) != "add" or len(node.args) != 2 or node.kwargs:
         return None
     fields = {field.where: field for field in node.args if isinstance(field, Field) and field.shape == shape}
     return (fields["u"], fields["v"]) if set(fields) == {"u", "v"} else None
@@ -565,12 +480,12 @@ def _sum_of_ends(node: Any, shape: tuple[int, ...]) -> tuple[Field, Field] | Non
 
 def _projected(node: Any, heads: int, width: int) -> tuple[Node, Tensor] | None:
     """Of ``sum over D of (x * vector)`` with [K, 1] columns: x [K, D] and the vector, K D numbers."""
-    while _name(node) in ("unsqueeze", "view", "reshape"):
+    while function_of(node) in ("unsqueeze", "view", "reshape"):
         node = node.args[0]
-    if _name(node) != "sum" or node.shape not in ((heads,), (heads, 1)):
+    if function_of(node) != "sum" or node.shape not in ((heads,), (heads, 1)):
         return None
     product = node.args[0]
-    if _name(product) != "mul" or product.shape != (heads, width):
+    if function_of(product) != "mul" or product.shape != (heads, width):
         return None
     for inner, vector in (product.args, product.args[::-1]):
         if isinstance(inner, Node) and isinstance(vector, Tensor) and vector.numel() == heads * width:

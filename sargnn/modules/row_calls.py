@@ -3,10 +3,8 @@
 Dropout is drawn by original ids (``RowDropout``); the other functions have a handler each.
 
 A handler answers ``NotImplemented`` where PyTorch's own function is to be called, also where the arguments are wrong, so that
-the message is PyTorch's. Questions about all rows (``(degrees == 0).any()``: any, all, counts, sums of integers, largest and
-smallest values without gradient) are answered for the rows of all workers, so that a module takes the same branch everywhere:
-the answers do not depend on the order of the rows, so they are exact. Other sums over rows stay this worker's. Nothing here
-knows a graph: ``Places`` says whose rows a tensor has.
+the message is PyTorch's. What is computed over rows is computed over those of all workers (``row_reductions.py``), so that a
+module takes the same branch everywhere. Nothing here knows a graph: ``Places`` says whose rows a tensor has.
 
 Letters: N rows, E edges, W elements of a row.
 """
@@ -29,9 +27,10 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.errors import ConfigError
 from sargnn.modules.row_operators import RowOperators, again_of, is_row_major
+from sargnn.modules.row_reductions import REDUCTIONS, reduced_over_workers, scattered_over_workers
 from sargnn.modules.session import Places
-from sargnn.modules.tag import Count, Mark, Rows, is_plain, mark_of, set_mark, tagged, user_line
-from sargnn.modules.tag_rules import Call, reduced_dims
+from sargnn.modules.tag import Count, Mark, Rows, is_plain, mark_of, tagged, user_line
+from sargnn.modules.tag_rules import Call
 from sargnn.profile import NODEWISE, Profile
 from sargnn.rng import Draw, Purpose, dropout_rows, edge_mask
 
@@ -271,7 +270,7 @@ def _sum(rows: RowCalls, call: Call) -> Any:
         sums = rows.operators.sum_of_last(x)
         if sums is not None:
             return sums.unsqueeze(-1) if call.kwargs.get("keepdim") else sums
-    return _combined(rows, call)
+    return _reduced(rows, call)
 
 
 def _reshaped(rows: RowCalls, call: Call) -> Any:
@@ -339,103 +338,33 @@ def _made(rows: RowCalls, call: Call) -> Any:
     return NotImplemented if asked_for is None else tagged(call.plain(), asked_for)
 
 
-_SPREADS = "sum mean nanmean std var norm".split()
-_COMBINED = ["any", "all", "count_nonzero", "max", "min", "amax", "amin", "equal", "allclose", *_SPREADS]
-
-
-class _SumOverWorkers(torch.autograd.Function):
-    """y = sum over workers of x. Each worker's loss is its share of one loss, so dx = sum over workers of dy."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Group, x: Tensor) -> Tensor:
-        ctx.group = group
-        return group.sum_(x.clone())
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        return None, ctx.group.sum_(grads[0].clone())
-
-
-def _of_all_rows(group: Group, call: Call, x: Tensor, dims: list[int]) -> Any:
-    """Sums, means, standard deviations, variances and norms over dimensions that include the rows of all workers."""
-    keep, name = bool(call.kwargs.get("keepdim", False)), call.name
-    own = torch.tensor([math.prod(x.shape[dim] for dim in dims)], dtype=torch.float64)
-    count = float(group.sum_(own).item())
-
-    def total(values: Tensor, keepdim: bool) -> Tensor:
-        return _SumOverWorkers.apply(group, values.sum(dims, keepdim=keepdim))
-
-    if name == "sum":
-        return total(x, keep)
-    if name == "mean":
-        return total(x, keep) / count
-    if name == "norm":
-        p = call.argument(1, "p", default=2)
-        return total(x.abs() ** float(2 if p == "fro" else p), keep) ** (1 / float(2 if p == "fro" else p))
-    mean = total(x, True) / count
-    free = float(call.kwargs.get("correction", call.kwargs.get("unbiased", True)))
-    variance = total((x - mean) ** 2, keep) / (count - free)
-    return variance.sqrt() if name == "std" else variance
-
-
-def _combined(rows: RowCalls, call: Call) -> Any:
-    """The answer for the rows of all workers; ``NotImplemented`` where no rows are reduced or it would not be exact."""
-    group, name = rows.group, call.name
-    if group.world == 1 or "out" in call.kwargs or not call.args:
-        return NotImplemented
-    if name in ("equal", "allclose"):
-        return bool(group.sum_(torch.tensor([int(call.plain())])).item() == group.world)
-    tensor, mark = call.args[0], mark_of(call.args[0])
-    dims = reduced_dims(call)
-    if mark is None or dims is None or mark.dim not in dims:
-        return NotImplemented
-    exact = not (tensor.is_floating_point() or tensor.is_complex())
-    if name in ("any", "all", "count_nonzero") or (name == "sum" and exact):
-        total = group.sum_(call.plain().to(torch.int64))
-        if name in ("any", "all"):
-            return total > 0 if name == "any" else total == group.world
-        return total
-    if name in _SPREADS and tensor.is_floating_point():
-        return _of_all_rows(group, call, tensor, dims)
-    of_all = len(dims) == tensor.dim() and len(call.args) < 2 and "dim" not in call.kwargs
-    if (name in ("amax", "amin") or (name in ("max", "min") and of_all)) and not tensor.requires_grad:
-        return _extreme(group, call, mark.dim)
-    return NotImplemented
-
-
-def _extreme(group: Group, call: Call, dim: int) -> Tensor:
-    """The largest or smallest values. A worker without rows has no say; where none has any, PyTorch says what is wrong."""
-    tensor = call.args[0]
-    counts = group.gather(torch.tensor([tensor.shape[dim]]))
-    if tensor.shape[dim] or not any(count.item() for count in counts):
-        own = call.plain()
-    else:
-        shape = list(tensor.shape)
-        shape[dim] = 1
-        own = call.func(tensor.new_zeros(shape), *call.args[1:], **call.kwargs)
-    parts = [part for part, count in zip(group.gather(own.contiguous()), counts, strict=True) if count.item()]
-    return torch.stack(parts).amax(0) if call.name in ("max", "amax") else torch.stack(parts).amin(0)
+def _reduced(rows: RowCalls, call: Call) -> Any:
+    return reduced_over_workers(rows.group, call)
 
 
 def _scattered(rows: RowCalls, call: Call) -> Any:
-    """Rows added to a table that all workers have alike, by an index of rows: the sum over all workers."""
-    group, target = rows.group, call.args[0]
-    if group.world == 1 or mark_of(target) is not None or target.requires_grad:
+    return scattered_over_workers(rows.group, call)
+
+
+def _instance_norm(rows: RowCalls, call: Call) -> Any:
+    """``F.instance_norm`` of one graph's rows, [1, C, N]: a batch norm of them."""
+    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    x, mark = given["input"], mark_of(given["input"])
+    if mark is None or mark.dim != x.dim() - 1 or x.dim() != 3 or x.shape[0] != 1 or not given.get("use_input_stats", True):
         return NotImplemented
-    source = call.args[3] if len(call.args) > 3 else call.kwargs.get("src")
-    if mark_of(source) is None and mark_of(call.args[2]) is None:
-        return NotImplemented
-    own = call.func(torch.zeros_like(target), *call.args[1:], **call.kwargs)
-    out = target + _SumOverWorkers.apply(group, own)
-    set_mark(out, None, shared=False)
-    if call.name.endswith("_"):
-        target.copy_(out) if not out.requires_grad else target.add_(out)
-        return target
-    return out
+    mean, variance = given.get("running_mean"), given.get("running_var")
+    running = None if mean is None or variance is None else (mean, variance)
+    table = tagged(x[0].t().contiguous(), mark.rows) if mark.rows is not None else x[0].t()
+    out = rows.operators.batch_norm(
+        table, running, given.get("weight"), given.get("bias"), given.get("momentum", 0.1), given.get("eps", 1e-5)
+    )
+    return out.t()[None]
 
 
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys("scatter_add scatter_add_ index_add index_add_".split(), _scattered),
+    "instance_norm": _instance_norm,
     "dropout": _dropout,
     "dropout_": _dropout,
     "batch_norm": _batch_norm,
@@ -451,7 +380,7 @@ HANDLERS: dict[str, Handler] = {
     "__getitem__": _first_rows,
     "squeeze": _squeeze,
     "contiguous": _contiguous,
-    **dict.fromkeys(_COMBINED, _combined),
+    **dict.fromkeys(REDUCTIONS, _reduced),
     **dict.fromkeys((*_FILLED, *DRAWN), _made),
     "mul": _times,
     "__mul__": _times,

@@ -180,11 +180,14 @@ class Session:
 
     Attributes:
         asked: what was asked of blocks so far.
+        passing: what was made of edges for this pass alone.
     """
 
     def __init__(self, maker: Maker, engine: Engine, calls: StockCalls, *, training: bool, num_blocks: int | None) -> None:
         self.engine, self.calls, self.path = engine, calls, maker.path
         self.num_blocks, self.asked = num_blocks, Asked()
+        self.passing: dict[int, Any] = {}
+        calls.session = self
         self._maker, self._training = maker, training
 
     def totals(self, plan: LayerPlan) -> Totals:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -154,20 +155,21 @@ def constant(tensor: Tensor) -> Tensor:
 
 
 class Count(int):
-    """This worker's number of rows or edges. Whether it is zero is answered for all workers together, so that a layer that asks
-    takes the same branch on each of them.
+    """A number of rows or edges. As the size of a tensor it is this worker's. Whether it is zero is answered for all workers
+    together, so that a layer that asks takes the same branch on each of them; and who calculates with it, as in the
+    ``x.sum() / x.size(0)`` of a mean, calculates with that of all workers.
 
     Attributes:
         total: of all workers.
-        kind: of what.
+        kind: of what; None: it was made of another.
         rows: which rows these are, where they are one table's.
     """
 
     total: int
-    kind: Kind
+    kind: Kind | None
     rows: Rows | None
 
-    def __new__(cls, own: int, total: int, kind: Kind, rows: Rows | None = None) -> Count:
+    def __new__(cls, own: int, total: int, kind: Kind | None, rows: Rows | None = None) -> Count:
         self = super().__new__(cls, own)
         self.total, self.kind, self.rows = total, kind, rows
         return self
@@ -198,6 +200,39 @@ class Count(int):
 
     def __bool__(self) -> bool:
         return self.total > 0
+
+    def _made(self, by: Callable[[Any, Any], Any], other: Any) -> Any:
+        """A number made of this one: a size again where the other one is whole, else that of all workers."""
+        if isinstance(other, Count):
+            return Count(by(int(self), int(other)), by(self.total, other.total), None)
+        return Count(by(int(self), other), by(self.total, other), None) if type(other) is int else by(self.total, other)
+
+    def __add__(self, other: Any) -> Any:
+        return self._made(operator.add, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._made(operator.add, other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._made(operator.sub, other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._made(operator.mul, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._made(operator.mul, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.total / (other.total if isinstance(other, Count) else other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self.total
+
+    def __pow__(self, other: Any, modulo: Any = None) -> Any:
+        return pow(self.total, other, modulo)
+
+    def __float__(self) -> float:
+        return float(self.total)
 
     def __hash__(self) -> int:
         return int.__hash__(self)

@@ -278,6 +278,11 @@ def _einsum(call: Call, out: Tensor, index: int) -> Mark | None:
     return _along(out, kept, call.name) if kept else None
 
 
+def is_contracted(call: Call, out: Any) -> bool:
+    """Whether a product sums over rows: its result has none of them."""
+    return isinstance(out, Tensor) and (_multiplied if call.name in _PRODUCTS else _einsum)(call, out, 0) is None
+
+
 def _repeated(call: Call, out: Tensor, index: int) -> Mark | None:
     tensor, mark = call.marked[0]
     if call.name == "repeat_interleave":
@@ -329,5 +334,8 @@ _NAMES: dict[Rule, str] = {
     "atan2 expand",
     _none: "new_zeros new_ones new_empty new_full new_tensor bincount histc unique cov corrcoef",
 }
+_PRODUCTS = _NAMES[_multiplied].split()
+CONTRACTIONS = (_multiplied, _einsum)
+"""Rules of functions that may sum over rows."""
 RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
 """By the function's name; of any other function ``row_by_row``."""

@@ -90,6 +90,43 @@ class Sum(MessageFold):
         return total * self._scale(plan, total) if self.mean else total
 
 
+class Product(MessageFold):
+    """``out_i = product of m_e``, column by column; 1 without edges.
+
+    With p_i the product of the messages that are no zeros and z_i the number of zeros: out_i = p_i where z_i = 0, else 0.
+    Backward: d m_e = g_i p_i / m_e where z_i = 0; g_i p_i where m_e is the only zero; else 0.
+    """
+
+    keeps = 2
+
+    def init(self, plan: LayerPlan, like: Tensor) -> tuple[Tensor, Tensor]:
+        return like.new_ones(plan.num_out, self.width), like.new_zeros(plan.num_out, self.width)
+
+    def step(self, by: Folds, run: EdgeRun, messages: Tensors, state: tuple[Tensor, Tensor]) -> None:
+        products, zeros = state
+        factors = torch.where(messages[0] == 0, 1, messages[0])
+        products.scatter_reduce_(0, run.dst.long()[:, None].expand_as(factors), factors, "prod")
+        by.add_to_ends((messages[0] == 0).to(zeros.dtype), run.dst, zeros)
+
+    def finish(self, plan: LayerPlan, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensors]:
+        products, zeros = state
+        return torch.where(zeros > 0, 0, products), state
+
+    def backward_init(self, plan: LayerPlan, kept: Tensors, grad: Tensor) -> tuple[Tensor, Tensor]:
+        products, zeros = kept
+        return grad * products, zeros
+
+    def backward(self, run: EdgeRun, messages: Tensors, state: tuple[Tensor, Tensor]) -> Tensors:
+        scaled, zeros = (table.index_select(0, run.dst) for table in state)
+        message = messages[0]
+        of_others = torch.where(zeros == 0, scaled / torch.where(message == 0, 1, message), 0)
+        return (torch.where((message == 0) & (zeros == 1), scaled, of_others),)
+
+    def plain(self, by: Folds, plan: LayerPlan, run: EdgeRun, messages: Tensors) -> Tensor:
+        index = run.dst.long()[:, None].expand_as(messages[0])
+        return messages[0].new_ones(plan.num_out, self.width).scatter_reduce(0, index, messages[0], "prod")
+
+
 @dataclass(frozen=True)
 class _Maxima:
     """Attributes: best [M, W], so far. winner: int32 [M, W], numbers of edges. rank: int32 by number of the edge."""

@@ -1,0 +1,149 @@
+"""Layers and ready models of PyG's, as ``test_pyg_layers.py`` calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch_geometric.nn as gnn
+from torch import Tensor, nn
+from torch_geometric import utils
+
+IN, OUT = 8, 4
+
+
+def _call(layer: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+    return layer(x, edge_index)
+
+
+def _weighted(layer: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+    return layer(x, edge_index, edge_weight)
+
+
+def _positive(layer: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+    return layer(x, edge_index, edge_weight.abs())
+
+
+def _beside_first(layer: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+    return layer(x.relu(), x, edge_index)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer.
+
+    Attributes:
+        make: makes it.
+        call: (layer, x, edge_index, edge_weight) to rows.
+        fused: the kernel of what all of its folds run on, as the log has it; None: some fold runs on none.
+    """
+
+    make: Callable[[], nn.Module]
+    call: Callable[..., Any] = _call
+    fused: str | None = None
+
+
+def _layers(norm: nn.Module) -> nn.Module:
+    return gnn.Sequential("x, edge_index", [(gnn.SAGEConv(IN, OUT), "x, edge_index -> x"), norm, nn.ReLU()])
+
+
+class Edited(nn.Module):
+    """Edges are changed by ``torch_geometric.utils``, and a message function is the user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.score = nn.Linear(IN, OUT), nn.Linear(2 * OUT, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.lin(x)
+        edge_index, _ = utils.remove_self_loops(edge_index)
+        row, col = edge_index
+        upward = edge_index[:, row < col]
+        gate = self.score(torch.cat([x[row], x[col]], dim=-1)).squeeze(-1)
+        gate = utils.softmax(gate, col, num_nodes=x.size(0))
+        out = utils.scatter(gate.unsqueeze(-1) * x[row], col, dim=0, dim_size=x.size(0), reduce="sum")
+        out = out + utils.scatter(x[upward[0]].tanh(), upward[1], dim=0, dim_size=x.size(0), reduce="mean")
+        edge_index, _ = utils.add_self_loops(edge_index, num_nodes=x.size(0))
+        degree = utils.degree(edge_index[1], x.size(0), dtype=x.dtype)
+        return out + x / degree.view(-1, 1) + x.mean(0) + x.t() @ x @ x.new_ones(OUT) / x.size(0)
+
+
+CASES: dict[str, Case] = {
+    "agnn": Case(gnn.AGNNConv),
+    "antisymmetric": Case(lambda: gnn.AntiSymmetricConv(IN)),
+    "appnp": Case(lambda: gnn.APPNP(2, 0.1), fused="sum"),
+    "appnp_weighted": Case(lambda: gnn.APPNP(2, 0.1), _positive, fused="sum"),
+    "cg": Case(lambda: gnn.CGConv(IN)),
+    "cheb": Case(lambda: gnn.ChebConv(IN, OUT, 3)),
+    "cheb_weighted": Case(lambda: gnn.ChebConv(IN, OUT, 3), _positive),
+    "cluster": Case(lambda: gnn.ClusterGCNConv(IN, OUT)),
+    "dir": Case(lambda: gnn.DirGNNConv(gnn.SAGEConv(IN, OUT))),
+    "edge": Case(lambda: gnn.EdgeConv(nn.Linear(2 * IN, OUT))),
+    "eg": Case(lambda: gnn.EGConv(IN, IN, num_heads=2, num_bases=2), fused="sum"),
+    "eg_several": Case(
+        lambda: gnn.EGConv(IN, IN, aggregators=["sum", "mean", "symnorm", "max", "std"], num_heads=2, num_bases=2)
+    ),
+    "fa": Case(lambda: gnn.FAConv(IN, dropout=0.0), _beside_first),
+    "feast": Case(lambda: gnn.FeaStConv(IN, OUT, heads=2)),
+    "film": Case(lambda: gnn.FiLMConv(IN, OUT)),
+    "gat": Case(lambda: gnn.GATConv(IN, OUT, heads=2), fused="gat"),
+    "gat_residual": Case(lambda: gnn.GATConv(IN, OUT, heads=2, residual=True, concat=False, add_self_loops=False), fused="gat"),
+    "gat_reversed": Case(lambda: gnn.GATConv(IN, OUT, heads=2, flow="target_to_source"), fused="gat"),
+    "gatv2": Case(lambda: gnn.GATv2Conv(IN, OUT, heads=2), fused="gatv2"),
+    "gated": Case(lambda: gnn.GatedGraphConv(IN, 2), fused="sum"),
+    "gcn": Case(lambda: gnn.GCNConv(IN, OUT), fused="sum"),
+    "gcn_cached": Case(lambda: gnn.GCNConv(IN, OUT, cached=True), fused="sum"),
+    "gcn_improved": Case(lambda: gnn.GCNConv(IN, OUT, improved=True)),
+    "gcn_reversed": Case(lambda: gnn.GCNConv(IN, OUT, flow="target_to_source"), fused="sum"),
+    "gcn_weighted": Case(lambda: gnn.GCNConv(IN, OUT), _positive, fused="weighted_sum"),
+    "gcn_without_loops": Case(lambda: gnn.GCNConv(IN, OUT, add_self_loops=False), fused="sum"),
+    "gcn2": Case(lambda: gnn.GCN2Conv(IN, 0.1), _beside_first, fused="sum"),
+    "gen": Case(lambda: gnn.GENConv(IN, OUT)),
+    "gen_power": Case(lambda: gnn.GENConv(IN, OUT, aggr="powermean", learn_p=True)),
+    "general": Case(lambda: gnn.GeneralConv(IN, OUT)),
+    "gin": Case(lambda: gnn.GINConv(nn.Linear(IN, OUT), train_eps=True), fused="sum"),
+    "graph": Case(lambda: gnn.GraphConv(IN, OUT), fused="sum"),
+    "graph_weighted": Case(lambda: gnn.GraphConv(IN, OUT, aggr="mean"), _weighted, fused="mean"),
+    "le": Case(lambda: gnn.LEConv(IN, OUT)),
+    "lg": Case(gnn.LGConv, fused="sum"),
+    "mf": Case(lambda: gnn.MFConv(IN, OUT)),
+    "mixhop": Case(lambda: gnn.MixHopConv(IN, OUT), fused="sum"),
+    "pna": Case(
+        lambda: gnn.PNAConv(IN, OUT, ["mean", "max", "min", "std", "var"], ["identity", "amplification"], torch.ones(9).long())
+    ),
+    "res_gated": Case(lambda: gnn.ResGatedGraphConv(IN, OUT)),
+    "sage": Case(lambda: gnn.SAGEConv(IN, OUT), fused="mean"),
+    "sage_max": Case(lambda: gnn.SAGEConv(IN, OUT, aggr="max", project=True), fused="max"),
+    "sage_min": Case(lambda: gnn.SAGEConv(IN, OUT, aggr="min")),
+    "sage_mul": Case(lambda: gnn.SAGEConv(IN, OUT, aggr="mul")),
+    "sage_reversed": Case(lambda: gnn.SAGEConv(IN, OUT, flow="target_to_source"), fused="mean"),
+    "sage_several": Case(lambda: gnn.SAGEConv(IN, OUT, aggr=["mean", "std", "var", "sum"])),
+    "sage_softmax": Case(lambda: gnn.SAGEConv(IN, OUT, aggr=gnn.SoftmaxAggregation(learn=True))),
+    "sg": Case(lambda: gnn.SGConv(IN, OUT, K=2), fused="sum"),
+    "simple": Case(gnn.SimpleConv, fused="sum"),
+    "ssg": Case(lambda: gnn.SSGConv(IN, OUT, 0.1, K=2), fused="sum"),
+    "super": Case(lambda: gnn.SuperGATConv(IN, OUT, heads=2).eval()),
+    "tag": Case(lambda: gnn.TAGConv(IN, OUT), fused="sum"),
+    "transformer": Case(lambda: gnn.TransformerConv(IN, OUT, heads=2, beta=True)),
+    "wl_continuous": Case(gnn.WLConvContinuous),
+    "model_gcn": Case(lambda: gnn.GCN(IN, 6, 2, OUT, norm="batch", jk="cat"), fused="sum"),
+    "model_sage": Case(lambda: gnn.GraphSAGE(IN, 6, 3, OUT, norm="layer"), fused="mean"),
+    "model_gat": Case(lambda: gnn.GAT(IN, 6, 2, OUT, heads=2, v2=True, jk="lstm"), fused="gatv2"),
+    "model_gin": Case(lambda: gnn.GIN(IN, 6, 2, OUT), fused="sum"),
+    "model_pna": Case(
+        lambda: gnn.PNA(IN, 6, 2, OUT, aggregators=["mean"], scalers=["identity", "linear"], deg=torch.ones(9).long())
+    ),
+    "model_edge": Case(lambda: gnn.EdgeCNN(IN, 6, 2, OUT)),
+    "batch_norm": Case(lambda: _layers(gnn.BatchNorm(OUT))),
+    "graph_norm": Case(lambda: _layers(gnn.GraphNorm(OUT))),
+    "graph_size_norm": Case(lambda: _layers(gnn.GraphSizeNorm())),
+    "instance_norm": Case(lambda: _layers(gnn.InstanceNorm(OUT, affine=True, track_running_stats=True))),
+    "layer_norm": Case(lambda: _layers(gnn.LayerNorm(OUT, mode="graph"))),
+    "mean_subtraction": Case(lambda: _layers(gnn.MeanSubtractionNorm())),
+    "pair_norm": Case(lambda: _layers(gnn.PairNorm())),
+    "diff_group_norm": Case(lambda: _layers(gnn.DiffGroupNorm(OUT, 2))),
+    "message_norm": Case(lambda: gnn.GENConv(IN, OUT, msg_norm=True)),
+    "edited": Case(Edited),
+}

@@ -1,0 +1,112 @@
+"""Unmodified layers of PyG's on a sharded graph against PyG on the whole graph: outputs and every gradient."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("torch_geometric")
+
+from sargnn.comm.group import Group
+from sargnn.engine.aggregate import Engine, EngineSettings
+from sargnn.engine.modes import MODES
+from sargnn.modules.calls import StockCalls
+from sargnn.modules.dgl_typed import GraphMaker
+from sargnn.modules.lazy import edge_index, rows_of_edges, values
+from sargnn.modules.session import Places
+from sargnn.modules.tag import Rows, tagged
+from sargnn.partition.cut import parts_of
+from sargnn.plan.load import PlanSettings, load_plan
+from tests.graphs import assign, nasty_graph, with_weights
+from tests.modules.pyg_layers import CASES, IN
+from tests.parity.covering import spread
+from tests.pool import pool
+
+GRAPH = with_weights(nasty_graph(150, seed=3), lowest=-1)
+TOLERANCE = 1e-9
+
+
+def rows(width: int = IN, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(GRAPH.num_nodes, width, generator=generator, dtype=torch.float64)
+
+
+def made(name: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return CASES[name].make().double()
+
+
+@cache
+def on_the_whole_graph(name: str) -> dict[str, Any]:
+    destination = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
+    index = torch.from_numpy(np.stack([np.asarray(GRAPH.indices).astype(np.int64), destination]))
+    weight = torch.from_numpy(np.asarray(GRAPH.columns.weight)).double()
+    layer, x = made(name), rows().requires_grad_()
+    out = CASES[name].call(layer, x, index, weight)
+    out.backward(rows(out.shape[1], seed=1))
+    assert x.grad is not None
+    grads = {key: p.grad.numpy() for key, p in layer.named_parameters() if p.grad is not None}
+    buffers = {key: buffer.numpy() for key, buffer in layer.named_buffers() if "running" in key}
+    return {"out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads, "buffers": buffers}
+
+
+def on_a_part(group: Group, name: str, mode: str, kernel: str = "auto") -> dict[str, Any]:
+    """Outputs and gradients of own rows, twice."""
+    part = list(parts_of(GRAPH, assign(GRAPH, "metis", group.world), group.world))[group.rank]
+    engine = Engine(group, EngineSettings(mode=mode, kernel=kernel, dtype=torch.float64))
+    plan = load_plan(part, PlanSettings(group.rank, engine.mode.layout, message_rows=17, dtype=engine.dtype))
+    layer, own = made(name), plan.node_ids
+    maker = GraphMaker()
+    maker.prepare(engine, [plan])
+    x = tagged(rows()[own].requires_grad_(), Rows("nodes"))
+
+    def forward() -> torch.Tensor:
+        calls = StockCalls(engine, Places(group, [plan]), path=None)
+        graph = maker.graph(maker.session(engine, calls), [plan])
+        with calls:
+            out = values(CASES[name].call(layer, x, edge_index(graph), rows_of_edges(graph.edata["w"])))
+        assert isinstance(out, torch.Tensor)
+        return out
+
+    out = forward()
+    out.backward(rows(out.shape[1], seed=1)[own])
+    assert x.grad is not None
+    grads = {key: group.sum_(p.grad.clone()).numpy() for key, p in layer.named_parameters() if p.grad is not None}
+    buffers = {key: buffer.numpy().copy() for key, buffer in layer.named_buffers() if "running" in key}
+    with torch.no_grad():
+        again = forward()
+    return {
+        "ids": own.numpy(), "out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads, "notes": maker.report,
+        "again": again.numpy(), "buffers": buffers,
+    }  # fmt: skip
+
+
+def close(got: np.ndarray, wanted: np.ndarray) -> None:
+    assert got.shape == wanted.shape
+    assert np.linalg.norm(got - wanted) <= TOLERANCE * max(float(np.linalg.norm(wanted)), 1e-2)
+
+
+@pytest.mark.parametrize(("name", "mode", "world"), spread(list(CASES), list(MODES), [1, 2, 4]))
+def test_layer(name: str, mode: str, world: int) -> None:
+    wanted = on_the_whole_graph(name)
+    for answer in pool(world)(on_a_part, name, mode):
+        close(answer["out"], wanted["out"][answer["ids"]])
+        close(answer["again"], wanted["out"][answer["ids"]])
+        close(answer["dx"], wanted["dx"][answer["ids"]])
+        assert answer["grads"].keys() <= wanted["grads"].keys()
+        for key, grad in wanted["grads"].items():  # a norm's result does not depend on a bias before it, which PyG finds, too
+            close(answer["grads"].get(key, np.zeros_like(grad)), grad)
+        for key, buffer in wanted["buffers"].items():
+            close(answer["buffers"][key], buffer)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.fused])
+def test_layers_run_on_fused_operators(name: str) -> None:
+    (answer,) = pool(1)(on_a_part, name, "sar")
+    folds = [line for line in answer["notes"] if "over edges" in line]
+    assert folds, answer["notes"]
+    assert all("kernel fused" in line for line in folds), answer["notes"]
