@@ -46,7 +46,7 @@ from sargnn.memory.account_trace import Trace, TracedPool
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer
-from sargnn.partition.cut import Part
+from sargnn.partition.cut import Part, WeightedDegrees
 from sargnn.plan.cover import shares_of
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.sizes import sizes_of_plans
@@ -105,8 +105,7 @@ def made_up_part(shape: GraphShape, layers: int) -> Part:
         send_rows=np.zeros(0, np.int32),
         send_offsets=np.zeros(2, np.int64),
         columns=EdgeColumns.of({WEIGHT: weights}),
-        in_weights=None if weights is None else 0.5 * inward,
-        out_weights=None if weights is None else 0.5 * outward,
+        weights=None if weights is None else WeightedDegrees(0.5 * inward, 0.5 * outward),
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,13 +27,13 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
-from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.graph.examine_edges import ALL_RELATIONS
 from sargnn.graph.schema import Relation, Schema, zero_labels
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS
-from sargnn.partition.cut import Part
+from sargnn.partition.cut import Part, WeightedDegrees
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.load import PlanSettings
 from sargnn.plan.mfg import MessageFlow
@@ -324,11 +324,11 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
     ]
     sources, destinations = (np.concatenate([ring[end] for ring in edges]).astype(np.int32) for end in (0, 1))
     nodes, first = NODES * types, NODES * shape.labelled
-    weighted: dict[str, Any] = {}
+    columns, sums = NO_COLUMNS, None
     if shape.weighted:
         weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
-        inward, outward = (np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources))
-        weighted = {"columns": EdgeColumns.of({WEIGHT: weights}), "in_weights": inward, "out_weights": outward}
+        columns = EdgeColumns.of({WEIGHT: weights})
+        sums = WeightedDegrees(*(np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources)))
     return Part(
         schema=schema,
         features=tuple(rng.standard_normal((NODES, width)).astype(np.float32) for width in shape.feature_widths),
@@ -344,7 +344,8 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
         halo_offsets=np.zeros(2, np.int64),
         send_rows=np.zeros(0, np.int32),
         send_offsets=np.zeros(2, np.int64),
-        **weighted,
+        columns=columns,
+        weights=sums,
     )
 
 

@@ -24,6 +24,41 @@ _CHUNK_EDGES, _PIECE_BYTES = 1 << 22, 1 << 26
 
 
 @dataclass(frozen=True)
+class WeightedDegrees:
+    """Sums of the weights of the edges that a part's degrees count.
+
+    Attributes:
+        inward: fp64 [N], of each own row's in-edges.
+        outward: fp64 [N], of its out-edges.
+    """
+
+    inward: np.ndarray
+    outward: np.ndarray
+
+    def at(self, rows: np.ndarray) -> WeightedDegrees:
+        """Those of some of the rows."""
+        return WeightedDegrees(np.asarray(self.inward)[rows], np.asarray(self.outward)[rows])
+
+
+@dataclass(frozen=True)
+class CopyLists:
+    """Which rows are copies of other servers' nodes (``partition.preload``), and which other servers have copies of.
+
+    Attributes:
+        rows: int32 [K], own rows that are copies, by owner, ascending; they stand behind the others of their type.
+        offsets: int64, per rank of all servers: where the copies begin whose nodes it owns.
+        copied_rows: int32, own rows that other servers have copies of, by the rank that has them, ascending; the order of
+            its copies.
+        copied_offsets: int64, per rank of all servers.
+    """
+
+    rows: np.ndarray
+    offsets: np.ndarray
+    copied_rows: np.ndarray
+    copied_offsets: np.ndarray
+
+
+@dataclass(frozen=True)
 class Part:
     """What one worker owns and needs. Arrays may be memory-mapped.
 
@@ -42,14 +77,8 @@ class Part:
         send_rows: int32, own rows that each peer needs, by peer, ascending; the peer's halo has the same order.
         send_offsets: int64 [P + 1], per peer.
         columns: what edges carry, in the order of ``edge_src``.
-        in_weights, out_weights: fp64 [N], sums of the weights of a row's in-edges and out-edges in the whole graph; None of a
-            graph without weights.
-        copy_rows: int32 [K], own rows that are copies of other servers' nodes (``partition.preload``), by owner, ascending;
-            they stand behind the others of their type. None, like the three that follow, of a part without.
-        copy_offsets: int64, per rank of all servers: where the copies begin whose nodes it owns.
-        copied_rows: int32, own rows that other servers have copies of, by the rank that has them, ascending; the order of
-            its copies.
-        copied_offsets: int64, per rank of all servers.
+        weights: sums of edge weights; None: edges have none. The weights themselves are a column.
+        copies: of a server's part that preloads; None: each node is in one part.
     """
 
     schema: Schema
@@ -67,25 +96,21 @@ class Part:
     send_rows: np.ndarray
     send_offsets: np.ndarray
     columns: EdgeColumns = NO_COLUMNS
-    in_weights: np.ndarray | None = None
-    out_weights: np.ndarray | None = None
-    copy_rows: np.ndarray | None = None
-    copy_offsets: np.ndarray | None = None
-    copied_rows: np.ndarray | None = None
-    copied_offsets: np.ndarray | None = None
+    weights: WeightedDegrees | None = None
+    copies: CopyLists | None = None
 
     @property
     def inner(self) -> np.ndarray:
         """bool [N], the rows that are no copies."""
         inner = np.ones(len(self.node_ids), bool)
-        if self.copy_rows is not None:
-            inner[self.copy_rows] = False
+        if self.copies is not None:
+            inner[self.copies.rows] = False
         return inner
 
     @property
     def weighted(self) -> bool:
         """Whether its edges have weights."""
-        return WEIGHT in self.columns
+        return self.weights is not None
 
     @property
     def row_bounds(self) -> tuple[int, ...]:
@@ -107,13 +132,8 @@ class Part:
         return slice(int(self.edge_offsets[first]), int(self.edge_offsets[first + 1]))
 
 
-WEIGHT_ARRAYS = ("in_weights", "out_weights")
-"""What only parts of graphs with weights have, beside the column of these."""
-COPY_ARRAYS = ("copy_rows", "copy_offsets", "copied_rows", "copied_offsets")
-"""What only parts of servers have that preload."""
-PART_ARRAYS = tuple(
-    f.name for f in fields(Part) if f.name not in ("schema", "features", "columns", *WEIGHT_ARRAYS, *COPY_ARRAYS)
-)
+PART_ARRAYS = tuple(f.name for f in fields(Part) if f.name not in ("schema", "features", "columns", "weights", "copies"))
+"""What every part has."""
 
 
 @dataclass(frozen=True)
@@ -195,16 +215,10 @@ class Cutter:
             send: per peer, the own rows that it needs, int32.
         """
         own = self.own(p)
-        weights, own_weights, in_weights = self.dataset.columns.weight, edges.columns.weight, None
         if self._open:
             in_degrees = np.bincount(edges.edge_dst, minlength=len(own))
-            if own_weights is not None:
-                in_weights = weight_sums(edges.edge_dst, own_weights, len(own))
         else:
             in_degrees = self._indptr[own + 1] - self._indptr[own]
-            if weights is not None:
-                in_weights = np.empty(len(own))
-                _sum_weights(self._indptr, np.asarray(weights), own, in_weights)
         return Part(
             schema=self.dataset.schema,
             features=(),
@@ -221,9 +235,18 @@ class Cutter:
             send_rows=np.concatenate(send),
             send_offsets=offsets_of(send),
             columns=edges.columns,
-            in_weights=in_weights,
-            out_weights=None if self._out_weights is None else self._out_weights[own],
+            weights=self._weighted_degrees(own, edges),
         )
+
+    def _weighted_degrees(self, own: np.ndarray, edges: PartEdges) -> WeightedDegrees | None:
+        if self._out_weights is None:
+            return None
+        if self._open:
+            inward = weight_sums(edges.edge_dst, np.asarray(edges.columns[WEIGHT]), len(own))
+        else:
+            inward = np.empty(len(own))
+            _sum_weights(self._indptr, np.asarray(self.dataset.columns[WEIGHT]), own, inward)
+        return WeightedDegrees(inward, self._out_weights[own])
 
     def features(self, p: int, node_type: int) -> Iterator[np.ndarray]:
         """Part p's features of one type, float32 [rows, F], piece by piece."""
@@ -280,7 +303,7 @@ def _number_read(edge_src: Any, count: Any) -> Any:  # pragma: no cover - compil
 
 
 def one_type(part: Part, rank: int, node_type: int) -> Part:
-    """The nodes of one type with all relations between them, as a homogeneous graph. ``out_degrees`` and ``out_weights`` are
+    """The nodes of one type with all relations between them, as a homogeneous graph. Degrees outward, weighted ones too, are
     not known: 0."""
     a, b = part.row_bounds[node_type : node_type + 2]
     world = len(part.halo_offsets) - 1
@@ -304,6 +327,9 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
         send.append(rows[(rows >= a) & (rows < b)] - np.int32(a))
     all_destinations = np.concatenate(destinations)
     columns = part.columns.take(np.concatenate(positions)) if part.columns else part.columns
+    sums = None
+    if part.weighted:
+        sums = WeightedDegrees(weight_sums(all_destinations, np.asarray(columns[WEIGHT]), b - a), np.zeros(b - a))
     return Part(
         schema=Schema.homogeneous(part.schema.num_nodes),
         features=(part.features[node_type],),
@@ -320,8 +346,7 @@ def one_type(part: Part, rank: int, node_type: int) -> Part:
         send_rows=np.concatenate(send),
         send_offsets=offsets_of(send),
         columns=columns,
-        in_weights=None if columns.weight is None else weight_sums(all_destinations, columns.weight, b - a),
-        out_weights=np.zeros(b - a) if part.weighted else None,
+        weights=sums,
     )
 
 
@@ -332,8 +357,7 @@ def weight_sums(places: np.ndarray, weights: np.ndarray, count: int) -> np.ndarr
 
 def with_columns(part: Part, names: Sequence[str]) -> Part:
     """The part as that of a graph whose edges carry only what is named."""
-    kept = replace(part, columns=part.columns.only(names))
-    return kept if kept.weighted else replace(kept, in_weights=None, out_weights=None)
+    return replace(part, columns=part.columns.only(names), weights=part.weights if WEIGHT in names else None)
 
 
 def parts_of(dataset: Dataset, assignment: np.ndarray, world: int) -> Iterator[Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -14,7 +15,7 @@ from sargnn.graph.edge_columns import NAMES, WEIGHT, file_of, names_from_json, o
 from sargnn.graph.manifest import blame_manifest, damage_error
 from sargnn.graph.schema import LABEL_DTYPES, Schema, label_form
 from sargnn.graph.store import Store, StoreWriter
-from sargnn.partition.cut import COPY_ARRAYS, PART_ARRAYS, WEIGHT_ARRAYS, Cutter, Part, offsets_of
+from sargnn.partition.cut import PART_ARRAYS, CopyLists, Cutter, Part, WeightedDegrees, offsets_of
 from sargnn.partition.quality import PartFigures, PartitionStats, part_figures
 from sargnn.partition.sort_edges import Report
 from sargnn.steps import step
@@ -23,6 +24,10 @@ FORMAT_VERSION = 2
 _WEIGHTS, _PRELOAD = "edge_weights", "preload"
 _OF_ITS_OWN = ("stats", "made_by", "schema", "feature_widths", _WEIGHTS, NAMES)
 """What the manifest says that is not a field of ``PartitionInfo`` as it stands there."""
+WEIGHT_ARRAYS = ("in_weights", "out_weights")
+"""The files of ``WeightedDegrees``, in the order of its attributes."""
+_COPY_ARRAYS = ("copy_rows", "copy_offsets", "copied_rows", "copied_offsets")
+"""The files of ``CopyLists``, likewise (``partition.preload`` writes them)."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +126,9 @@ def put_part(writer: StoreWriter, rank: int, part: Part) -> None:
         if not array.startswith("send"):
             writer.put(_name(rank, array), getattr(part, array))
     part.columns.save(writer, _name(rank, ""))
-    for array in WEIGHT_ARRAYS if part.weighted else ():
-        writer.put(_name(rank, array), getattr(part, array))
+    if part.weights is not None:
+        for array, sums in zip(WEIGHT_ARRAYS, (part.weights.inward, part.weights.outward), strict=True):
+            writer.put(_name(rank, array), sums)
 
 
 def put_features(writer: StoreWriter, rank: int, cutter: Cutter, place: int, report: Report = lambda _: None) -> None:
@@ -173,7 +179,7 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
         schema, num_classes = Schema.from_json(store.meta["schema"]), int(store.meta["num_classes"])
         weighted, preloaded = _WEIGHTS in store.meta, _PRELOAD in store.meta
         columns = names_from_json(store.meta, weighted=weighted)
-    optional = (*(WEIGHT_ARRAYS if weighted else ()), *(COPY_ARRAYS if preloaded else ()))
+    optional = (*(WEIGHT_ARRAYS if weighted else ()), *(_COPY_ARRAYS if preloaded else ()))
     names = {array: _name(rank, array) for array in (*PART_ARRAYS, *optional)}
     features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types) if with_features else 0)]
     store.verify([*names.values(), *(_name(rank, file_of(column)) for column in columns), *features])
@@ -184,9 +190,11 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
         schema=schema,
         features=tuple(store.array(name, np.float32, (None, None)) for name in features),
         columns=open_columns(store, columns, len(arrays["edge_src"]), _name(rank, "")),
-        **arrays,
+        weights=WeightedDegrees(*(arrays[array] for array in WEIGHT_ARRAYS)) if weighted else None,
+        copies=CopyLists(*(arrays[array] for array in _COPY_ARRAYS)) if preloaded else None,
+        **{array: arrays[array] for array in PART_ARRAYS},
     )
-    problem = _find_problem(part, rank % (len(part.halo_offsets) - 1) if preloaded else rank)
+    problem = _find_problem(part, arrays, rank % (len(part.halo_offsets) - 1) if preloaded else rank)
     if problem:
         raise damage_error(path, path / f"{_name(rank, problem)}.npy", "its numbers do not fit the other arrays of the part")
     return part
@@ -203,31 +211,32 @@ _FORMS: dict[str, tuple[type | np.dtype, tuple[int | None, ...]]] = {
 """Of the arrays of a part but labels and features, which are all flat: dtype and shape."""
 
 
-def _find_problem(part: Part, rank: int) -> str | None:
-    """The first array of a part whose length or numbers cannot be, if there is one."""
+def _find_problem(part: Part, arrays: Mapping[str, np.ndarray], rank: int) -> str | None:
+    """The first array of a part whose length or numbers cannot be, if there is one. ``arrays``: the part's, by file."""
     n, world, relations = len(part.node_ids), len(part.halo_offsets) - 1, len(part.schema.relations)
-    for name in ("labels", "split", "in_degrees", "out_degrees", "in_weights", "out_weights"):
-        if getattr(part, name) is not None and len(getattr(part, name)) != n:
+    sums = WEIGHT_ARRAYS if part.weighted else ()
+    for name in ("labels", "split", "in_degrees", "out_degrees", *sums):
+        if len(arrays[name]) != n:
             return name
     ends = {
         "edge_offsets": (world * relations, len(part.edge_src)),
         "halo_offsets": (world, len(part.halo_ids)),
         "send_offsets": (world, len(part.send_rows)),
     }
-    if part.copy_rows is not None and part.copied_rows is not None and part.copy_offsets is not None:
-        ranks = max(0, len(part.copy_offsets) - 1)
-        ends |= {"copy_offsets": (ranks, len(part.copy_rows)), "copied_offsets": (ranks, len(part.copied_rows))}
+    if part.copies is not None:
+        ranks = max(0, len(part.copies.offsets) - 1)
+        ends |= {"copy_offsets": (ranks, len(part.copies.rows)), "copied_offsets": (ranks, len(part.copies.copied_rows))}
         for name in ("copy_rows", "copied_rows"):
-            if not in_range(getattr(part, name), 0, n):
+            if not in_range(arrays[name], 0, n):
                 return name
     for name, (count, last) in ends.items():
-        offsets = np.asarray(getattr(part, name))
+        offsets = np.asarray(arrays[name])
         if len(offsets) != count + 1 or offsets[0] != 0 or offsets[-1] != last or (np.diff(offsets) < 0).any():
             return name
     if not rank < world or len(part.edge_dst) != len(part.edge_src):
         return "edge_dst"
     for name, high in (("node_ids", part.schema.num_nodes), ("halo_ids", part.schema.num_nodes), ("send_rows", n)):
-        if not in_range(getattr(part, name), 0, high):
+        if not in_range(arrays[name], 0, high):
             return name
     if not in_range(part.edge_dst, 0, n):
         return "edge_dst"
@@ -238,8 +247,8 @@ def _find_problem(part: Part, rank: int) -> str | None:
             return "edge_src"
     if part.columns.weight is not None and not all_finite(part.columns.weight):
         return file_of(WEIGHT)
-    for name in WEIGHT_ARRAYS if part.weighted else ():
-        if not all_finite(getattr(part, name)):
+    for name in sums:
+        if not all_finite(arrays[name]):
             return name
     bounds = part.row_bounds
     for node_type, table in enumerate(part.features):

@@ -46,18 +46,18 @@ class Copies:
     """
 
     def __init__(self, part: Part, exchange: Exchange, message_rows: int, *, counts_rows: bool = False) -> None:
-        assert part.copy_rows is not None and part.copy_offsets is not None
-        assert part.copied_rows is not None and part.copied_offsets is not None
+        lists = part.copies
+        assert lists is not None
         self.exchange, self._num_rows, self._counts_rows = exchange, len(part.node_ids), counts_rows
         self.inner = part.inner
-        self.rows = torch.from_numpy(np.asarray(part.copy_rows).astype(np.int64))
-        copied = np.array(part.copied_rows)
-        ends = zip(part.copied_offsets, part.copied_offsets[1:], strict=False)
+        self.rows = torch.from_numpy(np.asarray(lists.rows).astype(np.int64))
+        copied = np.array(lists.copied_rows)
+        ends = zip(lists.copied_offsets, lists.copied_offsets[1:], strict=False)
         self._lists = HaloLists(
-            tuple(torch.from_numpy(copied[a:b]) for a, b in ends), tuple(np.diff(part.copy_offsets).tolist()), message_rows
+            tuple(torch.from_numpy(copied[a:b]) for a, b in ends), tuple(np.diff(lists.offsets).tolist()), message_rows
         )
         size = exchange.group.world // exchange.group.servers
-        self._owners = np.repeat(np.arange(exchange.group.world) // size, np.diff(part.copy_offsets))
+        self._owners = np.repeat(np.arange(exchange.group.world) // size, np.diff(lists.offsets))
         self._server = exchange.group.rank // size
 
     def moved_rows(self) -> int:

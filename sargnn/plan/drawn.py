@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from sargnn.comm.exchange import Exchange
-from sargnn.partition.cut import Part, offsets_of, weight_sums
+from sargnn.partition.cut import Part, WeightedDegrees, offsets_of, weight_sums
 from sargnn.plan.copies import Copies
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.load import PlanSettings, check_edges, halo_lists, id_ranks_of, load_plan
@@ -392,15 +392,15 @@ class FlowDrawer:
                 edges,
             )
             counts_into, sums = np.diff(relation_edges.offsets), None
-            if (weights := part.columns.weight) is not None:
+            if (edge_weights := part.columns.weight) is not None:
                 rows = np.repeat(np.arange(len(counts_into)), counts_into)
-                sums = weight_sums(rows, np.asarray(weights)[relation_edges.edges], len(counts_into))
+                sums = weight_sums(rows, np.asarray(edge_weights)[relation_edges.edges], len(counts_into))
             inward.append(Degrees(counts_into, sums))
         if layer.sampled:
-            degrees = self._sampled_degrees(layer, inward, outward)
+            in_degrees, out_degrees, weights = self._sampled_degrees(layer, inward, outward)
         else:
-            of_part = {name: getattr(part, name) for name in ("in_degrees", "out_degrees", "in_weights", "out_weights")}
-            degrees = {name: None if values is None else np.asarray(values)[inputs] for name, values in of_part.items()}
+            in_degrees, out_degrees = (np.asarray(degrees)[inputs] for degrees in (part.in_degrees, part.out_degrees))
+            weights = None if part.weights is None else part.weights.at(inputs)
         send = [places[rows[chosen]] for rows, chosen in zip(self._send_rows, layer.sends, strict=True)]
         nothing = np.zeros(0, np.int64)
         restricted = dataclasses.replace(
@@ -409,6 +409,8 @@ class FlowDrawer:
             node_ids=self._edges.ids[inputs].astype(np.int64),
             labels=nothing,
             split=nothing,
+            in_degrees=in_degrees,
+            out_degrees=out_degrees,
             edge_src=src,
             edge_dst=dst,
             edge_offsets=ends,
@@ -417,29 +419,30 @@ class FlowDrawer:
             send_rows=np.concatenate(send),
             send_offsets=offsets_of(send),
             columns=part.columns.take(edges),
-            **degrees,
+            weights=weights,
         )
         return restricted, out_bounds, inward
 
-    def _sampled_degrees(self, layer: DrawnLayer, inward: Sequence[Degrees], outward: OutDegrees) -> dict[str, Any]:
-        """The fields of a layer's part that say degrees; without entries where out-degrees are not known."""
-        bounds, relations, weighted = _bounds(layer.inputs), self._schema.relations, self._part.weighted
+    def _sampled_degrees(
+        self, layer: DrawnLayer, inward: Sequence[Degrees], outward: OutDegrees
+    ) -> tuple[np.ndarray, np.ndarray, WeightedDegrees | None]:
+        """In-degrees, out-degrees and weighted ones of a layer's part; without entries where out-degrees are not known."""
+        bounds, relations = _bounds(layer.inputs), self._schema.relations
         in_degrees, out_degrees = np.zeros(bounds[-1], np.int64), np.zeros(bounds[-1] if outward else 0, np.int64)
-        in_weights, out_weights = np.zeros(bounds[-1]), np.zeros(len(out_degrees))
+        weights = WeightedDegrees(np.zeros(bounds[-1]), np.zeros(len(out_degrees)))
         for relation, into in zip(relations, inward, strict=True):
             first = bounds[relation.destination]
             at = slice(first, first + len(into.counts))
             in_degrees[at] += into.counts
             if into.sums is not None:
-                in_weights[at] += into.sums
+                weights.inward[at] += into.sums
         for relation, out in zip(relations, outward or (), strict=False):
             rows = layer.inputs[relation.source] - self._bounds[relation.source]
             at = slice(bounds[relation.source], bounds[relation.source + 1])
             out_degrees[at] += out.counts[rows]
             if out.sums is not None:
-                out_weights[at] += out.sums[rows]
-        sums = {"in_weights": in_weights if weighted else None, "out_weights": out_weights if weighted else None}
-        return {"in_degrees": in_degrees, "out_degrees": out_degrees, **sums}
+                weights.outward[at] += out.sums[rows]
+        return in_degrees, out_degrees, weights if self._part.weighted else None
 
 
 def _bounds(rows: Sequence[np.ndarray]) -> tuple[int, ...]:

@@ -18,8 +18,8 @@ from torch import Tensor
 from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.comm.lists import HaloLists, Piece
 from sargnn.errors import StoreError
-from sargnn.graph.edge_columns import EdgeColumns
-from sargnn.partition.cut import Part
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.partition.cut import Part, WeightedDegrees
 from sargnn.plan.layer_plan import LayerPlan, MergedRows, RelationBlock, Shard, WeightSums
 from sargnn.plan.loops import count_from, read_only, take_from
 
@@ -73,7 +73,7 @@ class OutputRows:
         def rows(values: np.ndarray) -> np.ndarray:
             return np.concatenate([values[at : at + n] for at, _, n in own])
 
-        in_weights = None if part.in_weights is None else rows(part.in_weights)
+        in_weights = None if part.weights is None else rows(part.weights.inward)
         return cls(rows(part.node_ids), rows(part.in_degrees), None if bounds == part.row_bounds else own, in_weights)
 
 
@@ -209,9 +209,9 @@ def with_self_loops(part: Part, rank: int) -> Part:
     all_src, all_dst = np.concatenate([src[~loops], own]), np.concatenate([dst[~loops], own])
     order = np.argsort(all_dst, kind="stable")
     first, last = part.edge_offsets[rank], part.edge_offsets[rank + 1]
-    if part.columns.weight is not None and part.in_weights is not None and part.out_weights is not None:
-        change = 1 - np.bincount(dst[loops], weights=part.columns.weight[first:last][loops], minlength=num_rows)
-        part = dataclasses.replace(part, in_weights=part.in_weights + change, out_weights=part.out_weights + change)
+    if (sums := part.weights) is not None:
+        change = 1 - np.bincount(dst[loops], weights=np.asarray(part.columns_of(rank, 0)[WEIGHT])[loops], minlength=num_rows)
+        part = dataclasses.replace(part, weights=WeightedDegrees(sums.inward + change, sums.outward + change))
     if part.columns:
         mine = np.concatenate([first + np.flatnonzero(~loops), np.full(num_rows, -1)])[order]
         edges = np.concatenate([np.arange(first), mine, np.arange(last, len(part.edge_src))])
@@ -287,9 +287,10 @@ class _Loader:
         lists = halo_lists(part, self.device, self.settings.message_rows)
         merged_rows = MergedRows.lay_out(self.row_bounds, self.halo_bounds)
         weights = None
-        if outputs.in_weights is not None and part.out_weights is not None:
+        if outputs.in_weights is not None and part.weights is not None:
             inward = _tensor(outputs.in_weights, self.device)
-            weights = WeightSums(inward, _tensor(part.out_weights, self.device), self._by_relation(inward, weighted=True))
+            outward = _tensor(part.weights.outward, self.device)
+            weights = WeightSums(inward, outward, self._by_relation(inward, weighted=True))
         in_degrees = _tensor(outputs.in_degrees, self.device)
         return LayerPlan(
             rank=self.rank,

@@ -235,12 +235,6 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
     ends = zip(pairwise(part.send_offsets), mark.send, strict=True)
     send = [in_place[part.send_rows[a:b]][chosen] for (a, b), chosen in ends]
     nothing = np.zeros(0, np.int64)
-    if part.in_weights is not None and part.out_weights is not None:
-        part = dataclasses.replace(
-            part,
-            in_weights=np.asarray(part.in_weights)[inputs],
-            out_weights=np.asarray(part.out_weights)[inputs],
-        )
     restricted = dataclasses.replace(
         part,
         features=(),
@@ -257,5 +251,6 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
         halo_offsets=halo_offsets,
         send_rows=np.concatenate(send),
         send_offsets=offsets_of(send),
+        weights=None if part.weights is None else part.weights.at(inputs),
     )
     return restricted, part.schema.bounds(np.asarray(part.node_ids)[outputs])

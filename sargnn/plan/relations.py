@@ -23,7 +23,7 @@ from torch import Tensor
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.lists import HaloLists
 from sargnn.graph.schema import Schema
-from sargnn.partition.cut import Part, offsets_of
+from sargnn.partition.cut import Part, WeightedDegrees, offsets_of
 from sargnn.plan.layer_plan import LayerPlan, Relations
 from sargnn.plan.load import OutputRows, PlanSettings, count_edges, edge_positions, halo_lists, load_plan
 
@@ -42,6 +42,11 @@ class Degrees:
 
     counts: np.ndarray
     sums: np.ndarray | None = None
+
+    @classmethod
+    def none(cls, rows: int, *, weighted: bool) -> Degrees:
+        """Of so many rows without edges."""
+        return cls(np.zeros(rows, np.int64), np.zeros(rows) if weighted else None)
 
     def at(self, rows: np.ndarray | slice) -> Degrees:
         """Those of some of the rows."""
@@ -110,8 +115,8 @@ class RelationSplitter:
                 if outputs is not None:
                     inward = inward.at(outputs[c:d] - self._row_bounds[relation.destination])
             else:
-                none = Degrees(np.zeros(d - c, np.int64), np.zeros(d - c) if part.weighted else None)
-                inward, outward = drawn[0][number] if drawn[0] else none, drawn[1][number] if drawn[1] else None
+                inward = drawn[0][number] if drawn[0] else Degrees.none(d - c, weighted=part.weighted)
+                outward = drawn[1][number] if drawn[1] else None
             first_own = part.row_bounds[relation.destination]  # a type's output rows are the first of its own rows
             rows = OutputRows(
                 ids=np.asarray(part.node_ids[first_own : first_own + d - c]),
@@ -120,10 +125,8 @@ class RelationSplitter:
                 in_weights=inward.sums,
             )
             reads = self._reads(part, halo_lists(part, torch.device("cpu")), number)
-            alone = _one_relation(part, self._settings.rank, number, c, reads)
-            if outward is not None:
-                of_inputs = outward.at(sources)
-                alone = dataclasses.replace(alone, out_degrees=of_inputs.counts, out_weights=of_inputs.sums)
+            of_inputs = Degrees.none(0, weighted=part.weighted) if outward is None else outward.at(sources)
+            alone = _one_relation(part, self._settings.rank, number, c, reads, of_inputs)
             plans.append(load_plan(alone, self._settings, outputs=rows))
         return dataclasses.replace(common, relations=Relations(tuple(plans), lambda: self._join(*restrict())))
 
@@ -169,8 +172,12 @@ def _ends(bounds: tuple[int, ...], node_type: int) -> tuple[int, int]:
     return bounds[node_type], bounds[node_type + 1]
 
 
-def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _Reads) -> Part:
-    """The part with one relation's edges, its sources' rows and the halo rows that it reads; without degrees and sums."""
+def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _Reads, outward: Degrees) -> Part:
+    """The part with one relation's edges, its sources' rows and the halo rows that it reads; without degrees inward.
+
+    Args:
+        outward: of the sources' rows.
+    """
     source = part.schema.relations[relation].source
     first, last = part.row_bounds[source : source + 2]
     read = reads.halo > 0
@@ -193,7 +200,7 @@ def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _
         labels=nothing,
         split=nothing,
         in_degrees=nothing,
-        out_degrees=nothing,
+        out_degrees=outward.counts,
         edge_src=np.concatenate(sources),
         edge_dst=np.concatenate(destinations),
         edge_offsets=offsets_of(sources),
@@ -202,8 +209,7 @@ def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _
         send_rows=np.concatenate(send),
         send_offsets=offsets_of(send),
         columns=part.columns.runs([part.edge_span(q, relation) for q in range(len(reads.peers))]),
-        in_weights=None,
-        out_weights=np.zeros(0) if part.weighted else None,
+        weights=None if outward.sums is None else WeightedDegrees(np.zeros(0), outward.sums),
     )
 
 

@@ -65,7 +65,7 @@ def make_trainer(
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
     part = with_columns(part, used_columns(config))
-    preloads = part.copy_rows is not None
+    preloads = part.copies is not None
     engine = make_engine(config, group, make_pool, within_servers=preloads)
     widths = tuple(rows.shape[1] for rows in part.features)
     draws = config.model.draws_by_id or 0 in widths or config.reads_labels or config.draws_flows

@@ -84,10 +84,9 @@ def test_all_that_is_needed(tmp_path: Path, kind: str, world: int, servers: int)
             assert not kinds.any() or kinds[: kinds.sum()].all()  # copies stand behind
         assert (np.asarray(part.in_degrees) == np.diff(dataset.indptr)[part.node_ids]).all()
         for owner, other in enumerate(parts):
-            assert part.copy_rows is not None and part.copy_offsets is not None
-            assert other.copied_rows is not None and other.copied_offsets is not None
-            mine = part.copy_rows[part.copy_offsets[owner] : part.copy_offsets[owner + 1]]
-            theirs = other.copied_rows[other.copied_offsets[rank] : other.copied_offsets[rank + 1]]
+            assert part.copies is not None and other.copies is not None
+            mine = part.copies.rows[part.copies.offsets[owner] : part.copies.offsets[owner + 1]]
+            theirs = other.copies.copied_rows[other.copies.copied_offsets[rank] : other.copies.copied_offsets[rank + 1]]
             assert (np.asarray(part.node_ids)[mine] == np.asarray(other.node_ids)[theirs]).all()
             assert other.inner[theirs].all() and (owner // size != rank // size or not len(mine))
 

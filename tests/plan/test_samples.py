@@ -10,7 +10,7 @@ import torch
 
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.graph.schema import Schema
-from sargnn.partition.cut import Part
+from sargnn.partition.cut import Part, WeightedDegrees
 from sargnn.plan.drawn import InEdges, Sample
 from sargnn.rng import Purpose, philox
 
@@ -25,7 +25,7 @@ def part_of(edges: list[tuple[int, int]], num_nodes: int, weights: bool = False)
         inward, src, dst, np.array([0, len(src)]), nothing, np.zeros(2, np.int64), nothing.astype(np.int32),
         np.zeros(2, np.int64),
         columns=EdgeColumns.of({"weight": np.arange(len(src), dtype=np.float32) if weights else None}),
-        in_weights=inward.astype(float) if weights else None, out_weights=inward.astype(float) if weights else None,
+        weights=WeightedDegrees(inward.astype(float), inward.astype(float)) if weights else None,
     )  # fmt: skip
 
 

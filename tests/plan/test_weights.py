@@ -122,7 +122,7 @@ def test_edges_between_labelled_nodes_keep_their_weights() -> None:
         alone = one_type(part, rank, labelled)
         plan = load_plan(alone, PlanSettings(rank, "sharded", dtype=torch.float64))
         found += edges_of(plan)
-        assert alone.in_weights is not None and plan.weights is not None
+        assert alone.weights is not None and plan.weights is not None
         ends = [edge for edge in edges_of(plan)]
         for node, total in zip(alone.node_ids.tolist(), plan.weights.inward.tolist(), strict=True):
             assert total == pytest.approx(sum(w for _, into, _, w in ends if into == node))
