@@ -29,7 +29,7 @@ from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
 from sargnn.models.probe import try_module, try_without_edges
 from sargnn.modules.calls import StockCalls, describe_replaced
 from sargnn.modules.dgl_typed import GraphMaker
-from sargnn.modules.lazy import edge_index, rows_of_edges, values
+from sargnn.modules.pyg import KNOWN, PygGraph, signature_of
 from sargnn.modules.session import Asked, Places
 from sargnn.modules.tag import Rows, constant, rows_of, tagged
 from sargnn.plan.layer_plan import LayerPlan
@@ -39,7 +39,8 @@ IN_WIDTHS = ("in_width", "in_size", "in_feats", "in_channels", "in_dim", "num_fe
 """What a constructor calls the width of its input rows."""
 NUM_OUTPUTS = ("num_outputs", "out_size", "out_feats", "out_channels", "out_dim", "num_classes", "n_classes")
 """What it calls the number of outputs."""
-_OF_TYPES = ("ntypes", "etypes")
+_OF_TYPES = ("ntypes", "etypes", "metadata", "num_relations", "num_nodes", "edge_dim")
+"""What else the data decide, by the names that DGL's and PyG's classes have."""
 _FULL = "SARGNN_FULL_ERROR=1 shows the whole traceback"
 _ADVICE = {
     "0-in-degree nodes": "allow_zero_in_degree=True in the layer",
@@ -78,7 +79,8 @@ class UserModule:
         types = schema.node_types
         relations = [(types[relation.source], relation.name, types[relation.destination]) for relation in schema.relations]
         values = dict.fromkeys(IN_WIDTHS, in_width) | dict.fromkeys(NUM_OUTPUTS, num_outputs)
-        known = values | dict(zip(_OF_TYPES, (list(types), relations), strict=True))
+        of_types = (list(types), relations, (list(types), relations), len(relations), schema.num_nodes, None)
+        known = values | dict(zip(_OF_TYPES, of_types, strict=True))
         return {name: known[name] for name in self.takes if name in known and name not in args}
 
     def build(self, args: dict[str, Any]) -> nn.Module:
@@ -92,14 +94,24 @@ class UserModule:
         if not isinstance(module, nn.Module):
             kind = type(module).__name__
             raise ConfigError(f"'{self.name}' returns no torch.nn.Module.", given=f"a {kind}, from {self.place}")
-        name, wanted = type(module).__name__, "def forward(self, graph, x)"
+        name, wanted = type(module).__name__, "def forward(self, x, edge_index), or DGL's def forward(self, graph, x)"
         if getattr(module.forward, "__func__", module.forward) in (nn.Module.forward, None) or not callable(module.forward):
             raise ConfigError(f"'{name}' has no forward.", given=self.place, allowed=wanted)
+        taken = signature_of(module)
+        if taken is not None:
+            if taken.unknown:
+                raise ConfigError(
+                    f"Nothing is known for {_listed(taken.unknown)} of the model's forward.",
+                    given=f"{self.forward_place(module)}, {taken}",
+                    allowed=", ".join(KNOWN),
+                    hint="give other arguments a default",
+                )
+            return module
         try:
             inspect.signature(module.forward).bind(None, None)
         except TypeError as error:
             raise ConfigError(
-                f"The model's forward must take a graph and rows: {error}.",
+                f"The model's forward must take rows and edges, or a graph and rows: {error}.",
                 given=f"{self.forward_place(module)}, forward{inspect.signature(module.forward)}",
                 allowed=wanted,
             ) from error
@@ -239,7 +251,7 @@ def _where(resolved: Any) -> tuple[str | None, int]:
 
 
 class CustomModel(Model):
-    """Any module with ``forward(graph, x)``.
+    """Any module with ``forward(x, edge_index)`` and the like (``modules.pyg``), or with ``forward(graph, x)``.
 
     Args:
         settings: the model's.
@@ -252,6 +264,7 @@ class CustomModel(Model):
         asked: what the last forward pass asked of its blocks.
         note: what errors say of where they were found; None in a run.
         group: the workers that calls in forward must suit; None: the engine's.
+        signature: how it takes PyG's edges; None: it takes a graph as DGL has it.
     """
 
     by_relation = True
@@ -273,6 +286,8 @@ class CustomModel(Model):
         self.asked = Asked()
         self.note: str | None = None
         self.group: Group | None = None
+        self.signature = signature_of(self.module)
+        self._seen: LayerPlan | None = None
         self._graphs = GraphMaker(self.source.file)
 
     @property
@@ -329,8 +344,16 @@ class CustomModel(Model):
         session = self._graphs.session(engine, calls, training=self.training, num_blocks=self.num_layers)
         self.asked = session.asked
         graph = self._graphs.graph(session, plans)
+        calls.narrows = self.signature is not None
+        if plan is not self._seen:
+            _forget_cached(self.module)
+            self._seen = plan
         with self.source.blame("The model's forward", self.module, self.note, typed=schema.typed), calls:
-            out = call_module(self.module, graph, rows)
+            if self.signature is None:
+                out = self.module(graph, rows)
+            else:
+                whole = tagged(joined, Rows("nodes", -1), shared=True)
+                out = PygGraph(session, graph, rows, whole, self.labelled).call(self.module, self.signature)
         if any(tensor._version != version or not (old is None or torch.equal(tensor, old)) for tensor, version, old in before):
             raise self.wrong(
                 "The model's forward writes to its input rows, which the next epoch reads again.",
@@ -386,12 +409,8 @@ class CustomModel(Model):
         return ConfigError(what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None)
 
 
-def call_module(module: nn.Module, graph: Any, rows: Any) -> Any:
-    """What a user's forward gives, by its signature: DGL's ``(graph, x)`` or PyG's ``(x, edge_index, ...)``."""
-    names = list(inspect.signature(module.forward).parameters)
-    if names[:1] != ["x"]:
-        return module(graph, rows)
-    given: dict[str, Any] = {}
-    if "edge_weight" in names[2:] and graph.plan.weighted:
-        given["edge_weight"] = rows_of_edges(graph.edata["w"])
-    return values(module(rows, edge_index(graph), **given))
+def _forget_cached(module: nn.Module) -> None:
+    """Let layers of PyG's with ``cached=True`` compute anew, on another graph, what they keep."""
+    for part in module.modules():
+        for name in [name for name in vars(part) if name.startswith("_cached")]:
+            setattr(part, name, None)

@@ -39,7 +39,18 @@ from sargnn.modules.row_operators import RowOperators
 from sargnn.modules.row_reductions import SumOverWorkers
 from sargnn.modules.session import Places, Session
 from sargnn.modules.tag import Count, Mark, Rows, is_library, is_own_call, is_shared, mark_of, set_mark, user_line
-from sargnn.modules.tag_rules import CONTRACTIONS, RULES, Call, Rule, counts_up, is_contracted, marked_in, row_by_row, row_index
+from sargnn.modules.tag_rules import (
+    CONTRACTIONS,
+    RULES,
+    Call,
+    Rule,
+    counts_up,
+    is_contracted,
+    marked_in,
+    of_last_layer,
+    row_by_row,
+    row_index,
+)
 from sargnn.rng import Draw
 
 Observe = Callable[[str, str, Tensor, Mark | None, Sequence[Tensor]], None]
@@ -69,12 +80,17 @@ class StockCalls(TorchFunctionMode):
         places: whose rows the module's tensors are.
         path: the user's file, for messages.
         observe: called with every result, for comparisons of worlds.
+
+    Attributes:
+        session: of the pass.
+        narrows: whether rows of a layer beside rows of a later one are those that the latter are, as PyG's modules expect.
     """
 
     def __init__(self, engine: Engine, places: Places, *, path: str | None, observe: Observe | None = None) -> None:
         super().__init__()
         self._places = places
         self.session: Session | None = None
+        self.narrows = False
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
         operators = RowOperators(engine)
         self._rows = RowCalls(places.group, operators, RowDropout(engine, places, operators, path))
@@ -172,6 +188,8 @@ class StockCalls(TorchFunctionMode):
         marked = marked_in(args, kwargs)
         if not marked and not known.always and self.observe is None:
             return func(*args, **kwargs)
+        if self.narrows and len(marked) > 1:
+            args, kwargs, marked = of_last_layer(args, kwargs, marked)
         call = Call(known.name, func, args, kwargs, marked, temporary)
         if known.is_random and (marked or rows_asked_for(call) is not None):
             _check_random(call, self.path)

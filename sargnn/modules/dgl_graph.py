@@ -152,6 +152,10 @@ class AnyGraph:
         """The fields of all nodes and edges."""
         raise NotImplementedError
 
+    def alone(self, otherwise: str) -> Any:
+        """Itself: the graph of all layers. Where each has one of its own, an error that says what to do ``otherwise``."""
+        return self
+
     @property
     def device(self) -> torch.device:
         return self.session.engine.device

@@ -373,6 +373,16 @@ class _BlockGraph:
             hint="for layer, block in zip(self.layers, graph.blocks): h = layer(block, h); without one it works as well",
         )
 
+    def alone(self, otherwise: str) -> Any:
+        """The graph of the only layer. Raises ``ConfigError`` where there are several; ``otherwise``: what to do."""
+        if self._count == 1:
+            return self._first
+        raise self._session.wrong(
+            "In a message flow each layer has edges of its own.",
+            allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
+            hint=otherwise,
+        )
+
     def __getitem__(self, key: Any) -> Any:
         return self._first[key] if self._count == 1 else self.__getattr__("__getitem__(...)")
 

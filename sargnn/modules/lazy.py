@@ -183,6 +183,22 @@ class EdgeCount(Count):
         made.edges = edges
         return made
 
+    def __sub__(self, other: Any) -> Any:
+        """Of what is left of the edges without a hop: those of a layer."""
+        return EdgeCount.of(other.edges) if isinstance(other, Hop) else super().__sub__(other)
+
+
+class Hop(int):
+    """What ``trim_to_layer`` takes from the number of edges. edges: those that are left, a layer's."""
+
+    edges: Edges
+
+    @classmethod
+    def to(cls, edges: Edges) -> Hop:
+        made = cls(0)
+        made.edges = edges
+        return made
+
 
 def edge_index(edges: Edges) -> EdgeIndex:
     """The index of a layer's edges."""

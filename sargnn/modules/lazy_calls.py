@@ -15,7 +15,7 @@ from torch import Tensor
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.edge_sets import DerivedEdges, Reversed, is_loop, masked, moved, reverse, with_self_loops
-from sargnn.modules.expressions import AtEnd, Call, Node, Softmax, Written, function_of, map_values
+from sargnn.modules.expressions import AtEnd, Call, Field, Node, Softmax, Written, function_of, map_values
 from sargnn.modules.lazy import (
     EdgeCount,
     EdgeIndex,
@@ -36,7 +36,7 @@ from sargnn.modules.lazy import (
     shape_of,
     values,
 )
-from sargnn.modules.tag import mark_of, rows_of, tagged
+from sargnn.modules.tag import is_shared, mark_of, rows_of, tagged
 
 if TYPE_CHECKING:
     from sargnn.modules.calls import StockCalls
@@ -267,6 +267,19 @@ def _stack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if first.edges.plan is not second.edges.plan or first.side == second.side or (args[1:] or (kwargs.get("dim", 0),))[0] != 0:
         return NotImplemented
     return _index(first.edges, flipped=first.side == "v")
+
+
+def _narrow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The edges of a layer, and their weights, cut out of those of all layers by ``trim_to_layer``."""
+    x = args[0]
+    dim, start, length = (args[k] if len(args) > k else kwargs[name] for k, name in enumerate(("dim", "start", "length"), 1))
+    if not isinstance(length, EdgeCount) or start != 0:
+        return NotImplemented
+    if isinstance(x, EdgeIndex) and dim % 2 == 1:
+        return _index(length.edges, flipped=x.flipped)
+    if isinstance(x, EdgeRows) and dim == 0 and isinstance(x.field.node, Field) and is_shared(x.field.node.tensor):
+        return rows_of_edges(EdgeTensor(length.edges, length.edges.field("e", length.edges.weights())))
+    return NotImplemented
 
 
 def _same_shape(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -531,6 +544,7 @@ _HANDLERS: dict[str, Handler] = {
     "unbind": _unbind,
     "iter": _iter,
     "flip": _flip,
+    "narrow": _narrow,
     "stack": _stack,
     **dict.fromkeys("view reshape unsqueeze expand expand_as contiguous long to clone detach".split(), _same_shape),
     "new_zeros": _new(0.0),

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sargnn.modules.tag import Mark, mark_of
+from sargnn.modules.expressions import map_values
+from sargnn.modules.tag import Mark, mark_of, set_mark
 
 Marked = list[tuple[Tensor, Mark]]
 _PART = "a part of them was taken"
@@ -48,6 +49,26 @@ class Call:
     def plain(self) -> Any:
         """What PyTorch itself gives."""
         return self.func(*self.args, **self.kwargs)
+
+
+def of_last_layer(args: Any, kwargs: Any, marked: Marked) -> tuple[Any, Any, Marked]:
+    """Arguments of which the rows of earlier layers are narrowed to those of the last one, which are the first of them."""
+    of_nodes = [(mark, mark.rows) for _, mark in marked if mark.rows is not None and mark.rows.kind == "nodes"]
+    if len({rows.level for _, rows in of_nodes}) < 2:
+        return args, kwargs, marked
+    last, to = max(of_nodes, key=lambda pair: pair[1].level)
+
+    def narrowed(value: Any) -> Any:
+        mark = mark_of(value)
+        if mark is None or mark.rows is None or mark.rows == to:
+            return value
+        same = (mark.rows.kind, mark.rows.type) == (to.kind, to.type)
+        if not same or mark.number < last.number or value.shape[mark.dim] != mark.number:
+            return value
+        return set_mark(value.narrow(mark.dim, 0, last.number), mark._replace(rows=to, number=last.number), shared=True)
+
+    args, kwargs = map_values((args, kwargs), narrowed)
+    return args, kwargs, marked_in(args, kwargs)
 
 
 Rule = Callable[[Call, Tensor, int], Mark | None]
