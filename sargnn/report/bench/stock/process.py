@@ -50,7 +50,8 @@ def measure(config: RunConfig, store: Path, threads: int, form: str | None) -> d
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(measure(load(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:] or [None])))
+        chosen = sys.argv[4] if len(sys.argv) > 4 else None
+        print(json.dumps(measure(load(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), chosen)))
     except SargnnError as error:
         sys.exit(str(error))
     except (MemoryError, RuntimeError) as error:
