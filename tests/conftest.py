@@ -168,3 +168,12 @@ def cora() -> Path:
     if not folder.is_dir():
         pytest.skip("the Cora files lie beside the development checkout only")
     return folder
+
+
+@pytest.fixture
+def minesweeper() -> Path:
+    """The file of that name of the heterophilous benchmark."""
+    path = SHARED / "data" / "minesweeper" / "minesweeper.npz"
+    if not path.is_file():
+        pytest.skip("minesweeper.npz lies beside the development checkout only")
+    return path

@@ -371,7 +371,7 @@ _REPRODUCE = Verb(
 )
 _BENCH = Verb(
     "bench",
-    "measure against stock DGL, in one run",
+    "measure against stock DGL and PyG, in one run",
     usage="WHAT [key=value ...] [group=option ...]",
     text="Measure how fast this machine is with it, interleaved in one process or in one run. Each has its own settings: "
     "sargnn bench WHAT --help.",
@@ -419,11 +419,12 @@ _BENCH = Verb(
         ),
         Verb(
             "bench table",
-            "models, modes and worlds beside stock DGL in one process",
-            text="Runs of this project beside stock DGL in one process: for each model, rounds of stock DGL as it comes, the "
-            "modes on the worlds, stock DGL with huge pages on. Epochs (median, smallest, largest), ratios, each worker's peak "
-            "and waiting, as a table and JSON. What is measured already is kept: the same command goes on where it was "
-            "interrupted. Other settings and groups are those of train and hold for all rows.",
+            "models, modes and worlds beside stock DGL and PyG in one process",
+            text="Runs of this project beside stock DGL and stock PyG in one process: for each model, rounds of stock DGL as "
+            "it comes, stock PyG on an edge index and on a CSR matrix (the better is shown), the modes on the worlds, stock "
+            "DGL with huge pages on; a stock process that takes all free memory is ended. Epochs (median, smallest, largest), "
+            "ratios, each worker's peak and waiting, as a table and JSON. What is measured already is kept: the same command "
+            "goes on where it was interrupted. Other settings and groups are those of train and hold for all rows.",
             entry="sargnn.cli.bench:table",
             examples=(
                 ("bench table", "SAGE, GAT and R-GCN on four workers"),

@@ -18,7 +18,7 @@ from sargnn.graph.schema import SPLITS, task_of
 from sargnn.interop.ogb import accuracy, rocauc
 from sargnn.tasks.base import Targets
 from sargnn.tasks.kinds import LOGITS, PREDICTIONS, SMOOTHED, choose_metric, in_split
-from sargnn.tasks.metrics import measure
+from sargnn.tasks.metrics import as_several_labels, measure
 from sargnn.tasks.nodes import LABELS
 
 _ROWS = 1 << 16
@@ -42,10 +42,12 @@ def judge_predictions(
         What ``evaluation.json`` holds, and who has computed it.
     """
     labels, split = np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes])
-    metric, outputs = choose_metric(dataset.task, wanted), (len(labels), dataset.num_classes)
+    metric, outputs = choose_metric(dataset.task, wanted, dataset.num_classes), (len(labels), dataset.num_classes)
     of_logits = metric in ("rocauc", "f1")
     predictions = {"predictions": read(LOGITS, outputs) if of_logits else read(PREDICTIONS, labels.shape)}
-    if SMOOTHED in written:
+    if SMOOTHED in written and of_logits:
+        predictions = {"model": predictions["predictions"], "smoothed": read(SMOOTHED, outputs)}
+    elif SMOOTHED in written:
         logits = read(LOGITS, outputs)
         pieces = [logits[first : first + _ROWS].argmax(1) for first in range(0, len(logits), _ROWS)]
         predictions = {"model": np.concatenate(pieces), "smoothed": predictions["predictions"]}
@@ -67,12 +69,13 @@ def _score(metric: Metric, dataset: str, labels: np.ndarray, predicted: np.ndarr
     """Of the nodes of a split.
 
     Args:
-        predicted: classes int64 [N], of several labels the logits [N, C], or values [N, C].
+        predicted: classes int64 [N]; logits [N, C], or shares, where the metric orders them; or values [N, C].
     """
     if metric == "accuracy":
         return accuracy(dataset, labels, predicted)
     if metric == "rocauc":
-        return rocauc(labels, predicted)
+        scores, marks = as_several_labels(torch.from_numpy(predicted), torch.from_numpy(labels))
+        return rocauc(marks.numpy(), scores.numpy())
     known = torch.from_numpy(labels)
     targets = Targets(known, {"test": torch.arange(len(labels))}, {"test": LABELS[task_of(labels)].count(known)})
     return measure(metric, torch.from_numpy(predicted), targets, Group.single())["test"]

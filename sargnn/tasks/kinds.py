@@ -46,7 +46,7 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "classes": Kind(("accuracy",), "class", "classes", are_shares=True),
+    "classes": Kind(("accuracy", "rocauc"), "class", "classes", are_shares=True),
     "multilabel": Kind(("rocauc", "f1"), "label", "labels"),
     "regression": Kind(
         ("mse", "mae"),
@@ -60,8 +60,15 @@ ERRORS: tuple[Metric, ...] = KINDS["regression"].metrics
 """Metrics of which smaller values are better, and which may be of any size."""
 
 
-def choose_metric(task: str, wanted: Metric | None) -> Metric:
-    """The metric that is wanted, or the task's first one. Raises ``ConfigError`` for one of another task."""
+def choose_metric(task: str, wanted: Metric | None, outputs: int) -> Metric:
+    """The metric that is wanted, or the task's first one.
+
+    Args:
+        outputs: how many classes, labels or values.
+
+    Raises:
+        ConfigError: it is one of another task, or that of two classes and there are not two.
+    """
     metrics = KINDS[task].metrics
     if wanted is not None and wanted not in metrics:
         raise ConfigError(
@@ -69,6 +76,13 @@ def choose_metric(task: str, wanted: Metric | None) -> Metric:
             given=f"metric={wanted}",
             allowed=metrics,
             hint="metric=null takes the first of these",
+        )
+    if wanted == "rocauc" and task == "classes" and outputs != 2:
+        raise ConfigError(
+            "'rocauc' of classes is the probability of the second of two, and there are not two.",
+            given=f"metric=rocauc, {outputs} class{'es' * (outputs != 1)}",
+            allowed="two classes",
+            hint="metric=accuracy",
         )
     return wanted or metrics[0]
 
@@ -104,11 +118,17 @@ def epoch_columns(task: str, metric: str, scores: Scores) -> dict[str, Any]:
 
 
 def summary_columns(
-    task: str, metric: str, scores: Mapping[str, float | None], best_val: float | None, test_at_best_val: float | None
+    task: str,
+    metric: str,
+    scores: Mapping[str, float | None],
+    best_val: float | None,
+    test_at_best_val: float | None,
+    smoothed: Mapping[str, float | None],
 ) -> dict[str, Any]:
-    """The same for ``summary.json``, with the best evaluation."""
+    """The same for ``summary.json``, with the best evaluation and that after Correct & Smooth."""
     values = {f"{key}_{{}}": scores.get(split) for key, split in SPLIT_KEYS.items()}
     values |= {"best_val_{}": best_val, "test_{}_at_best_val": test_at_best_val}
+    values |= {f"{key}_{{}}_smoothed": smoothed.get(SPLIT_KEYS[key]) for key in ("val", "test")}
     columns: dict[str, Any] = {"task": task, "metric": metric}
     for name, value in values.items():
         columns[name.format("metric")] = value

@@ -5,7 +5,8 @@ is made of counts, but for the rounding of fp64 sums where it is a mean.
 
     accuracy   right rows / rows                             classes
     rocauc     the mean over labels that have both a true and a false known entry of the probability that a true one has a
-               larger logit than a false one, ties counted half, as OGB's evaluator for ogbn-proteins has it
+               larger logit than a false one, ties counted half, as OGB's evaluator for ogbn-proteins has it;
+               of two classes that of the second one's probability
     f1         2 TP / (2 TP + FP + FN) over all labels, a label being predicted where its logit is above 0; 0 if there is none
     mse, mae   mean squared and mean absolute error
 
@@ -38,7 +39,10 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
         wrong = group.sum_(torch.stack([(~scores[rows].isfinite()).sum() for rows in targets.rows.values()]))
         finite = {name: count == 0 for name, count in zip(targets.rows, wrong.tolist(), strict=True)}
     if metric == "rocauc":
-        areas = {name: mean_roc_auc(scores[rows], targets.labels[rows], group) for name, rows in targets.rows.items()}
+        areas = {
+            name: mean_roc_auc(*as_several_labels(scores[rows], targets.labels[rows]), group)
+            for name, rows in targets.rows.items()
+        }
         return {name: value if finite[name] else None for name, value in areas.items()}
     if metric == "accuracy":
         right = scores.argmax(1) == targets.labels
@@ -67,6 +71,26 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
         name: total / targets.global_counts[name] if targets.global_counts[name] and math.isfinite(total) else None
         for name, total in zip(targets.rows, sums, strict=True)
     }
+
+
+def as_several_labels(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores and labels of two classes as those of one label, which is true in the second class; others as they are.
+
+    The probability softmax(z)_1 = sigmoid(z_1 - z_0) grows with z_1 - z_0, which unlike it has no largest value that sure
+    predictions would be rounded to: its order is the probability's, without ties that rounding makes.
+
+    Args:
+        scores: [n, C]; of classes [n, 2], logits, or shares that add up to one.
+        labels: [n, C]; classes [n].
+
+    Returns:
+        scores: [n, C]; of classes float64 [n, 1].
+        labels: [n, C]; of classes int8 [n, 1].
+    """
+    if labels.dim() == 2:
+        return scores, labels
+    wide = scores.double()
+    return (wide[:, 1] - wide[:, 0])[:, None], labels[:, None].to(torch.int8)
 
 
 def mean_roc_auc(scores: Tensor, labels: Tensor, group: Group) -> float | None:

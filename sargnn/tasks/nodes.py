@@ -14,6 +14,7 @@ Letters: n rows, N own rows, M output rows, C outputs.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -218,7 +219,7 @@ class NodeTask(Task):
     @classmethod
     def check(cls, config: RunConfig, dataset: Dataset) -> None:
         task, split = dataset.task, np.asarray(dataset.split)
-        choose_metric(task, config.metric)
+        metric = choose_metric(task, config.metric, dataset.num_classes)
         given, kind = f"labels of the task {task}", KINDS[task]
         if kind.why_not_smoothed is not None and config.optim.label_smoothing:
             raise ConfigError(
@@ -240,10 +241,12 @@ class NodeTask(Task):
             )
         if config.early_stopping is not None and not in_split(split, "valid").any():
             raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
+        if task == "classes" and metric == "rocauc":
+            _check_both_classes(np.asarray(dataset.labels), split, config.early_stopping)
 
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         self.name = task_of(part.labels)
-        self.kind, self.metric, self.outputs = LABELS[self.name], choose_metric(self.name, config.metric), outputs
+        self.kind, self.metric, self.outputs = LABELS[self.name], choose_metric(self.name, config.metric, outputs), outputs
         self.label_smoothing, self._group = config.optim.label_smoothing, group
         device = torch.device(config.device)
         self._labels, split, ids, self._inner = (
@@ -314,6 +317,22 @@ class NodeTask(Task):
     def tables(self, outputs: Tensor) -> dict[str, Tensor]:
         """``predictions``: int64 [n] classes, uint8 [n, C] labels, or [n, C] values."""
         return {"predictions": self.kind.predictions(outputs)}
+
+
+def _check_both_classes(labels: np.ndarray, split: np.ndarray, early_stopping: int | None) -> None:
+    """Say which splits have no ROC-AUC, as all their nodes are of one class. Raises ``ConfigError`` where it ends the run."""
+    for name in SPLITS:
+        classes = np.unique(labels[in_split(split, name)])
+        if len(classes) != 1:
+            continue
+        if name == "valid" and early_stopping is not None:
+            raise ConfigError(
+                "Early stopping needs validation nodes of both classes, for metric=rocauc compares one with the other.",
+                given=f"all are of class {classes[0]}, early_stopping={early_stopping}",
+                hint="early_stopping=null, or metric=accuracy",
+            )
+        said = f"metric=rocauc is not defined on the split '{name}': all its nodes are of class {classes[0]}"
+        logging.getLogger(__name__).warning(said)
 
 
 class _OfRoundedLogits(torch.autograd.Function):

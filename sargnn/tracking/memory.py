@@ -13,9 +13,14 @@ _M_MMAP_THRESHOLD = -3
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
-def resident_bytes() -> int:
-    """Resident set size now (VmRSS)."""
-    return _field("VmRSS")
+def resident_bytes(process: int | None = None) -> int:
+    """Resident set size now (VmRSS); of another process by its id, 0 once that has ended."""
+    if process is None:
+        return _field("VmRSS")
+    try:
+        return _field("VmRSS", Path(f"/proc/{process}/status"))
+    except OSError:
+        return 0
 
 
 def peak_bytes() -> int:
@@ -110,8 +115,8 @@ def split_peak(base_bytes: int, features_bytes: int, parameters_bytes: int, mete
     return dict(zip(PARTS, (base, graph, features, parameters, training, other), strict=True))
 
 
-def _field(name: str) -> int:
-    for line in _STATUS.read_text().splitlines():
+def _field(name: str, status: Path = _STATUS) -> int:
+    for line in status.read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0

@@ -12,14 +12,17 @@ from sargnn.tasks.kinds import ERRORS
 
 SCORE_KEYS = ("train_metric", "val_metric", "test_metric", "best_val_metric", "test_metric_at_best_val")
 """Of ``summary.json``; the first three also of a line of ``metrics.jsonl``."""
+SMOOTHED_KEYS = ("val_metric_smoothed", "test_metric_smoothed")
+"""Of ``summary.json``, after Correct & Smooth."""
 
 
 def add_metric(content: Mapping[str, Any]) -> dict[str, Any]:
     """Figures with ``task``, ``metric`` and the metric's values; from accuracies, where they know nothing of metrics."""
-    accuracies = {key: content[old] for key in SCORE_KEYS if (old := key.replace("metric", "acc")) in content}
-    if "metric" in content or not accuracies:
-        return dict(content)
-    return {**content, "task": "classes", "metric": "accuracy", **accuracies}
+    values = {key: content[old] for key in SCORE_KEYS if (old := key.replace("metric", "acc")) in content}
+    smoothed = {key: content[old] for key in SMOOTHED_KEYS if (old := key.replace("metric", "acc")) in content}
+    if "metric" in content or not values:
+        return {**smoothed, **content}
+    return {**content, "task": "classes", "metric": "accuracy", **values, **smoothed}
 
 
 def column_of(metric: str) -> str:

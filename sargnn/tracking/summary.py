@@ -77,8 +77,9 @@ class _Learned:
         metric: what evaluations measured.
         train_metric, val_metric, test_metric: of the last evaluation.
         best_val_metric, test_metric_at_best_val: the last of tied best epochs counts.
-        train_acc, val_acc, test_acc, best_val_acc, test_acc_at_best_val: the same where the metric is the accuracy, in [0, 1].
-        val_acc_smoothed, test_acc_smoothed: after Correct & Smooth.
+        val_metric_smoothed, test_metric_smoothed: after Correct & Smooth.
+        train_acc, val_acc, test_acc, best_val_acc, test_acc_at_best_val, val_acc_smoothed, test_acc_smoothed: the same where
+            the metric is the accuracy, in [0, 1].
     """
 
     losses: list[float] = field(default_factory=list)
@@ -89,6 +90,8 @@ class _Learned:
     test_metric: float | None = None
     best_val_metric: float | None = None
     test_metric_at_best_val: float | None = None
+    val_metric_smoothed: float | None = None
+    test_metric_smoothed: float | None = None
     train_acc: float | None = None
     val_acc: float | None = None
     test_acc: float | None = None

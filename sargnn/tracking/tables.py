@@ -34,8 +34,8 @@ def result_table(summary: Summary) -> None:
     ]
     if summary.best_val_metric is None:  # no validation nodes
         rows = [(f"test {metric}, last epoch", show_score(summary.test_metric, metric))]
-    if summary.test_acc_smoothed is not None:
-        rows.append(("test accuracy after Correct & Smooth", show_score(summary.test_acc_smoothed, "accuracy")))
+    if summary.test_metric_smoothed is not None:
+        rows.append((f"test {metric} after Correct & Smooth", show_score(summary.test_metric_smoothed, metric)))
     rows += [
         ("median epoch time", f"{summary.epoch_time_s or 0:.3f} s"),
         ("of that waiting for peers", f"{summary.comm_wait_time_s or 0:.3f} s"),

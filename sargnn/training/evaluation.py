@@ -151,7 +151,7 @@ class Evaluator(Listener):
             return correct_and_smooth(self._config.smooth, spread, engine.group, logits, targets)
 
     def smooth(self) -> None:
-        """Correct & Smooth after training; its accuracies and memory peak go into the history."""
+        """Correct & Smooth after training; its scores and memory peak go into the history."""
         self._engine.forget_constants()  # training is over
         logits = self.predictions()
         targets = self._builder.whole().targets

@@ -185,7 +185,7 @@ class History:
         stale: evaluations that count for early stopping since the validation metric was better than in all of them before.
         counted_best: the best validation metric of those evaluations.
         peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
-        smoothed: accuracies after Correct & Smooth, by split; empty without it.
+        smoothed: the metric after Correct & Smooth, by split; empty without it.
         smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``profile.CATEGORIES``, first epoch left out; empty unless
             profiling.

@@ -198,9 +198,9 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     loss_settings = losses_depend_on(trainer.config, norms_over_rows=trainer.model.norms_over_rows)
     return {
         "losses": history.losses,
-        **summary_columns(history.task, history.metric, history.scores, history.best_val, history.test_at_best_val),
-        "val_acc_smoothed": history.smoothed.get("valid"),
-        "test_acc_smoothed": history.smoothed.get("test"),
+        **summary_columns(
+            history.task, history.metric, history.scores, history.best_val, history.test_at_best_val, history.smoothed
+        ),
         "smooth_time_s": history.smooth_time_s,
         "epoch_time_s": _steady(history.epoch_times_s),
         "evaluate_time_s": _steady(history.evaluate_times_s),

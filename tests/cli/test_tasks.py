@@ -26,8 +26,15 @@ class Ours(InMemoryDataset):
     kind: str
 
     def read(self):
+        import dataclasses
+        import numpy as np
         from tests.graphs import nasty_graph, with_task
-        return nasty_graph() if self.kind == "classes" else with_task(nasty_graph(), self.kind)
+        graph = nasty_graph()
+        if self.kind in ("two", "lone"):  # two classes; of validation nodes one
+            labels = np.where(graph.labels > 0, graph.labels % 2, graph.labels)
+            split = np.where((graph.split == 2) & (self.kind == "lone") & (labels == 1), 0, graph.split).astype(np.uint8)
+            return dataclasses.replace(graph, labels=labels, split=split, num_classes=2)
+        return graph if self.kind == "classes" else with_task(graph, self.kind)
 """
 SMALL = ["dataset=ours", "model.hidden=16", "epochs=4", "eval_every=2", "world=2", "threads=1"]
 METRICS = {"multilabel": "rocauc", "regression": "mse"}
@@ -113,6 +120,42 @@ def test_predict_and_evaluate(folder: Path, task: str, metric: str) -> None:
         assert found["test"] == pytest.approx(2 * right / ((labels == 1).sum() + ((labels >= 0) & (said == 1)).sum()))
 
 
+def test_rocauc_of_two_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Trained with early stopping, smoothed, predicted, scored by OGB's evaluator, and compared with a run by accuracy."""
+    write_reader(tmp_path)
+    train = "train", *SMALL, "tracking=none", "dataset.kind=two"
+    done = run(tmp_path, *train, "run_dir=area", "metric=rocauc", "smooth=cs", "early_stopping=9", "checkpoint.every=2")
+    assert done.returncode == 0 and not caplog.records, done.stderr
+    assert "test rocauc after Correct & Smooth" in done.stdout
+    summary = json.loads((tmp_path / "area" / "summary.json").read_text())
+    rows = [json.loads(line) for line in (tmp_path / "area" / "metrics.jsonl").read_text().splitlines()]
+    assert summary["best_val_metric"] == max(row["val_metric"] for row in rows if "metric" in row)
+    assert summary["best_val_acc"] is None and summary["test_acc_smoothed"] is None
+    for words in (("predict", "run=area"), ("evaluate", "run=area")):
+        done = run(tmp_path, *words)
+        assert done.returncode == 0, done.stderr
+    assert "rocauc, by OGB's evaluator" in done.stdout
+    judged = json.loads((tmp_path / "area" / "predictions" / "evaluation.json").read_text())["scores"]
+    assert judged["model"]["test"] == pytest.approx(summary["test_metric"], abs=1e-12)
+    assert judged["smoothed"]["valid"] == pytest.approx(summary["val_metric_smoothed"], abs=1e-12)
+    done = run(tmp_path, *train, "run_dir=hits")
+    assert done.returncode == 0, done.stderr
+    done = run(tmp_path, "compare", "area", "hits", "out=plots")
+    assert done.returncode == 0 and "metric" in done.stdout, done.stderr
+    names = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert {"rocauc.png", "accuracy.png"} <= names
+
+
+def test_a_split_of_one_class_has_no_rocauc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_reader(tmp_path)
+    done = run(tmp_path, "train", *SMALL, "tracking=none", "dataset.kind=lone", "metric=rocauc", "run_dir=lone")
+    assert done.returncode == 0 and "test rocauc, last epoch" in done.stdout, done.stderr
+    (record,) = caplog.records
+    assert "not defined on the split 'valid': all its nodes are of class 0" in record.message
+    summary = json.loads((tmp_path / "lone" / "summary.json").read_text())
+    assert summary["val_metric"] is None and summary["best_val_metric"] is None and summary["test_metric"] > 0
+
+
 def test_compare(folder: Path) -> None:
     done = run(folder, "compare", "multilabel", "regression", "seeds=true", "out=plots")
     assert done.returncode == 0, done.stderr
@@ -136,7 +179,12 @@ def test_summaries_of_before_there_were_tasks(folder: Path, tmp_path: Path) -> N
     ("words", "message"),
     [
         (["metric=mse"], "'mse' is no metric of this dataset's task, multilabel.*metric=mse.*rocauc, f1"),
-        (["dataset.kind=classes", "metric=f1"], "task, classes.*metric=f1.*accuracy"),
+        (["dataset.kind=classes", "metric=f1"], "task, classes.*metric=f1.*accuracy, rocauc"),
+        (["dataset.kind=classes", "metric=rocauc"], "there are not two.*metric=rocauc, [3-9] classes.*metric=accuracy"),
+        (
+            ["dataset.kind=lone", "metric=rocauc", "early_stopping=2"],
+            "validation nodes of both classes.*all are of class 0, early_stopping=2.*metric=accuracy",
+        ),
         (["metric=auc"], "'metric' has a value that is not known.*rocauc"),
         (["smooth=cs"], "Correct & Smooth spreads the shares of classes.*multilabel.*smooth=none"),
         (["dataset.kind=regression", "optim.label_smoothing=0.1"], "label smoothing.*regression.*optim.label_smoothing=0"),

@@ -23,6 +23,7 @@ def node_task(
     metric: Metric | None = None,
     label_smoothing: float = 0.0,
     precision: Any = "fp32",
+    num_classes: int = 2,
 ) -> NodeTask:
     """Of a worker with these labels [N] or [N, C] and split uint8 [N]."""
     config = cases.run_config(cases.model_config("sage"))
@@ -30,4 +31,5 @@ def node_task(
     config = dataclasses.replace(config, metric=metric, optim=optim, precision=precision)
     labels, split = np.asarray(labels), np.asarray(split)
     part = SimpleNamespace(labels=labels, split=split, node_ids=np.arange(len(split)), inner=np.ones(len(split), bool))
-    return NodeTask(config, cast(Part, part), 0, group or Group.single())
+    outputs = labels.shape[1] if labels.ndim == 2 else num_classes
+    return NodeTask(config, cast(Part, part), outputs, group or Group.single())

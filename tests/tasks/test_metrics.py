@@ -10,6 +10,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config.run import Metric
+from sargnn.errors import ConfigError
 from sargnn.graph.schema import SPLITS
 from sargnn.interop.ogb import rocauc
 from sargnn.tasks import metrics
@@ -90,6 +91,39 @@ def test_rocauc_over_ranks_is_the_same_number(most_bytes: int) -> None:
     assert len({*scores[owner == 0, 0]} & {*scores[owner == 1, 0]}) > 5
     for found in pool(4)(measured, "rocauc", scores, labels, split, owner, most_bytes):
         assert found == want
+
+
+def two_classes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits [300, 2] in eighths, so that many differ by the same; those by about 20 have probability 1 in float32."""
+    rng = np.random.default_rng(2)
+    labels, split = rng.choice(2, size=300, p=[0.8, 0.2]), rng.choice([0, 1, 2, 3], size=300).astype(np.uint8)
+    logits = np.round(8 * rng.normal(0, 1, (300, 2))) / 8
+    logits[:, 1] += labels + np.where(rng.random(300) < 0.2, 20, 0)
+    return logits.astype(np.float32), labels, split
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_rocauc_of_two_classes_is_scikit_learns(world: int) -> None:
+    from scipy.special import softmax
+    from sklearn.metrics import roc_auc_score
+
+    logits, labels, split = two_classes()
+    split[split == SPLITS["valid"]] *= labels[split == SPLITS["valid"]] == 0  # one class only
+    owner = np.random.default_rng(1).choice(world, size=len(split)) // 2 * 2  # of three ranks one has no row
+    probability, rounded = softmax(logits.astype(np.float64), 1)[:, 1], softmax(logits, 1)[:, 1]
+    assert len(np.unique(probability)) < len(probability)
+    for scores in pool(world)(measured, "rocauc", logits, labels, split, owner, 1):
+        assert scores["valid"] is None
+        for name in ("train", "test"):
+            own = split == SPLITS[name]
+            assert scores[name] == pytest.approx(roc_auc_score(labels[own], probability[own]), abs=1e-12)
+            assert scores[name] != pytest.approx(roc_auc_score(labels[own], rounded[own]), abs=1e-4)
+
+
+def test_rocauc_of_classes_is_of_two() -> None:
+    for classes in (1, 3):
+        with pytest.raises(ConfigError, match=rf"there are not two.*\n.*metric=rocauc, {classes} class(.|\n)*metric=accuracy"):
+            node_task([0, 0], [1, 2], metric="rocauc", num_classes=classes)
 
 
 def test_f1_is_scikit_learns() -> None:

@@ -52,14 +52,14 @@ def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
 
 @dataclass(frozen=True)
 class BenchTableConfig:
-    """``sargnn bench table``: runs of this project beside stock DGL in one process.
+    """``sargnn bench table``: runs of this project beside stock DGL and stock PyG in one process.
 
     Attributes:
         cases: name -> overrides of a run.
         models: which of them; another name is that option of ``model``.
         modes, worlds: each mode runs on each number of workers.
         rounds: how often the whole sequence of a case is repeated.
-        stock: also run stock DGL, as it comes and with huge pages on.
+        stock: also run stock DGL, as it comes and with huge pages on, and stock PyG on an edge index and on a CSR matrix.
         not_static: those of the modes that also run without the static aggregate of the first layer, where they have one.
         limits: also measure the machine's limits, and profile the first mode on the first world against them.
         others: name -> command of a further row (``bench.table.measure.measure`` says what it is given and prints).

@@ -55,7 +55,7 @@ def score_on_test(run: Run) -> Value:
 FIGURES = (
     Figure("last_loss", "loss", "", last_loss),
     Figure("test_score", "test", "", score_on_test),
-    Figure("test_acc_smoothed", "smoothed", "", lambda run: run.result.test_acc_smoothed),
+    Figure("test_metric_smoothed", "smoothed", "", lambda run: run.result.test_metric_smoothed),
     Figure("epoch_time_s", "epoch", "s", lambda run: run.result.epoch_time_s),
     Figure("comm_wait_time_s", "wait", "s", lambda run: run.result.comm_wait_time_s),
     Figure("comm_bytes_per_epoch", "sent", "bytes", lambda run: run.result.comm_bytes_per_epoch),
@@ -91,15 +91,11 @@ def over_seeds(values: Sequence[Value]) -> Spread | None:
 
 
 def best_scores(runs: Sequence[Run], figure: Figure) -> list[bool]:
-    """Which runs have the best value among those of the same dataset and metric; nobody where there is no other such run.
-
-    After Correct & Smooth the metric is the accuracy.
-    """
-    smoothed = figure.key == "test_acc_smoothed"
+    """Which runs have the best value among those of the same dataset and metric; nobody where there is no other such run."""
     places: dict[tuple[str, str], list[float]] = {}
     scores = []
     for run in runs:
-        value, place = figures_of(run)[figure.key], (run.judged_on[0], "accuracy" if smoothed else run.metric)
+        value, place = figures_of(run)[figure.key], (run.judged_on[0], run.metric)
         scores.append((value, place))
         if value is not None:
             places.setdefault(place, []).append(value)

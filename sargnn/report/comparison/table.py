@@ -52,7 +52,7 @@ def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
     ]
     marked = False
     for number, column in enumerate(columns):
-        if column.key not in ("test_score", "test_acc_smoothed"):
+        if column.key not in ("test_score", "test_metric_smoothed"):
             continue
         best = best_scores(runs, BY_KEY[column.key])
         marked |= any(best)

@@ -6,7 +6,7 @@
     train_mask.npy, val_mask.npy, test_mask.npy [N]  or train_idx.npy, ...; without them dataset.split draws a split
 
 Of a typed graph each of them is a folder: ``edge_index/author___writes___paper.npy``, ``x/paper.npy``, ``y/paper.npy``; in an
-``.npz`` file the arrays are named likewise, ``x/paper``.
+``.npz`` file the arrays are named likewise, ``x/paper``. Files of the heterophilous benchmark: ``own.heterophilous``.
 
 Letters: N nodes, E edges, F features, C columns of labels.
 """
@@ -43,6 +43,7 @@ from sargnn.sources.own.graph import (
     build_graph,
     known_names,
 )
+from sargnn.sources.own.heterophilous import heterophilous_tree, is_heterophilous
 from sargnn.sources.own.reader import own_reader
 
 if TYPE_CHECKING:
@@ -91,7 +92,12 @@ def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str
             raise DataError("This is neither a folder of arrays nor an .npz file.", given=str(root), hint=hint)
         hint = f"dataset.root=FOLDER names one that holds\n{LAYOUT}"
         raise DataError("The dataset folder does not exist.", given=str(root), hint=hint)
-    tree = _tree(root, leaves, unread)
+    if root.is_file() and is_heterophilous(leaves):
+        if config.add_inverse_edges:
+            raise DataError(f"The edges of '{root}' are read in both directions.", hint="dataset.add_inverse_edges=false")
+        tree = heterophilous_tree(root, leaves, unread)
+    else:
+        tree = _tree(root, leaves, unread)
     missing = [f"{name}.npy" for name in (EDGES, FEATURES, LABELS) if name not in tree]
     if isinstance(tree.get(EDGES), Mapping) and f"{FEATURES}.npy" in missing:
         missing.remove(f"{FEATURES}.npy")  # a model of typed graphs learns rows

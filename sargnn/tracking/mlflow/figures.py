@@ -11,7 +11,7 @@ import bisect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sargnn.tracking.scores import SCORE_KEYS, column_of
+from sargnn.tracking.scores import SCORE_KEYS, SMOOTHED_KEYS, column_of
 from sargnn.tracking.summary import Summary
 
 _MB = 1e6
@@ -97,14 +97,12 @@ def single_figures(summary: Summary, *, ranks: bool = False) -> dict[str, float]
     figures: dict[str, float | None] = {}
     if summary.metric is not None:
         name = column_of(summary.metric)
-        keys = [key for key in SCORE_KEYS if key.startswith(("test_", "best_"))]
+        keys = [key for key in SCORE_KEYS if key.startswith(("test_", "best_"))] + [*SMOOTHED_KEYS]
         figures |= {key.replace("metric", name): getattr(summary, key) for key in keys}
     figures |= {
         "resident_mb": _short(max(summary.peak_rss_bytes) / _MB) if summary.peak_rss_bytes else None,
         "edge_cut": summary.edge_cut,
         "startup_s": None if summary.startup_time_s is None else _short(summary.startup_time_s),
-        "val_acc_smoothed": summary.val_acc_smoothed,
-        "test_acc_smoothed": summary.test_acc_smoothed,
     }
     if ranks:
         figures |= dict(_of_ranks({key: getattr(summary, key, None) or [] for key in ("peak_rss_bytes", "peak_smooth_bytes")}))

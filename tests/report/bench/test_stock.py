@@ -1,4 +1,4 @@
-"""The networks that stock DGL is measured with: the same model as this project's, on the same graph."""
+"""The networks that stock DGL and PyG are measured with: the same model as this project's, on the same graph."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.interop.dgl import import_dgl
-from sargnn.report.bench.stock import STOCK
-from sargnn.report.bench.table.entries import Case, reasons_without_stock
+from sargnn.report.bench.stock import FORMS, PYG, STOCK
+from sargnn.report.bench.table.entries import Case, reasons_without_pyg, reasons_without_stock
 from sargnn.resolve import resolve
 from tests.graphs import with_weights
 from tests.parity import cases
@@ -58,6 +58,28 @@ def test_it_computes_what_the_baseline_mode_computes(name: str, norm: str, weigh
     graph = with_weights(graph_of(name)) if weighted else graph_of(name)
     trainer = cases.trainer_of(Group.single(), config, graph)
     network = resolve("stock model", STOCK, name)(config, graph, import_dgl())
+    compare_first_losses(trainer, network, config, graph)
+
+
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+@pytest.mark.parametrize("name", PYG)
+@pytest.mark.filterwarnings("ignore:There exist node types:UserWarning", "ignore:Sparse CSR tensor support:UserWarning")
+def test_so_does_pyg_in_every_form(name: str, norm: str) -> None:
+    """With self-loops too, which are made beforehand."""
+    pytest.importorskip("torch_geometric")
+    config, graph = config_of(name, norm=norm, **({"embedding": None} if name == "rgcn" else {})), graph_of(name)
+    if name == "gat":
+        config = dataclasses.replace(config, dataset=dataclasses.replace(config.dataset, add_self_loops=True))
+    trainer = cases.trainer_of(Group.single(), config, graph)
+    for form in FORMS:
+        network = resolve("stock model", PYG, name)(config, graph, form)
+        compare_first_losses(trainer, network, config, graph)
+        with pytest.raises(ConfigError, match="edge weights"):
+            resolve("stock model", PYG, name)(config, with_weights(graph), form)
+
+
+def compare_first_losses(trainer: Any, network: Any, config: RunConfig, graph: Dataset) -> None:
+    """With our parameters."""
     ours: dict[str, torch.Tensor] = dict(trainer.model.named_parameters())
     copied = 0
     with torch.no_grad():
@@ -89,11 +111,16 @@ def of_ours(key: str, ours: dict[str, torch.Tensor], graph: Dataset) -> torch.Te
     layer = f"layers.{first}."
     if kind == "loops":
         return ours[f"{layer}loop"].T if rest == ["weight"] else ours.get(f"{layer}bias")
+    if rest[0] == "convs":  # <SOURCE___RELATION___DESTINATION>
+        (relation,) = (name for name in (each.name for each in schema.relations) if f"___{name}___" in rest[1])
+        return ours[f"{layer}weight"][[each.name for each in schema.relations].index(relation)].T
     if rest[0] == "mods":
         return ours[f"{layer}weight"][[one.name for one in schema.relations].index(rest[1])]
     names = {
         "fc_neigh.weight": "neigh.weight", "fc_self.weight": "self.weight", "fc_self.bias": "self.bias", "bias": "bias",
         "fc.weight": "linear.weight", "attn_l": "attn_src", "attn_r": "attn_dst",
+        "lin_l.weight": "neigh.weight", "lin_r.weight": "self.weight", "lin_l.bias": "self.bias",
+        "lin.weight": "linear.weight", "att_src": "attn_src", "att_dst": "attn_dst",
     }  # fmt: skip
     return ours.get(layer + names[".".join(rest)])
 
@@ -108,5 +135,6 @@ def test_what_it_does_not_build_is_said() -> None:
     ):
         (reason,) = reasons_without_stock(Case("one", config_of(name, **changes)))
         assert what in reason
+        assert reasons_without_pyg(Case("one", config_of(name, **changes))) == [reason.replace("stock DGL", "stock PyG")]
     assert not reasons_without_stock(Case("one", config_of("sage")))
     assert not reasons_without_stock(Case("one", config_of("rgcn", embedding=None)))

@@ -174,5 +174,7 @@ def test_csv_has_a_row_per_run(twelve_runs: list[Run]) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(twelve_runs, make_groups(twelve_runs)))))
     assert [row["run"] for row in rows] == [run.name for run in twelve_runs]
     assert [row["group"] for row in rows[:3]] == ["0", "1", "0"] and rows[2]["seed"] == "1"
-    assert float(rows[1]["epoch_time_s"]) == 1.125 and rows[1]["kernel"] == "reference" and rows[0]["test_acc_smoothed"] == ""
+    assert (
+        float(rows[1]["epoch_time_s"]) == 1.125 and rows[1]["kernel"] == "reference" and rows[0]["test_metric_smoothed"] == ""
+    )
     assert int(rows[0]["peak_rss_bytes"]) == max(twelve_runs[0].result.peak_rss_bytes or [])

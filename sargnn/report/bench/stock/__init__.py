@@ -1,4 +1,4 @@
-"""Stock DGL in one process: what a user has without this project, measured as a worker is."""
+"""Stock DGL and stock PyG in one process: what a user has without this project, measured as a worker is."""
 
 STOCK = {
     "sage": "sargnn.report.bench.stock.homogeneous:StockSage",
@@ -9,3 +9,12 @@ STOCK = {
 """Models that stock DGL is measured with."""
 SAMPLED = {"sage": "sargnn.report.bench.stock.homogeneous:StockSampledSage"}
 """Those that it is measured with where steps or neighbours are drawn."""
+PYG = {
+    "sage": "sargnn.report.bench.stock.pyg:PygSage",
+    "gat": "sargnn.report.bench.stock.pyg:PygGat",
+    "rgcn": "sargnn.report.bench.stock.pyg:PygRgcn",
+}
+"""Models that stock PyG is measured with."""
+FORMS = {"edge_index": "edge index", "csr": "CSR"}
+"""What stock PyG is given as the graph -> what a row calls it: an edge index [2, E] sorted by destination, or a CSR matrix of
+``torch.sparse`` with a row for each destination."""

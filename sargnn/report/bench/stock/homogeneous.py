@@ -16,39 +16,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sargnn.config.models import StackSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.models.inputs import GraphShape
-from sargnn.report.bench.stock.network import (
-    NORMS,
-    PLAIN,
-    StockNetwork,
-    edge_weights,
-    for_mean,
-    layer_widths,
-    normed,
-    training_nodes,
-)
+from sargnn.report.bench.stock.network import PLAIN, PLAIN_GAT, Layered, edge_weights, for_mean, normed
 
 _SAMPLERS = (0, 1, 2)
 
 
-class _Homogeneous(StockNetwork):
+class _Homogeneous(Layered):
     """Graph, features and labels; a layer is a DGL convolution.
 
     Attributes:
         options: what a convolution is given beside graph and rows: the edges' weights, where there are any.
     """
 
-    convs: nn.ModuleList
-    norms: nn.ModuleList
     options: dict[str, Tensor]
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
-        super().__init__(config, dataset, dgl)
-        self.dropout = config.model.dropout if isinstance(config.model, StackSettings) else 0.0
+        super().__init__(config, dataset)
         columns = torch.from_numpy(np.array(dataset.indptr, np.int32)), torch.from_numpy(np.array(dataset.indices))
         graph = dgl.graph(("csc", (*columns, torch.empty(0, dtype=torch.int32))), num_nodes=dataset.num_nodes)
         if (weight := edge_weights(config, dataset)) is not None:
@@ -57,31 +44,15 @@ class _Homogeneous(StockNetwork):
             graph = dgl.add_self_loop(dgl.remove_self_loop(graph), fill_data=1.0)
         self.graph = graph
         self.options = {"edge_weight": self.graph.edata["w"]} if "w" in self.graph.edata else {}
-        self.features = torch.from_numpy(np.array(dataset.features[0]))
-        nodes = training_nodes(dataset)
-        self.train_rows = torch.from_numpy(nodes)
-        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
 
     def to_bf16(self) -> None:
         self.to(torch.bfloat16)
         self.features = self.features.bfloat16()
         self.options = {name: weight.bfloat16() for name, weight in self.options.items()}
 
-    def forward(self) -> Tensor:
-        """Logits of all nodes."""
-        h = self.features
-        for conv, norm in zip(self.convs, self.norms, strict=False):
-            h = normed(norm, self.dropout, self.convolve(conv, h))
-        return self.last(self.convs[-1], h)
-
     def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
-        """A layer that is not the last."""
         out: Tensor = conv(self.graph, rows, **self.options)
         return out
-
-    def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
-        """The last layer."""
-        return self.convolve(conv, rows)
 
 
 class StockSage(_Homogeneous):
@@ -96,27 +67,20 @@ class StockSage(_Homogeneous):
         self.graph = self.graph.formats(["csc", "csr"])
         self.graph.create_formats_()
         model: Any = config.model
-        pairs = layer_widths(self.features.shape[1], model.hidden, dataset.num_classes, model.num_layers)
+        pairs = self.widths(config, dataset, model.hidden)
         self.convs = nn.ModuleList(dgl.nn.pytorch.SAGEConv(a, b, "mean") for a, b in pairs)
-        self.norms = nn.ModuleList(NORMS[model.norm](b) for _, b in pairs[:-1])
 
 
 class StockGat(_Homogeneous):
     """GAT: heads are concatenated, those of the last layer averaged."""
 
-    builds: ClassVar[dict[str, Any]] = PLAIN | {
-        "v2": False,
-        "linear_residual": False,
-        "attn_dst": True,
-        "symmetric_norm": False,
-        "edge_dropout": 0,
-    }
+    builds: ClassVar[dict[str, Any]] = PLAIN_GAT
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)
         self.graph.create_formats_()  # scores need the edge list, too
         model: Any = config.model
-        pairs = layer_widths(self.features.shape[1], model.heads * model.hidden, dataset.num_classes, model.num_layers)
+        pairs = self.widths(config, dataset, model.heads * model.hidden)
         sizes = [(a, model.hidden, model.heads) for a, _ in pairs[:-1]] + [(*pairs[-1], model.out_heads)]
         self.convs = nn.ModuleList(
             dgl.nn.pytorch.GATConv(
@@ -124,7 +88,6 @@ class StockGat(_Homogeneous):
             )
             for size in sizes
         )
-        self.norms = nn.ModuleList(NORMS[model.norm](b) for _, b in pairs[:-1])
 
     def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
         """Heads side by side."""

@@ -1,6 +1,6 @@
-"""What the networks of stock DGL have in common: layers between which stand PyTorch's norms, ReLU and dropout.
+"""What the networks of stock DGL and PyG have in common: layers between which stand PyTorch's norms, ReLU and dropout.
 
-Letters: N nodes with labels' type, C classes.
+Letters: N nodes with labels' type, E edges, F features, C classes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sargnn.config.models import StackSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
@@ -24,6 +25,14 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm1d, "layer"
 """``model.norm`` -> what stands between two layers, by their width."""
 PLAIN: dict[str, Any] = {"norm": tuple(NORMS), "activation": "relu", "residual": False, "input_dropout": 0}
 """The settings that every stock network is built with."""
+PLAIN_GAT: dict[str, Any] = PLAIN | {
+    "v2": False,
+    "linear_residual": False,
+    "attn_dst": True,
+    "symmetric_norm": False,
+    "edge_dropout": 0,
+}
+"""Those of GAT."""
 
 
 class StockNetwork(nn.Module, ABC):
@@ -41,11 +50,13 @@ class StockNetwork(nn.Module, ABC):
     train_rows: Tensor
     labels: Tensor
 
-    def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
+    def __init__(self, config: RunConfig, dataset: Dataset) -> None:
         super().__init__()
         if dataset.task != "classes":
             raise ConfigError(
-                "Stock DGL is measured with classes only.", given=f"labels of the task {dataset.task}", hint="stock=false"
+                "Stock DGL and PyG are measured with classes only.",
+                given=f"labels of the task {dataset.task}",
+                hint="stock=false",
             )
 
     @abstractmethod
@@ -65,9 +76,51 @@ class StockNetwork(nn.Module, ABC):
         optimizer.step()
         return loss.item()
 
-    @abstractmethod
     def to_bf16(self) -> None:
         """Graph, features and parameters become bf16, as DGL's guide on mixed precision has it."""
+        raise NotImplementedError
+
+
+class Layered(StockNetwork):
+    """Features [N, F] through one convolution after the other.
+
+    Attributes:
+        convs: one for each layer.
+        norms: between them.
+    """
+
+    convs: nn.ModuleList
+    norms: nn.ModuleList
+
+    def __init__(self, config: RunConfig, dataset: Dataset) -> None:
+        super().__init__(config, dataset)
+        self.dropout = config.model.dropout if isinstance(config.model, StackSettings) else 0.0
+        self.features = torch.from_numpy(np.array(dataset.features[0]))
+        nodes = training_nodes(dataset)
+        self.train_rows = torch.from_numpy(nodes)
+        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
+
+    def widths(self, config: RunConfig, dataset: Dataset, hidden: int) -> list[tuple[int, int]]:
+        """(input, output) of each layer; makes the norms between them. ``hidden``: between two layers."""
+        model: Any = config.model
+        pairs = layer_widths(self.features.shape[1], hidden, dataset.num_classes, model.num_layers)
+        self.norms = nn.ModuleList(NORMS[model.norm](b) for _, b in pairs[:-1])
+        return pairs
+
+    def forward(self) -> Tensor:
+        """Logits of all nodes."""
+        h = self.features
+        for conv, norm in zip(self.convs, self.norms, strict=False):
+            h = normed(norm, self.dropout, self.convolve(conv, h))
+        return self.last(self.convs[-1], h)
+
+    @abstractmethod
+    def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """A layer that is not the last."""
+
+    def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
+        """The last layer."""
+        return self.convolve(conv, rows)
 
 
 def edge_weights(config: RunConfig, dataset: Dataset) -> Tensor | None:

@@ -1,8 +1,9 @@
-"""One training of stock DGL, in a process of its own: ``python -m sargnn.report.bench.stock.process CONFIG STORE THREADS``.
+"""One training of stock DGL or PyG: ``python -m sargnn.report.bench.stock.process CONFIG STORE THREADS [FORM]``.
 
-PyTorch's Adam; the graph's formats are made beforehand, and the memory baseline is taken once graph, features and parameters
-are read in, by the meter that workers use. Prints one JSON object: ``times_s`` of every epoch, ``losses``,
-``peak_train_bytes``. THP_MEM_ALLOC_ENABLE=1 turns huge pages on.
+FORM is one of ``FORMS``, and then it is PyG. PyTorch's Adam; the graph's formats are made beforehand, and the memory baseline
+is taken once graph, features and parameters are read in, by the meter that workers use. Prints one JSON object: ``times_s`` of
+every epoch, ``losses``, ``peak_train_bytes``; or ``out_of_memory`` where an allocation failed. THP_MEM_ALLOC_ENABLE=1 turns
+huge pages on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +19,21 @@ import torch
 
 from sargnn.config.run import RunConfig, load
 from sargnn.errors import SargnnError
-from sargnn.graph.dataset import open_dataset
+from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.interop.dgl import import_dgl
-from sargnn.report.bench.stock import SAMPLED, STOCK
+from sargnn.report.bench.stock import PYG, SAMPLED, STOCK
 from sargnn.report.bench.stock.network import StockNetwork
 from sargnn.resolve import resolve
 from sargnn.tracking.memory import PeakMeter
 
 
-def measure(config: RunConfig, store: Path, threads: int) -> dict[str, Any]:
-    """Train ``config.epochs`` epochs."""
+def measure(config: RunConfig, store: Path, threads: int, form: str | None) -> dict[str, Any]:
+    """Train ``config.epochs`` epochs. ``form``: what PyG is given as the graph; None: it is DGL."""
     torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
-    build: type[StockNetwork] = resolve("stock model", SAMPLED if config.draws_flows else STOCK, config.model.name)
-    network = build(config, open_dataset(store, verify=False), import_dgl())
+    models = PYG if form is not None else SAMPLED if config.draws_flows else STOCK
+    build: Callable[[RunConfig, Dataset, Any], StockNetwork] = resolve("stock model", models, config.model.name)
+    network = build(config, open_dataset(store, verify=False), form or import_dgl())
     if config.precision == "bf16":
         network.to_bf16()
     optimizer = torch.optim.Adam(network.parameters(), lr=config.optim.lr, weight_decay=config.optim.weight_decay)
@@ -47,6 +50,11 @@ def measure(config: RunConfig, store: Path, threads: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(measure(load(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]))))
+        chosen = sys.argv[4] if len(sys.argv) > 4 else None
+        print(json.dumps(measure(load(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), chosen)))
     except SargnnError as error:
         sys.exit(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+            raise
+        print(json.dumps({"out_of_memory": str(error)}))

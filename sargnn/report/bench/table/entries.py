@@ -7,15 +7,19 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from sargnn.config.groups import Precision, PreloadConfig
 from sargnn.config.run import ModeConfig, RunConfig
 from sargnn.report.bench.settings import BenchTableConfig
+from sargnn.report.bench.stock import FORMS
 from sargnn.resolve import resolve
 
 STOCK, HUGE = "stock DGL", "stock DGL, huge pages"
 IN_BF16 = "stock DGL, bf16, huge pages"
+PYG = {form: f"stock PyG, {called}" for form, called in FORMS.items()}
+"""The form of a graph that PyG is given -> its row."""
 LIMITS = "limits"
 BEFORE, AFTER = f"{LIMITS} before", f"{LIMITS} after"
 NOT_STATIC, PROFILED = ", not static", ", profiled"
@@ -37,15 +41,17 @@ class Entry:
     """One measurement.
 
     Attributes:
-        kind: a run of this project, stock DGL, another command, or the machine's limits.
+        kind: a run of this project, stock DGL or PyG, another command, or the machine's limits.
         name: of its row.
         command: of the kind ``other``.
+        form: of the graph that stock PyG is given; empty: it is DGL, or none of both.
     """
 
     kind: Literal["train", "stock", "other", "limits"]
     name: str
     config: RunConfig
     command: str = ""
+    form: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -77,8 +83,8 @@ def entries_of(case: Case, table: BenchTableConfig) -> list[tuple[Entry, int]]:
 def _of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
     """One round: each entry with the row before it, so that a drift of the machine meets neighbours alike.
 
-    Stock DGL, this project's first run, stock DGL with huge pages, the others. Entries without the static aggregate stand
-    behind the run that shows whether there is one.
+    Stock DGL, stock PyG in each form, this project's first run, stock DGL with huge pages, the others. Entries without the
+    static aggregate stand behind the run that shows whether there is one.
     """
     runs = []
     for world in table.worlds:
@@ -91,12 +97,15 @@ def _of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
             for precision in _further(case, table):
                 runs.append(Entry("train", row_name(mode, world, precision), _varied(case.config, mode, world, precision)))
     others = [Entry("other", name, case.config, command) for name, command in table.others.items()]
+    pyg = []
+    if table.stock and not reasons_without_pyg(case):
+        pyg = [Entry("stock", name, case.config, form=form) for form, name in PYG.items()]
     if not table.stock or reasons_without_stock(case):
-        return [*runs, *others]
+        return [*pyg, *runs, *others]
     first = next((number for number, run in enumerate(runs) if number and not run.name.endswith(NOT_STATIC)), len(runs))
     plain, huge = (Entry("stock", name, case.config) for name in (STOCK, HUGE))
     halves = [Entry("stock", IN_BF16, dataclasses.replace(case.config, precision="bf16"))] * ("bf16" in _further(case, table))
-    return [plain, *runs[:first], huge, *runs[first:], *halves, *others]
+    return [plain, *pyg, *runs[:first], huge, *runs[first:], *halves, *others]
 
 
 def _after_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
@@ -142,7 +151,26 @@ def reasons_without_stock(case: Case) -> list[str]:
         MODELS = SAMPLED
     if config.model.name not in MODELS:
         return [f"stock DGL is not measured with model={config.model.name}"]
-    builds: Mapping[str, Any] = resolve("stock model", MODELS, config.model.name).builds
+    return _other_settings("stock DGL", case, MODELS)
+
+
+def reasons_without_pyg(case: Case) -> list[str]:
+    """The same of stock PyG."""
+    from sargnn.report.bench.stock import PYG as MODELS
+
+    if find_spec("torch_geometric") is None:
+        return ["stock PyG is not measured: torch_geometric is not installed"]
+    if case.config.draws_flows:
+        return ["stock PyG's loaders are not measured"]
+    if case.config.model.name not in MODELS:
+        return [f"stock PyG is not measured with model={case.config.model.name}"]
+    return _other_settings("stock PyG", case, MODELS)
+
+
+def _other_settings(peer: str, case: Case, models: Mapping[str, str]) -> list[str]:
+    """Settings with which a peer's network would be another model than the run's."""
+    config = case.config
+    builds: Mapping[str, Any] = resolve("stock model", models, config.model.name).builds
     given = dataclasses.asdict(config.model)
     wanted = {f"model.{key}": (given.get(key), value) for key, value in builds.items()}
     wanted |= {
@@ -154,7 +182,7 @@ def reasons_without_stock(case: Case) -> list[str]:
     }
     allowed = {key: value if isinstance(value, tuple) else (value,) for key, (_, value) in wanted.items()}
     return [
-        f"stock DGL is measured with {key}={' or '.join(map(str, allowed[key]))}"
+        f"{peer} is measured with {key}={' or '.join(map(str, allowed[key]))}"
         for key, (chosen, _) in wanted.items()
         if chosen not in allowed[key]
     ]

@@ -21,23 +21,42 @@ from statistics import mean
 from sargnn.config.run import save
 from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.graph.dataset import open_dataset
+from sargnn.graph.edge_columns import WEIGHT
 from sargnn.partition import PARTITIONERS
+from sargnn.partition.memory import available_bytes
 from sargnn.partition.prepare import prepare_partition
 from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.roofline import measure_roofline
 from sargnn.report.bench.settings import BenchTableConfig
-from sargnn.report.bench.table.entries import HUGE, IN_BF16, NOT_STATIC, Case, Entry, Figures, entries_of, reasons_without_stock
+from sargnn.report.bench.table.entries import (
+    HUGE,
+    IN_BF16,
+    NOT_STATIC,
+    Case,
+    Entry,
+    Figures,
+    entries_of,
+    reasons_without_pyg,
+    reasons_without_stock,
+)
 from sargnn.report.bench.table.report import Found, markdown, plot
 from sargnn.resolve import resolve
 from sargnn.run.processes import end_process
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking import files
 from sargnn.tracking.files import write_json
+from sargnn.tracking.memory import human_bytes, resident_bytes
 from sargnn.tracking.progress import Steps, say
 from sargnn.tracking.summary import read_summary
+from sargnn.training.build import uses_edge_weights
 
 FILES = "table.md", "table.json"
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+_SHARE_OF_FREE = 0.9
+"""Of the memory that is free when a command of another begins, what it may hold."""
+_WATCH_S = 0.05
+"""How often that is looked at; a large table is filled at a few gigabytes a second."""
 _ENDED_BY = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
 
 
@@ -95,7 +114,8 @@ def measure(kept: Kept, store: Path) -> Figures:
     A command of the setting ``others`` is started as ``COMMAND CONFIG STORE``: CONFIG is a run's ``config.yaml``, STORE the
     dataset's store. It trains ``epochs`` epochs and prints one JSON object: ``times_s``, seconds of each epoch, the first one
     included, and ``peak_train_bytes``, a number or one per worker, above what was resident once graph, features and parameters
-    were read in; ``losses`` if it likes.
+    were read in; ``losses`` if it likes. Or ``out_of_memory``, a text: so does stock DGL or PyG where an allocation fails, and
+    so it is noted of a command that came to hold nine tenths of the memory that was free when it began, which ends it.
 
     Args:
         store: of the dataset.
@@ -115,9 +135,12 @@ def measure(kept: Kept, store: Path) -> Figures:
         if kept.entry.name in (HUGE, IN_BF16):
             environment[HUGE_PAGES] = "1"
         command = [sys.executable, "-m", "sargnn.report.bench.stock.process", str(config), str(store), threads]
+        command += [kept.entry.form] * bool(kept.entry.form)
     else:
         command = [*shlex.split(kept.entry.command), str(config), str(store)]
-    return _read(_output(command, kept, environment), kept)
+    most_bytes = int(_SHARE_OF_FREE * available_bytes())
+    output = _output(command, kept, environment, most_bytes)
+    return {"out_of_memory": f"it held more than {human_bytes(most_bytes)}"} if output is None else _read(output, kept)
 
 
 def _train(kept: Kept) -> Figures:
@@ -162,6 +185,8 @@ def _read(text: str, kept: Kept) -> Figures:
     """The last line's JSON object; the first epoch is left out."""
     try:
         answer = json.loads(text.strip().splitlines()[-1])
+        if "out_of_memory" in answer:
+            return {"out_of_memory": str(answer["out_of_memory"])}
         times, peaks = [float(seconds) for seconds in answer["times_s"]], answer["peak_train_bytes"]
         peaks = [int(peak) for peak in (peaks if isinstance(peaks, list) else [peaks])]
         if len(times) < 2 or not peaks:
@@ -175,8 +200,11 @@ def _read(text: str, kept: Kept) -> Figures:
     return {"times_s": times[1:], "peak_train_bytes": peaks, "losses": answer.get("losses")}
 
 
-def _output(command: Sequence[str], kept: Kept, environment: dict[str, str]) -> str:
-    """A process's stdout. An interrupt ends it, and what it has started, before it is raised again."""
+def _output(command: Sequence[str], kept: Kept, environment: dict[str, str], most_bytes: int | None = None) -> str | None:
+    """A process's stdout; None where it came to hold more than ``most_bytes``, which has ended it.
+
+    An interrupt ends it, and what it has started, before it is raised again.
+    """
     try:
         process = subprocess.Popen(
             command,
@@ -189,11 +217,21 @@ def _output(command: Sequence[str], kept: Kept, environment: dict[str, str]) -> 
         )
     except OSError as error:
         raise SargnnError("A row's command cannot be started.", given=shlex.join(command), hint=str(error)) from error
+    answer: tuple[str, str] | None = None
     try:
-        output, errors = process.communicate()
+        while answer is None:
+            try:
+                answer = process.communicate(timeout=None if most_bytes is None else _WATCH_S)
+            except subprocess.TimeoutExpired:
+                if most_bytes is not None and resident_bytes(process.pid) > most_bytes:
+                    end_process(process, _ENDED_BY[-1:])
+                    return None
     except BaseException:
         end_process(process, _ENDED_BY)
         raise
+    output, errors = answer
+    if process.returncode == -signal.SIGKILL and most_bytes is not None:  # by the kernel, as the machine had no more
+        return None
     if process.returncode:
         lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
         raise SargnnError(
@@ -222,8 +260,9 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
         say(f"{kept} measurements are in {folder} and are kept")
     results: list[Found] = []
     for case, places in zip(cases, planned, strict=True):
-        for reason in reasons_without_stock(case) if table.stock else []:
-            say(f"{case.name}: {reason}; its table has no stock DGL")
+        for peer, reasons in (("DGL", reasons_without_stock(case)), ("PyG", reasons_without_pyg(case))) if table.stock else ():
+            for reason in reasons:
+                say(f"{case.name}: {reason}; its table has no stock {peer}")
         measured = _measure_case(case, places)
         results.append(measured)
         _write(folder, table, results)
@@ -241,6 +280,9 @@ def _measure_case(case: Case, places: Sequence[Kept]) -> Found:
             configs = {place.entry.config.world: place.entry.config for place in missing if place.entry.kind == "train"}
             for config in configs.values():
                 prepare_partition(config, store)
+        if WEIGHT in open_dataset(store, verify=False).columns and uses_edge_weights(case.config):
+            say(f"{case.name}: stock PyG is not measured with edge weights; its table has none")
+            places = [place for place in places if not place.entry.form]
     runs: dict[str, list[Figures]] = {}
     for place in places:
         name = place.entry.name

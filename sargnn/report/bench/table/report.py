@@ -1,4 +1,4 @@
-"""A table's rows from its measurements: medians over all rounds, ratios to stock DGL and to the baseline mode, a plot."""
+"""A table's rows from its measurements: medians over all rounds, ratios to stock DGL, PyG and the baseline mode, a plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sargnn.profile import EVALUATION, EXCHANGE_WAIT
 from sargnn.report.bench.epoch import limit_line, parts_of
 from sargnn.report.bench.epoch import markdown as parts_markdown
 from sargnn.report.bench.roofline import Roofline, better
-from sargnn.report.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, STOCK, Case, Figures
+from sargnn.report.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, PYG, STOCK, Case, Figures
 from sargnn.tracking.memory import human_bytes
 
 BASELINE = "domain_parallel"
@@ -39,11 +39,22 @@ class Found:
 
         ``epoch_s``: median, smallest and largest over the epochs of all rounds, the first of each run left out.
         ``peaks_bytes``: of each worker, medians over the rounds; ``peak_bytes``: the largest of them. ``waiting``: for peers,
-        collectives included, as a share of the epoch: of the worker that waits most, and the mean over the workers.
+        collectives included, as a share of the epoch: of the worker that waits most, and the mean over the workers. Of stock
+        PyG's forms the better is a row: the one that takes less time, and where that is the other one, that takes less memory.
+        ``epoch_to_better``, ``peak_to_better``: to stock DGL or stock PyG, whichever takes less, which ``better_epoch`` and
+        ``better_peak`` name. A row that was out of memory has no figures.
         """
         rows = [_row(name, runs) for name, runs in self.timed.items()]
+        forms = [row for row in rows if row["name"] in PYG.values()]
         by_name = {row["name"]: row for row in rows}
+        best = [_least(forms, key) for key in ("epoch_s", "peak_bytes")]
+        rows = [row for row in rows if row not in forms or row in best or (row is forms[0] and best == [None, None])]
         for row in rows:
+            for figure, key, form in zip(("epoch", "peak"), ("epoch_s", "peak_bytes"), best, strict=True):
+                peer = _least([stock for stock in (by_name.get(STOCK), form) if stock is not None], key)
+                row[f"better_{figure}"] = None if peer is None else peer["name"]
+                row[f"{figure}_to_better"] = _ratio(row, peer, key)
+                row[f"{figure}_to_pyg"] = _ratio(row, form, key)
             row["epoch_to_stock"] = _ratio(row, by_name.get(STOCK), "epoch_s")
             row["epoch_to_huge"] = _ratio(row, by_name.get(HUGE), "epoch_s")
             row["peak_to_stock"] = _ratio(row, by_name.get(STOCK), "peak_bytes")
@@ -67,19 +78,23 @@ class Found:
 
 
 def _row(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
-    times = [time for run in runs for time in run["times_s"]]
-    peaks = [median(peaks) for peaks in zip(*(run["peak_train_bytes"] for run in runs), strict=True)]
     row: dict[str, Any] = {
         "name": name,
-        "epoch_s": [median(times), min(times), max(times)],
-        "peaks_bytes": peaks,
-        "peak_bytes": max(peaks),
+        "out_of_memory": next((run["out_of_memory"] for run in runs if "out_of_memory" in run), None),
+        "epoch_s": None,
+        "peaks_bytes": [],
+        "peak_bytes": None,
         "waiting": None,
         "bytes_per_epoch": None,
         "startup_s": None,
         "static_aggregate": None,
         "peak_without_tables_bytes": None,
     }
+    if row["out_of_memory"]:
+        return row
+    times = [time for run in runs for time in run["times_s"]]
+    peaks = [median(peaks) for peaks in zip(*(run["peak_train_bytes"] for run in runs), strict=True)]
+    row |= {"epoch_s": [median(times), min(times), max(times)], "peaks_bytes": peaks, "peak_bytes": max(peaks)}
     if "waits_s" not in runs[0]:
         return row
     waits = ([wait for run in runs for wait in run[key]] for key in ("waits_s", "mean_waits_s"))
@@ -93,8 +108,13 @@ def _row(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
     return row
 
 
+def _least(rows: Sequence[dict[str, Any]], key: str) -> dict[str, Any] | None:
+    """The row with the smallest figure; None where none was not out of memory."""
+    return min((row for row in rows if row[key] is not None), key=lambda row: row[key], default=None)
+
+
 def _ratio(row: dict[str, Any], other: dict[str, Any] | None, key: str) -> float | None:
-    if other is None or row[key] is None:
+    if other is None or row[key] is None or other[key] is None:
         return None
     own, two = (each[key][0] if isinstance(each[key], list) else each[key] for each in (row, other))
     return own / two if two else None
@@ -105,11 +125,13 @@ HEADS = (
     "run",
     "static",
     "epoch s",
-    "epoch / stock",
-    "/ stock, huge pages",
+    "epoch / DGL",
+    "/ DGL, huge pages",
+    "/ PyG",
     f"/ {BASELINE}",
     "peak of a worker",
-    "peak / stock",
+    "peak / DGL",
+    "/ PyG",
     f"/ {BASELINE}",
     "waiting: most, mean",
     "exchanged",
@@ -121,7 +143,7 @@ _TO_OWN = "peak / {0}", "exchanged / {0}"
 
 
 def markdown(results: Sequence[Found]) -> list[str]:
-    """The table of all cases, the profiled runs below."""
+    """The table of all cases; below it the runs beside the better of stock DGL and stock PyG, and the profiled runs."""
     rows = [(measured, row) for measured in results for row in measured.figures()]
     embedded = any(row["peak_without_tables_bytes"] is not None for _, row in rows)
     further = any(row["name"].endswith(PRECISIONS) for _, row in rows)
@@ -134,9 +156,9 @@ def markdown(results: Sequence[Found]) -> list[str]:
             row["name"],
             {None: "-", True: "on", False: "off"}[row["static_aggregate"]],
             " ".join(spread(row["epoch_s"])),
-            *(_two(row[key]) for key in ("epoch_to_stock", "epoch_to_huge", "epoch_to_baseline")),
-            human_bytes(row["peak_bytes"]),
-            *(_two(row[key]) for key in ("peak_to_stock", "peak_to_baseline")),
+            *(_two(row[key]) for key in ("epoch_to_stock", "epoch_to_huge", "epoch_to_pyg", "epoch_to_baseline")),
+            _bytes(row["peak_bytes"]),
+            *(_two(row[key]) for key in ("peak_to_stock", "peak_to_pyg", "peak_to_baseline")),
             waiting(row),
             _bytes(row["bytes_per_epoch"]),
             "-" if row["startup_s"] is None else f"{row['startup_s']:.1f}",
@@ -145,11 +167,29 @@ def markdown(results: Sequence[Found]) -> list[str]:
             *((_two(row["peak_to_own"]), _two(row["bytes_to_own"])) if further else ()),
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += _beside_better(rows)
     for measured in results:
         for name, runs in measured.runs.items():
             if name.endswith(PROFILED):
                 lines += _profile_lines(measured, name, runs[0])
     return lines
+
+
+def _beside_better(rows: Sequence[tuple[Found, dict[str, Any]]]) -> list[str]:
+    """README's table: each run of this project beside the peer that takes less, of time and of memory; nothing without one."""
+    lines = [
+        f"| {measured.case.name} | {row['name']} | {_two(row['peak_to_better'])} of {row['better_peak']} "
+        f"| {_two(row['epoch_to_better'])} of {row['better_epoch']} |"
+        for measured, row in rows
+        if row["better_epoch"] is not None and row["waiting"] is not None
+    ]
+    heads = [
+        "",
+        "**Beside the better of stock DGL and stock PyG**",
+        "",
+        "| model | run | a worker's memory | time of an epoch |",
+    ]
+    return [*heads, "|---|---|---|---|", *lines] if lines else []
 
 
 def _profile_lines(measured: Found, name: str, figures: Figures) -> list[str]:
@@ -169,8 +209,10 @@ def _profile_lines(measured: Found, name: str, figures: Figures) -> list[str]:
     ]
 
 
-def spread(times: Sequence[float]) -> tuple[str, str]:
-    """Median, and (smallest-largest)."""
+def spread(times: Sequence[float] | None) -> tuple[str, ...]:
+    """Median, and (smallest-largest); of a row without times that it was out of memory."""
+    if times is None:
+        return ("out of memory",)
     middle, low, high = times
     digits = 2 if middle >= 0.1 else 3
     return f"{middle:.{digits}f}", f"({low:.{digits}f}-{high:.{digits}f})"
@@ -190,7 +232,7 @@ def _bytes(count: float | None) -> str:
 
 
 def show(results: Sequence[Found]) -> None:
-    """Print the table to stdout, 80 columns."""
+    """Print the table to stdout, 80 columns; ratios are to the better of stock DGL and stock PyG."""
     from rich.console import Console
     from rich.table import Table
 
@@ -205,11 +247,11 @@ def show(results: Sequence[Found]) -> None:
             most = "-" if row["waiting"] is None else f"{row['waiting'][0]:.0%}"
             table.add_row(
                 run + (f", {static}" if static else ""),
-                world or str(len(row["peaks_bytes"])),
+                world or str(len(row["peaks_bytes"]) or 1),
                 "\n".join(spread(row["epoch_s"])),
-                _two(row["epoch_to_stock"]),
-                human_bytes(row["peak_bytes"]),
-                _two(row["peak_to_stock"]),
+                _two(row["epoch_to_better"]),
+                _bytes(row["peak_bytes"]),
+                _two(row["peak_to_better"]),
                 most,
             )
         Console().print(table)
@@ -232,11 +274,12 @@ def plot(path: Path, measured: Found) -> Path | None:
     for number, (mode, curve) in enumerate(curves.items()):
         # The first ones are drawn wider: for sums and means sar and no_remat lie on each other.
         axes.plot(list(curve), list(curve.values()), marker="o", linewidth=max(1.5, 5 - 2 * number), label=mode)
-    if STOCK in measured.runs:
-        peak = _row(STOCK, measured.runs[STOCK])["peak_bytes"] / 1e6
+    rows = {row["name"]: row for row in measured.figures()}
+    if (peer := next(iter(rows.values()))["better_peak"]) is not None:
+        peak = rows[peer]["peak_bytes"] / 1e6
         axes.axhline(peak, color="0.5", linestyle="--", linewidth=1)
         axes.annotate(
-            "stock DGL, one process",
+            f"{peer}, one process",
             (1, peak),
             (-4, -12),
             xycoords=("axes fraction", "data"),
