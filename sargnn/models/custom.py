@@ -334,7 +334,7 @@ class CustomModel(Model):
             name: tagged(joined[a:b], Rows("nodes", t), shared=True)
             for t, (name, (a, b)) in enumerate(zip(schema.node_types, ends, strict=True))
         }
-        if self.inputs.constant and x.labels is None:
+        if self.inputs.constant and x.labels is None and not joined.requires_grad:
             given = {name: constant(tensor) for name, tensor in given.items()}
         before = [(tensor, tensor._version, tensor.detach().clone() if self.note else None) for tensor in given.values()]
         rows = given if schema.typed else next(iter(given.values()))

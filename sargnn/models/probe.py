@@ -33,6 +33,7 @@ from sargnn.graph.schema import Relation, Schema, zero_labels
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS
+from sargnn.modules.pyg import FLOWS
 from sargnn.partition.cut import Part, WeightedDegrees
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.load import PlanSettings
@@ -169,7 +170,9 @@ class _Trial:
             raise self.model.wrong(
                 "With message flows each layer works on a graph of its own, and the model does not ask for them.",
                 given="mfg=true, micro-batches, several steps or samples",
-                hint="for layer, block in zip(self.layers, graph.blocks): h = layer(block, h)",
+                hint=FLOWS
+                if self.model.signature
+                else "for layer, block in zip(self.layers, graph.blocks): h = layer(block, h)",
                 allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
             )
         wanted = np.zeros(len(self.graph.part.node_ids), bool)

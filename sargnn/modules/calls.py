@@ -168,7 +168,7 @@ class StockCalls(TorchFunctionMode):
             sizes = self._sizes(args[0], mark, mark.rows)
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             return sizes if dim is None else sizes[dim]
-        if known.is_arithmetic:
+        if known.is_arithmetic and any(isinstance(arg, Count) for arg in args):
             args = tuple(arg.total if isinstance(arg, Count) else arg for arg in args)
         if known.passes:
             return func(*args, **kwargs)

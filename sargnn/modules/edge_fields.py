@@ -220,7 +220,7 @@ def noted_call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         if isinstance(value, Tensor):
             rows, has_parameters = rows_of(value), name.strip("_") in _WITH_PARAMETERS
             # Without a note it is a table of edges where it is as long as they are and a parameter would be 1.
-            alike = not has_parameters and value.dim() == first.ndim and value.shape[0] == len(first) != 1
+            alike = not has_parameters and value.dim() == first.ndim and len(value) == len(first) != 1
             if alike if rows is None else rows.kind == "edges":
                 return Field(tuple(value.shape[1:]), value.dtype, "e", value)
         return value

@@ -37,6 +37,8 @@ _BY_LAYER = ("edge_indices", "edge_index_list", "adjs")
 _BY_RELATION = ("edge_index_dict", "adj_t_dict")
 _DATA = ("data", "batch")
 _HOPS = ("num_sampled_nodes_per_hop", "num_sampled_edges_per_hop", "num_sampled_nodes_dict", "num_sampled_edges_dict")
+FLOWS = "trim_to_layer with num_sampled_edges_per_hop, or an argument edge_indices with the edges of each layer"
+"""How a forward takes a graph for each layer."""
 KNOWN = (*_ONE_INDEX, *_BY_LAYER, *_BY_RELATION, "edge_weight", "edge_weight_dict", "edge_type", "node_type", *_HOPS)
 
 
@@ -166,7 +168,7 @@ class PygGraph:
 
     def join(self) -> None:
         """From now on all nodes and edges of a typed graph are those of one graph."""
-        self._homogeneous = self._graph.alone(_FLOWS).to_homogeneous()
+        self._homogeneous = self._graph.alone(FLOWS).to_homogeneous()
 
     def argument(self, name: str, *, trims: bool = False) -> Any:
         """What an argument of that name gets; None: the graph has no such thing."""
@@ -179,7 +181,7 @@ class PygGraph:
             if not self._typed:
                 return HopCounts(lambda number: blocks[number])
             return {etype: HopCounts(partial(_relation, blocks, etype)) for etype in self._graph.canonical_etypes}
-        graph = self._homogeneous or (self._graph.blocks[0] if trims else self._graph.alone(_FLOWS))
+        graph = self._homogeneous or (self._graph.blocks[0] if trims else self._graph.alone(FLOWS))
         if name in (*_ONE_INDEX, *_BY_RELATION):
             return self._index_of(graph)
         if name in ("edge_weight", "edge_weight_dict"):
@@ -189,7 +191,7 @@ class PygGraph:
                 return {etype: rows_of_edges(graph[etype].edata[WEIGHT]) for etype in graph.canonical_etypes}
             return rows_of_edges(graph.edata[WEIGHT])
         if self._homogeneous is None:
-            return torch.zeros_like(self._graph.alone(_FLOWS).plan.node_ids) if name == "node_type" else None
+            return torch.zeros_like(self._graph.alone(FLOWS).plan.node_ids) if name == "node_type" else None
         if name == "node_type":
             return graph.ndata["_TYPE"]
         kept = graph.plan.kept
@@ -203,7 +205,6 @@ class PygGraph:
         return {etype: edge_index(graph[etype]) for etype in graph.canonical_etypes}
 
 
-_FLOWS = "trim_to_layer with num_sampled_edges_per_hop, or an argument edge_indices with the edges of each layer"
 _WHY_NOT = {
     "edge_weight": "the run's graph has no edge weights (docs/OWN_DATA.md)",
     "edge_type": "the run's graph has one relation",

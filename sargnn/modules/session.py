@@ -67,13 +67,17 @@ class Places:
         return plan.self_rows(plan.node_ids)[plan.out_bounds[rows.type] : plan.out_bounds[rows.type + 1]]
 
     def count(self, rows: Rows, own: int) -> Count:
-        """How many rows there are of a type: of this worker, and of all."""
-        level = min(rows.level, len(self._plans) - 1)
-        totals: Totals | None = self._plans[level].kept.get(_TOTALS)
-        if totals is None or rows.kind != "nodes":
+        """``own`` rows of a type, as a number that knows how many all workers have, where these are all of them here."""
+        plan = self._plans[min(rows.level, len(self._plans) - 1)] if self._plans else None
+        totals: Totals | None = None if plan is None else plan.kept.get(_TOTALS)
+        if plan is None or totals is None or rows.kind != "nodes":
             return Count(own, own, rows.kind, rows)
-        by_type = totals.rows_by_type if rows.level < len(self._plans) else totals.outputs_by_type
-        return Count(own, by_type[rows.type] if rows.type >= 0 else sum(by_type), "nodes", rows)
+        inputs = rows.level < len(self._plans)
+        bounds, by_type = (plan.row_bounds, totals.rows_by_type) if inputs else (plan.out_bounds, totals.outputs_by_type)
+        here, everywhere = bounds[-1], sum(by_type)
+        if rows.type >= 0:
+            here, everywhere = bounds[rows.type + 1] - bounds[rows.type], by_type[rows.type]
+        return Count(own, everywhere if own == here else own, "nodes", rows)
 
     def first_node_ids(self, rows: Rows, count: int) -> Tensor:
         """The original ids of the first ``count`` rows, int64 [count].

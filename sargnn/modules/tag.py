@@ -124,7 +124,7 @@ def set_mark(tensor: Tensor, mark: Mark | None, *, shared: bool) -> Tensor:
 
 def is_plain(tensor: Tensor, mark: Mark | None) -> bool:
     """Whether it is a table of a graph's rows."""
-    return mark is not None and mark.rows is not None and mark.dim == 0 and tensor.shape[0] == mark.number
+    return mark is not None and mark.rows is not None and mark.dim == 0 and len(tensor) == mark.number
 
 
 def rows_of(tensor: Any) -> Rows | None:
@@ -141,7 +141,7 @@ def tagged(tensor: Tensor, rows: Rows | None, *, shared: bool = False) -> Tensor
     """
     if rows is None or not tensor.dim():
         return tensor
-    return set_mark(tensor, Mark(rows, 0, tensor.shape[0]), shared=shared)
+    return set_mark(tensor, Mark(rows, 0, len(tensor)), shared=shared)
 
 
 def is_shared(tensor: Any) -> bool:

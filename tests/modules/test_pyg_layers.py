@@ -106,7 +106,8 @@ def test_layer(name: str, mode: str, world: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.fused])
 def test_layers_run_on_fused_operators(name: str) -> None:
+    """Their sums of rows do; sums of a number of each edge, which the graph's weights make, need not."""
     (answer,) = pool(1)(on_a_part, name, "sar")
     folds = [line for line in answer["notes"] if "over edges" in line]
-    assert folds, answer["notes"]
-    assert all("kernel fused" in line for line in folds), answer["notes"]
+    assert f"{CASES[name].fused}, kernel fused" in folds[-1], answer["notes"]
+    assert "weighted" in name or all("kernel fused" in line for line in folds), answer["notes"]
