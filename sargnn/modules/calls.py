@@ -17,6 +17,7 @@ outside of it (``session.paused``). Nothing here knows a graph, or what a functi
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -166,6 +167,8 @@ class StockCalls(TorchFunctionMode):
             known = _KNOWN[func] = _Function.of(func)
         if known.tells_size and (mark := mark_of(args[0])) is not None and mark.rows is not None:
             sizes = self._sizes(args[0], mark, mark.rows)
+            if known.name in ("numel", "nelement"):
+                return Count(math.prod(int(size) for size in sizes), math.prod(_totals(sizes)), None)
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             return sizes if dim is None else sizes[dim]
         if known.is_arithmetic and any(isinstance(arg, Count) for arg in args):
@@ -329,6 +332,12 @@ _PASSING = frozenset(
     "tolist __bool__ __float__ __int__ __index__ __repr__ __format__ __hash__ numpy backward register_hook retain_grad "
     "data_ptr _set_grad_enabled is_same_size storage_offset untyped_storage new_tensor __contains__".split()
 )
+
+
+def _totals(sizes: Sequence[int]) -> list[int]:
+    return [size.total if isinstance(size, Count) else size for size in sizes]
+
+
 _ARITHMETIC = frozenset(
     "add sub rsub mul div true_divide divide multiply subtract pow radd rmul rtruediv truediv rpow tensor as_tensor".split()
 )
@@ -373,7 +382,7 @@ class _Function:
             passes = name not in _TENSOR_PROPERTIES
         is_random = name in RANDOM or name in _RANDOM_IN_TRAINING or name in DRAWN
         handler, rule = HANDLERS.get(name), RULES.get(name, row_by_row)
-        tells_size = name in ("size", "shape")
+        tells_size = name in ("size", "shape", "numel", "nelement")
         return cls(
             name,
             passes,

@@ -37,14 +37,14 @@ _BY_ELEMENT = frozenset(
     relu relu6 leaky_relu elu gelu silu selu celu mish tanh sigmoid softplus softsign hardtanh hardswish hardsigmoid logsigmoid
     tanhshrink clamp clip clamp_min clamp_max minimum maximum fmax fmin where eq ne lt le gt ge isnan isinf isfinite logical_and
     logical_or logical_not logical_xor sin cos tan sinh cosh asin acos atan erf sign floor ceil round trunc frac remainder fmod
-    lerp addcmul addcdiv nan_to_num float double half bfloat16 long int bool to type_as type contiguous clone detach
+    lerp addcmul addcdiv nan_to_num bmm float double half bfloat16 long int bool to type_as type contiguous clone detach
     zeros_like ones_like full_like masked_fill linear layer_norm rms_norm expand_as special_expit expit positive heaviside
     copysign logaddexp xlogy atan2 hypot truediv floordiv mod invert and or xor""".split()
 )
 _BY_DIMENSION = frozenset(
     """sum mean amax amin max min prod norm logsumexp softmax log_softmax softmin std var argmax argmin cumsum cumprod
     unsqueeze squeeze cat concat concatenate stack narrow select chunk split unbind flip glu cosine_similarity any all
-    topk sort argsort normalize""".split()
+    topk sort argsort normalize scatter scatter_add gather index_select""".split()
 )
 _WITH_PARAMETERS = frozenset("linear layer_norm rms_norm matmul mm".split())
 _BY_SHAPE = frozenset("view reshape flatten unflatten expand view_as reshape_as".split())

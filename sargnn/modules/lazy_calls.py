@@ -36,6 +36,7 @@ from sargnn.modules.lazy import (
     shape_of,
     values,
 )
+from sargnn.modules.row_reductions import SumOverWorkers
 from sargnn.modules.tag import is_shared, mark_of, rows_of, tagged
 
 if TYPE_CHECKING:
@@ -84,10 +85,13 @@ def lazy_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kw
                 hint="layers that add or remove self-loops give the values of the new edges, too",
             )
     in_place = name.endswith("_") and not name.startswith("__") or name.startswith("__i") and plain[1:] in _OPERATORS
-    if in_place and isinstance(args[0], EdgeRows):
+    if in_place and isinstance(args[0], (EdgeRows, Filled)):
         func = getattr(Tensor, name[:-1]) if name.endswith("_") and not name.startswith("__") else _OPERATORS[plain[1:]]
         target, *others = args
         new = lazy_call(calls, func.__name__, func, (target, *others), kwargs)
+        if isinstance(target, Filled):
+            target.became = new
+            return new
         target.field = new.field
         return target
     args, kwargs = map_values((args, kwargs), lambda value: _beside(value, edges, first.dim()))
@@ -392,10 +396,12 @@ def _scatter(kind: str | None) -> Handler:
     """Rows of edges folded at their ends. kind: None where an argument says it."""
 
     def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        names = ("dim", "index", "src" if "scatter" in function_name(func) else "source", "reduce")
+        names = ("dim", "index", "src" if "scatter" in function_name(func) else "source", "reduce", "include_self")
         given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
         target, index, source = args[0], given["index"], given[names[2]]
         reduce = kind or _FOLDS.get(given.get("reduce", ""))
+        if isinstance(index, EdgeRows) and reduce == "sum" and given["dim"] % target.dim() == 0:
+            return _summed_by_number(target, index, source)
         if not isinstance(index, Ends) or reduce is None or given["dim"] % target.dim() != 0:
             return NotImplemented
         edges = index.edges
@@ -421,11 +427,41 @@ def _scatter(kind: str | None) -> Handler:
             if function_name(func) != getattr(func, "__name__", ""):
                 target.became = made
             return made
-        if reduce != "sum" or isinstance(target, Filled):
+        if isinstance(target, Filled):
             return NotImplemented
-        return target.add_(values(made)) if getattr(func, "__name__", "").endswith("_") else target + values(made)
+        out = _joined_to(target, values(made), reduce, edges, include_self=given.get("include_self", True))
+        return target.copy_(out) if getattr(func, "__name__", "").endswith("_") else out
 
     return handler
+
+
+def _joined_to(target: Tensor, rows: Tensor, reduce: str, edges: Edges, *, include_self: bool) -> Tensor:
+    """Rows that were folded, with those of the table that they are folded into."""
+    there = (edges.plan.in_degrees > 0).view(-1, *[1] * (rows.dim() - 1))
+    if not include_self:
+        return torch.where(there, rows, target)
+    if reduce == "sum":
+        return target + rows
+    if reduce == "mul":
+        return target * rows
+    if reduce == "mean":
+        degrees = edges.plan.in_degrees.view(there.shape).to(rows.dtype)
+        return (target + degrees * rows) / (1 + degrees)
+    larger: Tensor = (torch.maximum if reduce == "max" else torch.minimum)(target, rows)
+    return torch.where(there, larger, target)
+
+
+def _summed_by_number(target: Any, index: EdgeRows, source: Any) -> Any:
+    """What edges carry, added up over all workers by a number of each edge, as by its relation."""
+    if not isinstance(target, Filled):
+        return NotImplemented
+    field = constant_field(source, index.edges) if isinstance(source, Filled) else values(source)
+    rows = field.value() if isinstance(field, EdgeTensor) else field
+    with torch._C.DisableTorchFunction():
+        table = torch.full(tuple(Tensor.size(target)), target.number, dtype=target.dtype)
+    own = table.new_zeros(table.shape).index_add(0, index.field.value().flatten(), rows.to(table.dtype))
+    target.became = table + SumOverWorkers.apply(index.edges.session.engine.group, own)
+    return target.became
 
 
 def _count(index: Ends, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -6,7 +6,8 @@
 | ``edge_indices``, ``adjs`` | one of them for each layer, where layers work on graphs of their own |
 | ``edge_index_dict`` | a mapping by relation, beside ``x_dict``, rows by node type |
 | ``edge_weight``, ``edge_weight_dict`` | the graph's weights |
-| ``edge_type``, ``node_type`` | of a typed graph: all nodes and edges as one graph, with the number of each relation and type |
+| ``edge_type``, ``node_type`` | of a typed graph: all nodes and edges as one graph, with the number of each relation and type, in the
+order of ``metadata`` |
 | ``num_sampled_nodes_per_hop``, ``num_sampled_edges_per_hop`` | what ``trim_to_layer`` cuts a layer's edges out with |
 | ``data`` alone | an object with ``x``, ``edge_index`` and the like |
 
@@ -196,7 +197,7 @@ class PygGraph:
             return graph.ndata["_TYPE"]
         kept = graph.plan.kept
         if name not in kept:  # the same tensor in every pass, so that what is made of it is known again
-            kept[name] = graph.edata["_TYPE"]
+            kept[name] = self._graph.alone(FLOWS).plan.relations.joined[1]
         return rows_of_edges(EdgeTensor(graph, graph.field("e", constant(kept[name]))))
 
     def _index_of(self, graph: Any) -> Any:
