@@ -171,7 +171,7 @@ def _load_target(kind: str, target: str) -> Any:
     try:
         module = import_module(_module_name(place) if from_file else place)
     except (Exception, SystemExit) as error:
-        if dgl_missing := missing_in(error, _place_of(error, place)):
+        if dgl_missing := missing_in(error, _place_of(error, place) if from_file else target):
             raise dgl_missing from error
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if not from_file and missing is not None and (place == missing or place.startswith(f"{missing}.")):

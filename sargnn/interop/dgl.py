@@ -29,7 +29,7 @@ from sargnn.errors import ConfigError
 
 HIDE = "SARGNN_HIDE_DGL"
 """A variable for tests: with 1 there is no DGL."""
-WHERE = "DGL 2.1 is there for Python 3.10 to 3.12 on Linux"
+WHERE = "2.1.0 is for Python 3.10 to 3.12 on Linux"
 NOT_INSTALLED = f"DGL is not installed ({WHERE}; this is Python {sys.version_info[0]}.{sys.version_info[1]})"
 """Without a full stop, as a reason."""
 _WITHOUT = "without it: kernel=auto, modules of PyTorch's and PyG's layers, graphs of PyG, NetworkX and arrays"
@@ -131,7 +131,6 @@ def _is_there(name: str) -> bool:
         return False
 
 
-@cache
 def import_dgl(given: str | None = None, hint: str = _WITHOUT) -> Any:
     """The ``dgl`` module, with its PyTorch backend. Takes one to two seconds the first time.
 
@@ -144,18 +143,22 @@ def import_dgl(given: str | None = None, hint: str = _WITHOUT) -> Any:
     """
     if not is_installed():
         raise DglMissingError(given=given, hint=hint)
+    try:
+        return _import_dgl()
+    except Exception as error:  # of another version, or built for another PyTorch: whatever its code runs into
+        reason = f"DGL cannot be imported ({WHERE}): {type(error).__name__}: {error}"
+        raise DglMissingError(given=given, hint=hint, reason=reason) from error
+
+
+@cache
+def _import_dgl() -> Any:
     install_finder()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            import dgl
-            import dgl.function
-            import dgl.nn.pytorch
-            import dgl.ops
-        except Exception as error:  # of another version, or built for another PyTorch: whatever its code runs into
-            raise DglMissingError(
-                given=given, hint=hint, reason=f"DGL cannot be imported ({WHERE}): {type(error).__name__}: {error}"
-            ) from error
+        import dgl
+        import dgl.function
+        import dgl.nn.pytorch
+        import dgl.ops
     return dgl
 
 

@@ -21,12 +21,23 @@ from statistics import mean
 from sargnn.config.run import save
 from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.interop.dgl import is_installed
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.prepare import prepare_partition
 from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.roofline import measure_roofline
 from sargnn.report.bench.settings import BenchTableConfig
-from sargnn.report.bench.table.entries import HUGE, IN_BF16, NOT_STATIC, Case, Entry, Figures, entries_of, reasons_without_stock
+from sargnn.report.bench.table.entries import (
+    HUGE,
+    IN_BF16,
+    NOT_STATIC,
+    STOCK,
+    Case,
+    Entry,
+    Figures,
+    entries_of,
+    reasons_without_stock,
+)
 from sargnn.report.bench.table.report import Found, markdown, plot
 from sargnn.resolve import resolve
 from sargnn.run.processes import end_process
@@ -224,7 +235,8 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
     for case, places in zip(cases, planned, strict=True):
         for reason in reasons_without_stock(case) if table.stock else []:
             say(f"{case.name}: {reason}; its table has no stock DGL")
-        measured = _measure_case(case, places)
+        absent = {} if is_installed() or not table.stock else {STOCK: "not installed"}
+        measured = Found(case, _measure_case(case, places), absent)
         results.append(measured)
         _write(folder, table, results)
         if curves := plot(folder / f"memory-{case.name}.png", measured):
@@ -232,7 +244,7 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
     return results
 
 
-def _measure_case(case: Case, places: Sequence[Kept]) -> Found:
+def _measure_case(case: Case, places: Sequence[Kept]) -> dict[str, list[Figures]]:
     missing = [place for place in places if place.read() is None]
     store = Path()
     if missing:
@@ -252,7 +264,7 @@ def _measure_case(case: Case, places: Sequence[Kept]) -> Found:
             figures = measure(place, store)
             place.write(figures)
         runs.setdefault(name, []).append(figures)
-    return Found(case, runs)
+    return runs
 
 
 def _write(folder: Path, table: BenchTableConfig, results: Sequence[Found]) -> None:
