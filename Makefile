@@ -37,7 +37,7 @@ clean:  ## remove the environment; stores and runs stay
 	rm -rf .venv
 
 .venv/.python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 13) else "Python 3.10 to 3.12 is needed, this is %d.%d: make PYTHON=python3.11 ..." % v)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else "Python 3.10 to 3.13 is needed, this is %d.%d: make PYTHON=python3.11 ..." % v)'
 	$(PYTHON) -m venv .venv
 	@touch $@
 

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from sargnn.errors import ConfigError, nearest
-from sargnn.interop.dgl import install_finder
+from sargnn.interop.dgl import install_finder, missing_in
 
 _PREFIX = "sargnn-file:"
 _FORMS = "FILE.py:NAME or package.module:NAME"
@@ -171,6 +171,8 @@ def _load_target(kind: str, target: str) -> Any:
     try:
         module = import_module(_module_name(place) if from_file else place)
     except (Exception, SystemExit) as error:
+        if dgl_missing := missing_in(error, _place_of(error, place) if from_file else target):
+            raise dgl_missing from error
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if not from_file and missing is not None and (place == missing or place.startswith(f"{missing}.")):
             raise ConfigError(

@@ -53,7 +53,7 @@ def choose_kernel(
     lines = [f"{name}: {'; '.join(why)}" for name, why in reasons.items()]
     raise KernelError(
         f"No kernel can serve '{operation}' on {device.type} in {dtype}.\n    " + "\n    ".join(lines),
-        allowed=["auto", *(name for name in KERNELS if not autograd or make_kernel(name).autograd_operations)],
+        allowed=["auto", *(n for n in KERNELS if n != kernel_name and (make_kernel(n).autograd_operations or not autograd))],
     )
 
 

@@ -15,6 +15,7 @@ from sargnn.cli.conf import ConfFolders
 from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
+from sargnn.interop.dgl import NOT_INSTALLED, is_installed
 from sargnn.report.bench.settings import (
     BenchPlanConfig,
     BenchTableConfig,
@@ -51,6 +52,7 @@ def kernels(line: CommandLine) -> int:
     for name, table in shown.items():
         if results[name]:
             table(results[name])
+    say("stock: DGL's operators" if is_installed() else f"stock: PyTorch's operators (kernel=reference); {NOT_INSTALLED}")
     say(f"figures and plots: {Path(config.bench_dir)}")
     return 0
 

@@ -386,8 +386,8 @@ _BENCH = Verb(
             "bench kernels",
             "compiled sums, attention and norms against other operators",
             usage="[key=value ...] [dataset=option]",
-            text="Compiled sums, means and attention against DGL's operators, what stands between layers against PyTorch's, "
-            "interleaved in one process: medians with quartiles, JSON, a table, plots.",
+            text="Compiled sums, means and attention against DGL's operators (PyTorch's where there is no DGL), what stands "
+            "between layers against PyTorch's, interleaved in one process: medians with quartiles, JSON, a table, plots.",
             entry="sargnn.cli.bench:kernels",
             examples=(
                 ("bench kernels", ""),

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import torch
 
+from sargnn.backends.choose import make_kernel
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
@@ -28,6 +29,15 @@ def engine_alone(config: RunConfig) -> Engine:
         dtype=ROW_DTYPES[config.precision],
     )
     return Engine(Group.single(), settings)
+
+
+def baseline_lines(config: RunConfig) -> list[str]:
+    """That a baseline whose kernel was not chosen runs PyTorch's operators, where DGL's cannot run; else nothing."""
+    engine = engine_alone(config)
+    if not engine.mode.is_baseline or config.kernel.choice != "auto":
+        return []
+    reasons = make_kernel("dgl").unavailable_reasons(engine.device, engine.dtype)
+    return [f"the baseline runs PyTorch's operators (kernel=reference): {'; '.join(reasons)}"] if reasons else []
 
 
 def check_serves(engine: Engine, operations: Collection[str], whole: str | None) -> None:

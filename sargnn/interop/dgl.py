@@ -8,6 +8,8 @@ DGL's last release on PyPI dates from March 2024. Two of its imports no longer r
 
 Where they are, they are used as they are. With both in place message passing, edge softmax, the ``nn`` layers and METIS work,
 forward and backward, also where a user's own code says ``import dgl``.
+
+DGL need not be installed: ``is_installed`` is the one place that decides whether it is.
 """
 
 from __future__ import annotations
@@ -22,6 +24,29 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import Any
+
+from sargnn.errors import ConfigError
+
+HIDE = "SARGNN_HIDE_DGL"
+"""A variable for tests: with 1 there is no DGL."""
+WHERE = "2.1.0 is for Python 3.10 to 3.12 on Linux"
+NOT_INSTALLED = f"DGL is not installed ({WHERE}; this is Python {sys.version_info[0]}.{sys.version_info[1]})"
+"""Without a full stop, as a reason."""
+_WITHOUT = "without it: kernel=auto, modules of PyTorch's and PyG's layers, graphs of PyG, NetworkX and arrays"
+
+
+class DglMissingError(ConfigError, ModuleNotFoundError):
+    """What was asked for needs DGL, which is not installed or cannot be imported.
+
+    Args:
+        given: what was asked for.
+        hint: what works without DGL.
+        reason: why there is none, without a full stop.
+    """
+
+    def __init__(self, *, given: object = None, hint: str | None = None, reason: str = NOT_INSTALLED) -> None:
+        super().__init__(f"{reason}.", given=given, hint=hint)
+        self.name, self.reason = "dgl", reason
 
 
 class _OrEmpty(Loader):
@@ -48,6 +73,8 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname == "dgl":
+            if _is_hidden():
+                raise ModuleNotFoundError("No module named 'dgl'", name="dgl")
             _add_stand_ins()
             return None
         if fullname != "dgl.graphbolt":
@@ -58,8 +85,25 @@ class _Finder(MetaPathFinder):
         return spec
 
 
+def is_installed() -> bool:
+    """Whether there is a DGL. It is not imported, which takes long and may fail."""
+    return not _is_hidden() and _is_there("dgl")
+
+
+def missing_in(error: BaseException, place: str) -> DglMissingError | None:
+    """What to say instead of an error out of a user's code, where it is that this code imports DGL; ``place``: of that line."""
+    if not isinstance(error, ModuleNotFoundError) or error.name != "dgl":
+        return None
+    reason = error.reason if isinstance(error, DglMissingError) else NOT_INSTALLED
+    return DglMissingError(given=f"import dgl in {place}", hint=_WITHOUT, reason=reason)
+
+
+def _is_hidden() -> bool:
+    return os.environ.get(HIDE) == "1"
+
+
 def install_finder() -> None:
-    """From now on ``import dgl`` works in this process."""
+    """From now on ``import dgl`` works in this process, where DGL is installed."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -87,9 +131,27 @@ def _is_there(name: str) -> bool:
         return False
 
 
+def import_dgl(given: str | None = None, hint: str = _WITHOUT) -> Any:
+    """The ``dgl`` module, with its PyTorch backend. Takes one to two seconds the first time.
+
+    Args:
+        given: what asks for it, for the error.
+        hint: what works without it.
+
+    Raises:
+        DglMissingError: it is not installed, or cannot be imported.
+    """
+    if not is_installed():
+        raise DglMissingError(given=given, hint=hint)
+    try:
+        return _import_dgl()
+    except Exception as error:  # of another version, or built for another PyTorch: whatever its code runs into
+        reason = f"DGL cannot be imported ({WHERE}): {type(error).__name__}: {error}"
+        raise DglMissingError(given=given, hint=hint, reason=reason) from error
+
+
 @cache
-def import_dgl() -> Any:
-    """The ``dgl`` module, with its PyTorch backend. Takes one to two seconds the first time."""
+def _import_dgl() -> Any:
     install_finder()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -17,6 +17,8 @@ from sargnn.interop.dgl import import_dgl
 _SAVED_TENSORS = bytes.fromhex("3f44a23fbe9f5add")
 """What files of ``dgl.data.utils.save_tensors`` begin with."""
 
+_STORED = "sargnn import-dgl, where DGL is, makes stores of it; dataset=stored reads those without DGL"
+
 
 @dataclass(frozen=True)
 class PartGraph:
@@ -43,7 +45,7 @@ class PartGraph:
 
 def load_part(path: Path) -> PartGraph:
     """Read a ``graph.dgl`` that ``dgl.distributed.partition_graph`` wrote. Raises ``DataError`` naming the file."""
-    dgl = import_dgl()
+    dgl = import_dgl(str(path), _STORED)
     try:
         (graph, *others), _ = dgl.load_graphs(str(path))
         sources, destinations = graph.edges(order="eid")
@@ -65,7 +67,7 @@ def load_part(path: Path) -> PartGraph:
 
 def load_tensors(path: Path) -> dict[str, np.ndarray]:
     """Read what ``dgl.data.utils.save_tensors`` wrote. Raises ``DataError`` naming the file."""
-    dgl = import_dgl()
+    dgl = import_dgl(str(path), _STORED)
     from dgl.data.utils import load_tensors as load
 
     try:

@@ -34,6 +34,7 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import ONE_GRAPH, RunConfig, load, save
 from sargnn.errors import SargnnError
 from sargnn.graph.dataset import Dataset, open_dataset, write_dataset
+from sargnn.interop.dgl import is_installed
 from sargnn.memory.plan_parts import PartSizes
 from sargnn.memory.plan_run import find_cut, plan_run
 from sargnn.memory.plan_time import WAITING, Calibration, EpochTime, Load, Trial, epoch_time, load_of
@@ -116,6 +117,8 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
         key += f" {config.precision}"
     if config.budget_bytes is not None:  # its workers load what records steps
         key += " budget"
+    if not is_installed():  # the baseline's kernel is another one, and nothing loads DGL
+        key += " without DGL"
 
     def measure() -> list[int]:
         step(f"measuring what a worker takes by itself ({key}; once on this machine)")
@@ -252,6 +255,7 @@ def _key(config: RunConfig, outline: Outline, world: int, threads: int) -> str:
         "outline": dataclasses.asdict(outline),
         "machine": [cpu_model(), usable_cores()],
         "version": [version("sargnn"), _VERSION],
+        **({} if is_installed() else {"dgl": "not installed"}),
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     return f"{config.model.title} {config.mode.name} {digest}"

@@ -24,6 +24,7 @@ from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError, nearest
 from sargnn.graph.schema import Schema
+from sargnn.interop.dgl import missing_in
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
 from sargnn.models.probe import try_module, try_without_edges
@@ -151,6 +152,8 @@ class UserModule:
             place = self.place if module is None else self.forward_place(module)
             if own:
                 place = f"{own[-1].filename} line {own[-1].lineno}"
+            if dgl_missing := missing_in(error, place):
+                raise dgl_missing from error
             hint = "; ".join(advice for advice in (_advice(str(error), typed=typed), _FULL, note) if advice)
             raise ConfigError(f"{what} failed: {text}", given=place, hint=hint) from error
 

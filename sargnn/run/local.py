@@ -63,6 +63,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
 
     stores = prepare_stores(config, begins=resume is None)
     config, planned = settle(config, stores.dataset, Machine.here(config.world))
+    from sargnn.engine.serving import baseline_lines  # with PyTorch, which is loaded by now
 
     run_dir = resume.resolve() if resume else make_run_dir(config.run_dir, config.name)
     config = dataclasses.replace(config, run_dir=str(run_dir))
@@ -74,7 +75,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
         changed = "" if before == config.precision else f", in {config.precision} from here on, {before} before"
         many = f"{config.world} workers with {config.threads} threads each, {config.epochs} epochs"
         say(f"training {run_dir.name}: {many}{start}{changed}")
-        for line in loss_lines(config, norms_over_rows=stores.norms_over_rows):
+        for line in (*baseline_lines(config), *loss_lines(config, norms_over_rows=stores.norms_over_rows)):
             say(line)
         summary, error = _run_tracked(config, run_dir, inputs, stores, same_run=resume is not None)
     finally:

@@ -24,6 +24,7 @@ from sargnn.comm.rates import measure_rates
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig
 from sargnn.cpu import without_bf16
+from sargnn.engine.serving import baseline_lines
 from sargnn.errors import SargnnError
 from sargnn.partition.store import PartitionInfo, open_part, partition_info
 from sargnn.profile import Profile
@@ -216,7 +217,7 @@ def _train_and_report(job: _Job, trainer: Trainer, choice: Choice | None, first_
         job.tell(f"preload=auto: none. {config.model.no_preload or 'One server has all nodes.'}")
     flows = flow_rows(trainer)
     job.tell(*flow_lines(flows), *sharing_lines(trainer), *batch_lines(trainer))
-    job.tell(*loss_lines(config, norms_over_rows=trainer.model.norms_over_rows))
+    job.tell(*baseline_lines(config), *loss_lines(config, norms_over_rows=trainer.model.norms_over_rows))
     if config.comm.wire != "exact" and group.world > 1 and config.precision != "bf16":
         exact, rounded = trainer.loss_by_wire(first_epoch)
         part = f"{abs(rounded - exact) / abs(exact):.1e} of it" if exact else "of 0"

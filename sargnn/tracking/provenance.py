@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from sargnn.interop.dgl import is_installed
 
 _PACKAGES = ("sargnn", "torch", "dgl", "numpy", "numba", "hydra-core", "pymetis", "kaminpar", "mlflow")
 
@@ -44,8 +47,8 @@ def versions() -> dict[str, str]:
     """Version of Python and of each package that shapes a result."""
     by_package = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
-            by_package[package] = version(package)
-        except PackageNotFoundError:
-            by_package[package] = "not installed"
+        by_package[package] = "not installed"
+        if package != "dgl" or is_installed():
+            with suppress(PackageNotFoundError):
+                by_package[package] = version(package)
     return by_package

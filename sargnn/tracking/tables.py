@@ -128,13 +128,13 @@ def sweep_table(points: Sequence[SweepPoint]) -> None:
 
 def attention_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print the attention benchmark: medians, how many times faster the compiled kernel is, and peak memory."""
-    title = "Attention, DGL's operators and the compiled kernel: median ms"
-    table = _table(title, ("heads", "pass", "DGL", "fused", "faster"), ("pass",), no_wrap=True)
+    title = "Attention, stock operators and the compiled kernel: median ms"
+    table = _table(title, ("heads", "pass", "stock", "fused", "faster"), ("pass",), no_wrap=True)
     for row in rows:
         for number, part in enumerate(("forward", "backward", "total")):
-            shown = (f"{row[side][part]['median_s'] * 1e3:.0f}" for side in ("dgl", "fused"))
+            shown = (f"{row[side][part]['median_s'] * 1e3:.0f}" for side in ("stock", "fused"))
             table.add_row(str(row["heads"]) if number == 0 else "", part, *shown, f"{row['speedup'][part]:.1f}")
-        peaks = [row[side]["peak_bytes"] for side in ("dgl", "fused")]
+        peaks = [row[side]["peak_bytes"] for side in ("stock", "fused")]
         table.add_row("", "peak memory", *(human_bytes(peak) for peak in peaks), f"{peaks[1] / peaks[0]:.2f} of it")
         table.add_section()
     Console().print(table)
@@ -155,19 +155,19 @@ def norms_table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def weighted_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Print the benchmark of sums with edge weights: medians, beside sums without and DGL's."""
-    heads = ("width", "sum", "weighted", "weighted / sum", "DGL, weighted", "DGL / ours")
+    """Print the benchmark of sums with edge weights: medians, beside sums without and stock ones."""
+    heads = ("width", "sum", "weighted", "weighted / sum", "stock, weighted", "stock / ours")
     table = _table("Sums with edge weights, forward and backward: median ms", heads, (), no_wrap=True)
     for row in rows:
-        sums, weighted, dgl = (f"{row[name]['median_s'] * 1e3:.0f}" for name in ("sum", "weighted", "dgl"))
-        table.add_row(str(row["width"]), sums, weighted, f"{row['ratio']:.2f}", dgl, f"{row['speedup']:.2f}")
+        sums, weighted, stock = (f"{row[name]['median_s'] * 1e3:.0f}" for name in ("sum", "weighted", "stock"))
+        table.add_row(str(row["width"]), sums, weighted, f"{row['ratio']:.2f}", stock, f"{row['speedup']:.2f}")
     Console().print(table)
 
 
 def kernels_table(rows: Sequence[dict[str, Any]]) -> None:
     """Print the kernels benchmark: medians with quartiles, and how many times faster the compiled kernel is."""
-    heads = ("", "width", "DGL", "fused", "faster", "folded", "new")
-    table = _table("DGL's SpMM and the compiled kernel: median ms (quartiles)", heads, ("",), no_wrap=True)
+    heads = ("", "width", "stock", "fused", "faster", "folded", "new")
+    table = _table("Stock sums and the compiled kernel: median ms (quartiles)", heads, ("",), no_wrap=True)
 
     def shown(figure: dict[str, Any]) -> str:
         low, high = figure["quartiles_s"]
@@ -175,7 +175,7 @@ def kernels_table(rows: Sequence[dict[str, Any]]) -> None:
 
     for row in rows:
         ratios = (f"{row[name]:.2f}" for name in ("speedup", "speedup_fold", "speedup_fresh"))
-        table.add_row(row["operation"], str(row["width"]), shown(row["dgl"]), shown(row["fused"]), *ratios)
+        table.add_row(row["operation"], str(row["width"]), shown(row["stock"]), shown(row["fused"]), *ratios)
     Console().print(table)
-    say("faster: DGL / fused, which adds into the destination rows; folded: DGL's result added")
+    say("faster: stock / fused, which adds into the destination rows; folded: stock's added")
     say("to them too; new: both into a new tensor")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Kernel
 from sargnn.backends.block import EdgeBlock
-from sargnn.interop.dgl import copy_u_max_with_rows, import_dgl
+from sargnn.interop.dgl import DglMissingError, copy_u_max_with_rows, import_dgl
 
 
 class DglKernel(Kernel):
@@ -45,8 +45,8 @@ class DglKernel(Kernel):
             reasons.append(f"it is used in fp32, fp64 and bf16, not in {dtype}")
         try:
             import_dgl()
-        except (ImportError, OSError) as error:
-            reasons.append(f"DGL cannot be imported: {error}")
+        except DglMissingError as error:
+            reasons.append(error.reason)
         return reasons
 
     def graph_bytes(self, operation: str, *, autograd: bool) -> int:

@@ -12,7 +12,7 @@ from sargnn.engine.reducers.base import Reducer, Tensors
 
 
 class DomainParallel(Mode):
-    """A differentiable halo exchange, then DGL's operators on the merged graph under plain autograd.
+    """A differentiable halo exchange, then DGL's operators (PyTorch's without DGL) on the merged graph under plain autograd.
 
     Resident: everything autograd keeps; for attention that includes tensors of size edges x heads.
     """

@@ -1,4 +1,4 @@
-"""Attention: the compiled kernel against DGL's operators, from (rows, scores) to the output and all its gradients.
+"""Attention: the compiled kernel against DGL's or PyTorch's operators, from (rows, scores) to the output and all its gradients.
 
 DGL's side is what its ``GATConv`` runs after its linear map: ``u_add_v``, LeakyReLU, ``edge_softmax``, ``u_mul_e_sum``, under
 autograd. Ours is ``Engine.aggregate`` in one process, under autograd too. Formats are built beforehand.
@@ -15,18 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import leaky_relu
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.torch.dgl_kernel import whole_attention_graph
+from sargnn.backends.choose import make_kernel
+from sargnn.backends.operations import Attention
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, Piece
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import Gat
 from sargnn.graph.schema import Schema
-from sargnn.interop.dgl import import_dgl
 from sargnn.plan.layer_plan import LayerPlan, MergedRows, Shard
-from sargnn.report.bench.report import Row, figure
+from sargnn.report.bench.report import Row, figure, stock_kernel
 from sargnn.report.bench.settings import BenchKernelsConfig
 from sargnn.tracking.memory import peak_bytes, reset_peak, resident_bytes
 
@@ -61,8 +60,9 @@ def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
     leaves = (rows, el, er)
     engine = Engine(Group.single(), EngineSettings(mode="sar", kernel="fused"))
     plan, reducer = whole_plan(block), Gat(heads, SLOPE)
+    stock = make_kernel(stock_kernel()).autograd_operation("gat")
     sides = {
-        "dgl": _stock(block, leaves, heads),
+        "stock": lambda: stock(block, Attention(heads, SLOPE), *leaves),
         "fused": lambda: engine.aggregate(plan, reducer, (rows, el), (er,))[0],
     }
     _check(sides, leaves, grad_out)
@@ -81,9 +81,9 @@ def measure(block: EdgeBlock, heads: int, config: BenchKernelsConfig) -> Row:
     for side in sides:
         row[side] = {part: figure(seconds) for part, seconds in times[side].items()}
         row[side] |= {"peak_bytes": sorted(peaks[side])[len(peaks[side]) // 2], "peak_held_bytes": held[side]}
-    row["speedup"] = {part: row["dgl"][part]["median_s"] / row["fused"][part]["median_s"] for part in PARTS}
+    row["speedup"] = {part: row["stock"][part]["median_s"] / row["fused"][part]["median_s"] for part in PARTS}
     for name in ("peak", "peak_held"):  # of a graph so small that no memory is asked for there is no ratio
-        base = row["dgl"][f"{name}_bytes"]
+        base = row["stock"][f"{name}_bytes"]
         row[f"{name}_ratio"] = row["fused"][f"{name}_bytes"] / base if base else None
     row["gathered_bytes"] = block.num_edges * heads * width * rows.element_size()
     return row
@@ -106,18 +106,6 @@ def _once(
     ended = time.perf_counter()
     del held
     return (middle - started, ended - middle), peak_bytes() - before
-
-
-def _stock(block: EdgeBlock, leaves: Sequence[Tensor], heads: int) -> Callable[[], Tensor]:
-    ops, graph = import_dgl().ops, whole_attention_graph(block)
-    rows, el, er = leaves
-
-    def forward() -> Tensor:
-        scores = leaky_relu(ops.u_add_v(graph, el, er), SLOPE)
-        weights = ops.edge_softmax(graph, scores)
-        return ops.u_mul_e_sum(graph, rows.view(len(rows), heads, -1), weights[:, :, None]).flatten(1)
-
-    return forward
 
 
 def whole_plan(block: EdgeBlock) -> LayerPlan:
@@ -161,7 +149,7 @@ def plot(path: Path, rows: Sequence[Row], title: str) -> None:
     figure_ = Figure(figsize=(8, 3.6), dpi=110, layout="constrained")
     seconds, memory = figure_.subplots(1, 2)
     places = range(len(rows))
-    for number, (side, label) in enumerate((("dgl", "DGL"), ("fused", "sargnn"))):
+    for number, (side, label) in enumerate((("stock", "stock"), ("fused", "sargnn"))):
         at = [place + (number - 0.5) * 0.4 for place in places]
         parts = [[row[side][part]["median_s"] for row in rows] for part in ("forward", "backward")]
         color = f"C{number}"

@@ -1,5 +1,7 @@
 """The compiled kernel against DGL's and PyTorch's operators, on one graph, interleaved in one process.
 
+Without DGL its columns are those of PyTorch's operators (``kernel=reference``); ``about`` names whose they are.
+
 Letters: N nodes, E edges, F features.
 """
 
@@ -20,7 +22,6 @@ from torch import Tensor, nn
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.choose import make_kernel
 from sargnn.backends.memory import Pool
-from sargnn.backends.torch.dgl_kernel import whole_graph
 from sargnn.comm.group import Group
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.row_norm import LayerNorm, RowNorm
@@ -28,10 +29,9 @@ from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import open_dataset
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
-from sargnn.interop.dgl import import_dgl
 from sargnn.partition.order import order_nodes
 from sargnn.report.bench import attention
-from sargnn.report.bench.report import Row, figure, machine, write_plot
+from sargnn.report.bench.report import Row, figure, machine, stock_kernel, write_plot
 from sargnn.report.bench.settings import BenchKernelsConfig
 from sargnn.rng import Draw, Purpose
 from sargnn.sources.prepare import prepare_dataset
@@ -57,6 +57,7 @@ def run(config: BenchKernelsConfig) -> dict[str, list[Row]]:
         "order": config.order,
         "nodes": block.num_dst,
         "edges": block.num_edges,
+        "stock": stock_kernel(),
         "threads": threads,
         "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
         "copy_bytes_per_s": _copy_bandwidth(),
@@ -72,7 +73,7 @@ def run(config: BenchKernelsConfig) -> dict[str, list[Row]]:
     (folder / "kernels.json").write_text(json.dumps({"about": about, **results}, indent=1) + "\n")
     if rows:
         labels = [f"{row['operation']} {row['width']}" for row in rows]
-        series = {name: [row[name]["median_s"] * 1e3 for row in rows] for name in ("dgl", "dgl_fold", "fused")}
+        series = {name: [row[name]["median_s"] * 1e3 for row in rows] for name in ("stock", "stock_fold", "fused")}
         write_plot(folder / "kernels.png", labels, series, title=title, y_label="milliseconds, median")
     if attended:
         attention.plot(folder / "attention.png", attended, title)
@@ -140,39 +141,42 @@ def measure_sums(operation: str, block: EdgeBlock, width: int, config: BenchKern
 
     | column | from the rows to | what it is |
     |---|---|---|
-    | `dgl` | a new tensor | DGL's `copy_u_sum` or `copy_u_mean`, its formats built beforehand |
-    | `dgl_fold` | an accumulator | the same, then added to it: what a sequential engine built on DGL has to do |
+    | `stock` | a new tensor | DGL's `copy_u_sum`, divided for means, its formats built beforehand; or PyTorch's `index_add` |
+    | `stock_fold` | an accumulator | the same, then added to it: what a sequential engine built on DGL has to do |
     | `fused` | an accumulator | this project's kernel as the engine calls it: folds straight into the destination rows |
-    | `fused_fresh` | a new tensor | the same into a new tensor, like for like with `dgl` |
+    | `fused_fresh` | a new tensor | the same into a new tensor, like for like with `stock` |
     """
     in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
-    dgl, graph, is_mean = import_dgl(), whole_graph(block), operation == "mean"
-    fused, folding = (make_kernel(name).operation("sum") for name in ("fused", "dgl"))
+    fused, folding = (make_kernel(name).operation("sum") for name in ("fused", stock_kernel()))
+    stock_sum = make_kernel(stock_kernel()).autograd_operation("sum")
     generator = torch.Generator().manual_seed(config.seed)
     rows = torch.randn(block.num_src, width, generator=generator)
     accumulator = torch.zeros(block.num_dst, width)
-    scale = in_degrees.clamp(min=1).float().reciprocal() if is_mean else None
-    stock = dgl.ops.copy_u_mean if is_mean else dgl.ops.copy_u_sum
+    scale = in_degrees.clamp(min=1).float().reciprocal() if operation == "mean" else None
+
+    def stock() -> Tensor:
+        out = stock_sum(block, rows)
+        return out if scale is None else out.mul_(scale[:, None])
 
     def fresh_fused() -> Tensor:
         out = torch.zeros(block.num_dst, width)
         fused.forward(block, rows, out, scale)
         return out
 
-    torch.testing.assert_close(stock(graph, rows), fresh_fused(), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(stock(), fresh_fused(), rtol=1e-4, atol=1e-3)
     times = _measure(
         config.repeats,
         {
-            "dgl": lambda: stock(graph, rows),
-            "dgl_fold": lambda: folding.forward(block, rows, accumulator, scale),
+            "stock": stock,
+            "stock_fold": lambda: folding.forward(block, rows, accumulator, scale),
             "fused": lambda: fused.forward(block, rows, accumulator, scale),
             "fused_fresh": fresh_fused,
         },
     )
     row = _row(operation, width, times)
-    row["speedup"] = row["dgl"]["median_s"] / row["fused"]["median_s"]
-    row["speedup_fold"] = row["dgl_fold"]["median_s"] / row["fused"]["median_s"]
-    row["speedup_fresh"] = row["dgl"]["median_s"] / row["fused_fresh"]["median_s"]
+    row["speedup"] = row["stock"]["median_s"] / row["fused"]["median_s"]
+    row["speedup_fold"] = row["stock_fold"]["median_s"] / row["fused"]["median_s"]
+    row["speedup_fresh"] = row["stock"]["median_s"] / row["fused_fresh"]["median_s"]
     return row
 
 
@@ -183,16 +187,16 @@ def measure_weighted(block: EdgeBlock, width: int, config: BenchKernelsConfig) -
     |---|---|
     | `sum` | this project's kernel as the engine calls it: folded into destination rows, their gradient sent to sources |
     | `weighted` | the same with the graph's edge weights |
-    | `dgl` | DGL's `u_mul_e_sum` with the weights, under autograd, into new tensors |
+    | `stock` | DGL's `u_mul_e_sum` with the weights, or PyTorch's, under autograd, into new tensors |
 
-    ``ratio``: the median over the repeats of the seconds with weights over those without. ``speedup``: DGL's median over ours.
+    ``ratio``: the median over the repeats of the seconds with weights over those without. ``speedup``: stock median over ours.
     """
     generator = torch.Generator().manual_seed(config.seed)
     block.columns = EdgeColumns.of({WEIGHT: torch.rand(block.num_edges, generator=generator)})
     block.__dict__.pop("t_weight", None)
     rows, grad = (torch.randn(n, width, generator=generator) for n in (block.num_src, block.num_dst))
     out, d_rows = torch.zeros(block.num_dst, width), torch.empty(block.num_src, width)
-    fused, dgl_sum = make_kernel("fused").operation("sum"), make_kernel("dgl").autograd_operation("sum")
+    fused, stock_sum = make_kernel("fused").operation("sum"), make_kernel(stock_kernel()).autograd_operation("sum")
 
     def ours(weight: Tensor | None) -> None:
         fused.forward(block, rows, out, weight=weight)
@@ -200,17 +204,17 @@ def measure_weighted(block: EdgeBlock, width: int, config: BenchKernelsConfig) -
 
     def stock() -> Tensor:
         leaf = rows.detach().requires_grad_()
-        dgl_sum(block, leaf, block.weight).backward(grad)
+        stock_sum(block, leaf, block.weight).backward(grad)
         assert leaf.grad is not None
         return leaf.grad
 
-    calls: dict[str, Callable[[], object]] = {"sum": lambda: ours(None), "weighted": lambda: ours(block.weight), "dgl": stock}
+    calls: dict[str, Callable[[], object]] = {"sum": lambda: ours(None), "weighted": lambda: ours(block.weight), "stock": stock}
     times = _measure(config.repeats, calls)
     ours(block.weight)
     torch.testing.assert_close(d_rows, stock(), rtol=1e-4, atol=1e-3)
     row = _row("weighted", width, times)
     row["ratio"] = _median_ratio(times, "weighted", "sum")
-    row["speedup"] = row["dgl"]["median_s"] / row["weighted"]["median_s"]
+    row["speedup"] = row["stock"]["median_s"] / row["weighted"]["median_s"]
     block.columns = NO_COLUMNS
     return row
 

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from sargnn.errors import ConfigError
+from sargnn.interop.dgl import is_installed
 from sargnn.tracking.provenance import versions
 
 Row = dict[str, Any]
@@ -31,6 +32,11 @@ def machine() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "versions": versions(),
     }
+
+
+def stock_kernel() -> str:
+    """Whose operators the compiled ones are measured against: DGL's, or PyTorch's where there is no DGL."""
+    return "dgl" if is_installed() else "reference"
 
 
 def open_folder(folder: Path, names: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from sargnn.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class BenchKernelsConfig:
-    """``sargnn bench kernels``: the compiled kernel against DGL's operators.
+    """``sargnn bench kernels``: the compiled kernel against DGL's operators, or PyTorch's without DGL.
 
     Attributes:
         operations: which; ``sum`` and ``mean`` of rows; forward and backward: ``weighted`` for sums with edge weights, ``gat``

@@ -25,6 +25,7 @@ from sargnn.graph.dataset import Dataset, InMemoryReader, Reader
 from sargnn.graph.edge_columns import WEIGHT, EdgePiece
 from sargnn.graph.schema import LABEL_DTYPES, SPLITS, Relation, has_label
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
+from sargnn.interop.dgl import missing_in
 from sargnn.resolve import resolve
 from sargnn.sources.ogb.layouts import MAX_NODES
 from sargnn.sources.own.given import GivenArray
@@ -89,9 +90,12 @@ def _call(function: Callable[..., Any], name: str, arguments: dict[str, Any], pl
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if Path(frame.filename) == Path(place)] or list(frames)[1:] or list(frames)
+        where = f"{own[-1].filename} line {own[-1].lineno}"
+        if dgl_missing := missing_in(error, where):
+            raise dgl_missing from error
         raise DataError(
             f"'{name}' failed: {type(error).__name__}: {error}",
-            given=f"{own[-1].filename} line {own[-1].lineno}",
+            given=where,
             hint="SARGNN_FULL_ERROR=1 shows the whole traceback",
         ) from error
 

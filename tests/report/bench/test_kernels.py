@@ -23,14 +23,14 @@ def test_a_table_a_file_and_a_plot(tmp_path: Path) -> None:
         ("sum", 8), ("sum", 20), ("mean", 8), ("mean", 20),
     ]  # fmt: skip
     for row in found["rows"]:
-        for column in ("dgl", "dgl_fold", "fused", "fused_fresh"):
+        for column in ("stock", "stock_fold", "fused", "fused_fresh"):
             low, high = row[column]["quartiles_s"]
             assert 0 < low <= row[column]["median_s"] <= high
-        assert row["speedup"] == row["dgl"]["median_s"] / row["fused"]["median_s"]
+        assert row["speedup"] == row["stock"]["median_s"] / row["fused"]["median_s"]
     assert [(row["operation"], row["width"]) for row in found["weighted"]] == [("weighted", 8), ("weighted", 20)]
     for row in found["weighted"]:
-        assert all(row[column]["median_s"] > 0 for column in ("sum", "weighted", "dgl")) and row["ratio"] > 0
-        assert row["speedup"] == row["dgl"]["median_s"] / row["weighted"]["median_s"]
+        assert all(row[column]["median_s"] > 0 for column in ("sum", "weighted", "stock")) and row["ratio"] > 0
+        assert row["speedup"] == row["stock"]["median_s"] / row["weighted"]["median_s"]
     assert "weighted / sum" in done.stdout
     assert [(row["operation"], row["width"]) for row in found["norms"]] == [("norm", 8), ("norm", 20)]
     for row in found["norms"]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from sargnn.config.groups import Precision, PreloadConfig
 from sargnn.config.run import ModeConfig, RunConfig
+from sargnn.interop.dgl import NOT_INSTALLED, is_installed
 from sargnn.report.bench.settings import BenchTableConfig
 from sargnn.report.bench.stock import FORMS
 from sargnn.resolve import resolve
@@ -139,6 +140,8 @@ def _varied(config: RunConfig, mode: str, world: int, precision: Precision | Non
 
 def reasons_without_stock(case: Case) -> list[str]:
     """Why stock DGL is not measured with this run's model; none: it is."""
+    if not is_installed():
+        return [NOT_INSTALLED]
     from sargnn.report.bench.stock import SAMPLED
     from sargnn.report.bench.stock import STOCK as MODELS
 

@@ -23,6 +23,7 @@ from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.dataset import open_dataset
 from sargnn.graph.edge_columns import WEIGHT
+from sargnn.interop.dgl import is_installed
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.memory import available_bytes
 from sargnn.partition.prepare import prepare_partition
@@ -33,6 +34,7 @@ from sargnn.report.bench.table.entries import (
     HUGE,
     IN_BF16,
     NOT_STATIC,
+    STOCK,
     Case,
     Entry,
     Figures,
@@ -263,7 +265,8 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
         for peer, reasons in (("DGL", reasons_without_stock(case)), ("PyG", reasons_without_pyg(case))) if table.stock else ():
             for reason in reasons:
                 say(f"{case.name}: {reason}; its table has no stock {peer}")
-        measured = _measure_case(case, places)
+        absent = {} if is_installed() or not table.stock else {STOCK: "not installed"}
+        measured = Found(case, _measure_case(case, places), absent)
         results.append(measured)
         _write(folder, table, results)
         if curves := plot(folder / f"memory-{case.name}.png", measured):
@@ -271,7 +274,7 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
     return results
 
 
-def _measure_case(case: Case, places: Sequence[Kept]) -> Found:
+def _measure_case(case: Case, places: Sequence[Kept]) -> dict[str, list[Figures]]:
     missing = [place for place in places if place.read() is None]
     store = Path()
     if missing:
@@ -294,7 +297,7 @@ def _measure_case(case: Case, places: Sequence[Kept]) -> Found:
             figures = measure(place, store)
             place.write(figures)
         runs.setdefault(name, []).append(figures)
-    return Found(case, runs)
+    return runs
 
 
 def _write(folder: Path, table: BenchTableConfig, results: Sequence[Found]) -> None:

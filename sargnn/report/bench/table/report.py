@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,10 +24,17 @@ OPTIMIZER_TABLES = 2
 
 @dataclass(frozen=True)
 class Found:
-    """A case's measurements: name of a row -> figures of each round."""
+    """A case's measurements.
+
+    Attributes:
+        case: that was measured.
+        runs: name of a row -> figures of each round.
+        absent: name of a row that could not be measured -> why.
+    """
 
     case: Case
     runs: dict[str, list[Figures]]
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def timed(self) -> dict[str, list[Figures]]:
@@ -167,6 +174,9 @@ def markdown(results: Sequence[Found]) -> list[str]:
             *((_two(row["peak_to_own"]), _two(row["bytes_to_own"])) if further else ()),
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    for measured in results:
+        for name, why in measured.absent.items():
+            lines.append(f"| {measured.case.name} | {name}: {why} {'| - ' * (len(heads) - 2)}|")
     lines += _beside_better(rows)
     for measured in results:
         for name, runs in measured.runs.items():
@@ -254,6 +264,8 @@ def show(results: Sequence[Found]) -> None:
                 _two(row["peak_to_better"]),
                 most,
             )
+        for name, why in measured.absent.items():
+            table.add_row(f"{name}: {why}", *["-"] * 6)
         Console().print(table)
 
 
