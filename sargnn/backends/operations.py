@@ -66,13 +66,15 @@ class Attention:
 
     Attributes:
         heads: K.
-        negative_slope: of LeakyReLU, 0 to 1.
+        negative_slope: of LeakyReLU, 0 to 1; of ``gat`` and ``gatv2``.
         draw: of attention dropout; None drops nothing.
+        factor: what products are multiplied with; of ``dot``.
     """
 
     heads: int
-    negative_slope: float
+    negative_slope: float = 0.0
     draw: Draw | None = None
+    factor: float = 1.0
 
     @property
     def scale(self) -> float:
@@ -224,8 +226,10 @@ class AttentionInputs:
     """What an attention reads of its edges' ends, forward and backward.
 
     Attributes:
-        sources: of ``gat`` z [S, K D] and el [S, K]; of ``gatv2`` z, both the values and the sources' part of the scores.
-        destinations: the destinations' part of the scores: of ``gat`` er [M, K], of ``gatv2`` x [M, K D].
+        sources: of ``gat`` z [S, K D] and el [S, K]; of ``gatv2`` z, both the values and the sources' part of the scores; of
+            ``dot`` values [S, K D] and keys [S, K C], or one table that is both.
+        destinations: the destinations' part of the scores: of ``gat`` er [M, K], of ``gatv2`` x [M, K D], of ``dot`` queries
+            [M, K C].
         att: [K D], of ``gatv2``.
         weight: [E], in the order of ``block.src`` and of the rows' dtype: what each edge's coefficient is multiplied with after
             softmax and dropout. The softmax does not see it. None: ones.
@@ -324,6 +328,16 @@ class GatV2Operation(AttentionOperation):
 
     forward_rows = MovedRows(per_edge=1, per_destination=3)
     backward_rows = MovedRows(per_edge=3, per_destination=4, per_source=2)
+
+
+class DotOperation(AttentionOperation):
+    """Attention with scores ``factor <q_i, k_j>`` per head (Vaswani et al., 2017); C is the width of a head of k and q.
+
+    For autograd: ``operation(block, attention, v, k, q, weight=None) -> [M, K D]``, 0 without edges; without k where v is both.
+    """
+
+    forward_rows = MovedRows(per_edge=2, per_destination=3)
+    backward_rows = MovedRows(per_edge=4, per_destination=4, per_source=4)
 
 
 def takes_weights(operation: Operation | AutogradOperation) -> bool:

@@ -17,6 +17,7 @@ from sargnn.backends.operations import (
     AttentionGradients,
     AttentionInputs,
     AttentionOperation,
+    DotOperation,
     GatOperation,
     GatV2Operation,
     MaxOperation,
@@ -35,12 +36,14 @@ class ReferenceKernel(Kernel):
         "max": "sargnn.backends.torch.reference:ReferenceMax",
         "gat": "sargnn.backends.torch.reference:ReferenceGat",
         "gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
+        "dot": "sargnn.backends.torch.reference:ReferenceDot",
     }
     autograd_operations = {
         "sum": "sargnn.backends.torch.reference:sum_autograd",
         "max": "sargnn.backends.torch.reference:max_autograd",
         "gat": "sargnn.backends.torch.reference:gat_autograd",
         "gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
+        "dot": "sargnn.backends.torch.reference:dot_autograd",
     }
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
@@ -289,3 +292,47 @@ def gatv2_autograd(
     src, dst = ends_of(block)
     active = leaky_relu(z[src] + x[dst], attention.negative_slope)
     return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
+
+
+def _products(block: EdgeBlock, attention: Attention, k: Tensor, q: Tensor) -> Tensor:
+    """``factor <q_i, k_j>``, [E, K]."""
+    src, dst = ends_of(block)
+    return attention.factor * (attention.by_head(k)[src] * attention.by_head(q)[dst]).sum(2)
+
+
+class ReferenceDot(_ReferenceAttention, DotOperation):
+    """Scores ``factor <q_i, k_j>``."""
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        scores = _products(block, attention, inputs.sources[-1], inputs.destinations)
+        fold_scores(block, attention, inputs, scores, running)
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        (src, dst), scores, (k, q) = ends_of(block), inputs.scores, (inputs.sources[-1], inputs.destinations)
+        if scores is None:
+            scores = _products(block, attention, k, q)
+        dropped, d_scores = score_gradients(block, attention, inputs, scores, records, grad)
+        d_products = attention.factor * d_scores[:, :, None]
+        into.destinations.index_add_(0, dst, (d_products * attention.by_head(k)[src]).flatten(1))
+        if into.sources is not None:
+            if not add:
+                for gradient in into.sources:
+                    gradient.zero_()
+            into.sources[0].index_add_(0, src, (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1))
+            into.sources[-1].index_add_(0, src, (d_products * attention.by_head(q)[dst]).flatten(1))
+
+
+def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
+    *k, q = keys
+    return attend(block, attention, v, _products(block, attention, k[0] if k else v, q), weight)

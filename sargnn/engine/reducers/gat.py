@@ -11,7 +11,8 @@ A partial result is the softmax over some of a destination's edges: the row norm
 one edge with the score l. Backward asks with g_i, l_i of all edges and delta_i: a_ji = exp(e_ji - l_i) needs nothing that the
 sources' owner must have kept.
 
-Letters: N input rows, M output rows, S source rows of a shard, A rows of a piece, K heads, D head width.
+Letters: N input rows, M output rows, S source rows of a shard, A rows of a piece, K heads, D head width, C width of a head of
+queries and keys.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         score, pair, triple = (Column(count * heads, wide(rows), exact=True) for count in (1, 2, 3))
         if self.adds_scores:
             return PartialColumns((score,), (row, score), (row, triple), (score,))
-        return PartialColumns((row,), (row, score), (row, row, pair), (row,))
+        local = Column(widths[-1], rows)
+        return PartialColumns((local,), (row, score), (local, row, pair), (local,))
 
     def ask(self, fold: _Fold, now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
         fold.backend.moves.take(dest_local[0], now.wanted, out[0])
@@ -162,7 +164,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         fold.backend.folds.merge_softmax(now.wanted, rows, log_sum, state)
 
     def ask_gradients(self, fold: _Fold, now: PartialRound, saved: Saved, state: _Backward, out: Tensors) -> None:
-        """(er, l, delta) beside the output's gradient; where scores are no sums, x before it, and (l, delta)."""
+        """(er, l, delta) beside the output's gradient; where scores are no sums, x or q before it, and (l, delta)."""
         *x, grad, numbers = out
         if x:
             fold.backend.moves.take(saved.dest_local[0], now.wanted, x[0])
@@ -252,3 +254,46 @@ class GatV2(_Attentive):
     name = "gatv2"
     operation = "gatv2"
     adds_scores = False
+
+
+class DotAttention(_Attentive):
+    """Scores ``e_ji = scale <q_i, k_j>`` per head: scaled dot-product attention over edges (Vaswani et al., 2017).
+
+    ``exchanged`` is (v [N, K D], k [N, K C]), in one message, or (v,) where keys are the values; ``dest_local`` is
+    (q [M, K C],). Saves its inputs, its output, m and s; memory beside them: the gradient of q in what sums are held in.
+
+        out_i = sum over edges j -> i of r_ji a_ji v_j        a_ji = exp(e_ji - m_i) / s_i
+
+    Backward. out_i depends on e_ji through a_ji and through the sum s_i of all edges of i:
+
+        d a_ji = r_ji <g_i, v_j>
+        d e_ji = a_ji (d a_ji - sum over l -> i of a_li d a_li) = a_ji (r_ji <g_i, v_j> - delta_i)
+
+    for the sum is <g_i, sum of r_li a_li v_l> = <g_i, out_i> = delta_i. Then
+
+        d v_j = sum over i of r_ji a_ji g_i
+        d k_j = scale * sum over i of d e_ji q_i        d q_i = scale * sum over j of d e_ji k_j
+
+    and where keys are the values their gradient is d v + d k. Rows of both ends are needed again (case 2).
+
+    Args:
+        heads: K.
+        scale: usually 1 / sqrt(C).
+        draw, edges, weighted: as of ``Gat``.
+    """
+
+    name = "dot_attention"
+    operation = "dot"
+    adds_scores = False
+
+    def __init__(
+        self,
+        heads: int = 1,
+        scale: float = 1.0,
+        draw: Draw | None = None,
+        edges: Draw | None = None,
+        *,
+        weighted: bool = False,
+    ) -> None:
+        super().__init__(heads, draw=draw, edges=edges, weighted=weighted)
+        self.attention = Attention(heads, draw=draw, factor=scale)

@@ -1,0 +1,160 @@
+"""Attention by dot products in every mode, with rows and with partial results, against a loop over nodes in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.engine.aggregate import Engine, EngineSettings
+from sargnn.engine.reducers.gat import DotAttention
+from sargnn.errors import KernelError
+from sargnn.partition.cut import parts_of
+from sargnn.plan.cover import shares_of
+from sargnn.plan.load import PlanSettings, load_plan
+from sargnn.plan.partials import load_shared_plan
+from sargnn.rng import Draw, Purpose, edge_mask
+from tests.graphs import assign, nasty_graph, with_weights
+from tests.parity.cases import PAIRS
+from tests.parity.covering import spread
+from tests.pool import pool
+
+GRAPH = with_weights(nasty_graph(90, seed=4), lowest=-1)
+HEADS, OF_VALUES, OF_KEYS, SCALE = 3, 5, 4, 0.5
+VARIANTS = {  # one table for keys and values; attention dropout; edges that take no part; edge weights
+    "plain": (False, 0.0, 0.0, False),
+    "one table": (True, 0.4, 0.0, False),
+    "dropped": (False, 0.4, 0.5, True),
+    "most edges dropped": (True, 0.0, 0.95, True),
+}
+
+
+def reducer_of(variant: str) -> DotAttention:
+    _, p, dropped, weighted = VARIANTS[variant]
+    draw = Draw(3, 5, Purpose.ATTENTION_DROPOUT, 2, p) if p else None
+    edges = Draw(3, 5, Purpose.EDGE_DROPOUT, 2, dropped) if dropped else None
+    return DotAttention(HEADS, SCALE, draw, edges, weighted=weighted)
+
+
+def inputs(variant: str) -> list[Tensor]:
+    """v, k unless v is both, q; and the output's gradient."""
+    generator = torch.Generator().manual_seed(0)
+    one_table = VARIANTS[variant][0]
+    widths = [OF_VALUES, OF_VALUES, OF_VALUES] if one_table else [OF_VALUES, OF_KEYS, OF_KEYS, OF_VALUES]
+    return [torch.randn(GRAPH.num_nodes, HEADS * w, generator=generator, dtype=torch.float64) for w in widths]
+
+
+def looped(variant: str, v: Tensor, *others: Tensor) -> Tensor:
+    """The definition, node after node."""
+    reducer, (*keys, q) = reducer_of(variant), others
+    k = keys[0] if keys else v
+    indptr, sources = np.asarray(GRAPH.indptr), torch.from_numpy(np.asarray(GRAPH.indices)).long()
+    weights = torch.from_numpy(np.asarray(GRAPH.columns.weight)).double()
+    rows = []
+    for i in range(GRAPH.num_nodes):
+        run = slice(int(indptr[i]), int(indptr[i + 1]))
+        j, w = sources[run], weights[run]
+        if reducer.edges is not None:
+            kept = edge_mask(j, torch.full_like(j, i), 1, reducer.edges)[:, 0]
+            j, w = j[kept], w[kept]
+        scores = SCALE * (k[j].unflatten(1, (HEADS, -1)) * q[i].unflatten(0, (HEADS, -1))).sum(2)
+        a = torch.softmax(scores, 0)
+        if (draw := reducer.attention.draw) is not None:
+            a = a * edge_mask(j, torch.full_like(j, i), HEADS, draw) * draw.scale
+        if reducer.weighted:
+            a = a * w[:, None]
+        rows.append((a[:, :, None] * v[j].unflatten(1, (HEADS, -1))).sum(0).flatten())
+    return torch.stack(rows)
+
+
+def run(
+    group: Group, variant: str, mode: str, kernel: str, partitioner: str, aggregate: str, dtype: torch.dtype, keep: str
+) -> dict[str, Any]:  # fmt: skip
+    part = list(parts_of(GRAPH, assign(GRAPH, partitioner, group.world), group.world))[group.rank]
+    engine = Engine(group, EngineSettings(mode=mode, keep="all" if keep == "all" else "rows", kernel=kernel, dtype=dtype))
+    reducer, (*rows, grad) = reducer_of(variant), inputs(variant)
+    widths = tuple(t.shape[1] for t in rows[:-1])
+    settings = PlanSettings(
+        group.rank, engine.mode.layout, message_rows=13, dtype=torch.float64 if dtype.itemsize == 8 else torch.float32
+    )
+    costs = None if engine.why_rows(reducer) else engine.mode.costs(reducer, widths, dtype, exchanged_needs_grad=True)
+    (share,) = shares_of(aggregate, [costs])
+    plan = load_plan(part, settings) if share is None else load_shared_plan(part, settings, group, share)
+    own = plan.node_ids
+    leaves = [t[own].to(dtype).requires_grad_() for t in rows]
+    group.traffic.reset()
+    (out,) = engine.aggregate(plan, reducer, tuple(leaves[:-1]), (leaves[-1],))
+    out.backward(grad[own].to(dtype))
+    predicted = engine.mode.wire_bytes(plan, reducer, widths, dtype, exchanged_needs_grad=True)
+    assert mode == "domain_parallel" or group.traffic.sent_bytes == predicted
+    return {
+        "ids": own.numpy(),
+        "tables": [t.detach().double().numpy() for t in (out, *(leaf.grad for leaf in leaves if leaf.grad is not None))],
+        "partials": plan.partials is not None,
+    }
+
+
+def check(
+    world: int, variant: str, *where: Any, dtype: torch.dtype = torch.float64, keep: str = "rows"
+) -> list[dict[str, Any]]:
+    *rows, grad = inputs(variant)
+    leaves = [t.clone().requires_grad_() for t in rows]
+    out = looped(variant, *leaves)
+    wanted = [out.detach(), *torch.autograd.grad(out, leaves, grad)]
+    answers = pool(world)(run, variant, *where, dtype, keep)
+    bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 4e-2}[dtype]
+    for answer in answers:
+        for found, want in zip(answer["tables"], wanted, strict=True):
+            size = bound * (1 + float(want.abs().max()))
+            np.testing.assert_allclose(found, want.numpy()[answer["ids"]], rtol=0, atol=size)
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("variant", "mode", "kernel", "world", "partitioner", "aggregate"),
+    spread(list(VARIANTS), PAIRS, [1, 2, 4], ["random", "empty"], ["post", "pre", "least"]),
+)
+def test_parity(variant: str, mode: str, kernel: str, world: int, partitioner: str, aggregate: str) -> None:
+    answers = check(world, variant, mode, kernel, partitioner, aggregate)
+    with_partials = aggregate == "pre" and world > 1 and mode in ("sar", "no_remat")
+    assert not with_partials or all(answer["partials"] for answer in answers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("aggregate", "mode", "kernel"), [("pre", "sar", "fused"), ("post", "sar", "fused"), ("post", "one_shot", "dgl")]
+)
+@pytest.mark.parametrize("variant", ["plain", "one table"])
+def test_other_precisions(variant: str, aggregate: str, mode: str, kernel: str, dtype: torch.dtype) -> None:
+    check(2, variant, mode, kernel, "random", aggregate, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("variant", "aggregate", "kernel"), spread(list(VARIANTS), ["pre", "post"], ["fused", "dgl"], strength=1)
+)
+def test_kept_scores(variant: str, aggregate: str, kernel: str) -> None:
+    """``mode.keep=all``, also on the side of a partial result's sources."""
+    check(4, variant, "no_remat", kernel, "random", aggregate, keep="all")
+
+
+def test_gradcheck() -> None:
+    part = next(parts_of(GRAPH, assign(GRAPH, "random", 1), 1))
+    engine = Engine(Group.single(), EngineSettings(mode="sar", dtype=torch.float64))
+    plan = load_plan(part, PlanSettings(0, engine.mode.layout))
+    *rows, _ = inputs("dropped")
+    few = [t[:, : HEADS * 2].clone().requires_grad_() for t in rows]
+
+    def aggregate(*tables: Tensor) -> Tensor:
+        (out,) = engine.aggregate(plan, reducer_of("dropped"), tables[:-1], tables[-1:])
+        return out
+
+    assert torch.autograd.gradcheck(aggregate, few, fast_mode=True)
+
+
+def test_a_kernel_without_it_says_so() -> None:
+    with pytest.raises(KernelError, match="has no operation 'dot'"):
+        Engine(Group.single(), EngineSettings(mode="sar", kernel="tests/parity/toys/toy_kernel.py:Dense")).operation("dot")
