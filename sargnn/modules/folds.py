@@ -7,6 +7,7 @@ generic one.
 | ``u_mul_e`` with one number per edge, sum or mean | ``WeightedSum``, ``WeightedMean`` |
 | GAT's: u_add_v, LeakyReLU, edge softmax, dropout, u_mul_e, sum | ``Gat`` |
 | GATv2's: u_add_v, LeakyReLU, a product with a vector summed, edge softmax, dropout, u_mul_e, sum | ``GatV2`` |
+| ``u_dot_v``, times numbers, edge softmax, dropout, u_mul_e, sum | ``DotAttention`` |
 
 Whatever kind of graph a layer gets stands on ``Edges``. Nothing here knows what a layer may ask that graph for, or how its
 expressions came about.
@@ -29,7 +30,7 @@ from sargnn.engine.rebuild import rebuilt_by
 from sargnn.engine.reducers import folds
 from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.engine.reducers.folds import MessageFold
-from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.engine.reducers.gat import DotAttention, Gat, GatV2
 from sargnn.engine.reducers.generic import Generic
 from sargnn.engine.reducers.max import Max
 from sargnn.engine.reducers.sum import Mean, Sum, WeightedMean, WeightedSum
@@ -315,6 +316,9 @@ Read = Callable[[Tensor], Tensor]
 
 def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
     """A fused reducer's call for messages and a fold, or why there is none."""
+    if (inner := _unshaped(node)) is not node:
+        call = _recognise(fold, inner, read)
+        return dataclasses.replace(call, shape=node.shape) if isinstance(call, _Fused) else call
     if isinstance(node, Field) and node.where == "u":
         makers: dict[str, Callable[[], Reducer]] = {"sum": Sum, "mean": Mean, "max": Max}
         if fold not in makers:
@@ -323,7 +327,7 @@ def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
     pair = _product(node)
     if pair is None:
         return "messages are neither rows of the sources nor these times a number per edge"
-    rows, weight = pair
+    rows, weight = pair[0], _unshaped(pair[1])
     if isinstance(weight, Field):
         return _weighted(fold, rows, weight, read)
     if fold != "sum":
@@ -331,8 +335,8 @@ def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
     softmax = _softmax_of(weight)
     if softmax is None:
         return "weights are neither a field of the edges nor a softmax over them"
-    if len(rows.shape) != 2 or weight.shape != (rows.shape[0], 1):
-        return f"rows are not [heads, width] with a weight per head: {rows.shape} and {weight.shape}"
+    if len(rows.shape) != 2 or pair[1].shape != (rows.shape[0], 1) or weight.shape[:1] != rows.shape[:1]:
+        return f"rows are not [heads, width] with a weight per head: {rows.shape} and {pair[1].shape}"
     return _attention(rows, softmax.logits, weight.draw if isinstance(weight, Dropped) else None, read)
 
 
@@ -371,11 +375,15 @@ def _attention(rows: Field, logits: Node, draw: Draw | None, read: Read) -> _Fus
         of_sources, of_destinations = (end.tensor.reshape(-1, heads) for end in ends)
         exchanged = _flat(read(rows.tensor)), of_sources
         return _Fused(Gat(heads, scored[1], draw), exchanged, (of_destinations,), (), rows.shape)
+    if (products := _dot_products(logits, heads)) is not None:
+        keys, queries, scale = products
+        exchanged = _flat(read(rows.tensor)), *(() if keys.tensor is rows.tensor else (_flat(read(keys.tensor)),))
+        return _Fused(DotAttention(heads, scale, draw), exchanged, (_flat(read(queries.tensor)),), (), rows.shape)
     inner, vector = _projected(logits, heads, width) or (None, None)
     scored = _leaky(inner)
     ends = None if scored is None else _sum_of_ends(scored[0], (heads, width))
     if scored is None or ends is None or vector is None or ends[0].tensor is not rows.tensor:
-        return "scores are neither GAT's nor GATv2's"
+        return "scores are neither GAT's nor GATv2's nor products of both ends' rows"
     sent, local = (_flat(read(rows.tensor)),), (_flat(read(ends[1].tensor)),)
     return _Fused(GatV2(heads, scored[1], draw), sent, local, (vector.reshape(-1),), rows.shape)
 
@@ -400,7 +408,7 @@ def _projected(node: Any, heads: int, width: int) -> tuple[Node, Tensor] | None:
     """Of ``sum over D of (x * vector)`` with [K, 1] columns: x [K, D] and the vector, K D numbers."""
     while _name(node) in ("unsqueeze", "view", "reshape"):
         node = node.args[0]
-    if _name(node) != "sum" or node.shape not in ((heads,), (heads, 1)):
+    if _name(node) != "sum" or node.shape not in ((heads,), (heads, 1)) or not _over_columns(node):
         return None
     product = node.args[0]
     if _name(product) != "mul" or product.shape != (heads, width):
@@ -409,3 +417,51 @@ def _projected(node: Any, heads: int, width: int) -> tuple[Node, Tensor] | None:
         if isinstance(inner, Node) and isinstance(vector, Tensor) and vector.numel() == heads * width:
             return inner, vector
     return None
+
+
+def _unshaped(node: Any) -> Any:
+    """What a node has the numbers of, in another shape."""
+    while _name(node) in ("unsqueeze", "squeeze", "view", "reshape", "flatten") and isinstance(node.args[0], Node):
+        if node.dtype != node.args[0].dtype:
+            break
+        node = node.args[0]
+    return node
+
+
+def _over_columns(total: Call) -> bool:
+    """Whether a sum of [E, K, D] is over D."""
+    dims = total.kwargs.get("dim", total.kwargs.get("axis", total.args[1] if len(total.args) > 1 else None))
+    return dims in (-1, 2, [-1], [2], (-1,), (2,))
+
+
+def _scaled(node: Any) -> tuple[Any, float]:
+    """A node without the numbers that it is multiplied with and divided by, and these."""
+    scale = 1.0
+    while True:
+        node = _unshaped(node)
+        if _name(node) not in ("mul", "rmul", "div", "truediv", "true_divide") or len(node.args) != 2 or node.kwargs:
+            return node, scale
+        divides = "div" in _name(node)
+        numbers = [arg for arg in node.args if isinstance(arg, int | float)]
+        inner = [arg for arg in node.args if isinstance(arg, Node)]
+        if len(numbers) != 1 or len(inner) != 1 or (divides and (node.args[0] is not inner[0] or not numbers[0])):
+            return node, scale
+        node, scale = inner[0], scale / numbers[0] if divides else scale * numbers[0]
+
+
+def _dot_products(node: Any, heads: int) -> tuple[Field, Field, float] | None:
+    """Of ``scale * sum over C of (k_j * q_i)``: k of the sources and q of the destinations, [K, C] each, and the scale."""
+    total, scale = _scaled(node)
+    if _name(total) != "sum" or total.shape not in ((heads,), (heads, 1)) or not _over_columns(total):
+        return None
+    product, factor = _scaled(total.args[0])
+    scale *= factor
+    if _name(product) != "mul" or len(product.args) != 2 or len(product.shape) != 2 or product.shape[0] != heads:
+        return None
+    fields = {}
+    for arg in product.args:
+        field, factor = _scaled(arg)
+        scale *= factor
+        if isinstance(field, Field) and field.shape == product.shape:
+            fields[field.where] = field
+    return (fields["u"], fields["v"], scale) if set(fields) == {"u", "v"} else None

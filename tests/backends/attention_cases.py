@@ -176,7 +176,7 @@ def run(
     finished = RunningSoftmax(out, running.max_score, running.denominator)
     records = attend.destination_records(own if operation == "gat" else None, finished, grad)
     found = {id(t): torch.full_like(cast[id(t)], torch.nan) for tensors in sources for t in tensors}
-    both = []
+    both: list[list[Any]] = []
     for wanted in (True, False):  # the sources' gradients, too
         both.append([torch.zeros_like(own, dtype=held), None if att is None else torch.zeros_like(att)])
         for k in order:

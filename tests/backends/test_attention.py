@@ -107,7 +107,7 @@ def test_backward_reads_the_kept_scores(kernel: Kernel, operation: str) -> None:
     source, destination = block.src.long(), block.dst_per_edge()
     if operation == "gat":
         wish = F.leaky_relu(others[0][source] + own[destination], SLOPE)
-    elif operation == "gatv2":
+    elif att is not None:
         wish = (F.leaky_relu(z[source] + own[destination], SLOPE) * att).unflatten(1, (heads, -1)).sum(2)
     else:
         wish = case.attention.factor * (others[0][source] * own[destination]).unflatten(1, (heads, -1)).sum(2)

@@ -366,3 +366,82 @@ def score_gradients(v: VectorCode, integers: Any, slope: Any) -> None:
         v.store(total.get(), v.b.add(d_own, offset), mask)
 
     _groups(v, heads, emit)
+
+
+@row_intrinsic
+def dot_rows(v: VectorCode, integers: Any, factor: Any, of_own: RowFormat, of_others: RowFormat) -> None:
+    """``out[e - start, h] = factor <others[indices[e], h, :], own[h, :]>`` for e in [start, end), summed in one order whichever
+    of the two ends is ``own``.
+
+    Arguments: out, own, others, stride, indices, start, end, limit, K, D; an element of own and one of others.
+    """
+    out, own, others, stride, indices, start, end, limit, heads, width = integers
+    held = _padded(v, heads)
+
+    def emit(tile: _Tile, part: Any) -> None:
+        mine = {(q, r): tile.load(of_own, own, q, r) for q, r in tile.each()}
+        begins = v.b.icmp_signed("==", part, const(0))
+        with v.loop(start, end) as edge:
+            row, ahead = _rows(v, others, stride, indices, edge, limit, of_others.ahead)
+            tile.prefetch(of_others, ahead)
+            place = v.at(tile.first, v.b.sub(edge, start), held)
+            for q in range(tile.heads):
+                products = v.constant(0.0)
+                for r in range(tile.vectors):
+                    products = v.multiply_add(tile.load(of_others, row, q, r), mine[q, r], products)
+                slot = v.at(out, v.b.add(place, const(q)), v.item)
+                before = v.b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
+                v.store_scalar(v.b.fadd(before, v.b.fmul(v.sum_lanes(products), factor)), slot)
+
+    _tiles(v, heads, width, emit)
+
+
+def _each_record(v: VectorCode, run: Any, emit: Callable[[Any, list[Any]], None]) -> None:
+    """A loop over a batch's edges: ``emit(offset among what is held per edge, (m, 1 / s, delta) of the destination)``.
+
+    ``run``: records, their stride (0: all edges have one destination), indices, start, end, limit, K.
+    """
+    records, stride, indices, start, end, limit, heads = run
+    row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
+
+    def group(offset: Any, mask: Any) -> None:
+        with v.loop(start, end) as edge:
+            record, ahead = _rows(v, records, stride, indices, edge, limit)
+            for k in range(0, RECORD, 2):
+                v.prefetch(v.b.add(v.at(ahead, row_bytes, k), offset))
+            numbers = [v.load(v.b.add(v.at(record, row_bytes, k), offset), mask) for k in range(1, RECORD)]
+            emit(v.b.add(v.b.mul(v.b.sub(edge, start), held_bytes), offset), numbers)
+
+    _groups(v, heads, group)
+
+
+@vector_intrinsic
+def score_weights(v: VectorCode, integers: Any, scalar: Any) -> None:
+    """Attention weights of given scores, in place: ``weight[e - start, h] = exp(weight[e - start, h] - m_i) / s_i``.
+
+    Arguments: weight, then as ``_each_record``.
+    """
+    weight, *run = integers
+
+    def emit(place: Any, record: list[Any]) -> None:
+        address = v.b.add(weight, place)
+        v.store(v.b.fmul(v.exp(v.b.fsub(v.load(address), record[0])), record[1]), address)
+
+    _each_record(v, run, emit)
+
+
+@vector_intrinsic
+def product_gradients(v: VectorCode, integers: Any, factor: Any) -> None:
+    """Gradients of products, in place of ``dots``: ``factor (dropped[e] dots[e] - weight[e] delta_i)``.
+
+    Arguments: weight, dropped, dots, then as ``_each_record``.
+    """
+    weight, dropped, dots, *run = integers
+    factors = v.splat(factor)
+
+    def emit(place: Any, record: list[Any]) -> None:
+        a, r, dot = (v.load(v.b.add(base, place)) for base in (weight, dropped, dots))
+        d_score = v.b.fsub(v.b.fmul(r, dot), v.b.fmul(a, record[2]))
+        v.store(v.b.fmul(factors, d_score), v.b.add(dots, place))
+
+    _each_record(v, run, emit)
