@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
-from sargnn.engine.reducers.gat import DotAttention
+from sargnn.engine.reducers.gat import DotAttention, join_softmaxes
 from sargnn.errors import KernelError
+from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import parts_of
 from sargnn.plan.cover import shares_of
 from sargnn.plan.load import PlanSettings, load_plan
@@ -78,9 +81,7 @@ def run(
     engine = Engine(group, EngineSettings(mode=mode, keep="all" if keep == "all" else "rows", kernel=kernel, dtype=dtype))
     reducer, (*rows, grad) = reducer_of(variant), inputs(variant)
     widths = tuple(t.shape[1] for t in rows[:-1])
-    settings = PlanSettings(
-        group.rank, engine.mode.layout, message_rows=13, dtype=torch.float64 if dtype.itemsize == 8 else torch.float32
-    )
+    settings = PlanSettings(group.rank, engine.mode.layout, message_rows=13, dtype=wide(dtype))
     costs = None if engine.why_rows(reducer) else engine.mode.costs(reducer, widths, dtype, exchanged_needs_grad=True)
     (share,) = shares_of(aggregate, [costs])
     plan = load_plan(part, settings) if share is None else load_shared_plan(part, settings, group, share)
@@ -98,20 +99,16 @@ def run(
     }
 
 
-def check(
-    world: int, variant: str, *where: Any, dtype: torch.dtype = torch.float64, keep: str = "rows"
-) -> list[dict[str, Any]]:
+def check(variant: str, answers: list[dict[str, Any]], dtype: torch.dtype = torch.float64) -> None:
     *rows, grad = inputs(variant)
     leaves = [t.clone().requires_grad_() for t in rows]
     out = looped(variant, *leaves)
     wanted = [out.detach(), *torch.autograd.grad(out, leaves, grad)]
-    answers = pool(world)(run, variant, *where, dtype, keep)
     bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 4e-2}[dtype]
     for answer in answers:
         for found, want in zip(answer["tables"], wanted, strict=True):
             size = bound * (1 + float(want.abs().max()))
             np.testing.assert_allclose(found, want.numpy()[answer["ids"]], rtol=0, atol=size)
-    return answers
 
 
 @pytest.mark.parametrize(
@@ -119,7 +116,8 @@ def check(
     spread(list(VARIANTS), PAIRS, [1, 2, 4], ["random", "empty"], ["post", "pre", "least"]),
 )
 def test_parity(variant: str, mode: str, kernel: str, world: int, partitioner: str, aggregate: str) -> None:
-    answers = check(world, variant, mode, kernel, partitioner, aggregate)
+    answers = pool(world)(run, variant, mode, kernel, partitioner, aggregate, torch.float64, "rows")
+    check(variant, answers)
     with_partials = aggregate == "pre" and world > 1 and mode in ("sar", "no_remat")
     assert not with_partials or all(answer["partials"] for answer in answers)
 
@@ -130,7 +128,7 @@ def test_parity(variant: str, mode: str, kernel: str, world: int, partitioner: s
 )
 @pytest.mark.parametrize("variant", ["plain", "one table"])
 def test_other_precisions(variant: str, aggregate: str, mode: str, kernel: str, dtype: torch.dtype) -> None:
-    check(2, variant, mode, kernel, "random", aggregate, dtype=dtype)
+    check(variant, pool(2)(run, variant, mode, kernel, "random", aggregate, dtype, "rows"), dtype)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +136,63 @@ def test_other_precisions(variant: str, aggregate: str, mode: str, kernel: str, 
 )
 def test_kept_scores(variant: str, aggregate: str, kernel: str) -> None:
     """``mode.keep=all``, also on the side of a partial result's sources."""
-    check(4, variant, "no_remat", kernel, "random", aggregate, keep="all")
+    check(variant, pool(4)(run, variant, "no_remat", kernel, "random", aggregate, torch.float64, "all"))
+
+
+def halves() -> list[Dataset]:
+    """The graph with every second edge, and with the others."""
+    odd = np.arange(GRAPH.num_edges) % 2 == 1
+    destination = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
+    made = []
+    for mask in (odd, ~odd):
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(destination[mask], minlength=GRAPH.num_nodes))])
+        columns = GRAPH.columns.take(np.flatnonzero(mask))
+        made.append(dataclasses.replace(GRAPH, indptr=indptr, indices=np.asarray(GRAPH.indices)[mask], columns=columns))
+    return made
+
+
+def run_halves(group: Group, mode: str, kernel: str, aggregate: str, dtype: torch.dtype, keep: str) -> dict[str, Any]:
+    """The same attention from two softmaxes, one over each half of the edges."""
+    engine = Engine(group, EngineSettings(mode=mode, kernel=kernel, dtype=dtype, keep="all" if keep == "all" else "rows"))
+    *rows, grad = inputs("plain")
+    reducer = DotAttention(HEADS, SCALE, log_sums=True)
+    widths = tuple(t.shape[1] for t in rows[:-1])
+    costs = None if engine.why_rows(reducer) else engine.mode.costs(reducer, widths, dtype, exchanged_needs_grad=True)
+    (share,) = shares_of(aggregate, [costs])
+    settings = PlanSettings(group.rank, engine.mode.layout, message_rows=13, dtype=wide(dtype))
+    parts = [list(parts_of(half, assign(GRAPH, "random", group.world), group.world))[group.rank] for half in halves()]
+    own = torch.from_numpy(np.array(parts[0].node_ids))
+    assert np.array_equal(parts[0].node_ids, parts[1].node_ids)
+    leaves = [t[own].to(dtype).requires_grad_() for t in rows]
+    found = []
+    for part in parts:
+        plan = load_shared_plan(part, settings, group, share)
+        found.append(engine.aggregate(plan, reducer, tuple(leaves[:-1]), (leaves[-1],)))
+    out = join_softmaxes(*zip(*found, strict=True))
+    out.backward(grad[own].to(out.dtype))
+    tables = [t.detach().double().numpy() for t in (out, *(leaf.grad for leaf in leaves if leaf.grad is not None))]
+    return {"ids": own.numpy(), "tables": tables}
+
+
+@pytest.mark.parametrize(
+    ("mode", "kernel", "aggregate", "dtype", "keep"),
+    [
+        ("sar", "fused", "pre", torch.float64, "rows"), ("sar", "fused", "post", torch.bfloat16, "rows"),
+        ("no_remat", "dgl", "least", torch.float64, "all"), ("one_shot", "reference", "post", torch.float64, "rows"),
+    ],
+)  # fmt: skip
+def test_softmaxes_are_joined(mode: str, kernel: str, aggregate: str, dtype: torch.dtype, keep: str) -> None:
+    """Log-sums and their gradients; some rows have edges in one half only, some in none."""
+    check("plain", pool(2)(run_halves, mode, kernel, aggregate, dtype, keep), dtype)
+
+
+def test_autograds_operators_have_no_log_sums() -> None:
+    engine = Engine(Group.single(), EngineSettings(mode="domain_parallel", dtype=torch.float64))
+    part = next(parts_of(GRAPH, assign(GRAPH, "random", 1), 1))
+    plan = load_plan(part, PlanSettings(0, engine.mode.layout, dtype=engine.dtype))
+    v, k, q, _ = inputs("plain")
+    with pytest.raises(KernelError, match="no log-sums"):
+        engine.aggregate(plan, DotAttention(HEADS, log_sums=True), (v, k), (q,))
 
 
 def test_gradients_are_slopes() -> None:

@@ -18,6 +18,7 @@ queries and keys.
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -109,7 +110,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         return (fold.narrowed(state.out),), (state.max_score, state.denominator)
 
     def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Backward:
-        (out,), saved.out = saved.out, ()  # not needed after the records
+        (out, *_), saved.out = saved.out, ()  # not needed after the records
         grad, local = grads[0].contiguous(), saved.dest_local[0]
         running = RunningSoftmax(out, *saved.stats)
         records = fold.operation.destination_records(local if self.adds_scores else None, running, grad)
@@ -276,15 +277,21 @@ class DotAttention(_Attentive):
 
     and where keys are the values their gradient is d v + d k. Rows of both ends are needed again (case 2).
 
+    With ``log_sums`` the second output is l [M, K], l_i = log of the sum of exp(e_ji), -inf without edges. Its gradient h_i
+    adds a_ji h_i to d e_ji, so h_i is taken from delta_i. Softmaxes over several sets of edges, such as relations, are one by
+    them (``join_softmaxes``).
+
     Args:
         heads: K.
         scale: usually 1 / sqrt(C).
         draw, edges, weighted: as of ``Gat``.
+        log_sums: whether l is an output, too. Not in ``domain_parallel``.
     """
 
     name = "dot_attention"
     operation = "dot"
     adds_scores = False
+    has_partials = True
 
     def __init__(
         self,
@@ -294,6 +301,47 @@ class DotAttention(_Attentive):
         edges: Draw | None = None,
         *,
         weighted: bool = False,
+        log_sums: bool = False,
     ) -> None:
         super().__init__(heads, draw=draw, edges=edges, weighted=weighted)
-        self.attention = Attention(heads, draw=draw, factor=scale)
+        self.attention, self.log_sums = Attention(heads, draw=draw, factor=scale), log_sums
+
+    def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
+        out, stats = super().finish(fold, dest_local, params, state)
+        return (*out, state.max_score + state.denominator.log()) if self.log_sums else out, stats
+
+    def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Backward:
+        state = super().backward_init(fold, saved, grads)
+        if self.log_sums:
+            state.records[:, -self.attention.heads :] -= grads[1]
+        return state
+
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        if self.log_sums:
+            raise KernelError(
+                "Operators that autograd differentiates give no log-sums of attention.",
+                given="mode=domain_parallel",
+                allowed="mode=sar, no_remat or one_shot",
+            )
+        return super().autograd_forward(fold, shard, rows, dest_local, params)
+
+
+def join_softmaxes(outputs: Sequence[Tensor], log_sums: Sequence[Tensor]) -> Tensor:
+    """One softmax over several sets of edges into the same rows, from those over each of them; differentiable.
+
+        out_i = sum over sets r of w_ri out_ri        w_ri = exp(l_ri) / sum over s of exp(l_si)
+
+    Args:
+        outputs: [M, K D] each, of ``DotAttention`` with ``log_sums``.
+        log_sums: [M, K] each, -inf where a row has no edge in the set.
+
+    Returns:
+        [M, K D], 0 for rows without any edge.
+    """
+    stacked = torch.stack(tuple(log_sums))
+    isolated = (stacked == -torch.inf).all(0)
+    weights = torch.softmax(stacked.masked_fill(isolated, 0.0), 0)
+    parts = [
+        rows.unflatten(1, (w.shape[1], -1)) * w[:, :, None].to(rows.dtype) for rows, w in zip(outputs, weights, strict=True)
+    ]
+    return torch.stack(parts).sum(0).flatten(1)
