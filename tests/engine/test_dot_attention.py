@@ -13,7 +13,7 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
-from sargnn.engine.reducers.gat import DotAttention, join_softmaxes
+from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, edge_queries, edge_values, join_softmaxes
 from sargnn.errors import KernelError
 from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import parts_of
@@ -193,6 +193,97 @@ def test_autograds_operators_have_no_log_sums() -> None:
     v, k, q, _ = inputs("plain")
     with pytest.raises(KernelError, match="no log-sums"):
         engine.aggregate(plan, DotAttention(HEADS, log_sums=True), (v, k), (q,))
+
+
+OF_EDGES = 7
+
+
+def edge_inputs() -> tuple[list[Tensor], Tensor, Tensor]:
+    """v, k, q of one width and the output's gradient; W; and a row for each pair of nodes that may have an edge."""
+    *rows, grad = inputs("one table")
+    generator, n = torch.Generator().manual_seed(1), GRAPH.num_nodes
+    k, w = (torch.randn(size, HEADS * OF_VALUES, generator=generator, dtype=torch.float64) for size in (n, OF_EDGES))
+    return [rows[0], k, rows[1], grad], w.T.contiguous(), torch.randn(n, n, OF_EDGES, generator=generator, dtype=torch.float64)
+
+
+def looped_with_edges(p: float, *leaves: Tensor) -> Tensor:
+    """Keys k_j + W f_ji and values v_j + W f_ji, node after node."""
+    v, k, q, weight, table = leaves
+    rows, draw = [], Draw(3, 5, Purpose.ATTENTION_DROPOUT, 2, p)
+    for i in range(GRAPH.num_nodes):
+        j = torch.from_numpy(np.asarray(GRAPH.indices)[GRAPH.indptr[i] : GRAPH.indptr[i + 1]]).long()
+        of_edges = table[i, j] @ weight.T
+        keys, values = ((t[j] + of_edges).unflatten(1, (HEADS, -1)) for t in (k, v))
+        a = torch.softmax(SCALE * (keys * q[i].unflatten(0, (HEADS, -1))).sum(2), 0)
+        a = a * edge_mask(j, torch.full_like(j, i), HEADS, draw) * draw.scale
+        rows.append((a[:, :, None] * values).sum(0).flatten())
+    return torch.stack(rows)
+
+
+def run_edges(group: Group, p: float, mode: str, kernel: str, learned: bool, dtype: torch.dtype, keep: str) -> dict[str, Any]:
+    part = list(parts_of(GRAPH, assign(GRAPH, "random", group.world), group.world))[group.rank]
+    engine = Engine(group, EngineSettings(mode=mode, kernel=kernel, dtype=dtype, keep="all" if keep == "all" else "rows"))
+    plan = load_plan(part, PlanSettings(group.rank, engine.mode.layout, message_rows=13, dtype=wide(dtype)))
+    (*rows, grad), weight, table = edge_inputs()
+    own, (source, destination) = plan.node_ids, plan.edge_ends()
+    leaves = [t[own].to(dtype).requires_grad_() for t in rows]
+    weight = weight.to(dtype).requires_grad_()
+    f = table[destination, source].to(dtype).requires_grad_(learned)
+    reducer = EdgeDotAttention(HEADS, SCALE, Draw(3, 5, Purpose.ATTENTION_DROPOUT, 2, p), learned=learned)
+    assert engine.why_rows(reducer) is not None
+    v, k, q = leaves
+    out, sums = engine.aggregate(plan, reducer, (v, k), (q, edge_queries(q, weight, HEADS), f))
+    out = out + edge_values(sums, weight, HEADS)
+    out.backward(grad[own].to(dtype))
+    assert weight.grad is not None and (f.grad is not None) == learned
+    tables = [t.detach().double().numpy() for t in (out, *(leaf.grad for leaf in leaves if leaf.grad is not None))]
+    d_f = None if f.grad is None else f.grad.double().numpy()
+    ends = source.numpy(), destination.numpy()
+    return {"ids": own.numpy(), "tables": tables, "weight": group.sum_(weight.grad.double()).numpy(), "d_f": d_f, "ends": ends}
+
+
+@pytest.mark.parametrize(
+    ("p", "mode", "kernel", "world", "learned", "dtype", "keep"),
+    [
+        (0.4, "sar", "fused", 1, True, torch.float64, "rows"), (0.0, "sar", "fused", 4, False, torch.float64, "rows"),
+        (0.4, "no_remat", "fused", 2, True, torch.float64, "all"), (0.4, "one_shot", "fused", 2, True, torch.float64, "rows"),
+        (0.4, "sar", "fused", 2, True, torch.float32, "rows"), (0.4, "sar", "fused", 2, True, torch.bfloat16, "rows"),
+        (0.4, "sar", "reference", 2, True, torch.float64, "rows"),
+        (0.0, "one_shot", "reference", 4, False, torch.float64, "rows"),
+    ],
+)  # fmt: skip
+def test_rows_of_edges(
+    p: float, mode: str, kernel: str, world: int, learned: bool, dtype: torch.dtype, keep: str
+) -> None:  # fmt: skip
+    (*rows, grad), weight, table = edge_inputs()
+    leaves = [t.clone().requires_grad_() for t in (*rows, weight, table)]
+    out = looped_with_edges(p, *leaves)
+    *wanted, d_weight, d_table = (out.detach(), *torch.autograd.grad(out, leaves, grad))
+    bound = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 6e-2}[dtype]
+    counts = torch.zeros(len(table), len(table), dtype=torch.float64)
+    for answer in pool(world)(run_edges, p, mode, kernel, learned, dtype, keep):
+        source, destination = answer["ends"]
+        pairs = [(found, want.numpy()[answer["ids"]]) for found, want in zip(answer["tables"], wanted, strict=True)]
+        pairs.append((answer["weight"], d_weight.numpy()))
+        if learned:  # parallel edges share what the table has
+            counts.zero_().index_put_(
+                (torch.from_numpy(destination), torch.from_numpy(source)), torch.ones(()).double(), accumulate=True
+            )
+            pairs.append((answer["d_f"], (d_table / counts.clamp(min=1)[:, :, None]).numpy()[destination, source]))
+        for found, want in pairs:
+            np.testing.assert_allclose(found, want, rtol=0, atol=bound * (1 + np.abs(want).max(initial=0)))
+
+
+def test_kernels_without_rows_of_edges_say_so() -> None:
+    part = next(parts_of(GRAPH, assign(GRAPH, "random", 1), 1))
+    (v, k, q, _), weight, table = edge_inputs()
+    for mode, message in (("sar", "takes no rows of edges"), ("domain_parallel", "take no rows of edges")):
+        engine = Engine(Group.single(), EngineSettings(mode=mode, kernel="dgl", dtype=torch.float64))
+        plan = load_plan(part, PlanSettings(0, engine.mode.layout, dtype=engine.dtype))
+        source, destination = plan.edge_ends()
+        local = q, edge_queries(q, weight, HEADS), table[destination, source]
+        with pytest.raises(KernelError, match=message):
+            engine.aggregate(plan, EdgeDotAttention(HEADS, learned=False), (v, k), local)
 
 
 def test_gradients_are_slopes() -> None:

@@ -139,6 +139,7 @@ class FusedGatV2(_FusedAttention, GatV2Operation):
 class FusedDot(_FusedAttention, DotOperation):
     """See ``dot_loops``."""
 
+    takes_edge_rows = True
     samples = staticmethod(dot_loops.samples)
 
     def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
@@ -149,6 +150,7 @@ class FusedDot(_FusedAttention, DotOperation):
                 _numbers(block, attention, inputs.sources[0], attention.factor),
                 _weights(block, inputs, by_source=False),
                 _scores(inputs),
+                (*_edge_rows(inputs)[:2], numpy_of(_none(inputs, held=True) if running.edge_out is None else running.edge_out)),
                 _arrays(running),
             )
 
@@ -172,11 +174,19 @@ class FusedDot(_FusedAttention, DotOperation):
         numbers = _numbers(block, attention, inputs.sources[0], attention.factor)
         given = (_rows_of_ends(inputs), numpy_of(records), numpy_of(grad), numbers)
         edges, weights = edges_of(block, "forward"), _weights(block, inputs, by_source=False)
-        dot_loops.add_query_gradients(edges, *given, weights, _scores(inputs), numpy_of(into.destinations))
+        # Of edges with rows the walk over destinations keeps what that over sources reads, instead of computing it again.
+        writes = block.num_edges if inputs.edges and inputs.edges[0].shape[1] else 0
+        written = [_none(inputs, held=True).new_empty(writes, attention.heads) for _ in range(2)]
+        nothing = _none(inputs, held=True), _none(inputs)
+        d_p, d_f = (*into.edges, *nothing[len(into.edges) :])[:2]
+        of_edges = *_edge_rows(inputs), *(numpy_of(tensor) for tensor in (d_p, d_f, *written))
+        dot_loops.add_query_gradients(edges, *given, weights, _scores(inputs), of_edges, numpy_of(into.destinations))
         if into.sources is not None:
+            scores, places = _kept_by_source(block, inputs)
+            kept = scores, block.t_edge.numpy() if writes else places, *(numpy_of(tensor) for tensor in written)
             edges, weights = edges_of(block, "backward"), _weights(block, inputs, by_source=True)
             gradients = numpy_of(into.sources[0]), numpy_of(into.sources[-1]), int(len(into.sources) == 1)
-            dot_loops.write_key_gradients(edges, *given, weights, _kept_by_source(block, inputs), int(add), gradients)
+            dot_loops.write_key_gradients(edges, *given, weights, kept, int(add), gradients)
 
 
 # What the compiled loops take
@@ -198,6 +208,17 @@ def _ends(inputs: AttentionInputs) -> tuple[Any, ...]:
 def _rows_of_ends(inputs: AttentionInputs) -> tuple[Any, ...]:
     """v, k and q of products."""
     return numpy_of(inputs.sources[0]), numpy_of(inputs.sources[-1]), numpy_of(inputs.destinations)
+
+
+def _none(inputs: AttentionInputs, *, held: bool = False) -> Tensor:
+    """An empty table of rows, or of what sums of such are held in."""
+    like = inputs.sources[0]
+    return like.new_empty(0, 0, dtype=wide(like.dtype) if held else like.dtype)
+
+
+def _edge_rows(inputs: AttentionInputs) -> tuple[Any, ...]:
+    """f, p and the gradient of t; empty where there are none."""
+    return tuple(numpy_of(rows) for rows in (*inputs.edges, *[_none(inputs)] * (3 - len(inputs.edges))))
 
 
 def _weights(block: EdgeBlock, inputs: AttentionInputs, *, by_source: bool) -> Any:

@@ -17,6 +17,7 @@ queries and keys.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,12 +48,16 @@ class _Backward:
         grad: [M, K D], of the output.
         d_local: the gradient of the tensor that stays with the destinations, so far.
         d_att: [K D], of ``GatV2``, so far.
+        grad_of_edges: [M, K F], of ``EdgeDotAttention``'s sums of edges' rows.
+        d_edges: of p, and of f if it is wanted, so far.
     """
 
     records: Tensor
     grad: Tensor
     d_local: Tensor
     d_att: Tensor | None
+    grad_of_edges: Tensor | None = None
+    d_edges: Tensors = ()
 
 
 class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPartials, ABC):
@@ -324,6 +329,122 @@ class DotAttention(_Attentive):
                 allowed="mode=sar, no_remat or one_shot",
             )
         return super().autograd_forward(fold, shard, rows, dest_local, params)
+
+
+class EdgeDotAttention(DotAttention):
+    """``DotAttention`` whose edges have rows f_ji [F], which count as further columns of k_j and v_j, the same in all heads:
+
+        e_ji = scale (<q_i, k_j> + <p_i, f_ji>)        out_i = sum of r_ji a_ji v_j        t_i = sum of r_ji a_ji f_ji
+
+    So a layer that adds W f_ji to keys and to values per head, W [K D, F], as TransformerConv does, takes p_i = W^T q_i, and
+    out_i + W t_i is its output: no table of [E, K D] is made (``edge_queries``, ``edge_values``).
+
+    ``dest_local`` is (q [M, K C], p [M, K F], f [E, F]), f in the worker's numbering of edges (``LayerPlan.edge_runs``); the
+    outputs are out [M, K D] and t [M, K F], then l. Backward as ``DotAttention`` with these columns: h_i the gradient of t_i,
+
+        delta_i = <g_i, out_i> + <h_i, t_i>        d e_ji = a_ji (r_ji (<g_i, v_j> + <h_i, f_ji>) - delta_i)
+        d p_i = scale * sum over j of d e_ji f_ji        d f_ji = sum over heads of r_ji a_ji h_i + scale * d e_ji p_i
+
+    No partial results, since the rows stay with the destinations' owner. While a shard's gradients are computed two numbers an
+    edge and head are held; scores are not kept.
+
+    Args:
+        learned: whether f needs a gradient, the same on all ranks.
+    """
+
+    name = "edge_dot_attention"
+    has_partials = False
+    no_partials = "the edges' rows stay with their destinations' owner"
+
+    def __init__(
+        self,
+        heads: int = 1,
+        scale: float = 1.0,
+        draw: Draw | None = None,
+        *,
+        learned: bool,
+        weighted: bool = False,
+        log_sums: bool = False,
+    ) -> None:
+        super().__init__(heads, scale, draw, weighted=weighted, log_sums=log_sums)
+        self.learned = learned
+
+    def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
+        if not getattr(fold.operation, "takes_edge_rows", False):
+            raise KernelError(
+                "This kernel's attention takes no rows of edges.",
+                given=type(fold.operation).__name__,
+                allowed="operations with 'takes_edge_rows' (sargnn.backends.operations.AttentionOperation)",
+                hint="kernel=auto",
+            )
+        running, p = super().init(fold, exchanged, dest_local, params), dest_local[1]
+        return dataclasses.replace(running, edge_out=torch.zeros_like(p, dtype=wide(p.dtype)))
+
+    def step(
+        self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: RunningSoftmax
+    ) -> None:
+        (block, weight), (q, p, f) = self._block(fold, shard), dest_local
+        inputs = AttentionInputs(rows, q, weight=weight, edges=(f[fold.plan.edge_run(shard)].contiguous(), p))
+        fold.operation.forward(block, self.attention, inputs, state)
+
+    def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
+        (out, *log_sums), stats = super().finish(fold, dest_local, params, state)
+        assert state.edge_out is not None
+        return (out, fold.narrowed(state.edge_out), *log_sums), stats
+
+    def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Backward:
+        _, p, f = saved.dest_local
+        of_edges, d_edges = saved.out[1], grads[1].contiguous()
+        state = super().backward_init(fold, saved, (grads[0], *grads[2:]))
+        through = self.attention.by_head(d_edges).to(state.records.dtype) * self.attention.by_head(of_edges)
+        state.records[:, -self.attention.heads :] += through.sum(2)
+        gradients = torch.zeros_like(p, dtype=wide(p.dtype)), *([torch.zeros_like(f)] if self.learned else [])
+        return dataclasses.replace(state, grad_of_edges=d_edges, d_edges=gradients)
+
+    def backward_step(
+        self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: _Backward, out: Tensors | None
+    ) -> None:
+        assert rows is not None and state.grad_of_edges is not None
+        (block, weight), (q, p, f), run = self._block(fold, shard), saved.dest_local, fold.plan.edge_run(shard)
+        inputs = AttentionInputs(rows, q, weight=weight, edges=(f[run].contiguous(), p, state.grad_of_edges))
+        d_p, *d_f = state.d_edges
+        into = AttentionGradients(out, state.d_local, edges=(d_p, *(rows_of[run] for rows_of in d_f)))
+        fold.operation.backward(block, self.attention, inputs, state.records, state.grad, into)
+
+    def backward_finish(self, saved: Saved, state: _Backward) -> tuple[Tensors, Tensors]:
+        (d_q,), params = super().backward_finish(saved, state)
+        d_p, *d_f = state.d_edges
+        local: Any = (d_q, d_p.to(d_q.dtype), d_f[0] if d_f else None)
+        return local, params
+
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        raise KernelError(
+            "Operators that autograd differentiates take no rows of edges.",
+            given="mode=domain_parallel",
+            allowed="mode=sar, no_remat or one_shot",
+        )
+
+
+def edge_queries(q: Tensor, weight: Tensor, heads: int) -> Tensor:
+    """p of ``EdgeDotAttention`` [M, K F] for keys k_j + W f_ji: ``p_i = W^T q_i`` per head.
+
+    Args:
+        q: [M, K D].
+        weight: W [K D, F].
+        heads: K.
+    """
+    return torch.einsum("mkd,kdf->mkf", q.unflatten(1, (heads, -1)), weight.unflatten(0, (heads, -1))).flatten(1)
+
+
+def edge_values(sums: Tensor, weight: Tensor, heads: int) -> Tensor:
+    """What values v_j + W f_ji add to the output [M, K D]: ``W t_i`` per head.
+
+    Args:
+        sums: t [M, K F].
+        weight: W [K D, F].
+        heads: K.
+    """
+    return torch.einsum("mkf,kdf->mkd", sums.unflatten(1, (heads, -1)), weight.unflatten(0, (heads, -1))).flatten(1)
 
 
 def join_softmaxes(outputs: Sequence[Tensor], log_sums: Sequence[Tensor]) -> Tensor:
