@@ -8,6 +8,7 @@ generic one.
 | GAT's: u_add_v, LeakyReLU, edge softmax, dropout, u_mul_e, sum | ``Gat`` |
 | GATv2's: u_add_v, LeakyReLU, a product with a vector summed, edge softmax, dropout, u_mul_e, sum | ``GatV2`` |
 | ``u_dot_v``, times numbers, edge softmax, dropout, u_mul_e, sum | ``DotAttention`` |
+| the same of rows of the sources plus a linear map of one field of the edges | ``EdgeDotAttention`` |
 
 Whatever kind of graph a layer gets stands on ``Edges``. Nothing here knows what a layer may ask that graph for, or how its
 expressions came about.
@@ -30,11 +31,13 @@ from sargnn.engine.rebuild import rebuilt_by
 from sargnn.engine.reducers import folds
 from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.engine.reducers.folds import MessageFold
-from sargnn.engine.reducers.gat import DotAttention, Gat, GatV2
+from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, Gat, GatV2, edge_queries, edge_values
 from sargnn.engine.reducers.generic import Generic
 from sargnn.engine.reducers.max import Max
 from sargnn.engine.reducers.sum import Mean, Sum, WeightedMean, WeightedSum
 from sargnn.graph.edge_columns import WEIGHT
+from sargnn.modules.attention_patterns import dot_products, over_columns, plus_edges, scaled, unshaped
+from sargnn.modules.attention_patterns import name_of as _name
 from sargnn.modules.expressions import (
     Call,
     Dropped,
@@ -157,6 +160,9 @@ def _fold(edges: Edges, kind: str, node: Node, called: str) -> Tensor:
         return -_fold(edges, "max", Call(node.shape, node.dtype, torch.neg, (node,), {}), called)
     engine = edges.session.engine
     fused = _recognise(kind, node, lambda rows: reader(engine.pool, rows))
+    if isinstance(fused, _Fused) and isinstance(fused.reducer, EdgeDotAttention):
+        if not getattr(engine.operation(fused.reducer.operation), "takes_edge_rows", False):
+            fused = "this kernel's attention takes no rows of edges"
     if isinstance(fused, _Fused):
         kernel = engine.kernel(fused.reducer.operation).name
         edges.session.note(f"{called}: {fused.reducer.name}, kernel {kernel}")
@@ -181,6 +187,7 @@ class _Fused:
     Attributes:
         reducer, exchanged, dest_local, params: as ``Engine.aggregate`` has them.
         shape: of an output row.
+        of_edges: W of ``EdgeDotAttention``, [K D, F], and K; None: another reducer.
     """
 
     reducer: Reducer
@@ -188,6 +195,7 @@ class _Fused:
     dest_local: Tensors
     params: Tensors
     shape: tuple[int, ...]
+    of_edges: tuple[Tensor, int] | None = None
 
 
 def _fused(edges: Edges, call: _Fused, node: Node) -> Tensor:
@@ -197,6 +205,12 @@ def _fused(edges: Edges, call: _Fused, node: Node) -> Tensor:
     again, too, where a linear map needs them: a table less for another exchange.
     """
     reducer = call.reducer
+    if call.of_edges is not None:
+        weight, heads = call.of_edges
+        with paused():
+            q, f = call.dest_local
+            out, sums = edges.aggregate(reducer, call.exchanged, (q, edge_queries(q, weight.to(q.dtype), heads), f), ())
+            return (out + edge_values(sums, weight.to(q.dtype), heads)).view(len(out), *call.shape)
     copied = node.tensor if isinstance(node, Field) else None
     if copied is not None and tag_of(copied).constant:
         name = reducer.name, edges.sources.type
@@ -316,7 +330,7 @@ Read = Callable[[Tensor], Tensor]
 
 def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
     """A fused reducer's call for messages and a fold, or why there is none."""
-    if (inner := _unshaped(node)) is not node:
+    if (inner := unshaped(node)) is not node:
         call = _recognise(fold, inner, read)
         return dataclasses.replace(call, shape=node.shape) if isinstance(call, _Fused) else call
     if isinstance(node, Field) and node.where == "u":
@@ -325,9 +339,11 @@ def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
             return f"no fused kernel folds by '{fold}'"
         return _Fused(makers[fold](), (_flat(read(node.tensor)),), (), (), node.shape)
     pair = _product(node)
+    if pair is None and fold == "sum" and (call := _edge_attention(node, read)) is not None:
+        return call
     if pair is None:
         return "messages are neither rows of the sources nor these times a number per edge"
-    rows, weight = pair[0], _unshaped(pair[1])
+    rows, weight = pair[0], unshaped(pair[1])
     if isinstance(weight, Field):
         return _weighted(fold, rows, weight, read)
     if fold != "sum":
@@ -343,10 +359,6 @@ def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
 def _flat(tensor: Tensor) -> Tensor:
     """[N, F]: the tensor itself if it is that."""
     return tensor if tensor.dim() == 2 else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
-
-
-def _name(node: Any) -> str:
-    return str(getattr(node.func, "__name__", "")).strip("_") if isinstance(node, Call) else ""
 
 
 def _product(node: Any) -> tuple[Field, Node] | None:
@@ -375,7 +387,7 @@ def _attention(rows: Field, logits: Node, draw: Draw | None, read: Read) -> _Fus
         of_sources, of_destinations = (end.tensor.reshape(-1, heads) for end in ends)
         exchanged = _flat(read(rows.tensor)), of_sources
         return _Fused(Gat(heads, scored[1], draw), exchanged, (of_destinations,), (), rows.shape)
-    if (products := _dot_products(logits, heads)) is not None:
+    if (products := dot_products(logits, heads)) is not None:
         keys, queries, scale = products
         exchanged = _flat(read(rows.tensor)), *(() if keys.tensor is rows.tensor else (_flat(read(keys.tensor)),))
         return _Fused(DotAttention(heads, scale, draw), exchanged, (_flat(read(queries.tensor)),), (), rows.shape)
@@ -408,7 +420,7 @@ def _projected(node: Any, heads: int, width: int) -> tuple[Node, Tensor] | None:
     """Of ``sum over D of (x * vector)`` with [K, 1] columns: x [K, D] and the vector, K D numbers."""
     while _name(node) in ("unsqueeze", "view", "reshape"):
         node = node.args[0]
-    if _name(node) != "sum" or node.shape not in ((heads,), (heads, 1)) or not _over_columns(node):
+    if _name(node) != "sum" or node.shape not in ((heads,), (heads, 1)) or not over_columns(node):
         return None
     product = node.args[0]
     if _name(product) != "mul" or product.shape != (heads, width):
@@ -419,49 +431,30 @@ def _projected(node: Any, heads: int, width: int) -> tuple[Node, Tensor] | None:
     return None
 
 
-def _unshaped(node: Any) -> Any:
-    """What a node has the numbers of, in another shape."""
-    while _name(node) in ("unsqueeze", "squeeze", "view", "reshape", "flatten") and isinstance(node.args[0], Node):
-        if node.dtype != node.args[0].dtype:
-            break
-        node = node.args[0]
-    return node
-
-
-def _over_columns(total: Call) -> bool:
-    """Whether a sum of [E, K, D] is over D."""
-    dims = total.kwargs.get("dim", total.kwargs.get("axis", total.args[1] if len(total.args) > 1 else None))
-    return dims in (-1, 2, [-1], [2], (-1,), (2,))
-
-
-def _scaled(node: Any) -> tuple[Any, float]:
-    """A node without the numbers that it is multiplied with and divided by, and these."""
-    scale = 1.0
-    while True:
-        node = _unshaped(node)
-        if _name(node) not in ("mul", "rmul", "div", "truediv", "true_divide") or len(node.args) != 2 or node.kwargs:
-            return node, scale
-        divides = "div" in _name(node)
-        numbers = [arg for arg in node.args if isinstance(arg, int | float)]
-        inner = [arg for arg in node.args if isinstance(arg, Node)]
-        if len(numbers) != 1 or len(inner) != 1 or (divides and (node.args[0] is not inner[0] or not numbers[0])):
-            return node, scale
-        node, scale = inner[0], scale / numbers[0] if divides else scale * numbers[0]
-
-
-def _dot_products(node: Any, heads: int) -> tuple[Field, Field, float] | None:
-    """Of ``scale * sum over C of (k_j * q_i)``: k of the sources and q of the destinations, [K, C] each, and the scale."""
-    total, scale = _scaled(node)
-    if _name(total) != "sum" or total.shape not in ((heads,), (heads, 1)) or not _over_columns(total):
+def _edge_attention(node: Any, read: Read) -> _Fused | None:
+    """Attention by products where keys and values are rows of the sources plus a linear map of one field of the edges."""
+    if _name(node) != "mul" or len(node.args) != 2 or len(node.shape) != 2:
         return None
-    product, factor = _scaled(total.args[0])
-    scale *= factor
-    if _name(product) != "mul" or len(product.args) != 2 or len(product.shape) != 2 or product.shape[0] != heads:
-        return None
-    fields = {}
-    for arg in product.args:
-        field, factor = _scaled(arg)
-        scale *= factor
-        if isinstance(field, Field) and field.shape == product.shape:
-            fields[field.where] = field
-    return (fields["u"], fields["v"], scale) if set(fields) == {"u", "v"} else None
+    for values, other in (node.args, node.args[::-1]):
+        weight, (heads, width) = unshaped(other), node.shape
+        softmax, parts = _softmax_of(weight), plus_edges(values, (heads, width))
+        if softmax is None or parts is None or other.shape != (heads, 1) or weight.shape[:1] != (heads,):
+            continue
+        total, scale = scaled(softmax.logits)
+        if _name(total) != "sum" or total.shape not in ((heads,), (heads, 1)) or not over_columns(total):
+            continue
+        product, factor = scaled(total.args[0])
+        if _name(product) != "mul" or len(product.args) != 2:
+            continue
+        for of_keys, queries in (product.args, product.args[::-1]):
+            keys = plus_edges(of_keys, (heads, width))
+            q, of_queries = scaled(queries)
+            same = keys is not None and keys[1] is parts[1] and keys[2] is parts[2]
+            if keys is None or not same or not isinstance(q, Field) or q.where != "v" or q.shape != (heads, width):
+                continue
+            v, field, matrix = parts
+            draw, number = weight.draw if isinstance(weight, Dropped) else None, field.tensor.to(v.dtype)
+            reducer = EdgeDotAttention(heads, scale * factor * of_queries, draw, learned=number.requires_grad)
+            rows = _flat(read(v.tensor)), *(() if keys[0].tensor is v.tensor else (_flat(read(keys[0].tensor)),))
+            return _Fused(reducer, rows, (_flat(read(q.tensor)), number), (), v.shape, (matrix, heads))
+    return None

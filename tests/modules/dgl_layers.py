@@ -163,6 +163,32 @@ class ScaledProducts(nn.Module):
             return out
 
 
+class ProductsWithEdges(nn.Module):
+    """Keys and values plus a linear map of what edges have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(IN, 2 * OUT) for _ in range(3))
+        self.edge = nn.Linear(3, 2 * OUT, bias=False)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        with graph.local_scope():
+            for name, layer in (("k", self.key), ("q", self.query), ("v", self.value)):
+                graph.ndata[name] = layer(x).view(-1, 2, OUT)
+            w = graph.edata["w"]
+            graph.edata["f"] = torch.stack([w, w * w, 1 - w], 1).cpu()  # a table, as data have it
+            graph.apply_edges(fn.copy_e("f", "f"))
+            graph.edata["e"] = self.edge(graph.edata["f"]).view(-1, 2, OUT)
+            graph.apply_edges(fn.u_add_e("k", "e", "k"))
+            graph.apply_edges(fn.u_add_e("v", "e", "v"))
+            graph.apply_edges(fn.e_mul_v("k", "q", "p"))
+            scores = graph.edata["p"].sum(-1) / OUT**0.5
+            graph.edata["m"] = graph.edata["v"] * edge_softmax(graph, scores).view(-1, 2, 1)
+            graph.update_all(fn.copy_e("m", "m"), fn.sum("m", "out"))
+            out: Tensor = graph.ndata["out"].flatten(1)
+            return out
+
+
 class SumsOverHeads(nn.Module):
     """As many heads as columns, and scores summed over the heads: no attention per head."""
 
@@ -264,5 +290,6 @@ CASES: dict[str, Case] = {
     "dotgat_attention": Case(lambda: dglnn.DotGatConv(IN, OUT, 2, allow_zero_in_degree=True), _attention_given_out),
     "scaled_products": Case(ScaledProducts),
     "sums_over_heads": Case(SumsOverHeads),
+    "products_with_edges": Case(ProductsWithEdges),
     "recurrent": Case(Lasts, folds=False),
 }

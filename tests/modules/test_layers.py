@@ -111,7 +111,7 @@ def test_the_graphs_weights_in_stock_layers_take_a_fused_kernel(name: str) -> No
     assert not any("run by run" in line for line in answer["notes"]), answer["notes"]
 
 
-@pytest.mark.parametrize("name", ["dotgat", "scaled_products"])
+@pytest.mark.parametrize("name", ["dotgat", "scaled_products", "products_with_edges"])
 def test_attention_by_products_takes_a_fused_kernel(name: str) -> None:
     (answer,) = pool(1)(on_a_part, name, "sar", "auto")
     assert any("dot_attention, kernel fused" in line for line in answer["notes"]), answer["notes"]
