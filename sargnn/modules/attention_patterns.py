@@ -73,8 +73,8 @@ def plus_edges(node: Any, shape: tuple[int, int]) -> tuple[Field, Field, Tensor]
         mapped = unshaped(other)
         if not isinstance(rows, Field) or rows.where != "u" or rows.shape != shape or name_of(mapped) != "linear":
             continue
-        field, weight, *bias = (*mapped.args, *mapped.kwargs.values())
-        without_bias = all(value is None for value in bias)
+        given: list[Any] = [*mapped.args, *mapped.kwargs.values()]
+        field, weight, without_bias = given[0], given[1], all(value is None for value in given[2:])
         if isinstance(field, Field) and field.where == "e" and len(field.shape) == 1 and without_bias and other.shape == shape:
             return rows, field, weight
     return None

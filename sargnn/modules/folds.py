@@ -339,8 +339,8 @@ def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
             return f"no fused kernel folds by '{fold}'"
         return _Fused(makers[fold](), (_flat(read(node.tensor)),), (), (), node.shape)
     pair = _product(node)
-    if pair is None and fold == "sum" and (call := _edge_attention(node, read)) is not None:
-        return call
+    if pair is None and fold == "sum" and (with_edges := _edge_attention(node, read)) is not None:
+        return with_edges
     if pair is None:
         return "messages are neither rows of the sources nor these times a number per edge"
     rows, weight = pair[0], unshaped(pair[1])
