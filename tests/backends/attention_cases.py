@@ -65,7 +65,7 @@ class Case:
 
 def make(
     shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0, *, weighted: bool = False, one_table: bool = False
-) -> Case:  # fmt: skip
+) -> Case:
     """A case of random numbers, always the same.
 
     Args:

@@ -143,8 +143,11 @@ def test_gradients_are_added_at_listed_sources(name: str, operation: str) -> Non
     x, att, grad = normal(DESTINATIONS, width, seed=3), normal(width, seed=4), normal(DESTINATIONS, width, seed=5)
     keys, q = normal(SOURCES, 2 * HEADS, seed=8), normal(DESTINATIONS, 2 * HEADS, seed=9)
     parts = {
-        "gat": ((z, el), er, None), "gatv2": ((z,), x, att), "dot": ((z, keys), q, None), "dot of one table": ((z,), x, None),
-    }  # fmt: skip
+        "gat": ((z, el), er, None),
+        "gatv2": ((z,), x, att),
+        "dot": ((z, keys), q, None),
+        "dot of one table": ((z,), x, None),
+    }
     sources, local, params = parts.get(operation, ((z,), x, None))
     there = [normal(*rows.shape, seed=6 + number) for number, rows in enumerate(sources)]
 

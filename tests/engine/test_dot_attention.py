@@ -76,7 +76,7 @@ def looped(variant: str, v: Tensor, *others: Tensor) -> Tensor:
 
 def run(
     group: Group, variant: str, mode: str, kernel: str, partitioner: str, aggregate: str, dtype: torch.dtype, keep: str
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     part = list(parts_of(GRAPH, assign(GRAPH, partitioner, group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, keep="all" if keep == "all" else "rows", kernel=kernel, dtype=dtype))
     reducer, (*rows, grad) = reducer_of(variant), inputs(variant)
@@ -177,10 +177,12 @@ def run_halves(group: Group, mode: str, kernel: str, aggregate: str, dtype: torc
 @pytest.mark.parametrize(
     ("mode", "kernel", "aggregate", "dtype", "keep"),
     [
-        ("sar", "fused", "pre", torch.float64, "rows"), ("sar", "fused", "post", torch.bfloat16, "rows"),
-        ("no_remat", "dgl", "least", torch.float64, "all"), ("one_shot", "reference", "post", torch.float64, "rows"),
+        ("sar", "fused", "pre", torch.float64, "rows"),
+        ("sar", "fused", "post", torch.bfloat16, "rows"),
+        ("no_remat", "dgl", "least", torch.float64, "all"),
+        ("one_shot", "reference", "post", torch.float64, "rows"),
     ],
-)  # fmt: skip
+)
 def test_softmaxes_are_joined(mode: str, kernel: str, aggregate: str, dtype: torch.dtype, keep: str) -> None:
     """Log-sums and their gradients; some rows have edges in one half only, some in none."""
     check("plain", pool(2)(run_halves, mode, kernel, aggregate, dtype, keep), dtype)
@@ -245,16 +247,17 @@ def run_edges(group: Group, p: float, mode: str, kernel: str, learned: bool, dty
 @pytest.mark.parametrize(
     ("p", "mode", "kernel", "world", "learned", "dtype", "keep"),
     [
-        (0.4, "sar", "fused", 1, True, torch.float64, "rows"), (0.0, "sar", "fused", 4, False, torch.float64, "rows"),
-        (0.4, "no_remat", "fused", 2, True, torch.float64, "all"), (0.4, "one_shot", "fused", 2, True, torch.float64, "rows"),
-        (0.4, "sar", "fused", 2, True, torch.float32, "rows"), (0.4, "sar", "fused", 2, True, torch.bfloat16, "rows"),
+        (0.4, "sar", "fused", 1, True, torch.float64, "rows"),
+        (0.0, "sar", "fused", 4, False, torch.float64, "rows"),
+        (0.4, "no_remat", "fused", 2, True, torch.float64, "all"),
+        (0.4, "one_shot", "fused", 2, True, torch.float64, "rows"),
+        (0.4, "sar", "fused", 2, True, torch.float32, "rows"),
+        (0.4, "sar", "fused", 2, True, torch.bfloat16, "rows"),
         (0.4, "sar", "reference", 2, True, torch.float64, "rows"),
         (0.0, "one_shot", "reference", 4, False, torch.float64, "rows"),
     ],
-)  # fmt: skip
-def test_rows_of_edges(
-    p: float, mode: str, kernel: str, world: int, learned: bool, dtype: torch.dtype, keep: str
-) -> None:  # fmt: skip
+)
+def test_rows_of_edges(p: float, mode: str, kernel: str, world: int, learned: bool, dtype: torch.dtype, keep: str) -> None:
     (*rows, grad), weight, table = edge_inputs()
     leaves = [t.clone().requires_grad_() for t in (*rows, weight, table)]
     out = looped_with_edges(p, *leaves)
