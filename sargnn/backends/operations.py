@@ -66,13 +66,15 @@ class Attention:
 
     Attributes:
         heads: K.
-        negative_slope: of LeakyReLU, 0 to 1.
+        negative_slope: of LeakyReLU, 0 to 1; of ``gat`` and ``gatv2``.
         draw: of attention dropout; None drops nothing.
+        factor: what products are multiplied with; of ``dot``.
     """
 
     heads: int
-    negative_slope: float
+    negative_slope: float = 0.0
     draw: Draw | None = None
+    factor: float = 1.0
 
     @property
     def scale(self) -> float:
@@ -95,11 +97,13 @@ class RunningSoftmax:
         out: [M, K D], normalised at all times; undefined where ``denominator`` is 0.
         max_score: [M, K], m, -inf before any edge.
         denominator: [M, K], s, 0 before any edge.
+        edge_out: [M, K F], the sums of edges' rows with the same weights, normalised likewise; None: edges have none.
     """
 
     out: Tensor
     max_score: Tensor
     denominator: Tensor
+    edge_out: Tensor | None = None
 
     @classmethod
     def empty(cls, like: Tensor, num_dst: int, heads: int, out: Tensor | None = None) -> RunningSoftmax:
@@ -224,13 +228,17 @@ class AttentionInputs:
     """What an attention reads of its edges' ends, forward and backward.
 
     Attributes:
-        sources: of ``gat`` z [S, K D] and el [S, K]; of ``gatv2`` z, both the values and the sources' part of the scores.
-        destinations: the destinations' part of the scores: of ``gat`` er [M, K], of ``gatv2`` x [M, K D].
+        sources: of ``gat`` z [S, K D] and el [S, K]; of ``gatv2`` z, both the values and the sources' part of the scores; of
+            ``dot`` values [S, K D] and keys [S, K C], or one table that is both.
+        destinations: the destinations' part of the scores: of ``gat`` er [M, K], of ``gatv2`` x [M, K D], of ``dot`` queries
+            [M, K C].
         att: [K D], of ``gatv2``.
         weight: [E], in the order of ``block.src`` and of the rows' dtype: what each edge's coefficient is multiplied with after
             softmax and dropout. The softmax does not see it. None: ones.
         scores: [E, K], in the order of ``block.src`` and fp32 for bf16 rows: the edges' scores, which ``forward`` writes, so
             that ``backward`` need not compute them again. None: they are not kept.
+        edges: of ``dot``, f [E, F] in the order of ``block.src`` and p [M, K F], and for ``backward`` the gradient of
+            ``RunningSoftmax.edge_out``, [M, K F]. Empty: edges have no rows. With some, scores are not kept.
     """
 
     sources: tuple[Tensor, ...]
@@ -238,6 +246,7 @@ class AttentionInputs:
     att: Tensor | None = None
     weight: Tensor | None = None
     scores: Tensor | None = None
+    edges: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -248,11 +257,13 @@ class AttentionGradients:
         sources: of each of the sources' tensors, overwritten; None: they are not wanted.
         destinations: of the destinations' part, added to; what sums of such rows are held in.
         att: [K D], added to.
+        edges: of p, added to, wide; and of f, overwritten, unless it is not wanted.
     """
 
     sources: tuple[Tensor, ...] | None
     destinations: Tensor
     att: Tensor | None = None
+    edges: tuple[Tensor, ...] = ()
 
 
 class AttentionOperation(Operation):
@@ -263,10 +274,12 @@ class AttentionOperation(Operation):
     Attributes:
         takes_weights: whether it reads ``AttentionInputs.weight``.
         keeps_scores: whether it writes and reads ``AttentionInputs.scores``.
+        takes_edge_rows: whether it reads ``AttentionInputs.edges``.
     """
 
     takes_weights: ClassVar[bool] = False
     keeps_scores: ClassVar[bool] = False
+    takes_edge_rows: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
@@ -324,6 +337,18 @@ class GatV2Operation(AttentionOperation):
 
     forward_rows = MovedRows(per_edge=1, per_destination=3)
     backward_rows = MovedRows(per_edge=3, per_destination=4, per_source=2)
+
+
+class DotOperation(AttentionOperation):
+    """Attention with scores ``factor <q_i, k_j>`` per head (Vaswani et al., 2017); C is the width of a head of k and q.
+
+    An edge's row f, the same for all heads, counts as further columns of its source's keys and values, against p beside q.
+
+    For autograd: ``operation(block, attention, v, k, q, weight=None) -> [M, K D]``, 0 without edges; without k where v is both.
+    """
+
+    forward_rows = MovedRows(per_edge=2, per_destination=3)
+    backward_rows = MovedRows(per_edge=4, per_destination=4, per_source=4)
 
 
 def takes_weights(operation: Operation | AutogradOperation) -> bool:

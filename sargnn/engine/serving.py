@@ -11,7 +11,7 @@ from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine, EngineSettings
-from sargnn.engine.reducers.gat import Gat, GatV2, check_scores
+from sargnn.engine.reducers.gat import DotAttention, Gat, GatV2, check_scores
 from sargnn.errors import ConfigError
 
 
@@ -53,13 +53,13 @@ def check_serves(engine: Engine, operations: Collection[str], whole: str | None)
         engine.kernel(name)
     if not engine.mode.keeps_scores:
         return
-    attention = [name for name in operations if name in (Gat.operation, GatV2.operation)]
+    attention = [name for name in operations if name in (Gat.operation, GatV2.operation, DotAttention.operation)]
     for name in attention:
         check_scores(engine.operation(name))
     if whole is not None and not attention:
         raise ConfigError(
             "This model has no attention whose scores could be kept.",
             given=f"mode.keep=all; {whole}",
-            allowed="model=gat, or a module of your own with GATConv or GATv2Conv",
+            allowed="model=gat, or a module of your own with GATConv, GATv2Conv or DotGatConv",
             hint="mode.keep=rows",
         )

@@ -7,6 +7,8 @@ generic one.
 | ``u_mul_e`` with one number per edge, sum or mean | ``WeightedSum``, ``WeightedMean`` |
 | GAT's: u_add_v, LeakyReLU, edge softmax, dropout, u_mul_e, sum | ``Gat`` |
 | GATv2's: u_add_v, LeakyReLU, a product with a vector summed, edge softmax, dropout, u_mul_e, sum | ``GatV2`` |
+| ``u_dot_v``, times numbers, edge softmax, dropout, u_mul_e, sum | ``DotAttention`` |
+| the same of rows of the sources plus a linear map of one field of the edges | ``EdgeDotAttention`` |
 
 Whatever kind of graph a layer gets stands on ``Edges``. Nothing here knows what a layer may ask that graph for, or how its
 expressions came about.
@@ -29,7 +31,7 @@ from sargnn.engine.rebuild import rebuilt_by
 from sargnn.engine.reducers import folds
 from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.engine.reducers.folds import MessageFold
-from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, Gat, GatV2, edge_queries, edge_values
 from sargnn.engine.reducers.generic import Generic
 from sargnn.engine.reducers.max import Max
 from sargnn.engine.reducers.sum import Mean, Sum, WeightedMean, WeightedSum
@@ -44,12 +46,20 @@ from sargnn.modules.expressions import (
     Resolved,
     Softmax,
     Where,
-    Written,
     decode,
     encode,
     function_of,
-    map_values,
     size,
+)
+from sargnn.modules.patterns import (
+    dot_products,
+    is_weighted,
+    over_columns,
+    plus_edges,
+    product_of,
+    scaled,
+    scaled_rows,
+    unshaped,
 )
 from sargnn.modules.row_operators import again_of, reader
 from sargnn.modules.session import Session, Totals, paused
@@ -173,11 +183,14 @@ def _fold(edges: Edges, kind: str, node: Node, called: str) -> Tensor:
     if kind == "min":
         return -_fold(edges, "max", Call(node.shape, node.dtype, torch.neg, (node,), {}), called)
     engine = edges.session.engine
-    if kind in ("sum", "mean") and not _is_weighted(node) and (scaled := _scaled(edges, node)) is not None:
-        rows, factor = scaled
+    if kind in ("sum", "mean") and not is_weighted(node) and (factored := scaled_rows(edges, node)) is not None:
+        rows, factor = factored
         out = _fold(edges, kind, rows, called)
         return out if factor is None else out * factor.view(-1, *[1] * (out.dim() - 1))
     fused = _recognise(kind, node, lambda rows: reader(engine.pool, rows))
+    if isinstance(fused, _Fused) and isinstance(fused.reducer, EdgeDotAttention):
+        if not getattr(engine.operation(fused.reducer.operation), "takes_edge_rows", False):
+            fused = "this kernel's attention takes no rows of edges"
     if isinstance(fused, _Fused):
         kernel = engine.kernel(fused.reducer.operation).name
         edges.session.note(f"{called}: {fused.reducer.name}, kernel {kernel}")
@@ -203,6 +216,7 @@ class _Fused:
     Attributes:
         reducer, exchanged, dest_local, params: as ``Engine.aggregate`` has them.
         shape: of an output row.
+        of_edges: W of ``EdgeDotAttention``, [K D, F], and K; None: another reducer.
     """
 
     reducer: Reducer
@@ -210,6 +224,7 @@ class _Fused:
     dest_local: Tensors
     params: Tensors
     shape: tuple[int, ...]
+    of_edges: tuple[Tensor, int] | None = None
 
 
 def _fused(edges: Edges, call: _Fused, node: Node) -> Tensor:
@@ -219,6 +234,12 @@ def _fused(edges: Edges, call: _Fused, node: Node) -> Tensor:
     again, too, where a linear map needs them: a table less for another exchange.
     """
     reducer = call.reducer
+    if call.of_edges is not None:
+        weight, heads = call.of_edges
+        with paused():
+            q, f = call.dest_local
+            out, sums = edges.aggregate(reducer, call.exchanged, (q, edge_queries(q, weight.to(q.dtype), heads), f), ())
+            return (out + edge_values(sums, weight.to(q.dtype), heads)).view(len(out), *call.shape)
     copied = node.tensor if isinstance(node, Field) else None
     if copied is not None and tag_of(copied).constant:
         name = reducer.name, edges.sources.type
@@ -270,80 +291,6 @@ class _WithoutSoftmax(Changer):
         return super().change(node)
 
 
-def _scaled(edges: Edges, node: Node) -> tuple[Node, Tensor | None] | None:
-    """Rows of sources times numbers: those of a source are taken into its rows, those of a destination out of the sum.
-
-    Returns:
-        The rows, times a number of each edge where there is one, and the destinations' numbers [M]; None for other messages.
-    """
-    rows: Field | None = None
-    of_sources: list[Tensor] = []
-    of_destinations: list[Tensor] = []
-    of_edges: list[Node] = []
-    number = 1.0
-    for factor in _all_factors(node):
-        scalar = isinstance(factor, Node) and math.prod(factor.shape) == 1 and factor.shape != node.shape
-        if isinstance(factor, (int, float)):
-            number *= factor
-        elif isinstance(factor, Call) and factor.func is torch.full:
-            number *= factor.args[1]
-        elif isinstance(factor, Field) and factor.where == "u" and scalar:
-            of_sources.append(factor.tensor)
-        elif isinstance(factor, Field) and factor.where == "v" and scalar:
-            of_destinations.append(factor.tensor)
-        elif isinstance(factor, Field) and factor.where == "u" and factor.shape == node.shape and rows is None:
-            rows = factor
-        elif scalar and _needs_no_source(factor):
-            of_edges.append(factor)
-        else:
-            return None
-    if rows is None or len(of_edges) > 1 or not (of_sources or of_destinations or of_edges or number != 1):
-        return None
-    with paused():
-        table = rows.tensor
-        for scale in of_sources:
-            table = table * scale.view(-1, *[1] * (table.dim() - 1))
-        if number != 1:
-            table = table * number
-        by_destination = None
-        for scale in of_destinations:
-            by_destination = scale.reshape(-1) if by_destination is None else by_destination * scale.reshape(-1)
-    if table is not rows.tensor:
-        rows = dataclasses.replace(rows, tensor=tagged(table, edges.sources))
-    if not of_edges:
-        return rows, by_destination
-    (weight,) = of_edges
-    column = Field((1,) * len(rows.shape), rows.dtype, "e", edges.edge_values(weight).reshape(-1, *[1] * len(rows.shape)))
-    return Call(rows.shape, rows.dtype, torch.mul, (rows, column), {}), by_destination
-
-
-def _is_weighted(node: Node) -> bool:
-    """Whether messages are rows of sources times a field of the edges with one number each."""
-    pair = _product(node)
-    return pair is not None and isinstance(pair[1], Field) and pair[1].where == "e" and math.prod(pair[1].shape) == 1
-
-
-def _needs_no_source(node: Any) -> bool:
-    """Whether an expression reads nothing of the edges' sources but who they are."""
-    if isinstance(node, Field):
-        return node.where != "u"
-    if isinstance(node, Written):
-        return not node.params and all(_needs_no_source(of) for _, _, of in node.fields)
-    if isinstance(node, Call):
-        parts: list[Any] = []
-        map_values((node.args, node.kwargs), parts.append)
-        return all(_needs_no_source(part) for part in parts)
-    return not isinstance(node, Node)
-
-
-def _all_factors(node: Any) -> list[Any]:
-    if function_of(node) == "mul" and len(node.args) == 2:
-        return [factor for arg in node.args for factor in _all_factors(arg)]
-    if function_of(node) in ("view", "unsqueeze", "reshape") and math.prod(node.shape) == 1 and isinstance(node.args[0], Node):
-        return _all_factors(node.args[0])
-    return [node]
-
-
 def _softmax_product(node: Node) -> tuple[Node, Node] | None:
     """Logits [E, K] and values [E, K, ...] of a product with one softmax in it, which weighs columns of the others."""
     factors = _factors(node)
@@ -373,15 +320,8 @@ def _expanded(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
     return rows.expand(len(rows), *shape)
 
 
-def _unviewed(node: Any) -> Any:
-    """What a view is of."""
-    while function_of(node) in ("unsqueeze", "view", "reshape") and math.prod(node.shape) == math.prod(node.args[0].shape):
-        node = node.args[0]
-    return node
-
-
 def _softmax_of(node: Any) -> Softmax | None:
-    node = _unviewed(node)
+    node = unshaped(node)
     if isinstance(node, Dropped):
         node = node.of
     return node if isinstance(node, Softmax) else None
@@ -400,40 +340,35 @@ Read = Callable[[Tensor], Tensor]
 
 def _recognise(fold: str, node: Node, read: Read) -> _Fused | str:
     """A fused reducer's call for messages and a fold, or why there is none."""
+    if (inner := unshaped(node)) is not node:
+        call = _recognise(fold, inner, read)
+        return dataclasses.replace(call, shape=node.shape) if isinstance(call, _Fused) else call
     if isinstance(node, Field) and node.where == "u":
         makers: dict[str, Callable[[], Reducer]] = {"sum": Sum, "mean": Mean, "max": Max}
         if fold not in makers:
             return f"no fused kernel folds by '{fold}'"
         return _Fused(makers[fold](), (_flat(read(node.tensor)),), (), (), node.shape)
-    pair = _product(node)
+    pair = product_of(node)
+    if pair is None and fold == "sum" and (with_edges := _edge_attention(node, read)) is not None:
+        return with_edges
     if pair is None:
         return "messages are neither rows of the sources nor these times a number per edge"
-    rows, weight = pair
-    if isinstance(number := _unviewed(weight), Field):
-        return _weighted(fold, rows, number, read)
+    rows, weight = pair[0], unshaped(pair[1])
+    if isinstance(weight, Field):
+        return _weighted(fold, rows, weight, read)
     if fold != "sum":
         return f"attention is summed, not '{fold}'"
     softmax = _softmax_of(weight)
     if softmax is None:
         return "weights are neither a field of the edges nor a softmax over them"
-    if len(rows.shape) != 2 or weight.shape != (rows.shape[0], 1):
-        return f"rows are not [heads, width] with a weight per head: {rows.shape} and {weight.shape}"
-    weight = _unviewed(weight)
+    if len(rows.shape) != 2 or pair[1].shape != (rows.shape[0], 1) or weight.shape[:1] != rows.shape[:1]:
+        return f"rows are not [heads, width] with a weight per head: {rows.shape} and {pair[1].shape}"
     return _attention(rows, softmax.logits, weight.draw if isinstance(weight, Dropped) else None, read)
 
 
 def _flat(tensor: Tensor) -> Tensor:
     """[N, F]: the tensor itself if it is that."""
     return tensor if tensor.dim() == 2 else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
-
-
-def _product(node: Any) -> tuple[Field, Node] | None:
-    """Rows of the sources, and what they are multiplied with."""
-    if function_of(node) == "mul" and len(node.args) == 2 and not node.kwargs:
-        for rows, weight in (node.args, node.args[::-1]):
-            if isinstance(rows, Field) and rows.where == "u" and isinstance(weight, Node) and rows.shape == node.shape:
-                return rows, weight
-    return None
 
 
 def _weighted(fold: str, rows: Field, weight: Field, read: Read) -> _Fused | str:
@@ -453,11 +388,15 @@ def _attention(rows: Field, logits: Node, draw: Draw | None, read: Read) -> _Fus
         of_sources, of_destinations = (end.tensor.reshape(-1, heads) for end in ends)
         exchanged = _flat(read(rows.tensor)), of_sources
         return _Fused(Gat(heads, scored[1], draw), exchanged, (of_destinations,), (), rows.shape)
+    if (products := dot_products(logits, heads)) is not None:
+        keys, queries, scale = products
+        exchanged = _flat(read(rows.tensor)), *(() if keys.tensor is rows.tensor else (_flat(read(keys.tensor)),))
+        return _Fused(DotAttention(heads, scale, draw), exchanged, (_flat(read(queries.tensor)),), (), rows.shape)
     inner, vector = _projected(logits, heads, width) or (None, None)
     scored = _leaky(inner)
     ends = None if scored is None else _sum_of_ends(scored[0], (heads, width))
     if scored is None or ends is None or vector is None or ends[0].tensor is not rows.tensor:
-        return "scores are neither GAT's nor GATv2's"
+        return "scores are neither GAT's nor GATv2's nor products of both ends' rows"
     sent, local = (_flat(read(rows.tensor)),), (_flat(read(ends[1].tensor)),)
     return _Fused(GatV2(heads, scored[1], draw), sent, local, (vector.reshape(-1),), rows.shape)
 
@@ -482,7 +421,7 @@ def _projected(node: Any, heads: int, width: int) -> tuple[Node, Tensor] | None:
     """Of ``sum over D of (x * vector)`` with [K, 1] columns: x [K, D] and the vector, K D numbers."""
     while function_of(node) in ("unsqueeze", "view", "reshape"):
         node = node.args[0]
-    if function_of(node) != "sum" or node.shape not in ((heads,), (heads, 1)):
+    if function_of(node) != "sum" or node.shape not in ((heads,), (heads, 1)) or not over_columns(node):
         return None
     product = node.args[0]
     if function_of(product) != "mul" or product.shape != (heads, width):
@@ -490,4 +429,33 @@ def _projected(node: Any, heads: int, width: int) -> tuple[Node, Tensor] | None:
     for inner, vector in (product.args, product.args[::-1]):
         if isinstance(inner, Node) and isinstance(vector, Tensor) and vector.numel() == heads * width:
             return inner, vector
+    return None
+
+
+def _edge_attention(node: Any, read: Read) -> _Fused | None:
+    """Attention by products where keys and values are rows of the sources plus a linear map of one field of the edges."""
+    if function_of(node) != "mul" or len(node.args) != 2 or len(node.shape) != 2:
+        return None
+    for values, other in (node.args, node.args[::-1]):
+        weight, (heads, width) = unshaped(other), node.shape
+        softmax, parts = _softmax_of(weight), plus_edges(values, (heads, width))
+        if softmax is None or parts is None or other.shape != (heads, 1) or weight.shape[:1] != (heads,):
+            continue
+        total, scale = scaled(softmax.logits)
+        if function_of(total) != "sum" or total.shape not in ((heads,), (heads, 1)) or not over_columns(total):
+            continue
+        product, factor = scaled(total.args[0])
+        if function_of(product) != "mul" or len(product.args) != 2:
+            continue
+        for of_keys, queries in (product.args, product.args[::-1]):
+            keys = plus_edges(of_keys, (heads, width))
+            q, of_queries = scaled(queries)
+            same = keys is not None and keys[1] is parts[1] and keys[2] is parts[2]
+            if keys is None or not same or not isinstance(q, Field) or q.where != "v" or q.shape != (heads, width):
+                continue
+            v, field, matrix = parts
+            draw, number = weight.draw if isinstance(weight, Dropped) else None, field.tensor.to(v.dtype)
+            reducer = EdgeDotAttention(heads, scale * factor * of_queries, draw, learned=number.requires_grad)
+            rows = _flat(read(v.tensor)), *(() if keys[0].tensor is v.tensor else (_flat(read(keys[0].tensor)),))
+            return _Fused(reducer, rows, (_flat(read(q.tensor)), number), (), v.shape, (matrix, heads))
     return None

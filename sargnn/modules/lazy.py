@@ -285,3 +285,8 @@ def flat(arguments: Any) -> list[Any]:
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """(PyTorch's function, its arguments, its keywords) to a result, or ``NotImplemented``."""
+
+
+def function_name(func: Any) -> str:
+    """A function's plain name."""
+    return str(getattr(func, "__name__", "")).strip("_")

@@ -14,15 +14,14 @@ from torch import Tensor
 
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.modules.edge_fields import EdgeTensor
-from sargnn.modules.edge_sets import DerivedEdges, Reversed, is_loop, masked, moved, reverse, with_self_loops
-from sargnn.modules.expressions import AtEnd, Call, Field, Node, Softmax, Written, function_of, map_values
+from sargnn.modules.edge_sets import DerivedEdges, is_loop, masked, moved, with_self_loops
+from sargnn.modules.expressions import AtEnd, Call, Field, Node, Written, map_values
 from sargnn.modules.lazy import (
     EdgeCount,
     EdgeIndex,
     EdgeRows,
     Ends,
     Filled,
-    Fold,
     Folded,
     Handler,
     Lazy,
@@ -32,20 +31,17 @@ from sargnn.modules.lazy import (
     filled,
     flat,
     folded,
+    function_name,
     rows_of_edges,
     shape_of,
     values,
 )
-from sargnn.modules.row_reductions import SumOverWorkers
-from sargnn.modules.tag import is_shared, mark_of, rows_of, tagged
+from sargnn.modules.lazy_folds import add, clamp, div, scatter, set_loops
+from sargnn.modules.tag import is_shared, mark_of, rows_of
 
 if TYPE_CHECKING:
     from sargnn.modules.calls import StockCalls
     from sargnn.modules.folds import Edges
-
-_FOLDS = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "prod": "mul"}
-_SMALL = 1e-12
-"""What is added to a sum of a softmax's weights, one of which is 1, so that it is no zero."""
 
 
 def lazy_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -307,11 +303,6 @@ def _same_shape(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return folded(lazy.fold.with_shape(tuple(out.shape[1:])))
 
 
-def function_name(func: Any) -> str:
-    """A function's plain name."""
-    return str(getattr(func, "__name__", "")).strip("_")
-
-
 def _compared(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``row != col``, ``row < col``: by original numbers."""
     if len(args) != 2 or not all(isinstance(end, Ends) for end in args) or args[0].edges.plan is not args[1].edges.plan:
@@ -392,141 +383,6 @@ def _like(number: float | None) -> Handler:
     return handler
 
 
-def _scatter(kind: str | None) -> Handler:
-    """Rows of edges folded at their ends. kind: None where an argument says it."""
-
-    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        names = ("dim", "index", "src" if "scatter" in function_name(func) else "source", "reduce", "include_self")
-        given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
-        target, index, source = args[0], given["index"], given[names[2]]
-        reduce = kind or _FOLDS.get(given.get("reduce", ""))
-        if isinstance(index, EdgeRows) and reduce == "sum" and given["dim"] % target.dim() == 0:
-            return _summed_by_number(target, index, source)
-        if not isinstance(index, Ends) or reduce is None or given["dim"] % target.dim() != 0:
-            return NotImplemented
-        edges = index.edges
-        shape = tuple(int(size) for size in target.shape[1:])
-        made: Any
-        if isinstance(source, Filled) and source.number == 1 and reduce == "sum":
-            made = _count(index, source.dtype, shape)
-        else:
-            if isinstance(source, Filled):
-                field = constant_field(source, edges)
-            elif isinstance(source, EdgeRows):
-                field = source.field
-                if field.edges.plan is not edges.plan:
-                    return NotImplemented
-            else:
-                field = EdgeTensor(edges, edges.field("e", values(source)))
-            node, dtype = field.node, source.dtype
-            if index.side == "v":
-                made = folded(Fold(edges, reduce, node, dtype))
-            else:
-                made = folded(Fold(reverse(edges), reduce, Reversed(edges).changed(node), dtype, node))
-        if isinstance(target, Filled) and target.number == (1 if reduce == "mul" else 0):
-            if function_name(func) != getattr(func, "__name__", ""):
-                target.became = made
-            return made
-        if isinstance(target, Filled):
-            return NotImplemented
-        out = _joined_to(target, values(made), reduce, edges, include_self=given.get("include_self", True))
-        return target.copy_(out) if getattr(func, "__name__", "").endswith("_") else out
-
-    return handler
-
-
-def _joined_to(target: Tensor, rows: Tensor, reduce: str, edges: Edges, *, include_self: bool) -> Tensor:
-    """Rows that were folded, with those of the table that they are folded into."""
-    there = (edges.plan.in_degrees > 0).view(-1, *[1] * (rows.dim() - 1))
-    if not include_self:
-        return torch.where(there, rows, target)
-    if reduce == "sum":
-        return target + rows
-    if reduce == "mul":
-        return target * rows
-    if reduce == "mean":
-        degrees = edges.plan.in_degrees.view(there.shape).to(rows.dtype)
-        return (target + degrees * rows) / (1 + degrees)
-    larger: Tensor = (torch.maximum if reduce == "max" else torch.minimum)(target, rows)
-    return torch.where(there, larger, target)
-
-
-def _summed_by_number(target: Any, index: EdgeRows, source: Any) -> Any:
-    """What edges carry, added up over all workers by a number of each edge, as by its relation."""
-    if not isinstance(target, Filled):
-        return NotImplemented
-    field = constant_field(source, index.edges) if isinstance(source, Filled) else values(source)
-    rows = field.value() if isinstance(field, EdgeTensor) else field
-    with torch._C.DisableTorchFunction():
-        table = torch.full(tuple(Tensor.size(target)), target.number, dtype=target.dtype)
-    own = table.new_zeros(table.shape).index_add(0, index.field.value().flatten(), rows.to(table.dtype))
-    target.became = table + SumOverWorkers.apply(index.edges.session.engine.group, own)
-    return target.became
-
-
-def _count(index: Ends, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """How many edges end or start in each row."""
-    if index.side == "v":
-        return folded(Fold(index.edges, "count", None, dtype).with_shape(shape))
-    degrees = index.edges.out_degrees().to(dtype).view(-1, *shape)
-    return tagged(degrees, index.edges.sources)
-
-
-def _clamp(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    lazy = args[0]
-    low = args[1] if len(args) > 1 else kwargs.get("min")
-    if not isinstance(lazy, Folded) or lazy.fold.kind != "count" or lazy.fold.is_computed or low != 1:
-        return NotImplemented
-    if kwargs.get("max") is not None or len(args) > 2:
-        return NotImplemented
-    return folded(lazy.fold.with_shape(lazy.fold.shape, at_least=1))
-
-
-def _div(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Means, and softmax over the edges of each node."""
-    if len(args) != 2 or kwargs:
-        return NotImplemented
-    above, below = args
-    if isinstance(above, Folded) and isinstance(below, Folded):
-        fold, count = above.fold, below.fold
-        if fold.kind == "sum" and count.kind == "count" and count.at_least == 1 and not (fold.is_computed or count.is_computed):
-            if fold.edges.plan is count.edges.plan:
-                return folded(Fold(fold.edges, "mean", fold.node, fold.dtype))
-    if isinstance(above, EdgeRows) and isinstance(below, EdgeRows):
-        softmax = _softmax(above.field.node, below.field.node)
-        if softmax is not None:
-            return rows_of_edges(EdgeTensor(above.edges, softmax))
-    return NotImplemented
-
-
-def _softmax(above: Node, below: Node) -> Node | None:
-    """The softmax that a quotient is: exp(logits - their maximum) / the sum of that, over the edges of each node."""
-    if not (isinstance(below, AtEnd) and isinstance(below.fold, Fold) and below.fold.kind == "sum"):
-        return None
-    if below.fold.origin is not above or function_of(above) != "exp":
-        return None
-    difference = above.args[0]  # type: ignore[attr-defined]
-    if function_of(difference) != "sub" or len(difference.args) != 2:
-        return None
-    logits, largest = difference.args
-    if not (isinstance(largest, AtEnd) and isinstance(largest.fold, Fold) and largest.where == below.where):
-        return None
-    of: Any = largest.fold.origin
-    while function_of(of) == "detach":
-        of = of.args[0]
-    if largest.fold.kind != "max" or of is not logits or not isinstance(logits, Node):
-        return None
-    return Softmax(logits.shape, logits.dtype, logits, below.where)
-
-
-def _add(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    lazy = args[0]
-    if isinstance(lazy, Folded) and len(args) == 2 and isinstance(args[1], float) and 0 < args[1] <= _SMALL:
-        if lazy.fold.kind == "sum" and function_of(lazy.fold.origin) == "exp":
-            return lazy
-    return NotImplemented
-
-
 def _max(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The largest number of a node, as this worker numbers its rows."""
     if isinstance(args[0], (Ends, EdgeIndex)) and len(args) == 1:
@@ -537,7 +393,7 @@ def _max(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target, key, value = args
     if isinstance(key, Ends):
-        return _set_loops(target, key, value)
+        return set_loops(target, key, value)
     if _is_mask(key) and isinstance(target, (EdgeRows, Filled)) and target.edges is not None:
         before = target.field if isinstance(target, EdgeRows) else constant_field(target)
         if isinstance(value, EdgeRows):  # of the edges where the mask holds, made of the target's
@@ -551,26 +407,6 @@ def _setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             target.became = rows_of_edges(EdgeTensor(target.edges, node))
         return None
     return NotImplemented
-
-
-def _set_loops(target: Any, key: Ends, value: Any) -> Any:
-    """``rows[ends of self-loops] = what these carry``: each node's own."""
-    if isinstance(value, Filled) and isinstance(target, Filled) and value.number == target.number:
-        return None
-    only = key.edges
-    if not (isinstance(only, DerivedEdges) and only.loops == "only"):
-        return NotImplemented
-    if isinstance(value, EdgeRows):
-        carried = only.folded("max", value.field.node, "what self-loops carry")
-    else:
-        carried = torch.full((only.plan.num_out,), value.number, dtype=value.dtype)
-    there = (only.plan.in_degrees > 0).view(-1, *[1] * (carried.dim() - 1))
-    if isinstance(target, Filled):
-        rest = target.number
-        target.became = tagged(torch.where(there, carried, rest), only.destinations)
-    else:
-        target.copy_(torch.where(there, carried, target))
-    return None
 
 
 _HANDLERS: dict[str, Handler] = {
@@ -589,12 +425,12 @@ _HANDLERS: dict[str, Handler] = {
     "zeros_like": _like(0.0),
     "ones_like": _like(1.0),
     "full_like": _like(None),
-    **dict.fromkeys("scatter_add_ scatter_add index_add_ index_add".split(), _scatter("sum")),
-    **dict.fromkeys("scatter_reduce_ scatter_reduce".split(), _scatter(None)),
-    "clamp": _clamp,
-    "clamp_min": _clamp,
-    **dict.fromkeys("div true_divide truediv".split(), _div),
-    "add": _add,
+    **dict.fromkeys("scatter_add_ scatter_add index_add_ index_add".split(), scatter("sum")),
+    **dict.fromkeys("scatter_reduce_ scatter_reduce".split(), scatter(None)),
+    "clamp": clamp,
+    "clamp_min": clamp,
+    **dict.fromkeys("div true_divide truediv".split(), div),
+    "add": add,
     "max": _max,
     **dict.fromkeys("eq ne lt le gt ge".split(), _compared),
     **dict.fromkeys("cat concat concatenate".split(), _cat),

@@ -6,8 +6,7 @@
 | ``edge_indices``, ``adjs`` | one of them for each layer, where layers work on graphs of their own |
 | ``edge_index_dict`` | a mapping by relation, beside ``x_dict``, rows by node type |
 | ``edge_weight``, ``edge_weight_dict`` | the graph's weights |
-| ``edge_type``, ``node_type`` | of a typed graph: all nodes and edges as one graph, with the number of each relation and type, in the
-order of ``metadata`` |
+| ``edge_type``, ``node_type`` | all types as one graph, with the number of each relation and type in ``metadata`` |
 | ``num_sampled_nodes_per_hop``, ``num_sampled_edges_per_hop`` | what ``trim_to_layer`` cuts a layer's edges out with |
 | ``data`` alone | an object with ``x``, ``edge_index`` and the like |
 

@@ -36,15 +36,36 @@ class Case:
     att: Tensor
     grad: Tensor
     attention: Attention
-    weights: list[Tensor] | None = None
+    weights: list[Tensor] | None
     """[E] of each shard's edges, fp64, which coefficients are multiplied with."""
+    keys: list[Tensor]
+    """Of ``dot``, of the width of ``q``; ``z`` where one table is both."""
+    q: Tensor
 
     @property
     def leaves(self) -> list[Tensor]:
-        return [*self.z, *self.el, self.er, self.x, self.att]
+        return [
+            *self.z,
+            *self.el,
+            self.er,
+            self.x,
+            self.att,
+            *(k for k in self.keys if not any(k is z for z in self.z)),
+            self.q,
+        ]
+
+    def parts(self, operation: str) -> tuple[list[tuple[Tensor, ...]], Tensor, tuple[Tensor, ...]]:
+        """Which leaves an operation reads: the sources' of each shard, the destinations', the parameters."""
+        if operation == "gat":
+            return list(zip(self.z, self.el, strict=True)), self.er, ()
+        if operation == "gatv2":
+            return [(z,) for z in self.z], self.x, (self.att,)
+        return [(z,) if k is z else (z, k) for z, k in zip(self.z, self.keys, strict=True)], self.q, ()
 
 
-def make(shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0, *, weighted: bool = False) -> Case:
+def make(
+    shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0, *, weighted: bool = False, one_table: bool = False
+) -> Case:
     """A case of random numbers, always the same.
 
     Args:
@@ -52,6 +73,7 @@ def make(shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0
         p: the probability that an edge is dropped.
         scores: the size of the scores; above 1 they are whole numbers.
         weighted: the edges have weights.
+        one_table: ``dot`` has keys that are the values; else they are of another width.
     """
     num_src, num_dst, num_edges = SHAPES[shape]
     generator = torch.Generator().manual_seed(0)
@@ -71,14 +93,16 @@ def make(shape: str, heads: int, width: int, p: float = 0.0, scores: float = 1.0
         blocks.append(EdgeBlock(src, dst, num_src, num_dst, EndIds(source_ids, ids[2 * num_src :][:num_dst])))
         dense.append(matrix)
     draw = Draw(3, 5, Purpose.ATTENTION_DROPOUT, 2, p) if p else None
+    z, of_keys = [normal(num_src, heads * width) for _ in range(2)], heads * (width if one_table else width // 2 + 3)
     case = Case(
-        blocks, dense, [normal(num_src, heads * width) for _ in range(2)],
+        blocks, dense, z,
         # Whole numbers, so that fp32 adds them without rounding whatever their size.
         [(scores * normal(num_src, heads)).round() if scores > 1 else normal(num_src, heads) for _ in range(2)],
         (scores * normal(num_dst, heads)).round() if scores > 1 else normal(num_dst, heads),
         normal(num_dst, heads * width), normal(heads * width), normal(num_dst, heads * width),
-        Attention(heads, SLOPE, draw),
+        Attention(heads, SLOPE, draw, factor=0.7),
         [normal(num_edges) * (normal(num_edges) > -1) for _ in range(2)] if weighted else None,  # some are 0, some negative
+        z if one_table else [normal(num_src, of_keys) for _ in range(2)], normal(num_dst, of_keys),
     )  # fmt: skip
     for leaf in case.leaves:
         leaf.requires_grad_()
@@ -91,6 +115,9 @@ def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
     z = torch.cat(case.z).unflatten(1, (heads, -1))
     if operation == "gat":
         scores = F.leaky_relu(torch.cat(case.el)[None] + case.er[:, None], case.attention.negative_slope)
+    elif operation == "dot":
+        keys, q = torch.cat(case.keys).unflatten(1, (heads, -1)), case.q.unflatten(1, (heads, -1))
+        scores = case.attention.factor * torch.einsum("ikd,jkd->ijk", q, keys)
     else:
         u = F.leaky_relu(z[None] + case.x.unflatten(1, (heads, -1))[:, None], case.attention.negative_slope)
         scores = (u * case.att.view(heads, -1)).sum(3)
@@ -121,48 +148,40 @@ def run(
     kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: list[int], *, keep: bool = False
 ) -> tuple[Tensor, list[Any]]:
     """The same through a kernel's operation. keep: scores stay from forward to backward."""
-
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.detach().to(dtype)
-
-    def number(tensor: Tensor) -> Tensor:  # scores and parameters are fp32 beside bf16 rows
-        return tensor.detach().to(wide(dtype))
-
-    z, el, er = [cast(t) for t in case.z], [number(t) for t in case.el], number(case.er)
-    x, att, grad = cast(case.x), number(case.att), cast(case.grad)
-    running = RunningSoftmax.empty(x, len(x), case.attention.heads)
+    held = wide(dtype)
+    rows = {id(t): t.detach().to(dtype) for t in (*case.z, case.x, *case.keys, case.q)}
+    # Scores and parameters are fp32 beside bf16 rows.
+    cast = rows | {id(t): t.detach().to(held) for t in (*case.el, case.er, case.att)}
+    sources, local, params = case.parts(operation)
+    own, grad, att = cast[id(local)], case.grad.detach().to(dtype), cast[id(params[0])] if params else None
+    running = RunningSoftmax.empty(rows[id(case.x)], len(own), case.attention.heads)
     running.out.fill_(torch.nan)
     attend: Any = kernel.operation(operation)
-    for block, own in zip(case.blocks, case.weights or (), strict=False):
-        block.columns = EdgeColumns.of({"weight": number(own)})
+    for block, weight in zip(case.blocks, case.weights or (), strict=False):
+        block.columns = EdgeColumns.of({"weight": weight.detach().to(held)})
         block.__dict__.pop("t_weight", None)
     given: list[dict[str, Any]] = [{} if case.weights is None else {"weight": block.weight} for block in case.blocks]
     for block, arguments in zip(case.blocks, given, strict=True):
         if keep:
-            arguments["scores"] = torch.full((block.num_edges, case.attention.heads), torch.nan, dtype=wide(dtype))
-    if operation == "gat":
-        inputs = [AttentionInputs((z[k], el[k]), er, **given[k]) for k in range(len(z))]
-    else:
-        inputs = [AttentionInputs((z[k],), x, att, **given[k]) for k in range(len(z))]
+            arguments["scores"] = torch.full((block.num_edges, case.attention.heads), torch.nan, dtype=held)
+    inputs = [
+        AttentionInputs(tuple(cast[id(t)] for t in tensors), own, att, **arguments)
+        for tensors, arguments in zip(sources, given, strict=True)
+    ]
     for k in order:
         attend.forward(case.blocks[k], case.attention, inputs[k], running)
     isolated = torch.cat(case.dense, 1).sum(1) == 0
     assert (running.denominator[isolated] == 0).all()
     out = running.out.masked_fill(isolated[:, None], 0)
-    records = attend.destination_records(
-        er if operation == "gat" else None, RunningSoftmax(out, running.max_score, running.denominator), grad
-    )
-    d_z, d_el = [torch.full_like(t, torch.nan) for t in z], [torch.full_like(t, torch.nan) for t in el]
-    d_er, d_x, d_att = torch.zeros_like(er), torch.zeros_like(number(x)), torch.zeros_like(att)
-    for k in order:
-        if operation == "gat":
-            into = AttentionGradients((d_z[k], d_el[k]), d_er)
-        else:
-            into = AttentionGradients((d_z[k],), d_x, d_att)
-        attend.backward(case.blocks[k], case.attention, inputs[k], records, grad, into)
-    again = [torch.zeros_like(t) for t in (d_er, d_x, d_att)]
-    for k in order:  # the sources' gradients are not wanted
-        into = AttentionGradients(None, again[0]) if operation == "gat" else AttentionGradients(None, *again[1:])
-        attend.backward(case.blocks[k], case.attention, inputs[k], records, grad, into)
-    assert all(torch.equal(a, b) for a, b in zip(again, (d_er, d_x, d_att), strict=True))
-    return out, [*d_z, *(d_el if operation == "gat" else [None, None]), d_er, d_x, d_att]
+    finished = RunningSoftmax(out, running.max_score, running.denominator)
+    records = attend.destination_records(own if operation == "gat" else None, finished, grad)
+    found = {id(t): torch.full_like(cast[id(t)], torch.nan) for tensors in sources for t in tensors}
+    both: list[list[Any]] = []
+    for wanted in (True, False):  # the sources' gradients, too
+        both.append([torch.zeros_like(own, dtype=held), None if att is None else torch.zeros_like(att)])
+        for k in order:
+            into = AttentionGradients(tuple(found[id(t)] for t in sources[k]) if wanted else None, *both[-1])
+            attend.backward(case.blocks[k], case.attention, inputs[k], records, grad, into)
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(*both, strict=True))
+    found |= {id(t): gradient for t, gradient in zip((local, *params), both[0], strict=False)}
+    return out, [found.get(id(leaf)) for leaf in case.leaves]

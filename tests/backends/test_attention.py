@@ -22,6 +22,7 @@ from sargnn.backends.operations import Attention, AttentionGradients, AttentionI
 from sargnn.rng import Draw, Purpose, edge_mask
 from tests.backends.attention_cases import SHAPES, SLOPE, Case, expected, make, run
 
+OPERATIONS = ["gat", "gatv2", "dot"]
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5}  # fp32: rounding of some hundred sums
 
 
@@ -49,7 +50,7 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("p", [0.0, 0.4])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
     check(kernel, make(shape, 3, 7, p), operation, dtype)
 
@@ -57,7 +58,7 @@ def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: tor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 8, 16, 33, 100, 128, 130, 300])
 @pytest.mark.parametrize("heads", [1, 2, 5, 8, 17, 33])
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
     """Every shape of tile: several heads in one, one head in several, more heads than a vector has lanes."""
     check(make_kernel("fused"), make("small", heads, width, 0.3), operation, dtype)
@@ -66,7 +67,7 @@ def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.d
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("p", [0.0, 0.4])
 @pytest.mark.parametrize("shape", ["small", "no_edges", "few_rows", "hub", "fan"])
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_edge_weights(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
     """Positive, zero and negative ones; the softmax does not see them."""
     check(kernel, make(shape, 3, 7, p, weighted=True), operation, dtype)
@@ -76,7 +77,7 @@ def test_edge_weights(kernel: Kernel, operation: str, shape: str, p: float, dtyp
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("p", [0.0, 0.4])
 @pytest.mark.parametrize(("shape", "heads"), [("small", 3), ("hub", 17), ("fan", 3), ("no_edges", 3)])
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_kept_scores(
     kernel: Kernel, operation: str, shape: str, heads: int, p: float, weighted: bool, dtype: torch.dtype
 ) -> None:  # fmt: skip
@@ -90,44 +91,57 @@ def test_kept_scores(
     assert all(a is b is None or torch.equal(a, b) for a, b in zip(grads, kept_grads, strict=True))
 
 
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_backward_reads_the_kept_scores(kernel: Kernel, operation: str) -> None:
     """Other scores, other gradients."""
     case = make("small", 3, 7)
     block, heads = case.blocks[0], 3
-    z, el, er, x, att, grad = (t.detach() for t in (case.z[0], case.el[0], case.er, case.x, case.att, case.grad))
-    inputs = AttentionInputs((z, el), er) if operation == "gat" else AttentionInputs((z,), x, att)
+    (sources, *_), local, params = case.parts(operation)
+    (z, *others), own, grad = [t.detach() for t in sources], local.detach(), case.grad.detach()
+    att = params[0].detach() if params else None
+    inputs = AttentionInputs((z, *others), own, att)
     attend: Any = kernel.operation(operation)
-    running = RunningSoftmax.empty(z, len(x), heads)
+    running = RunningSoftmax.empty(z, len(own), heads)
     scores = torch.empty(block.num_edges, heads, dtype=torch.float64)
     attend.forward(block, case.attention, dataclasses.replace(inputs, scores=scores), running)
     source, destination = block.src.long(), block.dst_per_edge()
     if operation == "gat":
-        wish = F.leaky_relu(el[source] + er[destination], SLOPE)
+        wish = F.leaky_relu(others[0][source] + own[destination], SLOPE)
+    elif att is not None:
+        wish = (F.leaky_relu(z[source] + own[destination], SLOPE) * att).unflatten(1, (heads, -1)).sum(2)
     else:
-        wish = (F.leaky_relu(z[source] + x[destination], SLOPE) * att).unflatten(1, (heads, -1)).sum(2)
+        wish = case.attention.factor * (others[0][source] * own[destination]).unflatten(1, (heads, -1)).sum(2)
     assert torch.allclose(scores, wish, rtol=1e-12, atol=1e-12)
-    records = attend.destination_records(er if operation == "gat" else None, running, grad)
+    records = attend.destination_records(own if operation == "gat" else None, running, grad)
 
     def gradient(kept: Tensor) -> Tensor:
-        d_z, others = torch.empty_like(z), [torch.zeros_like(er if operation == "gat" else x), torch.zeros_like(att)]
-        sources = (d_z, torch.empty_like(el)) if operation == "gat" else (d_z,)
-        into = AttentionGradients(sources, *others)
+        d_z, d_others = torch.empty_like(z), [torch.empty_like(t) for t in others]
+        into = AttentionGradients((d_z, *d_others), torch.zeros_like(own), None if att is None else torch.zeros_like(att))
         attend.backward(block, case.attention, dataclasses.replace(inputs, scores=kept), records, grad, into)
         return d_z
 
     assert not torch.allclose(gradient(scores), gradient(scores - 1))
 
 
+@pytest.mark.parametrize("p", [0.0, 0.4])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_that_are_keys(kernel: Kernel, shape: str, p: float) -> None:
+    """One table, one gradient: both parts of it."""
+    case = make(shape, 3, 7, p, weighted=p == 0, one_table=True)
+    check(kernel, case, "dot", torch.float64)
+    run_once, kept = (run(kernel, case, "dot", torch.float32, [0, 1], keep=keep)[1] for keep in (False, True))
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(run_once, kept, strict=True))
+
+
 @pytest.mark.parametrize(("heads", "width"), [(1, 128), (5, 33), (17, 8)])
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_edge_weights_of_tiles(operation: str, heads: int, width: int) -> None:
     check(make_kernel("fused"), make("hub", heads, width, 0.3, weighted=True), operation, torch.float64)
 
 
 @pytest.mark.parametrize(("heads", "width"), [(5, 300), (17, 33), (8, 100)])
 @pytest.mark.parametrize("shape", ["hub", "fan"])
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_several_batches_of_several_tiles(operation: str, shape: str, heads: int, width: int) -> None:
     check(make_kernel("fused"), make(shape, heads, width, 0.3), operation, torch.float64)
 
@@ -140,7 +154,7 @@ def test_slopes(kernel: Kernel, operation: str, slope: float) -> None:
     check(kernel, case, operation, torch.float64)
 
 
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("shape", ["small", "hub", "fan"])
 def test_lanes_of_several_threads(shape: str, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numba.get_num_threads", lambda: 3)
@@ -191,6 +205,19 @@ def test_gatv2_scores_far_from_zero(kernel: Kernel, shape: str, dtype: torch.dty
     check(kernel, case, "gatv2", dtype, scale=6000.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", ["small", "hub"])
+def test_products_far_from_zero(kernel: Kernel, shape: str, dtype: torch.dtype) -> None:
+    """Whole numbers: <q, k> is 7,800 and some, summed without rounding in any order."""
+    case = make(shape, 3, 7, 0.4)
+    case.attention = Attention(3, draw=case.attention.draw)
+    with torch.no_grad():
+        for k in case.keys:
+            k.copy_((2 * k).round() + 1300)
+        case.q.fill_(1.0)
+    check(kernel, case, "dot", dtype, scale=6000.0)
+
+
 def test_threads_change_no_bit_between_runs() -> None:
     """Three real threads, in a process of their own, twice; and against one thread within rounding."""
     program = """
@@ -201,7 +228,7 @@ from tests.backends.attention_cases import expected, make, run
 import numba
 assert numba.get_num_threads() == 3
 kernel = make_kernel("fused")
-for operation in ("gat", "gatv2"):
+for operation in ("gat", "gatv2", "dot"):
     for shape in ("small", "hub", "fan"):
         case = make(shape, 3, 7, 0.3)
         runs = [run(kernel, case, operation, torch.float32, [0, 1]) for _ in range(5)]
@@ -221,7 +248,7 @@ print("fine")
     assert done.stdout.strip() == "fine", done.stderr
 
 
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_autograd(kernel: Kernel, operation: str) -> None:
     if operation not in kernel.autograd_operations:  # never asked: domain_parallel refuses it
         return
@@ -230,12 +257,10 @@ def test_autograd(kernel: Kernel, operation: str) -> None:
         given = {} if case.weights is None else {"weight": case.weights[0]}
         case.weights = None if case.weights is None else case.weights[:1]
         case.blocks, case.dense = case.blocks[:1], case.dense[:1]
-        case.z, case.el = case.z[:1], case.el[:1]
+        case.z, case.el, case.keys = case.z[:1], case.el[:1], case.keys[:1]
         want, wanted = expected(case, operation)
-        if operation == "gat":
-            out = kernel.autograd_operation("gat")(case.blocks[0], case.attention, case.z[0], case.el[0], case.er, **given)
-        else:
-            out = kernel.autograd_operation("gatv2")(case.blocks[0], case.attention, case.z[0], case.x, case.att, **given)
+        (sources,), local, params = case.parts(operation)
+        out = kernel.autograd_operation(operation)(case.blocks[0], case.attention, *sources, local, *params, **given)
         assert_close(out.detach(), want, torch.float64, 1.0)
         grads = torch.autograd.grad(out, case.leaves, case.grad, allow_unused=True)
         for found, wish in zip(grads, wanted, strict=True):

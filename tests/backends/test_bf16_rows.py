@@ -164,12 +164,12 @@ def test_maxima(kernel: str) -> None:
 @pytest.mark.parametrize("p", [0.0, 0.4])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", ["small", "no_edges", "hub", "fan"])
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+@pytest.mark.parametrize("operation", ["gat", "gatv2", "dot"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_attention(kernel: str, operation: str, shape: str, weighted: bool, p: float) -> None:
     """Rows of 3 heads of 20; scores, statistics and the sums so far are fp32."""
     case = make(shape, 3, 20, p, weighted=weighted)
-    for leaf in (*case.z, case.x, case.grad):
+    for leaf in (*case.z, case.x, *case.keys, case.q, case.grad):
         leaf.data = leaf.data.to(BF16).double()
     for leaf in (*case.el, case.er, case.att):
         leaf.data = leaf.data.float().double()

@@ -27,6 +27,9 @@ COUNTS = {
     ("gatv2", "forward"): [(False, EDGES + 3 * LISTED)],
     # Destinations: z_j an edge; x, g and the gradient of x. Sources: x_i and g_i an edge; z and its gradient.
     ("gatv2", "backward"): [(False, 3 * EDGES + 4 * LISTED + 2 * SOURCES)],
+    ("dot", "forward"): [(False, 2 * EDGES + 3 * LISTED)],
+    # Destinations: k_j and v_j an edge; q, g and the gradient of q. Sources: q_i and g_i an edge; k, v and their gradients.
+    ("dot", "backward"): [(False, 4 * EDGES + 4 * LISTED + 4 * SOURCES)],
 }
 
 

@@ -161,7 +161,7 @@ def choose(
 PLACES = {"fused": "sargnn.backends.cpu.", "dgl": "sargnn.backends.torch.dgl_", "reference": "sargnn.backends.torch.reference"}
 
 
-@pytest.mark.parametrize("operation", ["sum", "max", "gat", "gatv2"])
+@pytest.mark.parametrize("operation", ["sum", "max", "gat", "gatv2", "dot"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_operation_of_every_kernel_is_chosen(name: str, operation: str) -> None:
     found = choose(name, operation)

@@ -130,21 +130,29 @@ def test_listed_sources_of_edges_that_are_kept(share: float) -> None:
         assert one is not None and other is not None and torch.equal(one, other), name
 
 
-@pytest.mark.parametrize("operation", ["sum", "max", "gat", "gatv2"])
+@pytest.mark.parametrize("operation", ["sum", "max", "gat", "gatv2", "dot", "dot of one table"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradients_are_added_at_listed_sources(name: str, operation: str) -> None:
     """The same as those of a block that lists all, added to what is there; other rows stay as they are."""
-    attend: Any = make_kernel(name).operation(operation)
+    attend: Any = make_kernel(name).operation(operation.split()[0])
     if not getattr(attend, "lists_sources", False):
         assert (name, operation) == ("dgl", "max")
         return
     width = HEADS * WIDTH
     z, el, er = normal(SOURCES, width), normal(SOURCES, HEADS, seed=1), normal(DESTINATIONS, HEADS, seed=2)
     x, att, grad = normal(DESTINATIONS, width, seed=3), normal(width, seed=4), normal(DESTINATIONS, width, seed=5)
-    there = [normal(SOURCES, width, seed=6), normal(SOURCES, HEADS, seed=7)]
+    keys, q = normal(SOURCES, 2 * HEADS, seed=8), normal(DESTINATIONS, 2 * HEADS, seed=9)
+    parts = {
+        "gat": ((z, el), er, None),
+        "gatv2": ((z,), x, att),
+        "dot": ((z, keys), q, None),
+        "dot of one table": ((z,), x, None),
+    }
+    sources, local, params = parts.get(operation, ((z,), x, None))
+    there = [normal(*rows.shape, seed=6 + number) for number, rows in enumerate(sources)]
 
     def gradients(block: EdgeBlock, *, add: bool) -> list[Tensor]:
-        d_z, d_el = (one.clone() if add else torch.full_like(one, torch.nan) for one in there)
+        d_z, *others = (rows.clone() if add else torch.full_like(rows, torch.nan) for rows in there)
         if operation == "sum":
             attend.backward(block, grad, d_z, add=add)
             return [d_z]
@@ -155,17 +163,14 @@ def test_gradients_are_added_at_listed_sources(name: str, operation: str) -> Non
             attend.backward(block, grad, winner, d_z, add=add)
             return [d_z]
         running = RunningSoftmax.empty(z, DESTINATIONS, HEADS)
-        attention = Attention(HEADS, 0.2)
-        inputs = AttentionInputs((z, el), er) if operation == "gat" else AttentionInputs((z,), x, att)
+        attention, inputs = Attention(HEADS, 0.2, factor=0.7), AttentionInputs(sources, local, params)
         attend.forward(block, attention, inputs, running)
         running.out.masked_fill_((running.denominator == 0).repeat_interleave(WIDTH, 1), 0)
         records = attend.destination_records(er if operation == "gat" else None, running, grad)
-        if operation == "gat":
-            into = AttentionGradients((d_z, d_el), torch.zeros_like(er))
-        else:
-            into = AttentionGradients((d_z,), torch.zeros_like(x), torch.zeros_like(att))
+        d_params = None if params is None else torch.zeros_like(params)
+        into = AttentionGradients((d_z, *others), torch.zeros_like(local), d_params)
         attend.backward(block, attention, inputs, records, grad, into, add=add)
-        return [d_z, d_el] if operation == "gat" else [d_z]
+        return [d_z, *others]
 
     listed, whole = blocks()
     assert listed.src_rows is not None

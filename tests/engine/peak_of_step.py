@@ -10,7 +10,7 @@ import torch
 from sargnn.backends.block import EdgeBlock
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
-from sargnn.engine.reducers.gat import Gat, GatV2
+from sargnn.engine.reducers.gat import DotAttention, Gat, GatV2
 from sargnn.plan.layer_plan import Shard
 from sargnn.report.bench.attention import whole_plan
 from sargnn.rng import Draw, Purpose
@@ -18,7 +18,7 @@ from sargnn.tracking.memory import PeakMeter, return_freed_memory
 
 
 def send_peak(pipe: Connection, mode: str, nodes: int, edges: int, heads: int, width: int, operation: str) -> None:
-    """Send the peak in bytes, of forward and backward of ``operation``, ``gat`` or ``gatv2``; ``mode``: ``keep_all``, too."""
+    """Send the peak in bytes, of forward and backward of ``gat``, ``gatv2`` or ``dot``; ``mode``: ``keep_all``, too."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     src = torch.randint(nodes, (edges,), generator=generator, dtype=torch.int32)
@@ -45,6 +45,8 @@ def send_peak(pipe: Connection, mode: str, nodes: int, edges: int, heads: int, w
         meter.begin()
         if operation == "gat":
             (out,) = engine.aggregate(plan, Gat(heads, 0.2, draw), (z, el), (er,))
+        elif operation == "dot":
+            (out,) = engine.aggregate(plan, DotAttention(heads, width**-0.5, draw), (z,), (x,))
         else:
             (out,) = engine.aggregate(plan, GatV2(heads, 0.2, draw), (z,), (x,), (att,))
         out.backward(grad)

@@ -32,6 +32,7 @@ def peak(mode: str, edges: int, operation: str = "gat") -> int:
         ("keep_all", "gat"),
         ("domain_parallel", "gat"),
         ("sar", "gatv2"),
+        ("sar", "dot"),
         ("no_remat", "gat"),
         ("one_shot", "gat"),
     ],

@@ -143,6 +143,69 @@ class DotProducts(nn.Module):
             return out
 
 
+class ScaledProducts(nn.Module):
+    """Attention of two heads by <k_j, q_i> / sqrt(C), with values of another width, written with edge fields."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.query, self.value = nn.Linear(IN, 2 * OUT), nn.Linear(IN, 2 * OUT), nn.Linear(IN, 2 * (OUT + 1))
+        self.drop = nn.Dropout(0.0)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        with graph.local_scope():
+            graph.ndata["k"], graph.ndata["q"] = self.key(x).view(-1, 2, OUT), self.query(x).view(-1, 2, OUT)
+            graph.ndata["v"] = self.value(x).view(-1, 2, OUT + 1)
+            graph.apply_edges(fn.u_mul_v("k", "q", "p"))
+            scores = 0.5 * (graph.edata["p"] * 1.5).sum(dim=-1) / OUT**0.5
+            graph.edata["a"] = self.drop(edge_softmax(graph, scores)).view(-1, 2, 1)
+            graph.update_all(fn.u_mul_e("v", "a", "m"), fn.sum("m", "out"))
+            out: Tensor = graph.ndata["out"].flatten(1)
+            return out
+
+
+class ProductsWithEdges(nn.Module):
+    """Keys and values plus a linear map of what edges have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(IN, 2 * OUT) for _ in range(3))
+        self.edge = nn.Linear(3, 2 * OUT, bias=False)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        with graph.local_scope():
+            for name, layer in (("k", self.key), ("q", self.query), ("v", self.value)):
+                graph.ndata[name] = layer(x).view(-1, 2, OUT)
+            w = graph.edata["w"]
+            graph.edata["f"] = torch.stack([w, w * w, 1 - w], 1).cpu()  # a table, as data have it
+            graph.apply_edges(fn.copy_e("f", "f"))
+            graph.edata["e"] = self.edge(graph.edata["f"]).view(-1, 2, OUT)
+            graph.apply_edges(fn.u_add_e("k", "e", "k"))
+            graph.apply_edges(fn.u_add_e("v", "e", "v"))
+            graph.apply_edges(fn.e_mul_v("k", "q", "p"))
+            scores = graph.edata["p"].sum(-1) / OUT**0.5
+            graph.edata["m"] = graph.edata["v"] * edge_softmax(graph, scores).view(-1, 2, 1)
+            graph.update_all(fn.copy_e("m", "m"), fn.sum("m", "out"))
+            out: Tensor = graph.ndata["out"].flatten(1)
+            return out
+
+
+class SumsOverHeads(nn.Module):
+    """As many heads as columns, and scores summed over the heads: no attention per head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(IN, OUT * OUT)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        with graph.local_scope():
+            graph.ndata["h"] = self.linear(x).view(-1, OUT, OUT)
+            graph.apply_edges(fn.u_mul_v("h", "h", "p"))
+            graph.edata["a"] = edge_softmax(graph, graph.edata["p"].sum(1)).unsqueeze(-1)
+            graph.update_all(fn.u_mul_e("h", "a", "m"), fn.sum("m", "out"))
+            out: Tensor = graph.ndata["out"].flatten(1)
+            return out
+
+
 class Lasts(nn.Module):
     """A recurrent network over a node's neighbours."""
 
@@ -224,5 +287,9 @@ CASES: dict[str, Case] = {
     "edge_features": Case(EdgeFeatures),
     "written": Case(Written),
     "dot_products": Case(DotProducts),
+    "dotgat_attention": Case(lambda: dglnn.DotGatConv(IN, OUT, 2, allow_zero_in_degree=True), _attention_given_out),
+    "scaled_products": Case(ScaledProducts),
+    "sums_over_heads": Case(SumsOverHeads),
+    "products_with_edges": Case(ProductsWithEdges),
     "recurrent": Case(Lasts, folds=False),
 }

@@ -109,3 +109,15 @@ def test_the_graphs_weights_in_stock_layers_take_a_fused_kernel(name: str) -> No
     (answer,) = pool(1)(on_a_part, name, "sar", "auto")
     assert any("weighted" in line and "kernel" in line for line in answer["notes"]), answer["notes"]
     assert not any("run by run" in line for line in answer["notes"]), answer["notes"]
+
+
+@pytest.mark.parametrize("name", ["dotgat", "scaled_products", "products_with_edges"])
+def test_attention_by_products_takes_a_fused_kernel(name: str) -> None:
+    (answer,) = pool(1)(on_a_part, name, "sar", "auto")
+    assert any("dot_attention, kernel fused" in line for line in answer["notes"]), answer["notes"]
+    assert not any("run by run" in line for line in answer["notes"]), answer["notes"]
+
+
+def test_products_summed_over_heads_are_no_attention_per_head() -> None:
+    (answer,) = pool(1)(on_a_part, "sums_over_heads", "sar", "auto")
+    assert not any("dot_attention" in line for line in answer["notes"]), answer["notes"]

@@ -1,5 +1,5 @@
-"""Attention by the compiled loops of ``gat_loops`` and ``gatv2_loops``. Nothing of size edges x heads is stored: weights are
-computed again in backward, or from scores, and dropped again."""
+"""Attention by the compiled loops of ``gat_loops``, ``gatv2_loops`` and ``dot_loops``. Nothing of size edges x heads is stored:
+weights are computed again in backward, or from scores, and dropped again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.cpu import gat_loops, gatv2_loops
+from sargnn.backends.cpu import dot_loops, gat_loops, gatv2_loops
 from sargnn.backends.cpu.attention_parts import destination_records
 from sargnn.backends.cpu.block_arrays import edges_of, numpy_of
 from sargnn.backends.operations import (
@@ -17,6 +17,7 @@ from sargnn.backends.operations import (
     AttentionGradients,
     AttentionInputs,
     AttentionOperation,
+    DotOperation,
     GatOperation,
     GatV2Operation,
     RunningSoftmax,
@@ -135,19 +136,89 @@ class FusedGatV2(_FusedAttention, GatV2Operation):
             gatv2_loops.write_source_gradients(edges, *given, weights, _kept_by_source(block, inputs), int(add), numpy_of(d_z))
 
 
+class FusedDot(_FusedAttention, DotOperation):
+    """See ``dot_loops``."""
+
+    takes_edge_rows = True
+    samples = staticmethod(dot_loops.samples)
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        if block.num_edges:
+            dot_loops.fold_attention_dot(
+                edges_of(block, "forward"),
+                *_rows_of_ends(inputs),
+                _numbers(block, attention, inputs.sources[0], attention.factor),
+                _weights(block, inputs, by_source=False),
+                _scores(inputs),
+                (*_edge_rows(inputs)[:2], numpy_of(_none(inputs, held=True) if running.edge_out is None else running.edge_out)),
+                _arrays(running),
+            )
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        if not block.num_edges:
+            if into.sources is not None and not add:
+                for gradient in into.sources:
+                    gradient.zero_()
+            return
+        assert add or block.src_rows is None or into.sources is None, "source rows that are not listed would not be written"
+        numbers = _numbers(block, attention, inputs.sources[0], attention.factor)
+        given = (_rows_of_ends(inputs), numpy_of(records), numpy_of(grad), numbers)
+        edges, weights = edges_of(block, "forward"), _weights(block, inputs, by_source=False)
+        # Of edges with rows the walk over destinations keeps what that over sources reads, instead of computing it again.
+        writes = block.num_edges if inputs.edges and inputs.edges[0].shape[1] else 0
+        written = [_none(inputs, held=True).new_empty(writes, attention.heads) for _ in range(2)]
+        nothing = _none(inputs, held=True), _none(inputs)
+        d_p, d_f = (*into.edges, *nothing[len(into.edges) :])[:2]
+        of_edges = *_edge_rows(inputs), *(numpy_of(tensor) for tensor in (d_p, d_f, *written))
+        dot_loops.add_query_gradients(edges, *given, weights, _scores(inputs), of_edges, numpy_of(into.destinations))
+        if into.sources is not None:
+            scores, places = _kept_by_source(block, inputs)
+            kept = scores, block.t_edge.numpy() if writes else places, *(numpy_of(tensor) for tensor in written)
+            edges, weights = edges_of(block, "backward"), _weights(block, inputs, by_source=True)
+            gradients = numpy_of(into.sources[0]), numpy_of(into.sources[-1]), int(len(into.sources) == 1)
+            dot_loops.write_key_gradients(edges, *given, weights, kept, int(add), gradients)
+
+
 # What the compiled loops take
 
 
-def _numbers(block: EdgeBlock, attention: Attention, like: Tensor) -> tuple[Any, ...]:
-    """The slope, K and what dropout needs."""
-    slope, kept = (number(factor, like.dtype) for factor in (attention.negative_slope, attention.scale))
-    return slope, attention.heads, block.src_ids.numpy(), block.dst_ids.numpy(), words_of(attention.draw), kept
+def _numbers(block: EdgeBlock, attention: Attention, like: Tensor, factor: float | None = None) -> tuple[Any, ...]:
+    """The slope, or the factor, K and what dropout needs."""
+    first = attention.negative_slope if factor is None else factor
+    scaling, kept = (number(value, like.dtype) for value in (first, attention.scale))
+    return scaling, attention.heads, block.src_ids.numpy(), block.dst_ids.numpy(), words_of(attention.draw), kept
 
 
 def _ends(inputs: AttentionInputs) -> tuple[Any, ...]:
     """z, x and att of GATv2."""
     assert inputs.att is not None
     return numpy_of(inputs.sources[0]), numpy_of(inputs.destinations), numpy_of(inputs.att)
+
+
+def _rows_of_ends(inputs: AttentionInputs) -> tuple[Any, ...]:
+    """v, k and q of products."""
+    return numpy_of(inputs.sources[0]), numpy_of(inputs.sources[-1]), numpy_of(inputs.destinations)
+
+
+def _none(inputs: AttentionInputs, *, held: bool = False) -> Tensor:
+    """An empty table of rows, or of what sums of such are held in."""
+    like = inputs.sources[0]
+    return like.new_empty(0, 0, dtype=wide(like.dtype) if held else like.dtype)
+
+
+def _edge_rows(inputs: AttentionInputs) -> tuple[Any, ...]:
+    """f, p and the gradient of t; empty where there are none."""
+    return tuple(numpy_of(rows) for rows in (*inputs.edges, *[_none(inputs)] * (3 - len(inputs.edges))))
 
 
 def _weights(block: EdgeBlock, inputs: AttentionInputs, *, by_source: bool) -> Any:

@@ -41,8 +41,8 @@ class _Tile:
     """A tile: heads ``first`` .. ``first + heads - 1``, ``vectors`` vectors of each, from vector ``part`` of the head on."""
 
     def __init__(self, v: VectorCode, first: Any, heads: int, part: Any, vectors: int, width: Any) -> None:
-        self.first, self.heads, self.vectors = first, heads, vectors
-        start = v.b.mul(part, const(v.lanes))
+        self.first, self.heads, self.vectors, self._v = first, heads, vectors, v
+        self._start = start = v.b.mul(part, const(v.lanes))
         last = v.b.add(start, const((vectors - 1) * v.lanes))
         self._mask = v.lanes_below(v.b.sub(width, last))
         self.elements = [
@@ -52,6 +52,11 @@ class _Tile:
 
     def load(self, rows: RowFormat, row: Any, head: int, vector: int) -> Any:
         return rows.load(row, self.elements[head][vector], self._mask if vector == self.vectors - 1 else None)
+
+    def load_of_edge(self, rows: RowFormat, row: Any, vector: int) -> Any:
+        """Of a row that all heads have alike."""
+        element = self._v.b.add(self._start, const(vector * self._v.lanes))
+        return rows.load(row, element, self._mask if vector == self.vectors - 1 else None)
 
     def store(self, rows: RowFormat, value: Any, row: Any, head: int, vector: int) -> None:
         rows.store(value, row, self.elements[head][vector], self._mask if vector == self.vectors - 1 else None)
@@ -116,6 +121,15 @@ def _finish_row(v: VectorCode, tile: _Tile, sums: list[list[Any]], rows: RowForm
         tile.store(rows, sums[q][r].get(), row, q, r)
 
 
+def _finish_scaled(v: VectorCode, tile: _Tile, sums: list[list[Any]], rows: RowFormat, where: tuple[Any, ...]) -> None:
+    out, factor, carry, adds = where
+    for q in range(tile.heads):
+        scale = v.splat(v.load_scalar(v.at(factor, v.b.add(tile.first, const(q)), v.item)))
+        for r in range(tile.vectors):
+            sums[q][r].set(v.b.fmul(sums[q][r].get(), scale))
+    _finish_row(v, tile, sums, rows, out, v.b.icmp_signed("!=", adds, const(0)), carry)
+
+
 @row_intrinsic
 def fold_rows(v: VectorCode, integers: Any, scalar: Any, of_sources: RowFormat, of_sums: RowFormat) -> None:
     """``out[h, :] = factor[h] * sum over e in [start, end) of weight[e - start, h] * src[indices[e], h, :]``.
@@ -137,11 +151,54 @@ def fold_rows(v: VectorCode, integers: Any, scalar: Any, of_sources: RowFormat, 
                 factor_q = v.splat(v.load_scalar(v.b.add(weights, const(q * v.item))))
                 for r in range(tile.vectors):
                     sums[q][r].set(v.multiply_add(factor_q, tile.load(of_sources, row, q, r), sums[q][r].get()))
-        for q in range(tile.heads):
-            scale = v.splat(v.load_scalar(v.at(factor, v.b.add(tile.first, const(q)), v.item)))
-            for r in range(tile.vectors):
-                sums[q][r].set(v.b.fmul(sums[q][r].get(), scale))
-        _finish_row(v, tile, sums, of_sums, out, v.b.icmp_signed("!=", adds, const(0)), carry)
+        _finish_scaled(v, tile, sums, of_sums, (out, factor, carry, adds))
+
+    _tiles(v, heads, width, emit)
+
+
+@row_intrinsic
+def add_edge_rows(v: VectorCode, integers: Any, scalar: Any, of_edges: RowFormat, of_sums: RowFormat) -> None:
+    """``out[h, :] = carry[h] * out[h, :] + factor[h] * sum over e in [start, end) of weight[e - start, h] * edge_rows[e, :]``.
+
+    Arguments: out, edge_rows, stride, start, end, K, F, weight, factor, carry, adds (0: nothing is carried); an element of
+    edge_rows and one of out.
+    """
+    out, edge_rows, stride, start, end, heads, width, weight, factor, carry, adds = integers
+    held = _padded(v, heads)
+
+    def emit(tile: _Tile, part: Any) -> None:
+        sums = [[v.variable(v.constant(0.0)) for _ in range(tile.vectors)] for _ in range(tile.heads)]
+        with v.loop(start, end) as edge:
+            row = v.at(edge_rows, edge, stride)
+            weights = v.at(weight, v.at(tile.first, v.b.sub(edge, start), held), v.item)
+            for q in range(tile.heads):
+                factor_q = v.splat(v.load_scalar(v.b.add(weights, const(q * v.item))))
+                for r in range(tile.vectors):
+                    sums[q][r].set(v.multiply_add(factor_q, tile.load_of_edge(of_edges, row, r), sums[q][r].get()))
+        _finish_scaled(v, tile, sums, of_sums, (out, factor, carry, adds))
+
+    _tiles(v, heads, width, emit)
+
+
+@row_intrinsic
+def add_edge_products(v: VectorCode, integers: Any, factor: Any, of_own: RowFormat, of_edges: RowFormat) -> None:
+    """``out[e - start, h] += factor <edge_rows[e, :], own[h, :]>`` for e in [start, end).
+
+    Arguments: out, own, edge_rows, stride, start, end, K, F; an element of own and one of edge_rows.
+    """
+    out, own, edge_rows, stride, start, end, heads, width = integers
+    held = _padded(v, heads)
+
+    def emit(tile: _Tile, part: Any) -> None:
+        mine = {(q, r): tile.load(of_own, own, q, r) for q, r in tile.each()}
+        with v.loop(start, end) as edge:
+            row, place = v.at(edge_rows, edge, stride), v.at(tile.first, v.b.sub(edge, start), held)
+            for q in range(tile.heads):
+                products = v.constant(0.0)
+                for r in range(tile.vectors):
+                    products = v.multiply_add(tile.load_of_edge(of_edges, row, r), mine[q, r], products)
+                slot = v.at(out, v.b.add(place, const(q)), v.item)
+                v.store_scalar(v.b.fadd(v.load_scalar(slot), v.b.fmul(v.sum_lanes(products), factor)), slot)
 
     _tiles(v, heads, width, emit)
 
@@ -366,3 +423,75 @@ def score_gradients(v: VectorCode, integers: Any, slope: Any) -> None:
         v.store(total.get(), v.b.add(d_own, offset), mask)
 
     _groups(v, heads, emit)
+
+
+@row_intrinsic
+def dot_rows(v: VectorCode, integers: Any, factor: Any, of_own: RowFormat, of_others: RowFormat) -> None:
+    """``out[e - start, h] = factor <others[indices[e], h, :], own[h, :]>`` for e in [start, end), summed in one order whichever
+    of the two ends is ``own``.
+
+    Arguments: out, own, others, stride, indices, start, end, limit, K, D; an element of own and one of others.
+    """
+    out, own, others, stride, indices, start, end, limit, heads, width = integers
+    held = _padded(v, heads)
+
+    def emit(tile: _Tile, part: Any) -> None:
+        mine = {(q, r): tile.load(of_own, own, q, r) for q, r in tile.each()}
+        begins = v.b.icmp_signed("==", part, const(0))
+        with v.loop(start, end) as edge:
+            row, ahead = _rows(v, others, stride, indices, edge, limit, of_others.ahead)
+            tile.prefetch(of_others, ahead)
+            place = v.at(tile.first, v.b.sub(edge, start), held)
+            for q in range(tile.heads):
+                products = v.constant(0.0)
+                for r in range(tile.vectors):
+                    products = v.multiply_add(tile.load(of_others, row, q, r), mine[q, r], products)
+                slot = v.at(out, v.b.add(place, const(q)), v.item)
+                before = v.b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
+                v.store_scalar(v.b.fadd(before, v.b.fmul(v.sum_lanes(products), factor)), slot)
+
+    _tiles(v, heads, width, emit)
+
+
+def _each_record(v: VectorCode, run: Any, emit: Callable[[Any, list[Any]], None]) -> None:
+    """A loop over edges: ``emit(offset among what is held per edge, (m, 1 / s, delta) of the destination)``; ``run``: records,
+    their stride (0: of one destination), indices, start, end, limit, K."""
+    records, stride, indices, start, end, limit, heads = run
+    row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
+
+    def group(offset: Any, mask: Any) -> None:
+        with v.loop(start, end) as edge:
+            record, ahead = _rows(v, records, stride, indices, edge, limit)
+            for k in range(0, RECORD, 2):
+                v.prefetch(v.b.add(v.at(ahead, row_bytes, k), offset))
+            numbers = [v.load(v.b.add(v.at(record, row_bytes, k), offset), mask) for k in range(1, RECORD)]
+            emit(v.b.add(v.b.mul(v.b.sub(edge, start), held_bytes), offset), numbers)
+
+    _groups(v, heads, group)
+
+
+@vector_intrinsic
+def score_weights(v: VectorCode, integers: Any, scalar: Any) -> None:
+    """Weights of scores, in place: ``exp(weight[e - start, h] - m_i) / s_i``. Arguments: weight, then ``_each_record``'s."""
+    weight, *run = integers
+
+    def emit(place: Any, record: list[Any]) -> None:
+        address = v.b.add(weight, place)
+        v.store(v.b.fmul(v.exp(v.b.fsub(v.load(address), record[0])), record[1]), address)
+
+    _each_record(v, run, emit)
+
+
+@vector_intrinsic
+def product_gradients(v: VectorCode, integers: Any, factor: Any) -> None:
+    """In place of ``dots``: ``factor (dropped[e] dots[e] - weight[e] delta_i)``. Arguments: weight, dropped, dots, then
+    ``_each_record``'s."""
+    weight, dropped, dots, *run = integers
+    factors = v.splat(factor)
+
+    def emit(place: Any, record: list[Any]) -> None:
+        a, r, dot = (v.load(v.b.add(base, place)) for base in (weight, dropped, dots))
+        d_score = v.b.fsub(v.b.fmul(r, dot), v.b.fmul(a, record[2]))
+        v.store(v.b.fmul(factors, d_score), v.b.add(dots, place))
+
+    _each_record(v, run, emit)

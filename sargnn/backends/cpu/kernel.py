@@ -46,6 +46,7 @@ class FusedKernel(Kernel):
         "max": "sargnn.backends.cpu.maxima:FusedMax",
         "gat": "sargnn.backends.cpu.attention:FusedGat",
         "gatv2": "sargnn.backends.cpu.attention:FusedGatV2",
+        "dot": "sargnn.backends.cpu.attention:FusedDot",
     }
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:

@@ -29,12 +29,14 @@ class DglKernel(Kernel):
         "max": "sargnn.backends.torch.dgl_operations:DglMax",
         "gat": "sargnn.backends.torch.dgl_operations:DglGat",
         "gatv2": "sargnn.backends.torch.dgl_operations:DglGatV2",
+        "dot": "sargnn.backends.torch.dgl_operations:DglDot",
     }
     autograd_operations = {
         "sum": "sargnn.backends.torch.dgl_operations:sum_autograd",
         "max": "sargnn.backends.torch.dgl_operations:max_autograd",
         "gat": "sargnn.backends.torch.dgl_operations:gat_autograd",
         "gatv2": "sargnn.backends.torch.dgl_operations:gatv2_autograd",
+        "dot": "sargnn.backends.torch.dgl_operations:dot_autograd",
     }
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
@@ -62,7 +64,7 @@ _SUMS, _ATTENTION, _BOTH_ATTENTIONS = 8, 20, 36
 """Bytes of an edge, measured: both formats of a graph of sums; the formats of an attention's graph, and of its two graphs."""
 _BLOCK = 8
 """Bytes of an edge in libxsmm's blocks."""
-_ATTENTIONS = ("gat", "gatv2")
+_ATTENTIONS = ("gat", "gatv2", "dot")
 _USUAL_CACHE_BYTES, _SHARE_OF_CACHE = 40_000_000, 500
 """Of DGL's ``array/cpu/spmm_blocking_libxsmm.h``: the last cache where its size is not known, and the heuristic's parameter."""
 _CACHE_SIZE = 194

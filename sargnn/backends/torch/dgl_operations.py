@@ -21,6 +21,7 @@ from sargnn.backends.operations import (
     AttentionGradients,
     AttentionInputs,
     AttentionOperation,
+    DotOperation,
     GatOperation,
     GatV2Operation,
     MaxOperation,
@@ -383,3 +384,55 @@ def gatv2_autograd(
         return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + x.sum() + att.sum())
     active = leaky_relu(import_dgl().ops.u_add_v(whole_attention_graph(block), z, x), attention.negative_slope)
     return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
+
+
+def _products(graph: Any, attention: Attention, k: Tensor, q: Tensor) -> Tensor:
+    """``factor <q_i, k_j>``, [E, K]."""
+    products: Tensor = import_dgl().ops.u_dot_v(graph, attention.by_head(k), attention.by_head(q))
+    return products[:, :, 0] * attention.factor
+
+
+class DglDot(_DglAttention, DotOperation):
+    """Holds tensors of size edges x heads while a block is at work."""
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        if not block.num_edges:
+            return
+        graphs = attention_graphs(block)
+        with torch.no_grad():
+            scores = _products(graphs.forward, attention, inputs.sources[-1], graphs.rows(inputs.destinations))
+            fold_scores(block, graphs, attention, inputs, scores, running)
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        if not block.num_edges:
+            zero(into, add=add)
+            return
+        graphs, scores, k = attention_graphs(block), inputs.scores, inputs.sources[-1]
+        with torch.no_grad():
+            own, q, g = (graphs.rows(tensor) for tensor in (records, inputs.destinations, grad))
+            if scores is None:
+                scores = _products(graphs.forward, attention, k, q)
+            dropped, d_scores = score_gradients(block, graphs, attention, inputs, scores, own, g)
+            d_scores *= attention.factor
+            add_to_listed(into.destinations, graphs, weigh(graphs.forward, attention, k, d_scores))
+            if into.sources is not None:
+                put(into.sources[0], weigh(graphs.backward, attention, g, dropped), add=add)
+                put(into.sources[-1], weigh(graphs.backward, attention, q, d_scores), add=add or len(into.sources) == 1)
+
+
+def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The operation in DGL's operators, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
+    if not block.num_edges:
+        return v.new_zeros(block.num_dst, v.shape[1]) + 0 * (v.sum() + sum(rows.sum() for rows in keys))
+    *k, q = keys
+    return attend(block, attention, v, _products(whole_attention_graph(block), attention, k[0] if k else v, q), weight)

@@ -17,6 +17,7 @@ from sargnn.backends.operations import (
     AttentionGradients,
     AttentionInputs,
     AttentionOperation,
+    DotOperation,
     GatOperation,
     GatV2Operation,
     MaxOperation,
@@ -35,12 +36,14 @@ class ReferenceKernel(Kernel):
         "max": "sargnn.backends.torch.reference:ReferenceMax",
         "gat": "sargnn.backends.torch.reference:ReferenceGat",
         "gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
+        "dot": "sargnn.backends.torch.reference:ReferenceDot",
     }
     autograd_operations = {
         "sum": "sargnn.backends.torch.reference:sum_autograd",
         "max": "sargnn.backends.torch.reference:max_autograd",
         "gat": "sargnn.backends.torch.reference:gat_autograd",
         "gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
+        "dot": "sargnn.backends.torch.reference:dot_autograd",
     }
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
@@ -155,13 +158,17 @@ def fold_scores(
     weights = torch.exp(scores - highest[dst])
     carried = torch.where(denominator == 0, 0.0, denominator * torch.exp(max_score - highest))
     sums = carried.index_add(0, dst, weights)
-    fresh = torch.zeros_like(out).index_add_(
-        0, dst, (_drop(block, attention, weights, inputs.weight)[:, :, None] * attention.by_head(z)[src]).flatten(1)
-    )
-    touched = sums != 0
-    before = torch.where((denominator != 0)[:, :, None], attention.by_head(out), 0.0)
-    folded = (before * carried[:, :, None] + attention.by_head(fresh)) / sums[:, :, None]
-    out.copy_(torch.where(touched[:, :, None], folded, before).flatten(1))
+    dropped, touched = _drop(block, attention, weights, inputs.weight)[:, :, None], sums != 0
+
+    def fold(messages: Tensor, out: Tensor) -> None:
+        fresh = torch.zeros_like(out).index_add_(0, dst, (dropped * messages).flatten(1))
+        before = torch.where((denominator != 0)[:, :, None], attention.by_head(out), 0.0)
+        folded = (before * carried[:, :, None] + attention.by_head(fresh)) / sums[:, :, None]
+        out.copy_(torch.where(touched[:, :, None], folded, before).flatten(1))
+
+    fold(attention.by_head(z)[src], out)
+    if running.edge_out is not None:
+        fold(inputs.edges[0][:, None], running.edge_out)
     max_score.copy_(highest)
     denominator.copy_(sums)
 
@@ -175,6 +182,8 @@ def score_gradients(
     weights = torch.exp(scores - max_score) * inverse
     dropped = _drop(block, attention, weights, inputs.weight)
     dots = (attention.by_head(grad)[dst] * attention.by_head(inputs.sources[0])[src]).sum(2)
+    if inputs.edges:
+        dots += (attention.by_head(inputs.edges[2])[dst] * inputs.edges[0][:, None]).sum(2)
     return dropped, dropped * dots - weights * delta
 
 
@@ -289,3 +298,58 @@ def gatv2_autograd(
     src, dst = ends_of(block)
     active = leaky_relu(z[src] + x[dst], attention.negative_slope)
     return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
+
+
+def _products(block: EdgeBlock, attention: Attention, k: Tensor, q: Tensor, edges: tuple[Tensor, ...] = ()) -> Tensor:
+    """``factor (<q_i, k_j> + <p_i, f_ji>)``, [E, K]; ``edges``: f and p, or none."""
+    src, dst = ends_of(block)
+    products = (attention.by_head(k)[src] * attention.by_head(q)[dst]).sum(2)
+    if edges:
+        products = products + (attention.by_head(edges[1])[dst] * edges[0][:, None]).sum(2)
+    return attention.factor * products
+
+
+class ReferenceDot(_ReferenceAttention, DotOperation):
+    """Scores ``factor <q_i, k_j>``."""
+
+    takes_edge_rows = True
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        scores = _products(block, attention, inputs.sources[-1], inputs.destinations, inputs.edges)
+        fold_scores(block, attention, inputs, scores, running)
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        (src, dst), scores, (k, q) = ends_of(block), inputs.scores, (inputs.sources[-1], inputs.destinations)
+        if scores is None:
+            scores = _products(block, attention, k, q, inputs.edges)
+        dropped, d_scores = score_gradients(block, attention, inputs, scores, records, grad)
+        d_products = attention.factor * d_scores[:, :, None]
+        into.destinations.index_add_(0, dst, (d_products * attention.by_head(k)[src]).flatten(1))
+        if inputs.edges:
+            (f, p, d_sums), (d_p, *d_f) = inputs.edges, into.edges
+            d_p.index_add_(0, dst, (d_products * f[:, None]).flatten(1))
+            for gradient in d_f:
+                through = dropped[:, :, None] * attention.by_head(d_sums)[dst] + d_products * attention.by_head(p)[dst]
+                gradient.copy_(through.sum(1))
+        if into.sources is not None:
+            if not add:
+                for gradient in into.sources:
+                    gradient.zero_()
+            into.sources[0].index_add_(0, src, (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1))
+            into.sources[-1].index_add_(0, src, (d_products * attention.by_head(q)[dst]).flatten(1))
+
+
+def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
+    *k, q = keys
+    return attend(block, attention, v, _products(block, attention, k[0] if k else v, q), weight)

@@ -11,12 +11,15 @@ A partial result is the softmax over some of a destination's edges: the row norm
 one edge with the score l. Backward asks with g_i, l_i of all edges and delta_i: a_ji = exp(e_ji - l_i) needs nothing that the
 sources' owner must have kept.
 
-Letters: N input rows, M output rows, S source rows of a shard, A rows of a piece, K heads, D head width.
+Letters: N input rows, M output rows, S source rows of a shard, A rows of a piece, K heads, D head width, C width of a head of
+queries and keys.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,12 +48,16 @@ class _Backward:
         grad: [M, K D], of the output.
         d_local: the gradient of the tensor that stays with the destinations, so far.
         d_att: [K D], of ``GatV2``, so far.
+        grad_of_edges: [M, K F], of ``EdgeDotAttention``'s sums of edges' rows.
+        d_edges: of p, and of f if it is wanted, so far.
     """
 
     records: Tensor
     grad: Tensor
     d_local: Tensor
     d_att: Tensor | None
+    grad_of_edges: Tensor | None = None
+    d_edges: Tensors = ()
 
 
 class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPartials, ABC):
@@ -108,7 +115,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         return (fold.narrowed(state.out),), (state.max_score, state.denominator)
 
     def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Backward:
-        (out,), saved.out = saved.out, ()  # not needed after the records
+        (out, *_), saved.out = saved.out, ()  # not needed after the records
         grad, local = grads[0].contiguous(), saved.dest_local[0]
         running = RunningSoftmax(out, *saved.stats)
         records = fold.operation.destination_records(local if self.adds_scores else None, running, grad)
@@ -131,7 +138,8 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         score, pair, triple = (Column(count * heads, wide(rows), exact=True) for count in (1, 2, 3))
         if self.adds_scores:
             return PartialColumns((score,), (row, score), (row, triple), (score,))
-        return PartialColumns((row,), (row, score), (row, row, pair), (row,))
+        local = Column(widths[-1], rows)
+        return PartialColumns((local,), (row, score), (local, row, pair), (local,))
 
     def ask(self, fold: _Fold, now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
         fold.backend.moves.take(dest_local[0], now.wanted, out[0])
@@ -162,7 +170,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         fold.backend.folds.merge_softmax(now.wanted, rows, log_sum, state)
 
     def ask_gradients(self, fold: _Fold, now: PartialRound, saved: Saved, state: _Backward, out: Tensors) -> None:
-        """(er, l, delta) beside the output's gradient; where scores are no sums, x before it, and (l, delta)."""
+        """(er, l, delta) beside the output's gradient; where scores are no sums, x or q before it, and (l, delta)."""
         *x, grad, numbers = out
         if x:
             fold.backend.moves.take(saved.dest_local[0], now.wanted, x[0])
@@ -252,3 +260,209 @@ class GatV2(_Attentive):
     name = "gatv2"
     operation = "gatv2"
     adds_scores = False
+
+
+class DotAttention(_Attentive):
+    """Scores ``e_ji = scale <q_i, k_j>`` per head: scaled dot-product attention over edges (Vaswani et al., 2017).
+
+    ``exchanged`` is (v [N, K D], k [N, K C]), in one message, or (v,) where keys are the values; ``dest_local`` is
+    (q [M, K C],). Saves its inputs, its output, m and s; memory beside them: the gradient of q in what sums are held in.
+
+        out_i = sum over edges j -> i of r_ji a_ji v_j        a_ji = exp(e_ji - m_i) / s_i
+
+    Backward. out_i depends on e_ji through a_ji and through the sum s_i of all edges of i:
+
+        d a_ji = r_ji <g_i, v_j>
+        d e_ji = a_ji (d a_ji - sum over l -> i of a_li d a_li) = a_ji (r_ji <g_i, v_j> - delta_i)
+
+    for the sum is <g_i, sum of r_li a_li v_l> = <g_i, out_i> = delta_i. Then
+
+        d v_j = sum over i of r_ji a_ji g_i
+        d k_j = scale * sum over i of d e_ji q_i        d q_i = scale * sum over j of d e_ji k_j
+
+    and where keys are the values their gradient is d v + d k. Rows of both ends are needed again (case 2).
+
+    With ``log_sums`` the second output is l [M, K], l_i = log of the sum of exp(e_ji), -inf without edges. Its gradient h_i
+    adds a_ji h_i to d e_ji, so h_i is taken from delta_i. Softmaxes over several sets of edges, such as relations, are one by
+    them (``join_softmaxes``).
+
+    Args:
+        heads: K.
+        scale: usually 1 / sqrt(C).
+        draw, edges, weighted: as of ``Gat``.
+        log_sums: whether l is an output, too. Not in ``domain_parallel``.
+    """
+
+    name = "dot_attention"
+    operation = "dot"
+    adds_scores = False
+    has_partials = True
+
+    def __init__(
+        self,
+        heads: int = 1,
+        scale: float = 1.0,
+        draw: Draw | None = None,
+        edges: Draw | None = None,
+        *,
+        weighted: bool = False,
+        log_sums: bool = False,
+    ) -> None:
+        super().__init__(heads, draw=draw, edges=edges, weighted=weighted)
+        self.attention, self.log_sums = Attention(heads, draw=draw, factor=scale), log_sums
+
+    def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
+        out, stats = super().finish(fold, dest_local, params, state)
+        return (*out, state.max_score + state.denominator.log()) if self.log_sums else out, stats
+
+    def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Backward:
+        state = super().backward_init(fold, saved, grads)
+        if self.log_sums:
+            state.records[:, -self.attention.heads :] -= grads[1]
+        return state
+
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        if self.log_sums:
+            raise KernelError(
+                "Operators that autograd differentiates give no log-sums of attention.",
+                given="mode=domain_parallel",
+                allowed="mode=sar, no_remat or one_shot",
+            )
+        return super().autograd_forward(fold, shard, rows, dest_local, params)
+
+
+class EdgeDotAttention(DotAttention):
+    """``DotAttention`` whose edges have rows f_ji [F], which count as further columns of k_j and v_j, the same in all heads:
+
+        e_ji = scale (<q_i, k_j> + <p_i, f_ji>)        out_i = sum of r_ji a_ji v_j        t_i = sum of r_ji a_ji f_ji
+
+    So a layer that adds W f_ji to keys and to values per head, W [K D, F], as TransformerConv does, takes p_i = W^T q_i, and
+    out_i + W t_i is its output: no table of [E, K D] is made (``edge_queries``, ``edge_values``).
+
+    ``dest_local`` is (q [M, K C], p [M, K F], f [E, F]), f in the worker's numbering of edges (``LayerPlan.edge_runs``); the
+    outputs are out [M, K D] and t [M, K F], then l. Backward as ``DotAttention`` with these columns: h_i the gradient of t_i,
+
+        delta_i = <g_i, out_i> + <h_i, t_i>        d e_ji = a_ji (r_ji (<g_i, v_j> + <h_i, f_ji>) - delta_i)
+        d p_i = scale * sum over j of d e_ji f_ji        d f_ji = sum over heads of r_ji a_ji h_i + scale * d e_ji p_i
+
+    No partial results, since the rows stay with the destinations' owner. While a shard's gradients are computed two numbers an
+    edge and head are held; scores are not kept.
+
+    Args:
+        learned: whether f needs a gradient, the same on all ranks.
+    """
+
+    name = "edge_dot_attention"
+    has_partials = False
+    no_partials = "the edges' rows stay with their destinations' owner"
+
+    def __init__(
+        self,
+        heads: int = 1,
+        scale: float = 1.0,
+        draw: Draw | None = None,
+        *,
+        learned: bool,
+        weighted: bool = False,
+        log_sums: bool = False,
+    ) -> None:
+        super().__init__(heads, scale, draw, weighted=weighted, log_sums=log_sums)
+        self.learned = learned
+
+    def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
+        if not getattr(fold.operation, "takes_edge_rows", False):
+            raise KernelError(
+                "This kernel's attention takes no rows of edges.",
+                given=type(fold.operation).__name__,
+                allowed="operations with 'takes_edge_rows' (sargnn.backends.operations.AttentionOperation)",
+                hint="kernel=auto",
+            )
+        running, p = super().init(fold, exchanged, dest_local, params), dest_local[1]
+        return dataclasses.replace(running, edge_out=torch.zeros_like(p, dtype=wide(p.dtype)))
+
+    def step(
+        self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: RunningSoftmax
+    ) -> None:
+        (block, weight), (q, p, f) = self._block(fold, shard), dest_local
+        inputs = AttentionInputs(rows, q, weight=weight, edges=(f[fold.plan.edge_run(shard)].contiguous(), p))
+        fold.operation.forward(block, self.attention, inputs, state)
+
+    def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
+        (out, *log_sums), stats = super().finish(fold, dest_local, params, state)
+        assert state.edge_out is not None
+        return (out, fold.narrowed(state.edge_out), *log_sums), stats
+
+    def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Backward:
+        _, p, f = saved.dest_local
+        of_edges, d_edges = saved.out[1], grads[1].contiguous()
+        state = super().backward_init(fold, saved, (grads[0], *grads[2:]))
+        through = self.attention.by_head(d_edges).to(state.records.dtype) * self.attention.by_head(of_edges)
+        state.records[:, -self.attention.heads :] += through.sum(2)
+        gradients = torch.zeros_like(p, dtype=wide(p.dtype)), *([torch.zeros_like(f)] if self.learned else [])
+        return dataclasses.replace(state, grad_of_edges=d_edges, d_edges=gradients)
+
+    def backward_step(
+        self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: _Backward, out: Tensors | None
+    ) -> None:
+        assert rows is not None and state.grad_of_edges is not None
+        (block, weight), (q, p, f), run = self._block(fold, shard), saved.dest_local, fold.plan.edge_run(shard)
+        inputs = AttentionInputs(rows, q, weight=weight, edges=(f[run].contiguous(), p, state.grad_of_edges))
+        d_p, *d_f = state.d_edges
+        into = AttentionGradients(out, state.d_local, edges=(d_p, *(rows_of[run] for rows_of in d_f)))
+        fold.operation.backward(block, self.attention, inputs, state.records, state.grad, into)
+
+    def backward_finish(self, saved: Saved, state: _Backward) -> tuple[Tensors, Tensors]:
+        (d_q,), params = super().backward_finish(saved, state)
+        d_p, *d_f = state.d_edges
+        local: Any = (d_q, d_p.to(d_q.dtype), d_f[0] if d_f else None)
+        return local, params
+
+    def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
+        raise KernelError(
+            "Operators that autograd differentiates take no rows of edges.",
+            given="mode=domain_parallel",
+            allowed="mode=sar, no_remat or one_shot",
+        )
+
+
+def edge_queries(q: Tensor, weight: Tensor, heads: int) -> Tensor:
+    """p of ``EdgeDotAttention`` [M, K F] for keys k_j + W f_ji: ``p_i = W^T q_i`` per head.
+
+    Args:
+        q: [M, K D].
+        weight: W [K D, F].
+        heads: K.
+    """
+    return torch.einsum("mkd,kdf->mkf", q.unflatten(1, (heads, -1)), weight.unflatten(0, (heads, -1))).flatten(1)
+
+
+def edge_values(sums: Tensor, weight: Tensor, heads: int) -> Tensor:
+    """What values v_j + W f_ji add to the output [M, K D]: ``W t_i`` per head.
+
+    Args:
+        sums: t [M, K F].
+        weight: W [K D, F].
+        heads: K.
+    """
+    return torch.einsum("mkf,kdf->mkd", sums.unflatten(1, (heads, -1)), weight.unflatten(0, (heads, -1))).flatten(1)
+
+
+def join_softmaxes(outputs: Sequence[Tensor], log_sums: Sequence[Tensor]) -> Tensor:
+    """One softmax over several sets of edges into the same rows, from those over each of them; differentiable.
+
+        out_i = sum over sets r of w_ri out_ri        w_ri = exp(l_ri) / sum over s of exp(l_si)
+
+    Args:
+        outputs: [M, K D] each, of ``DotAttention`` with ``log_sums``.
+        log_sums: [M, K] each, -inf where a row has no edge in the set.
+
+    Returns:
+        [M, K D], 0 for rows without any edge.
+    """
+    stacked = torch.stack(tuple(log_sums))
+    isolated = (stacked == -torch.inf).all(0)
+    weights = torch.softmax(stacked.masked_fill(isolated, 0.0), 0)
+    parts = [
+        rows.unflatten(1, (w.shape[1], -1)) * w[:, :, None].to(rows.dtype) for rows, w in zip(outputs, weights, strict=True)
+    ]
+    return torch.stack(parts).sum(0).flatten(1)
