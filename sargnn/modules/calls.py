@@ -42,6 +42,7 @@ from sargnn.modules.session import Places, Session
 from sargnn.modules.tag import Count, Mark, Rows, is_library, is_own_call, is_shared, mark_of, set_mark, user_line
 from sargnn.modules.tag_rules import (
     CONTRACTIONS,
+    PAIRING,
     RULES,
     Call,
     Rule,
@@ -49,6 +50,7 @@ from sargnn.modules.tag_rules import (
     is_contracted,
     marked_in,
     of_last_layer,
+    pairs_rows,
     row_by_row,
     row_index,
 )
@@ -198,6 +200,15 @@ class StockCalls(TorchFunctionMode):
             _check_random(call, self.path)
         if marked and known.picks and self.group.world > 1:
             _check_picks(call, self.path)
+        if marked and self.group.world > 1:
+            if known.name in PAIRING and pairs_rows(call):
+                raise ConfigError(
+                    f"'{known.name}' joins each row with all others, and a worker has some of them alone",
+                    given=f"{user_line(self.path)}: {known.name} of rows with rows",
+                    allowed="sums over rows, such as k.t() @ v; message passing over edges; attention among a row's own parts",
+                )
+            if known.writes and mark_of(args[0]) is None and isinstance(args[0], Tensor) and args[0].dim():
+                set_mark(args[0], Mark(None, 0, len(args[0]), "rows were written into a table"), shared=False)
         out = NotImplemented
         if known.handler is not None and (marked or known.always):
             out = known.handler(self._rows, call)

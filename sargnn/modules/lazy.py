@@ -1,7 +1,7 @@
 """What a layer of PyG's gets in place of ``edge_index``, and what becomes of it: tensors without numbers.
 
-``edge_index`` is a tensor of shape [2, E] without memory: all its numbers are one zero with stride 0. PyG runs as it is, and
-what it does with such a tensor is noted (``lazy_calls.py``):
+``edge_index`` is a tensor of shape [2, E] without memory: all its numbers are one, with stride 0. PyG runs as it is, and what
+it does with such a tensor is noted (``lazy_calls.py``):
 
 | PyG | here |
 |---|---|
@@ -48,11 +48,12 @@ class Lazy(Tensor):
 
     @staticmethod
     def blank(made: type[Any], shape: Any, dtype: torch.dtype, **attributes: Any) -> Any:
-        """A tensor of a kind, with one zero as all its numbers."""
+        """A tensor of a kind. All its numbers are one that shows, or fails, where something reads it all the same."""
         grad = dtype.is_floating_point and made in (EdgeRows, Folded) and torch.is_grad_enabled()
         with torch._C.DisableTorchFunction():
-            zero = torch.zeros((), dtype=dtype, requires_grad=grad)
-            lazy = zero.expand(tuple(int(size) for size in shape)).as_subclass(made)
+            number = torch.nan if dtype.is_floating_point else 0 if dtype == torch.bool else torch.iinfo(dtype).min
+            nobody = torch.full((), number, dtype=dtype).requires_grad_(grad)
+            lazy = nobody.expand(tuple(int(size) for size in shape)).as_subclass(made)
         for name, value in attributes.items():
             setattr(lazy, name, value)
         return lazy

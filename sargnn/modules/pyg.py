@@ -154,9 +154,11 @@ class PygGraph:
                 raise self._session.wrong(
                     f"The model's forward needs '{name}', which the graph does not have.",
                     given=str(signature),
+                    place=self._session.place_of(module.forward),
                     hint=_WHY_NOT.get(name, "give the argument a default"),
                 )
-        out = _numbers(module(**given))
+        with torch.sparse.check_sparse_tensor_invariants():  # a matrix made of edge_index, which nobody sees, fails
+            out = _numbers(module(**given))
         if not joins or not isinstance(out, Tensor):
             return out
         first, last = self._homogeneous_bounds()

@@ -317,7 +317,7 @@ def _squeeze(rows: RowCalls, call: Call) -> Any:
     return call.func(tensor, tuple(dim for dim in dims if dim % tensor.dim() != mark.dim))
 
 
-_FILLED = "ones zeros full new_ones new_zeros new_full".split()
+_FILLED = "ones zeros full empty new_ones new_zeros new_full new_empty".split()
 DRAWN = "rand randn randint".split()
 
 

@@ -304,6 +304,33 @@ def is_contracted(call: Call, out: Any) -> bool:
     return isinstance(out, Tensor) and (_multiplied if call.name in _PRODUCTS else _einsum)(call, out, 0) is None
 
 
+def pairs_rows(call: Call) -> bool:
+    """Whether a function joins each row with all other rows, of which a worker has some alone."""
+    if call.name in _PRODUCTS:
+        left, other = call.args[-2:] if len(call.args) >= 2 else (None, None)
+        if call.name == "__rmatmul__":
+            left, other = other, left
+        of_left, of_other = mark_of(left), mark_of(other)
+        if of_left is None or of_other is None or left.dim() < 2:
+            return False
+        return of_left.dim == left.dim() - 2 and of_other.dim == other.dim() - 1
+    if call.name == "einsum":
+        kept = {letter for letter in _row_letters(call) if letter in call.args[0].split("->")[-1]}
+        return len(kept) > 1
+    at_rows = 0 if call.name == "multi_head_attention_forward" else -2
+    return any(mark.rows is None or mark.dim == at_rows % tensor.dim() for tensor, mark in call.marked)
+
+
+def _row_letters(call: Call) -> set[str]:
+    """The letters of dimensions along which rows run in an equation of ``einsum``."""
+    given = call.args[1] if len(call.args) > 1 else ()
+    tensors: Sequence[Any] = given if isinstance(given, (list, tuple)) else call.args[1:]
+    if not isinstance(call.args[0], str) or "." in call.args[0]:
+        return set()
+    terms = call.args[0].replace(" ", "").split("->")[0].split(",")
+    return {term[mark.dim] for term, tensor in zip(terms, tensors, strict=False) if (mark := mark_of(tensor)) is not None}
+
+
 def _repeated(call: Call, out: Tensor, index: int) -> Mark | None:
     tensor, mark = call.marked[0]
     if call.name == "repeat_interleave":
@@ -358,5 +385,7 @@ _NAMES: dict[Rule, str] = {
 _PRODUCTS = _NAMES[_multiplied].split()
 CONTRACTIONS = (_multiplied, _einsum)
 """Rules of functions that may sum over rows."""
+PAIRING = frozenset((*_PRODUCTS, "einsum", "cdist", "scaled_dot_product_attention", "multi_head_attention_forward"))
+"""Functions that may join each row with all others."""
 RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
 """By the function's name; of any other function ``row_by_row``."""

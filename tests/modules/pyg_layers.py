@@ -106,6 +106,7 @@ CASES: dict[str, Case] = {
     "gin": Case(lambda: gnn.GINConv(nn.Linear(IN, OUT), train_eps=True), fused="sum"),
     "graph": Case(lambda: gnn.GraphConv(IN, OUT), fused="sum"),
     "graph_weighted": Case(lambda: gnn.GraphConv(IN, OUT, aggr="mean"), _weighted, fused="weighted_mean"),
+    "hypergraph": Case(lambda: gnn.HypergraphConv(IN, OUT)),
     "le": Case(lambda: gnn.LEConv(IN, OUT)),
     "lg": Case(gnn.LGConv, fused="sum"),
     "mf": Case(lambda: gnn.MFConv(IN, OUT)),

@@ -1,0 +1,149 @@
+"""What is wrong with a module of PyG's is said in one message with the user's file and line, before any worker starts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sargnn.cli.compose import compose_verb
+from sargnn.config.run import RunConfig, parse
+from sargnn.errors import ConfigError
+from sargnn.graph.schema import Relation, Schema
+from sargnn.models.inputs import GraphShape
+from sargnn.run.check import check_strategies
+from sargnn.training.build import make_model
+
+pytest.importorskip("torch_geometric")
+
+PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3, labelled=0)
+TYPED = GraphShape(
+    Schema(("author", "paper"), (0, 40, 100), (Relation(0, "writes", 1), Relation(1, "cites", 1), Relation(1, "by", 0))),
+    (0, 5), 3, labelled=1,
+)  # fmt: skip
+MODULE = """import torch
+import torch_geometric.nn as gnn
+import torch_geometric.utils as utils
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.conv = {layer}
+        self.lin = nn.Linear(in_channels, out_channels)
+
+    def forward(self, {arguments}):{head}
+{body}
+"""
+SAGE = "gnn.SAGEConv(in_channels, out_channels)"
+READS = "reads the numbers of the edges' nodes"
+
+
+def net(body: str, layer: str = SAGE, arguments: str = "x, edge_index") -> str:
+    """A module; where the message must point, ``# here`` stands, or nowhere: at ``def forward``."""
+    lines = "\n".join(f"        {line}" for line in body.splitlines())
+    return MODULE.format(body=lines, layer=layer, arguments=arguments, head="" if "# here" in body + layer else "  # here")
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "an argument that nobody knows": (net("return self.conv(x, edge_index)", arguments="x, edge_index, magic"), "for 'magic'"),
+    "features of edges": (net("return self.conv(x, edge_index)", arguments="x, edge_index, edge_attr"), "for 'edge_attr'"),
+    "weights that are not there": (
+        net("return self.conv(x, edge_index)", arguments="x, edge_index, edge_weight"), "needs 'edge_weight'",
+    ),
+    "relations that are not there": (
+        net("return self.conv(x, edge_index)", arguments="x, edge_index, edge_type"), "needs 'edge_type'",
+    ),
+    "unique": (net("return self.lin(x) + edge_index[0].unique().sum()  # here"), READS),
+    "sort": (net("order = edge_index[1].sort()  # here\nreturn self.lin(x)"), READS),
+    "a list": (net("pairs = edge_index.tolist()  # here\nreturn self.lin(x)"), READS),
+    "an array": (net("pairs = edge_index.numpy()  # here\nreturn self.lin(x)"), READS),
+    "one edge": (net("first = int(edge_index[0, 0])  # here\nreturn self.lin(x)"), READS),
+    "a sparse matrix": (
+        net("a = torch.sparse_coo_tensor(edge_index, torch.ones(12), (6, 6))  # here\nreturn self.lin(x)"),
+        "negative ind",
+    ),
+    "a dense adjacency": (net("a = utils.to_dense_adj(edge_index)  # here\nreturn self.lin(x)"), READS),
+    "the median": (net("return self.conv(x, edge_index)  # here", SAGE[:-1] + ", aggr='median')"), READS),
+    "an own write": (net("x += 1  # here\nreturn self.conv(x, edge_index)"), "may not write to its input"),
+    "sorted rows": (net("x = x.sort(0)[0]  # here\nreturn self.conv(x, edge_index)"), "'sort' over node rows"),
+    "all pairs of rows": (net("a = (x @ x.t()).softmax(-1)  # here\nreturn self.lin(a @ x)"), "joins each row with all others"),
+    "distances of rows": (net("d = torch.cdist(x, x)  # here\nreturn self.lin(x)"), "joins each row with all others"),
+    "global attention": (
+        net("h = nn.functional.scaled_dot_product_attention(x[None], x[None], x[None])  # here\nreturn self.lin(h[0])"),
+        "joins each row with all others",
+    ),
+    "another width": (net("return self.conv(x[:, :2], edge_index)  # here"), "failed: RuntimeError"),
+    "rows of edges": (net("return self.lin(x)[edge_index[0]]"), "has not one row for each node"),
+    "one row": (net("return gnn.global_mean_pool(self.conv(x, edge_index), None)"), "has not one row for each node"),
+    "a pair": (net("return self.conv(x, edge_index), x"), "returns no tensor"),
+    "nothing": (net("self.conv(x, edge_index)"), "returns no tensor"),
+    "no parameters": (net("return self.lin(x).detach()"), "depends on none of its parameters"),
+    "a layer that is not installed": (
+        net("return self.conv(x, edge_index)", "gnn.SplineConv(in_channels, out_channels, 1, 2)  # here"), "constructor failed",
+    ),
+    "a value of other edges": (
+        net("w = x[edge_index[0]]\nedge_index, _ = utils.remove_self_loops(edge_index)\nw = w + x[edge_index[1]]  # here\nreturn w"),
+        "different sets of edges",
+    ),
+}  # fmt: skip
+
+
+def configured(folder: Path, text: str, *words: str) -> RunConfig:
+    (folder / "net.py").write_text(text)
+    return parse(compose_verb("train", ["model=custom", f"model.target={folder}/net.py:Net", "world=2", *words]))
+
+
+def make(config: RunConfig, shape: GraphShape) -> None:
+    """What the launching process does before the graph is partitioned."""
+    check_strategies(config)
+    make_model(config, shape)
+
+
+def check(error: ConfigError, folder: Path, text: str, wanted: str) -> None:
+    message = str(error)
+    assert wanted in message, message
+    marked = [number for number, line in enumerate(text.splitlines(), start=1) if "# here" in line]
+    assert f"{folder}/net.py line {marked[0]}" in message, message
+    assert len(re.findall(r"^  given: ", message, flags=re.M)) == 1 and len(message) < 900, message
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_module(case: str, tmp_path: Path) -> None:
+    text, wanted = WRONG[case]
+    with pytest.raises(ConfigError) as caught:
+        make(configured(tmp_path, text), PLAIN)
+    check(caught.value, tmp_path, text, wanted)
+
+
+def test_rows_where_there_are_types(tmp_path: Path) -> None:
+    text = net("return self.conv(x, edge_index)  # here")
+    with pytest.raises(ConfigError) as caught:
+        make(configured(tmp_path, text), TYPED)
+    check(caught.value, tmp_path, text, "The model's forward failed")
+
+
+def test_a_message_flow_needs_edges_of_each_layer(tmp_path: Path) -> None:
+    text = net("h = self.conv(x, edge_index).relu()\nreturn self.lin(self.conv(h, edge_index))", "gnn.SAGEConv(5, 5)")
+    with pytest.raises(ConfigError) as caught:
+        make(configured(tmp_path, text, "mfg=true"), PLAIN)
+    check(caught.value, tmp_path, text, "With message flows each layer works on a graph of its own")
+    assert "trim_to_layer" in str(caught.value)
+
+
+def test_right_modules_are_none_of_these(tmp_path: Path) -> None:
+    make(configured(tmp_path, net("return self.conv(x, edge_index)")), PLAIN)
+    for number, (body, arguments) in enumerate(
+        [
+            ("return self.conv(x, adj_t)", "x, adj_t"),
+            ("return self.conv(data.x, data.edge_index)", "data"),
+            ("return self.lin(x) + self.conv(x, edge_index, size=None)", "x, edge_index, edge_attr=None, batch=None"),
+            ("for edge_index in edge_indices[:1]:\n    x = self.conv(x, edge_index)\nreturn x", "x, edge_indices"),
+        ]
+    ):
+        folder = tmp_path / str(number)  # a file is loaded once in a process
+        folder.mkdir()
+        make(configured(folder, net(body, arguments=arguments)), PLAIN)
+    assert len(WRONG) >= 25
