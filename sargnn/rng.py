@@ -213,6 +213,19 @@ def edge_mask(source_ids: Tensor, destination_ids: Tensor, heads: int, draw: Dra
     return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(1)[:, :heads] >= draw.threshold
 
 
+def uniform_numbers(source_ids: Tensor, destination_ids: Tensor, draw: Draw, dtype: torch.dtype) -> Tensor:
+    """Numbers from [0, 1), [N]: one for each node, whose ``destination_ids`` are 0, or edge. Parallel edges share a draw.
+
+    Args:
+        source_ids, destination_ids: int64 [N], original ids below 2**32.
+        draw: what the numbers depend on.
+        dtype: of the numbers.
+    """
+    zeros = torch.zeros_like(source_ids)
+    words = philox(source_ids, destination_ids, zeros, torch.full_like(zeros, draw.tag), draw.seed, draw.epoch)
+    return (words[0] >> 8).to(dtype) / 2**24
+
+
 def neighbour_keys(source_ids: Tensor, destination_ids: Tensor, draw: Draw) -> Tensor:
     """What a node's in-edges are sorted by, int64 [E] in [0, 2**63). Parallel edges share a draw.
 

@@ -35,7 +35,7 @@ from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part, with_columns
 from sargnn.partition.store import open_part, partition_info
-from sargnn.plan.graph import WorkerGraph, find_labelled
+from sargnn.plan.graph import WorkerGraph, degree_histogram, find_labelled
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
 from sargnn.rng import Purpose
@@ -271,6 +271,7 @@ class GraphShard:
             task=task_of(self.part.labels),
             labelled=labelled,
             weighted=self.part.weighted,
+            degrees=degree_histogram(self.part, self.group) if config.model.reads_degrees else None,
         )
         model = make_model(config, shape).to(wide(self.engine.dtype))
         graph = self.graph(add_self_loops=config.add_self_loops, by_relation=model.by_relation)

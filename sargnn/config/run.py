@@ -203,6 +203,11 @@ class ModelSettings(ABC):
         return False
 
     @property
+    def reads_degrees(self) -> bool:
+        """Whether it is built with a histogram of the nodes' in-degrees."""
+        return False
+
+    @property
     def has_embeddings(self) -> bool:
         """Whether its last layer reads rows that another layer wrote."""
         return False

@@ -23,7 +23,6 @@ from sargnn.config.models import CustomSettings
 from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError, nearest
-from sargnn.graph.schema import Schema
 from sargnn.interop.dgl import missing_in
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
@@ -40,7 +39,7 @@ IN_WIDTHS = ("in_width", "in_size", "in_feats", "in_channels", "in_dim", "num_fe
 """What a constructor calls the width of its input rows."""
 NUM_OUTPUTS = ("num_outputs", "out_size", "out_feats", "out_channels", "out_dim", "num_classes", "n_classes")
 """What it calls the number of outputs."""
-_OF_TYPES = ("ntypes", "etypes", "metadata", "num_relations", "num_nodes", "edge_dim")
+_OF_TYPES = ("ntypes", "etypes", "metadata", "num_relations", "num_nodes", "edge_dim", "deg")
 """What else the data decide, by the names that DGL's and PyG's classes have."""
 _FULL = "SARGNN_FULL_ERROR=1 shows the whole traceback"
 _ADVICE = {
@@ -75,12 +74,13 @@ class UserModule:
         """File, line and name, for messages."""
         return f"{self.file} line {self.line}, {self.name}" if self.line else f"{self.file}, {self.name}"
 
-    def from_data(self, in_width: int, num_outputs: int, args: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    def from_data(self, in_width: int, num_outputs: int, args: dict[str, Any], shape: GraphShape) -> dict[str, Any]:
         """The arguments that the data decide: what the constructor takes by such a name and ``args`` does not give."""
-        types = schema.node_types
+        schema, types = shape.schema, shape.schema.node_types
         relations = [(types[relation.source], relation.name, types[relation.destination]) for relation in schema.relations]
         values = dict.fromkeys(IN_WIDTHS, in_width) | dict.fromkeys(NUM_OUTPUTS, num_outputs)
-        of_types = (list(types), relations, (list(types), relations), len(relations), schema.num_nodes, None)
+        degrees = torch.tensor(shape.degrees or (0, 1))  # nobody knows them yet where a module is only tried out
+        of_types = (list(types), relations, (list(types), relations), len(relations), schema.num_nodes, None, degrees)
         known = values | dict(zip(_OF_TYPES, of_types, strict=True))
         return {name: known[name] for name in self.takes if name in known and name not in args}
 
@@ -282,7 +282,7 @@ class CustomModel(Model):
         else:
             self.inputs = Features(shape, settings.name)
         in_width = self.inputs.width + shape.label_columns
-        self.from_data = self.source.from_data(in_width, shape.num_classes, settings.args, shape.schema)
+        self.from_data = self.source.from_data(in_width, shape.num_classes, settings.args, shape)
         self.module = self.source.build({**self.from_data, **settings.args})
         self.num_outputs, self.labelled = shape.num_classes, shape.labelled
         self.num_layers: int | None = None

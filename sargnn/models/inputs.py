@@ -36,6 +36,7 @@ class GraphShape:
         task: what is predicted.
         labelled: the node type that has labels.
         weighted: whether its edges have weights that the model is to use.
+        degrees: how many nodes have 0, 1, 2, ... edges into them, where the model reads that; None: not known.
     """
 
     schema: Schema
@@ -45,6 +46,7 @@ class GraphShape:
     task: Task = "classes"
     labelled: int = 0
     weighted: bool = False
+    degrees: tuple[int, ...] | None = None
 
 
 class Inputs(nn.Module, ABC):

@@ -196,6 +196,8 @@ class StockCalls(TorchFunctionMode):
         if self.narrows and len(marked) > 1:
             args, kwargs, marked = of_last_layer(args, kwargs, marked)
         call = Call(known.name, func, args, kwargs, marked, temporary)
+        if known.name == "rand" and (drawn := known.handler(self._rows, call)) is not NotImplemented:  # type: ignore[misc]
+            return drawn
         if known.is_random and (marked or rows_asked_for(call) is not None):
             _check_random(call, self.path)
         if marked and known.picks and self.group.world > 1:
@@ -207,7 +209,7 @@ class StockCalls(TorchFunctionMode):
                     given=f"{user_line(self.path)}: {known.name} of rows with rows",
                     allowed="sums over rows, such as k.t() @ v; message passing over edges; attention among a row's own parts",
                 )
-            if known.writes and mark_of(args[0]) is None and isinstance(args[0], Tensor) and args[0].dim():
+            if known.name in _WRITING_ROWS and mark_of(args[0]) is None and isinstance(args[0], Tensor) and args[0].dim():
                 set_mark(args[0], Mark(None, 0, len(args[0]), "rows were written into a table"), shared=False)
         out = NotImplemented
         if known.handler is not None and (marked or known.always):
@@ -349,6 +351,7 @@ def _totals(sizes: Sequence[int]) -> list[int]:
     return [size.total if isinstance(size, Count) else size for size in sizes]
 
 
+_WRITING_ROWS = frozenset("__setitem__ index_copy_ index_put_ copy_ scatter_".split())
 _ARITHMETIC = frozenset(
     "add sub rsub mul div true_divide divide multiply subtract pow radd rmul rtruediv truediv rpow tensor as_tensor".split()
 )

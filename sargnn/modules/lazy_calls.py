@@ -234,7 +234,8 @@ def _gathered(x: Any, ends: Ends) -> Any:
         if isinstance(rows, EdgeTensor):
             return NotImplemented
         mark, count = mark_of(rows), edges.plan.num_out
-        if ends.side == "v" and len(rows) > count and mark is not None and mark.rows == edges.sources:
+        of_sources = mark is not None and mark.rows is not None and mark.rows.type == edges.sources.type
+        if ends.side == "v" and len(rows) > count and of_sources and len(rows) == edges.plan.num_rows:
             rows = rows[:count]  # the rows that the layer computes are the first of those that it reads
         node = edges.field(ends.side, rows)
     return rows_of_edges(EdgeTensor(edges, node))

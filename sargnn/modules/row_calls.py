@@ -25,14 +25,18 @@ from torch.overrides import TorchFunctionMode
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
+from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.errors import ConfigError
+from sargnn.modules.edge_fields import EdgeTensor
+from sargnn.modules.expressions import Written
+from sargnn.modules.lazy import EdgeCount, rows_of_edges
 from sargnn.modules.row_operators import RowOperators, again_of, is_row_major
 from sargnn.modules.row_reductions import REDUCTIONS, reduced_over_workers, scattered_over_workers
 from sargnn.modules.session import Places
 from sargnn.modules.tag import Count, Mark, Rows, is_plain, mark_of, tagged, user_line
 from sargnn.modules.tag_rules import Call
 from sargnn.profile import NODEWISE, Profile
-from sargnn.rng import Draw, Purpose, dropout_rows, edge_mask
+from sargnn.rng import Draw, Purpose, dropout_rows, edge_mask, uniform_numbers
 
 MOST_CALLS = 256
 _CHUNK_EDGES = 1 << 16
@@ -317,6 +321,28 @@ def _squeeze(rows: RowCalls, call: Call) -> Any:
     return call.func(tensor, tuple(dim for dim in dims if dim % tensor.dim() != mark.dim))
 
 
+def _uniform(rows: RowCalls, call: Call) -> Any:
+    """``torch.rand(x.size(0))``: a number for each node or edge, drawn by original ids."""
+    given, sizes = rows_asked_for(call), [size for size in call.args if not isinstance(size, Tensor)]
+    first = sizes[0] if sizes else call.kwargs.get("size")
+    shape = tuple(first) if isinstance(first, (tuple, list)) else tuple(sizes)
+    if given is None or any(size != 1 for size in shape[1:]):
+        return NotImplemented
+    dtype = call.kwargs.get("dtype") or torch.get_default_dtype()
+    draw = rows.dropout.draw(0.0, of_edges=given.kind == "edges")
+    if isinstance(shape[0], EdgeCount):
+
+        def numbers_of(run: EdgeRun, fields: Any) -> Tensor:
+            return uniform_numbers(run.src_ids, run.dst_ids, draw, dtype).view(-1, *shape[1:])
+
+        return rows_of_edges(EdgeTensor(shape[0].edges, Written(shape[1:], dtype, numbers_of, (), ())))
+    if given.kind != "nodes":
+        return NotImplemented
+    ids = rows.dropout.ids(Mark(given, 0, int(shape[0])))
+    numbers = uniform_numbers(ids, torch.zeros_like(ids), draw, dtype)
+    return tagged(numbers.view([int(size) for size in shape]), given)
+
+
 _FILLED = "ones zeros full empty new_ones new_zeros new_full new_empty".split()
 DRAWN = "rand randn randint".split()
 
@@ -382,6 +408,7 @@ HANDLERS: dict[str, Handler] = {
     "contiguous": _contiguous,
     **dict.fromkeys(REDUCTIONS, _reduced),
     **dict.fromkeys((*_FILLED, *DRAWN), _made),
+    "rand": _uniform,
     "mul": _times,
     "__mul__": _times,
     "sum": _sum,

@@ -28,6 +28,14 @@ from sargnn.plan.relations import RelationSplitter
 _SMALLEST_MESSAGE_ROWS = 1024
 
 
+def degree_histogram(part: Part, group: Group) -> tuple[int, ...]:
+    """How many nodes of the whole graph have 0, 1, 2, ... edges into them; all workers must call it together."""
+    degrees = np.asarray(part.in_degrees)
+    largest = max(int(top) for top in group.gather(torch.tensor([degrees.max(initial=0)])))
+    counts = torch.from_numpy(np.bincount(degrees, minlength=largest + 1))
+    return tuple(group.sum_(counts).tolist())
+
+
 @dataclass(frozen=True)
 class Sharing:
     """How the edges that are cut between workers are shared out (``plan.cover``).

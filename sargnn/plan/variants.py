@@ -73,8 +73,8 @@ def with_loops(plan: LayerPlan, loops: Loops) -> tuple[LayerPlan, Tensor]:
 
 
 def _counting_sources(made: LayerPlan, plan: LayerPlan, loops: Loops) -> LayerPlan:
-    """With the degrees of sources, which self-loops change like those of destinations, where all rows are both."""
-    if plan.num_rows != plan.num_out:
+    """With the degrees of sources, which self-loops change like those of destinations; where all rows are both."""
+    if plan.num_rows != plan.num_out or len(plan.out_degrees) != plan.num_rows:
         return made
     out_degrees = made.in_degrees if loops == "only" else plan.out_degrees + made.in_degrees - plan.in_degrees
     return dataclasses.replace(made, out_degrees=out_degrees)

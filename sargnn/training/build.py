@@ -27,7 +27,7 @@ from sargnn.models.inputs import GraphShape
 from sargnn.partition.cut import Part, with_columns
 from sargnn.plan.copies import Copies
 from sargnn.plan.cover import Share, shares_of
-from sargnn.plan.graph import Sharing, WorkerGraph, find_labelled
+from sargnn.plan.graph import Sharing, WorkerGraph, degree_histogram, find_labelled
 from sargnn.plan.load import NO_LIMIT, PlanSettings
 from sargnn.rng import MAX_ID
 from sargnn.tasks.base import Task, load_task
@@ -79,6 +79,8 @@ def make_trainer(
     shape = GraphShape(
         part.schema, widths, num_classes, columns, task_of(part.labels), find_labelled(part, group), part.weighted
     )
+    if config.model.reads_degrees:
+        shape = dataclasses.replace(shape, degrees=degree_histogram(part, group))
     model = make_model(config, shape)
     copies = None
     if preloads:

@@ -1,0 +1,120 @@
+"""Modules of PyG's: epochs on shards have the losses of PyG on the whole graph; flows and random draws those of one worker."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("torch_geometric")
+
+from torch_geometric.data import Data
+
+from sargnn.config.groups import BatchesConfig, SampleConfig
+from sargnn.config.models import CustomSettings
+from sargnn.config.run import RunConfig
+from sargnn.graph.schema import SPLITS
+from sargnn.training.optim import learning_rate
+from tests.graphs import nasty_graph
+from tests.parity import cases
+from tests.parity.toys.pyg_stacks import KINDS, Flow, Pna, Stack
+from tests.pool import pool
+
+GRAPH = nasty_graph(seed=2)
+FILE = Path(__file__).parent / "toys" / "pyg_stacks.py"
+RUNS = [
+    ("sage", "sar", 4), ("sage_max", "one_shot", 2), ("gcn", "sar", 4), ("gat", "sar", 2), ("gatv2", "no_remat", 4),
+    ("gin", "domain_parallel", 4), ("graph", "sar", 2), ("transformer", "sar", 4), ("edge", "no_remat", 2), ("cheb", "sar", 2),
+    ("general", "sar", 4), ("reversed", "sar", 4), ("Pna", "sar", 4), ("Flow", "sar", 4),
+]  # fmt: skip
+MORE = [
+    (kind, mode, world)
+    for kind in (*KINDS, "Pna", "Flow") for mode in ("sar", "no_remat", "one_shot", "domain_parallel") for world in (1, 2, 4)
+    if (kind, mode, world) not in RUNS
+]  # fmt: skip
+DROPPED = CustomSettings("custom", target=f"{FILE}:Flow", args={"dropout": 0.4})
+LISTS = CustomSettings("custom", target=f"{FILE}:Lists", args={"dropout": 0.4})
+EDGES = CustomSettings("custom", target=f"{FILE}:DroppedEdges")
+ALIKE: list[Any] = [
+    (DROPPED, "sar", 4, {}),
+    (DROPPED, "no_remat", 2, {"mfg": True}),
+    (LISTS, "sar", 4, {"mfg": True}),
+    (LISTS, "one_shot", 2, {"batches": BatchesConfig(count=3)}),
+    (DROPPED, "sar", 3, {"batches": BatchesConfig(steps=2), "sample": SampleConfig(fanouts=[3, 2])}),
+    (EDGES, "sar", 4, {}),
+]
+
+
+def settings(kind: str) -> CustomSettings:
+    if kind in ("Pna", "Flow"):
+        return CustomSettings("custom", target=f"{FILE}:{kind}")
+    return CustomSettings("custom", target=f"{FILE}:Stack", args={"kind": kind})
+
+
+@cache
+def on_the_whole_graph(kind: str) -> list[float]:
+    """The losses of PyG and PyTorch alone."""
+    config = cases.run_config(settings(kind))
+    destination = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
+    index = torch.from_numpy(np.stack([np.asarray(GRAPH.indices).astype(np.int64), destination]))
+    torch.manual_seed(config.seed)
+    x = torch.from_numpy(np.array(GRAPH.features[0])).double()
+    module: torch.nn.Module
+    if kind == "Pna":
+        module = Pna(x.shape[1], GRAPH.num_classes, torch.bincount(torch.bincount(index[1], minlength=len(x))))
+    elif kind == "Flow":
+        module = Flow(x.shape[1], GRAPH.num_classes)
+    else:
+        module = Stack(x.shape[1], GRAPH.num_classes, kind)
+    module = module.double()
+    optimizer = torch.optim.Adam(module.parameters(), lr=config.optim.lr)
+    rows = torch.from_numpy(np.flatnonzero(np.asarray(GRAPH.split) == SPLITS["train"]))
+    labels = torch.from_numpy(np.asarray(GRAPH.labels))
+    losses = []
+    for epoch in range(config.epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(config.optim, epoch, config.epochs)
+        out = module(Data(x, index)) if kind == "Pna" else module(x, index)
+        loss = F.cross_entropy(out[rows], labels[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(("kind", "mode", "world"), [*RUNS, *(pytest.param(*run, marks=pytest.mark.long) for run in MORE)])
+def test_curve(kind: str, mode: str, world: int) -> None:
+    config = cases.run_config(settings(kind), mode=mode, world=world, partitioner="metis")
+    wanted = on_the_whole_graph(kind)
+    assert wanted[-1] < (0.97 if config.epochs == cases.CONTRACT_EPOCHS else 1.0) * wanted[0]
+    for answer in pool(world)(cases.curve, config, GRAPH):
+        for loss, expected in zip(answer["losses"], wanted, strict=True):
+            assert abs(loss - expected) <= 1e-8 * expected
+
+
+@cache
+def alone(model: int, views: str) -> list[float]:
+    config = cases.run_config(ALIKE[model][0], **ALIKE[model][3])
+    (answer,) = pool(1)(cases.curve, config, GRAPH)
+    losses: list[float] = answer["losses"]
+    return losses
+
+
+@pytest.mark.parametrize("number", range(len(ALIKE)))
+def test_flows_and_draws(number: int) -> None:
+    """Whatever is drawn, and however the work is cut, it is the same on any number of workers."""
+    model, mode, world, views = ALIKE[number]
+    config: RunConfig = cases.run_config(model, mode=mode, world=world, partitioner="metis", **views)
+    wanted = alone(number, str(views))
+    for answer in pool(world)(cases.curve, config, GRAPH):
+        for loss, expected in zip(answer["losses"], wanted, strict=True):
+            assert abs(loss - expected) <= 1e-8 * expected
+    if model is DROPPED and set(views) == {"mfg"}:  # a flow leaves out what no labelled row needs, and nothing else
+        (whole,) = pool(1)(cases.curve, cases.run_config(model), GRAPH)
+        assert np.allclose(whole["losses"], wanted, rtol=1e-8)

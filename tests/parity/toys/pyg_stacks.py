@@ -1,0 +1,98 @@
+"""Two of PyG's layers, unmodified, with ReLU between them; and one for message flows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as gnn
+from torch import Tensor, nn
+from torch_geometric.utils import dropout_edge, trim_to_layer
+
+Make = Callable[[int, int], nn.Module]
+KINDS: dict[str, Make] = {
+    "sage": lambda a, b: gnn.SAGEConv(a, b),
+    "sage_max": lambda a, b: gnn.SAGEConv(a, b, aggr="max"),
+    "gcn": lambda a, b: gnn.GCNConv(a, b, cached=True),
+    "gat": lambda a, b: gnn.GATConv(a, b, heads=2, concat=False),
+    "gatv2": lambda a, b: gnn.GATv2Conv(a, b, heads=2, concat=False),
+    "gin": lambda a, b: gnn.GINConv(nn.Sequential(nn.Linear(a, b), gnn.BatchNorm(b)), train_eps=True),
+    "graph": lambda a, b: gnn.GraphConv(a, b, aggr="mean"),
+    "transformer": lambda a, b: gnn.TransformerConv(a, b, heads=2, concat=False),
+    "edge": lambda a, b: gnn.EdgeConv(nn.Sequential(nn.Linear(2 * a, b), nn.ReLU(), nn.Linear(b, b))),
+    "cheb": lambda a, b: gnn.ChebConv(a, b, 2),
+    "general": lambda a, b: gnn.GeneralConv(a, b, attention=True),
+    "reversed": lambda a, b: gnn.DirGNNConv(gnn.SAGEConv(a, b)),
+}
+
+
+class Stack(nn.Module):
+    """Args: kind: of ``KINDS``."""
+
+    def __init__(self, in_channels: int, out_channels: int, kind: str) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([KINDS[kind](in_channels, 8), KINDS[kind](8, out_channels)])
+        self.norm = gnn.GraphNorm(8)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        first, second = self.layers
+        out: Tensor = second(self.norm(F.relu(first(x, edge_index))), edge_index)
+        return out
+
+
+class Pna(nn.Module):
+    """What the data know beside the widths: the degrees."""
+
+    def __init__(self, in_channels: int, out_channels: int, deg: Tensor) -> None:
+        super().__init__()
+        self.conv = gnn.PNAConv(in_channels, out_channels, ["mean", "max", "std"], ["identity", "amplification"], deg)
+
+    def forward(self, data: Any) -> Tensor:
+        out: Tensor = self.conv(data.x, data.edge_index)
+        return out
+
+
+class Flow(nn.Module):
+    """Layers that work on what the next ones need."""
+
+    def __init__(self, in_channels: int, out_channels: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([gnn.SAGEConv(in_channels, 8), gnn.GATConv(8, 8, heads=2, concat=False, dropout=dropout)])
+        self.skips = nn.ModuleList([nn.Linear(in_channels, 8), nn.Linear(8, 8)])
+        self.last, self.dropout = nn.Linear(8, out_channels), dropout
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, num_sampled_nodes_per_hop: Any = None, num_sampled_edges_per_hop: Any = None
+    ) -> Tensor:
+        for number, (layer, skip) in enumerate(zip(self.layers, self.skips, strict=True)):
+            if num_sampled_edges_per_hop is not None:
+                hops = num_sampled_nodes_per_hop, num_sampled_edges_per_hop
+                x, edge_index, _ = trim_to_layer(number, *hops, x, edge_index)
+            x = F.dropout(F.elu(layer(x, edge_index) + skip(x)), self.dropout, self.training)
+        out: Tensor = self.last(x)
+        return out
+
+
+class Lists(Flow):
+    """The same, with the edges of each layer in a list."""
+
+    def forward(self, x: Tensor, edge_indices: Any) -> Tensor:  # type: ignore[override]
+        for layer, skip, edge_index in zip(self.layers, self.skips, edge_indices, strict=False):
+            x = F.dropout(F.elu(layer(x, edge_index) + skip(x)), self.dropout, self.training)
+        out: Tensor = self.last(x)
+        return out
+
+
+class DroppedEdges(nn.Module):
+    """Edges that are dropped as ``dropout_edge`` does."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.conv = gnn.GCNConv(in_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        edge_index, _ = dropout_edge(edge_index, 0.4, training=self.training)
+        out: Tensor = self.conv(torch.tanh(x), edge_index)
+        return out
