@@ -234,6 +234,9 @@ class Count(int):
     def __float__(self) -> float:
         return float(self.total)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Count, (int(self), self.total, self.kind, self.rows)
+
     def __hash__(self) -> int:
         return int.__hash__(self)
 

@@ -20,6 +20,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 OF_OWN_FILES = (
     "gin.py",
+    "net.py",
+    "pyg_flow.py",
+    "pyg_gcn.py",
     "own_gin",
     "grid",
     "refetch",

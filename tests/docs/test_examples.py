@@ -20,7 +20,7 @@ from tests.pool import pool
 LAYERS = Path(__file__).parents[2] / "examples" / "layers"
 EXAMPLES = {
     "gin.py": "Gin", "edge_features.py": "Net", "written.py": "Net", "typed.py": "Net",
-    "dgl_sage.py": "Sage", "dgl_gat.py": "Gat",
+    "dgl_sage.py": "Sage", "dgl_gat.py": "Gat", "pyg_gcn.py": "DeepGCN", "pyg_flow.py": "Net",
 }  # fmt: skip
 HIDDEN = 6
 
@@ -31,7 +31,8 @@ def test_every_example_is_tested() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_losses_of_two_workers_are_those_of_one(name: str) -> None:
-    model = CustomSettings("custom", target=f"{LAYERS / name}:{EXAMPLES[name]}", args={"hidden": HIDDEN})
+    arguments = {"hidden_channels" if name.startswith("pyg") else "hidden": HIDDEN}
+    model = CustomSettings("custom", target=f"{LAYERS / name}:{EXAMPLES[name]}", args=arguments)
     graph = typed_graph() if name == "typed.py" else nasty_graph()
     first: list[float] | None = None
     for mode, world in (("sar", 1), ("sar", 2), ("one_shot", 2)):

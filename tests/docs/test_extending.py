@@ -57,14 +57,14 @@ def losses_on_one_worker(words: list[str]) -> list[float]:
 def test_the_page_has_a_file_and_a_command_for_each_kind() -> None:
     kinds = {name.split("/")[1] for name in FILES if name.startswith("conf/")}
     assert kinds == {"model", "dataset", "mode", "kernel", "partitioner"}
-    assert len(FILES) == TEXT.count("```") // 2 and len(SINGLE) == 10
+    assert len(FILES) == TEXT.count("```") // 2 and len(SINGLE) == 13
     named = [word.partition("=")[2] for words in SINGLE for word in words]
     assert all(Path(name).stem in named for name in FILES if name.startswith("conf/"))
 
 
 def test_the_modules_are_those_of_the_examples() -> None:
     examples = {name: text for name, text in FILES.items() if (ROOT / "examples" / "layers" / name).exists()}
-    assert set(examples) == {"gin.py", "edge_features.py", "written.py", "typed.py"}
+    assert set(examples) == {"pyg_gcn.py", "pyg_flow.py", "gin.py", "edge_features.py", "written.py", "typed.py"}
     for name, text in examples.items():
         assert text == (ROOT / "examples" / "layers" / name).read_text()
     code = examples["gin.py"].split('"""')[2]

@@ -27,6 +27,7 @@ from tests.graphs import assign, typed_graph
 from tests.parity.covering import spread
 from tests.pool import pool
 
+pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
 GRAPH = typed_graph()
 IN, OUT = 6, 4
 TYPES, OFFSETS = GRAPH.schema.node_types, GRAPH.schema.offsets
