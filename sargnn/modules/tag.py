@@ -24,6 +24,8 @@ Kind = Literal["nodes", "edges"]
 _TAG = "_sargnn_tag"
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_LIBRARIES = (f"{os.sep}dgl{os.sep}", "torch_geometric", "contextlib")
+"""In the paths of other libraries' files; PyG also writes some to the temporary folder."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ def user_line(path: str | None = None) -> str:
     """``FILE line N`` of the innermost call in the user's file.
 
     Args:
-        path: that file; the innermost file that is not of this package, PyTorch or DGL if not given, or not there.
+        path: that file; the innermost file that is not of this package, PyTorch, PyG or DGL if not given, or not there.
     """
     innermost = None
     frame = sys._getframe(1)
@@ -268,5 +270,5 @@ def is_own_call() -> bool:
 
 
 def is_library(name: str) -> bool:
-    """Whether a file of this name is of this package, PyTorch or DGL, so that no line of it is the user's."""
-    return name.startswith(("<", _OWN, _TORCH)) or f"{os.sep}dgl{os.sep}" in name or "contextlib" in name
+    """Whether a file of this name is of this package, PyTorch, PyG or DGL, so that no line of it is the user's."""
+    return name.startswith(("<", _OWN, _TORCH)) or any(part in name for part in _LIBRARIES)

@@ -84,11 +84,11 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "a forward that takes one": (
         MODULE.format(head="  # here", body="        return x").replace("self, graph, x", "self, x"),
-        "The model's forward must take a graph and rows",
+        "The model's forward must take rows and edges, or a graph and rows",
     ),
     "a forward that takes three": (
         MODULE.format(head="  # here", body="        return x").replace("self, graph, x", "self, graph, x, y"),
-        "The model's forward must take a graph and rows",
+        "The model's forward must take rows and edges, or a graph and rows",
     ),
     "none": (module("self.linear(x)"), "returns no tensor."),
     "a list": (module("return [self.linear(x)]"), "returns no tensor."),
@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[str, str]] = {
         module("raise ValueError(graph)  # here"), "ShardedGraph(this worker's: 6 '_N' nodes, 12 '_E' edges into 6 '_N' nodes",
     ),
     "random numbers for nodes": (
-        module("return self.linear(x) * torch.rand(graph.num_nodes(), 1)  # here"), "rand draws numbers for the rows",
+        module("return self.linear(x) * torch.randn(graph.num_nodes(), 1)  # here"), "randn draws numbers for the rows",
     ),
     "rows by number": (module("return self.linear(x[[1, 0]])  # here"), "Rows are picked by their number"),
     "a checkpoint": (

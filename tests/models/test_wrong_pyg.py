@@ -15,8 +15,6 @@ from sargnn.models.inputs import GraphShape
 from sargnn.run.check import check_strategies
 from sargnn.training.build import make_model
 
-pytest.importorskip("torch_geometric")
-
 PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3, labelled=0)
 TYPED = GraphShape(
     Schema(("author", "paper"), (0, 40, 100), (Relation(0, "writes", 1), Relation(1, "cites", 1), Relation(1, "by", 0))),

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch_geometric.nn as gnn
 from torch import Tensor, nn
-
-gnn = pytest.importorskip("torch_geometric.nn")
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings

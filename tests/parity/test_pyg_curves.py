@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-
-pytest.importorskip("torch_geometric")
-
 from torch_geometric.data import Data
 
 from sargnn.config.groups import BatchesConfig, SampleConfig
