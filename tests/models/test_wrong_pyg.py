@@ -83,7 +83,7 @@ WRONG: dict[str, tuple[str, str]] = {
         net("return self.conv(x, edge_index)", "gnn.SplineConv(in_channels, out_channels, 1, 2)  # here"), "constructor failed",
     ),
     "a value of other edges": (
-        net("w = x[edge_index[0]]\nedge_index, _ = utils.remove_self_loops(edge_index)\nw = w + x[edge_index[1]]  # here\nreturn w"),
+        net("w = x[edge_index[0]]\nother, _ = utils.remove_self_loops(edge_index)\nw = w + x[other[1]]  # here\nreturn w"),
         "different sets of edges",
     ),
 }  # fmt: skip
