@@ -120,6 +120,7 @@ def test_predict_and_evaluate(folder: Path, task: str, metric: str) -> None:
         assert found["test"] == pytest.approx(2 * right / ((labels == 1).sum() + ((labels >= 0) & (said == 1)).sum()))
 
 
+@pytest.mark.long
 def test_rocauc_of_two_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Trained with early stopping, smoothed, predicted, scored by OGB's evaluator, and compared with a run by accuracy."""
     write_reader(tmp_path)
