@@ -45,8 +45,10 @@ _FULL = "SARGNN_FULL_ERROR=1 shows the whole traceback"
 _ADVICE = {
     "0-in-degree nodes": "allow_zero_in_degree=True in the layer",
     "must be a DGLGraph": "the graph is a sharded one; call the layers one after the other",
+    "only supports integer tensors of shape": "of several types x and edge_index are mappings: to_hetero, HeteroConv, or an "
+    "argument edge_type, with which all types are one graph",
 }
-"""What to do about errors of DGL's."""
+"""What to do about errors of DGL's and PyG's."""
 _OUT_OF_MEMORY = ("tried to allocate", "Unable to allocate")
 _EMBEDDING = 256
 
