@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
-from torch_geometric.utils import dropout_edge, trim_to_layer
+from torch_geometric.utils import dropout_edge, dropout_node, trim_to_layer
 
 Make = Callable[[int, int], nn.Module]
 KINDS: dict[str, Make] = {
@@ -86,7 +86,7 @@ class Lists(Flow):
 
 
 class DroppedEdges(nn.Module):
-    """Edges that are dropped as ``dropout_edge`` does."""
+    """Edges that are dropped by themselves and with their nodes."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -94,5 +94,6 @@ class DroppedEdges(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         edge_index, _ = dropout_edge(edge_index, 0.4, training=self.training)
+        edge_index, _, _ = dropout_node(edge_index, 0.2, num_nodes=x.size(0), training=self.training)
         out: Tensor = self.conv(torch.tanh(x), edge_index)
         return out
