@@ -17,7 +17,7 @@ from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.graph.schema import SPLITS
 from sargnn.training.optim import learning_rate
-from tests.graphs import nasty_graph
+from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases
 from tests.parity.toys.pyg_stacks import KINDS, Flow, Pna, Stack
 from tests.pool import pool
@@ -115,3 +115,13 @@ def test_flows_and_draws(number: int) -> None:
     if model is DROPPED and set(views) == {"mfg"}:  # a flow leaves out what no labelled row needs, and nothing else
         (whole,) = pool(1)(cases.curve, cases.run_config(model), GRAPH)
         assert np.allclose(whole["losses"], wanted, rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
+def test_flows_of_types() -> None:
+    model, graph = CustomSettings("custom", target=f"{FILE}:Typed"), small_typed_graph("features", seed=2)
+    (wanted,) = pool(1)(cases.curve, cases.run_config(model), graph)
+    for world, mfg in ((3, False), (1, True), (3, True)):
+        config = cases.run_config(model, world=world, partitioner="metis", mfg=mfg)
+        for answer in pool(world)(cases.curve, config, graph):
+            np.testing.assert_allclose(answer["losses"], wanted["losses"], rtol=1e-8)

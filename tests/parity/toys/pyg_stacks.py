@@ -97,3 +97,22 @@ class DroppedEdges(nn.Module):
         edge_index, _, _ = dropout_node(edge_index, 0.2, num_nodes=x.size(0), training=self.training)
         out: Tensor = self.conv(torch.tanh(x), edge_index)
         return out
+
+
+class Typed(nn.Module):
+    """A layer for each relation, on what the next layers need."""
+
+    def __init__(self, in_channels: int, out_channels: int, metadata: Any) -> None:
+        super().__init__()
+        widths = (in_channels, 8), (8, out_channels)
+        convs = [{etype: gnn.SAGEConv((a, a), b) for etype in metadata[1]} for a, b in widths]
+        self.convs = nn.ModuleList(gnn.HeteroConv(by_relation) for by_relation in convs)
+
+    def forward(
+        self, x_dict: Any, edge_index_dict: Any, num_sampled_nodes_dict: Any = None, num_sampled_edges_dict: Any = None
+    ) -> Any:
+        for number, conv in enumerate(self.convs):
+            hops = num_sampled_nodes_dict, num_sampled_edges_dict
+            x_dict, edge_index_dict, _ = trim_to_layer(number, *hops, x_dict, edge_index_dict)
+            x_dict = {name: torch.tanh(rows) for name, rows in conv(x_dict, edge_index_dict).items()}
+        return x_dict
