@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class StockCalls(TorchFunctionMode):
     def __init__(self, engine: Engine, places: Places, *, path: str | None, observe: Observe | None = None) -> None:
         super().__init__()
         self._places = places
-        self.session: Session | None = None
+        self.session: weakref.ref[Session] | None = None
         self.narrows = False
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
         operators = RowOperators(engine)
@@ -145,7 +146,10 @@ class StockCalls(TorchFunctionMode):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """The generator goes on where it was."""
+        """The generator goes on where it was, and what was made of edges for this pass alone goes."""
+        session = None if self.session is None else self.session()
+        if session is not None:
+            session.passing.clear()
         super().__exit__(*error)
         self._passes.pop().__exit__(None, None, None)
         if self._outside:

@@ -157,16 +157,23 @@ def moved(node: Node, edges: Edges, to: Edges) -> Node:
         place[own[own >= 0]] = torch.nonzero(own >= 0)[:, 0]
         places = place[wanted].clamp(min=0)
 
-    class Moved(Changer):
-        def change(self, node: Node) -> Node:
-            if isinstance(node, Field) and node.where == "e":
-                table = node.tensor if len(node.tensor) else node.tensor.new_zeros(1, *node.tensor.shape[1:])
-                with paused():
-                    return dataclasses.replace(node, tensor=table[places])
-            return super().change(node)
-
-    changed: Node = Moved().changed(node)
+    changed: Node = _Moved(places).changed(node)
     return changed
+
+
+class _Moved(Changer):
+    """Puts other rows in place of those that edges carry. places: int64 [E], which of the former rows."""
+
+    def __init__(self, places: Tensor) -> None:
+        super().__init__()
+        self._places = places
+
+    def change(self, node: Node) -> Node:
+        if isinstance(node, Field) and node.where == "e":
+            table = node.tensor if len(node.tensor) else node.tensor.new_zeros(1, *node.tensor.shape[1:])
+            with paused():
+                return dataclasses.replace(node, tensor=table[self._places])
+        return super().change(node)
 
 
 def _ancestors(edges: Edges) -> list[tuple[LayerPlan, Tensor]]:

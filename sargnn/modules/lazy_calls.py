@@ -125,8 +125,9 @@ def _now(value: Any, calls: StockCalls) -> Any:
     if isinstance(value, Filled) and value.became is not None:
         return value.became
     if isinstance(value, Lazy) and value.edges is not None and value.edges.session.calls is not calls:
-        assert calls.session is not None
-        value.edges.session = calls.session
+        session = None if calls.session is None else calls.session()
+        assert session is not None
+        value.edges.session = session
     return value
 
 

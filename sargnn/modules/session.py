@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -191,7 +192,7 @@ class Session:
         self.engine, self.calls, self.path = engine, calls, maker.path
         self.num_blocks, self.asked = num_blocks, Asked()
         self.passing: dict[int, Any] = {}
-        calls.session = self
+        calls.session = weakref.ref(self)  # no cycle: a pass's tensors go when it ends
         self._maker, self._training = maker, training
 
     def totals(self, plan: LayerPlan) -> Totals:

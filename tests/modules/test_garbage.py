@@ -16,7 +16,17 @@ from tests.parity import cases
 EXAMPLES = Path(__file__).parents[2] / "examples" / "layers"
 
 
-@pytest.mark.parametrize("name", ["sage", "gat", "rgcn", *sorted(f"{path.stem}:Net" for path in EXAMPLES.glob("written.py"))])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sage",
+        "gat",
+        "rgcn",
+        *sorted(f"{path.stem}:Net" for path in EXAMPLES.glob("written.py")),
+        "pyg_flow:Net",
+        "pyg_gcn:DeepGCN",
+    ],
+)
 def test_steps_leave_no_tensors_in_cycles(name: str) -> None:
     own = ":" in name
     model = CustomSettings("custom", target=f"{EXAMPLES}/{name.replace(':', '.py:')}") if own else cases.model_config(name)
