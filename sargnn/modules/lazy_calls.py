@@ -224,16 +224,21 @@ def _rows_by_number(table: Tensor, numbers: Tensor) -> Tensor:
 
 def _gathered(x: Any, ends: Ends) -> Any:
     edges = ends.edges
-    if (
-        isinstance(x, Folded)
-        and x.fold.edges.plan.num_out == edges.plan.num_out
-        and (ends.side == "v" or edges.plan.num_out == edges.plan.num_rows)
-    ):
+    # Told by whose rows they are: how many a worker has of them must not decide when a fold is computed.
+    own = edges.sources if ends.side == "u" else edges.destinations
+    if isinstance(x, Folded) and x.fold.edges.destinations == own:
         node: Node = AtEnd(x.fold.shape, x.dtype, x.fold, ends.side)
     else:
         rows = values(x)
         if isinstance(rows, EdgeTensor):
             return NotImplemented
+        if rows_of(rows) == edges.destinations != own and edges.destinations.type == own.type:
+            raise edges.session.wrong(
+                "Rows that a layer computes are read at the edges' sources, of which it computes some alone.",
+                given="a message flow",
+                allowed="mfg=false batches.count=1 batches.steps=1 sample.fanouts=null",
+                hint="layers that scale by both ends' degrees, such as GCNConv, need full batches",
+            )
         mark, count = mark_of(rows), edges.plan.num_out
         of_sources = mark is not None and mark.rows is not None and mark.rows.type == edges.sources.type
         if ends.side == "v" and len(rows) > count and of_sources and len(rows) == edges.plan.num_rows:

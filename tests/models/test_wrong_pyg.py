@@ -131,6 +131,17 @@ def test_a_message_flow_needs_edges_of_each_layer(tmp_path: Path) -> None:
     assert "trim_to_layer" in str(caught.value)
 
 
+def test_a_sum_is_read_at_sources_that_a_flow_leaves_out(tmp_path: Path) -> None:
+    hops = "num_sampled_nodes_per_hop, num_sampled_edges_per_hop"
+    body = f"x, edge_index, _ = utils.trim_to_layer(0, {hops}, x, edge_index)\nreturn self.conv(x, edge_index)  # here"
+    text = net(body, "gnn.GCNConv(in_channels, out_channels)", f"x, edge_index, {hops}")
+    make(configured(tmp_path, text), PLAIN)
+    (tmp_path / "flow").mkdir()  # a file is loaded once in a process
+    with pytest.raises(ConfigError) as caught:
+        make(configured(tmp_path / "flow", text, "mfg=true"), PLAIN)
+    check(caught.value, tmp_path / "flow", text, "are read at the edges' sources")
+
+
 def test_right_modules_are_none_of_these(tmp_path: Path) -> None:
     make(configured(tmp_path, net("return self.conv(x, edge_index)")), PLAIN)
     for number, (body, arguments) in enumerate(
