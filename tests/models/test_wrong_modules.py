@@ -7,20 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.cli.compose import compose_verb
-from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
-from sargnn.graph.schema import Relation, Schema
-from sargnn.models.inputs import GraphShape
-from sargnn.run.check import check_strategies
-from sargnn.training.build import make_model
 from tests.in_process import sargnn_here
+from tests.models.wrong import PLAIN, TYPED, check, configured, make
 
-PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3, labelled=0)
-TYPED = GraphShape(
-    Schema(("author", "paper"), (0, 40, 100), (Relation(0, "writes", 1), Relation(1, "cites", 1), Relation(1, "by", 0))),
-    (0, 5), 3, labelled=1,
-)  # fmt: skip
 MODULE = """import torch
 from torch import nn
 
@@ -171,27 +161,6 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     "a width of one's own": (["model.args.in_width=3"], "The model's forward failed: RuntimeError"),
     "a name that is no text": (["model.args.hidden={1: 2}"], "'model.args.hidden' has a name that is no text."),
 }
-
-
-def configured(folder: Path, text: str, *words: str) -> RunConfig:
-    (folder / "net.py").write_text(text)
-    return parse(compose_verb("train", ["model=custom", f"model.target={folder}/net.py:Net", *words]))
-
-
-def make(config: RunConfig, shape: GraphShape) -> None:
-    """What the launching process does before the graph is partitioned."""
-    check_strategies(config)
-    make_model(config, shape)
-
-
-def check(error: ConfigError, folder: Path, text: str, wanted: str) -> None:
-    message = str(error)
-    assert wanted in message, message
-    lines = text.splitlines()
-    marked = [number for number, line in enumerate(lines, start=1) if "# here" in line]
-    if marked:
-        assert f"{folder}/net.py line {marked[0]}" in message, message
-    assert len(re.findall(r"^  given: ", message, flags=re.M)) == 1 and len(message) < 900, message
 
 
 @pytest.mark.parametrize("case", WRONG)

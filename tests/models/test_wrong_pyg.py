@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from sargnn.cli.compose import compose_verb
-from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
-from sargnn.graph.schema import Relation, Schema
-from sargnn.models.inputs import GraphShape
-from sargnn.run.check import check_strategies
-from sargnn.training.build import make_model
+from tests.models.wrong import PLAIN, TYPED, check, configured, make
 
-PLAIN = GraphShape(Schema.homogeneous(100), (5,), 3, labelled=0)
-TYPED = GraphShape(
-    Schema(("author", "paper"), (0, 40, 100), (Relation(0, "writes", 1), Relation(1, "cites", 1), Relation(1, "by", 0))),
-    (0, 5), 3, labelled=1,
-)  # fmt: skip
 MODULE = """import torch
 import torch_geometric.nn as gnn
 import torch_geometric.utils as utils
@@ -89,44 +78,25 @@ WRONG: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-def configured(folder: Path, text: str, *words: str) -> RunConfig:
-    (folder / "net.py").write_text(text)
-    return parse(compose_verb("train", ["model=custom", f"model.target={folder}/net.py:Net", "world=2", *words]))
-
-
-def make(config: RunConfig, shape: GraphShape) -> None:
-    """What the launching process does before the graph is partitioned."""
-    check_strategies(config)
-    make_model(config, shape)
-
-
-def check(error: ConfigError, folder: Path, text: str, wanted: str) -> None:
-    message = str(error)
-    assert wanted in message, message
-    marked = [number for number, line in enumerate(text.splitlines(), start=1) if "# here" in line]
-    assert f"{folder}/net.py line {marked[0]}" in message, message
-    assert len(re.findall(r"^  given: ", message, flags=re.M)) == 1 and len(message) < 900, message
-
-
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_module(case: str, tmp_path: Path) -> None:
     text, wanted = WRONG[case]
     with pytest.raises(ConfigError) as caught:
-        make(configured(tmp_path, text), PLAIN)
+        make(configured(tmp_path, text, "world=2"), PLAIN)
     check(caught.value, tmp_path, text, wanted)
 
 
 def test_rows_where_there_are_types(tmp_path: Path) -> None:
     text = net("return self.conv(x, edge_index)  # here")
     with pytest.raises(ConfigError) as caught:
-        make(configured(tmp_path, text), TYPED)
+        make(configured(tmp_path, text, "world=2"), TYPED)
     check(caught.value, tmp_path, text, "The model's forward failed")
 
 
 def test_a_message_flow_needs_edges_of_each_layer(tmp_path: Path) -> None:
     text = net("h = self.conv(x, edge_index).relu()\nreturn self.lin(self.conv(h, edge_index))", "gnn.SAGEConv(5, 5)")
     with pytest.raises(ConfigError) as caught:
-        make(configured(tmp_path, text, "mfg=true"), PLAIN)
+        make(configured(tmp_path, text, "mfg=true", "world=2"), PLAIN)
     check(caught.value, tmp_path, text, "With message flows each layer works on a graph of its own")
     assert "trim_to_layer" in str(caught.value)
 
@@ -135,15 +105,15 @@ def test_a_sum_is_read_at_sources_that_a_flow_leaves_out(tmp_path: Path) -> None
     hops = "num_sampled_nodes_per_hop, num_sampled_edges_per_hop"
     body = f"x, edge_index, _ = utils.trim_to_layer(0, {hops}, x, edge_index)\nreturn self.conv(x, edge_index)  # here"
     text = net(body, "gnn.GCNConv(in_channels, out_channels)", f"x, edge_index, {hops}")
-    make(configured(tmp_path, text), PLAIN)
+    make(configured(tmp_path, text, "world=2"), PLAIN)
     (tmp_path / "flow").mkdir()  # a file is loaded once in a process
     with pytest.raises(ConfigError) as caught:
-        make(configured(tmp_path / "flow", text, "mfg=true"), PLAIN)
+        make(configured(tmp_path / "flow", text, "mfg=true", "world=2"), PLAIN)
     check(caught.value, tmp_path / "flow", text, "are read at the edges' sources")
 
 
 def test_right_modules_are_none_of_these(tmp_path: Path) -> None:
-    make(configured(tmp_path, net("return self.conv(x, edge_index)")), PLAIN)
+    make(configured(tmp_path, net("return self.conv(x, edge_index)"), "world=2"), PLAIN)
     for number, (body, arguments) in enumerate(
         [
             ("return self.conv(x, adj_t)", "x, adj_t"),
@@ -154,5 +124,5 @@ def test_right_modules_are_none_of_these(tmp_path: Path) -> None:
     ):
         folder = tmp_path / str(number)  # a file is loaded once in a process
         folder.mkdir()
-        make(configured(folder, net(body, arguments=arguments)), PLAIN)
-    assert len(WRONG) >= 25
+        make(configured(folder, net(body, arguments=arguments), "world=2"), PLAIN)
+    assert len(WRONG) >= 25 and all("# here" in text for text, _ in WRONG.values())
