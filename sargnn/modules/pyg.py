@@ -161,12 +161,8 @@ class PygGraph:
             out = _numbers(module(**given))
         if not joins or not isinstance(out, Tensor):
             return out
-        first, last = self._homogeneous_bounds()
+        first, last = self._graph.plan.row_bounds[self._labelled : self._labelled + 2]
         return tagged(out[first:last], Rows("nodes", self._labelled))
-
-    def _homogeneous_bounds(self) -> tuple[int, int]:
-        bounds = self._graph.plan.row_bounds
-        return bounds[self._labelled], bounds[self._labelled + 1]
 
     def join(self) -> None:
         """From now on all nodes and edges of a typed graph are those of one graph."""
