@@ -36,7 +36,7 @@ from sargnn.modules.lazy import (
     shape_of,
     values,
 )
-from sargnn.modules.lazy_folds import add, clamp, div, scatter, set_loops
+from sargnn.modules.lazy_folds import add, clamp, div, linear, scatter, set_loops
 from sargnn.modules.tag import is_shared, mark_of, rows_of
 
 if TYPE_CHECKING:
@@ -438,6 +438,7 @@ _HANDLERS: dict[str, Handler] = {
     "clamp_min": clamp,
     **dict.fromkeys("div true_divide truediv".split(), div),
     "add": add,
+    "linear": linear,
     "max": _max,
     **dict.fromkeys("eq ne lt le gt ge".split(), _compared),
     **dict.fromkeys("cat concat concatenate".split(), _cat),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.edge_sets import DerivedEdges, Reversed, reverse
-from sargnn.modules.expressions import AtEnd, Node, Softmax, function_of
+from sargnn.modules.expressions import AtEnd, Call, Field, Node, Softmax, function_of
 from sargnn.modules.lazy import (
     EdgeRows,
     Ends,
@@ -26,8 +26,9 @@ from sargnn.modules.lazy import (
     rows_of_edges,
     values,
 )
+from sargnn.modules.patterns import is_weighted, product_of
 from sargnn.modules.row_reductions import SumOverWorkers
-from sargnn.modules.tag import tagged
+from sargnn.modules.tag import tag_of, tagged
 
 if TYPE_CHECKING:
     from sargnn.modules.folds import Edges
@@ -170,6 +171,28 @@ def add(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if lazy.fold.kind == "sum" and function_of(lazy.fold.origin) == "exp":
             return lazy
     return NotImplemented
+
+
+def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A map W [O, F] of summed or averaged rows [M, F], O < F: the rows are mapped and then summed, W sum x_j = sum W x_j, so that
+    O columns travel instead of F. Sums of rows that never change are kept over passes, and mapped as they are."""
+    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
+    lazy, weight, bias = given["input"], given["weight"], given.get("bias")
+    if not isinstance(lazy, Folded) or lazy.fold.is_computed or lazy.fold.kind not in ("sum", "mean"):
+        return NotImplemented
+    fold, node = lazy.fold, lazy.fold.node
+    pair = product_of(node) if is_weighted(node) else None
+    rows = pair[0] if pair else node
+    if not isinstance(rows, Field) or rows.where != "u" or len(rows.shape) != 1 or len(weight) >= rows.shape[0]:
+        return NotImplemented
+    if tag_of(rows.tensor).constant:
+        return NotImplemented
+    call = fold.edges.session.calls.__torch_function__
+    mapped: Node = Field((len(weight),), rows.dtype, "u", call(torch.nn.functional.linear, (), (rows.tensor, weight)))
+    if pair:
+        mapped = Call(mapped.shape, mapped.dtype, torch.mul, (mapped, pair[1]), {})
+    made = Fold(fold.edges, fold.kind, mapped, fold.dtype)
+    return folded(made) if bias is None else call(torch.add, (), (made.rows(), bias))
 
 
 def set_loops(target: Any, key: Ends, value: Any) -> Any:
