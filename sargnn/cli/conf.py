@@ -1,8 +1,8 @@
 """The configuration folders as they are written: groups, options, settings with their comments, of the package and of the user.
 
-Hydra composes (``compose``), but it knows neither comments nor lines, and needs a twentieth of a second for the defaults of each
-option: all of them, which the answer to a misspelt setting looks through, would take six seconds. Help, completion and answers
-to mistakes read the same files here, each with those that it builds on; a test holds them against what Hydra finds.
+Hydra composes (``compose``), but it knows neither comments nor lines, and needs a twentieth of a second for the defaults of an
+option: for all of them, which the answer to a misspelt setting looks through, six seconds. Help, completion and answers to
+mistakes read the same files here, each with those that it builds on; a test holds them against what Hydra finds.
 
 A user's own folder, ``conf/`` in the working directory or the one that ``--config-dir`` names, adds options to the groups.
 """

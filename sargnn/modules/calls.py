@@ -34,7 +34,7 @@ from torch.overrides import TorchFunctionMode
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
 from sargnn.modules.edge_fields import EdgeTensor, noted_call, values_of
-from sargnn.modules.lazy import Lazy
+from sargnn.modules.lazy import Ends, Lazy
 from sargnn.modules.lazy_calls import lazy_call, made_of_edges
 from sargnn.modules.row_calls import ALWAYS, DRAWN, HANDLERS, Handler, RowCalls, RowDropout, is_temporary, rows_asked_for
 from sargnn.modules.row_operators import RowOperators
@@ -87,6 +87,7 @@ class StockCalls(TorchFunctionMode):
 
     Attributes:
         session: of the pass.
+        told: numbers of rows that were told as plain numbers, ``int(edge_index.max()) + 1``, and what they are.
         narrows: whether rows of a layer beside rows of a later one are those that the latter are, as PyG's modules expect.
     """
 
@@ -94,6 +95,7 @@ class StockCalls(TorchFunctionMode):
         super().__init__()
         self._places = places
         self.session: weakref.ref[Session] | None = None
+        self.told: dict[int, Count] = {}
         self.narrows = False
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
         operators = RowOperators(engine)
@@ -137,6 +139,7 @@ class StockCalls(TorchFunctionMode):
         PyTorch has one generator for a process: another rank of this process finds it where it was.
         """
         self._rows.dropout.begin()
+        self.told.clear()
         self._trains = torch.is_grad_enabled()
         self._outside = self._outside or self._states()
         self._passes.append(self.group.putting_away(self._leave))
@@ -177,7 +180,7 @@ class StockCalls(TorchFunctionMode):
                 return Count(math.prod(int(size) for size in sizes), math.prod(_totals(sizes)), None)
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             return sizes if dim is None else sizes[dim]
-        if known.is_arithmetic and any(isinstance(arg, Count) for arg in args):
+        if known.is_arithmetic and Ends not in types and any(isinstance(arg, Count) for arg in args):
             args = tuple(arg.total if isinstance(arg, Count) else arg for arg in args)
         if known.passes:
             return func(*args, **kwargs)
@@ -185,8 +188,13 @@ class StockCalls(TorchFunctionMode):
             check_recomputed()
         if any(issubclass(kind, Lazy) for kind in types):
             return lazy_call(self, known.name, func, args, kwargs)
-        if known.name in ("ones", "zeros", "full") and (made := made_of_edges(known.name, args, kwargs)) is not NotImplemented:
+        if (
+            known.name in ("ones", "zeros", "full", "expand")
+            and (made := made_of_edges(known.name, args, kwargs)) is not NotImplemented
+        ):
             return made
+        if known.name == "rand" and len(args) == 1 and type(args[0]) is int:
+            args = (self.told.get(args[0], args[0]),)
         temporary = known.name == "add" and is_temporary(args)
         if EdgeTensor in types and not known.always:
             if (noted := noted_call(func, args, kwargs)) is not NotImplemented:

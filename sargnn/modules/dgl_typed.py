@@ -56,11 +56,11 @@ class TypedGraph(AnyGraph):
         assert plan.relations is not None
         schema, self._blocks = plan.schema, blocks
         self.ntypes = self.srctypes = self.dsttypes = list(schema.node_types)
-        self._etypes: list[Etype] = [
+        self.relation_types: list[Etype] = [
             (schema.node_types[edge_type.source], edge_type.name, schema.node_types[edge_type.destination])
             for edge_type in schema.relations
         ]
-        self.canonical_etypes = sorted(self._etypes)  # the order in which DGL has them
+        self.canonical_etypes = sorted(self.relation_types)  # the order in which DGL has them
         self.is_block = session.totals(plan).is_block
         self._sources = [self._frame(t, outputs=False) for t in range(len(self.ntypes))]
         self._destinations = [self._frame(t, outputs=True) for t in range(len(self.ntypes))] if self.is_block else self._sources
@@ -68,7 +68,7 @@ class TypedGraph(AnyGraph):
             ShardedGraph(
                 session,
                 plan.relations.plans[number],
-                self._etypes[number],
+                self.relation_types[number],
                 self._sources[relation.source],
                 self._destinations[relation.destination],
                 Rows("edges", number, level),
@@ -92,7 +92,7 @@ class TypedGraph(AnyGraph):
 
     def __repr__(self) -> str:
         nodes = {name: int(self.number_of_src_nodes(name)) for name in self.ntypes}
-        edges = {etype: int(graph.num_edges()) for etype, graph in zip(self._etypes, self.relation_graphs, strict=True)}
+        edges = {etype: int(graph.num_edges()) for etype, graph in zip(self.relation_types, self.relation_graphs, strict=True)}
         return f"TypedGraph(this worker's: nodes {nodes}, edges {edges})"
 
     def all_frames(self) -> Iterable[Frame]:
@@ -137,17 +137,17 @@ class TypedGraph(AnyGraph):
 
     def _number_of(self, etype: Any) -> int:
         """A relation's number in the schema. Raises ``ConfigError`` where there is none, or several of that name."""
-        if etype is None and len(self._etypes) == 1:
+        if etype is None and len(self.relation_types) == 1:
             return 0
-        numbers = [number for number, relation in enumerate(self._etypes) if etype in (relation, relation[1])]
+        numbers = [number for number, relation in enumerate(self.relation_types) if etype in (relation, relation[1])]
         if len(numbers) != 1:
             what = f"The graph has several relations '{etype}'." if numbers else f"The graph has no relation '{etype}'."
-            names = [str(self._etypes[number]) for number in numbers] or nearest(str(etype), self.etypes)
+            names = [str(self.relation_types[number]) for number in numbers] or nearest(str(etype), self.etypes)
             raise self.session.wrong(what, allowed=names or [str(relation) for relation in self.canonical_etypes])
         return numbers[0]
 
     def to_canonical_etype(self, etype: Any) -> Etype:
-        return self._etypes[self._number_of(etype)]
+        return self.relation_types[self._number_of(etype)]
 
     def _type_number(self, ntype: str | None) -> int:
         """A node type's number. Raises ``ConfigError`` where there is none."""
@@ -207,7 +207,7 @@ class TypedGraph(AnyGraph):
         types = torch.repeat_interleave(torch.arange(len(self.ntypes)), torch.tensor(self.plan.row_bounds).diff())
         fixed = {NODE_ID: plan.node_ids.clone, TYPE: types.clone}
         nodes = Frame(session, "nodes", Rows("nodes", -1, self.level), self.plan.num_rows, fixed)
-        numbers = torch.tensor([self.canonical_etypes.index(etype) for etype in self._etypes])
+        numbers = torch.tensor([self.canonical_etypes.index(etype) for etype in self.relation_types])
         rows = Rows("edges", -1, self.level)
         edata = Frame(session, "edges", rows, plan.num_edges, {TYPE: lambda: numbers[edge_types]})
         return ShardedGraph(session, plan, ("_N", "_E", "_N"), nodes, nodes, rows, edata, session.totals(self.plan))
@@ -364,7 +364,7 @@ class _BlockGraph:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        of_all_layers = ("ntypes", "etypes", "canonical_etypes", "device", "is_homogeneous", "idtype", "to")
+        of_all_layers = ("ntypes", "etypes", "canonical_etypes", "relation_types", "device", "is_homogeneous", "idtype", "to")
         if self._count == 1 or name in of_all_layers:
             return getattr(self._first, name)
         raise self._session.wrong(

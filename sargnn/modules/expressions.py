@@ -111,6 +111,28 @@ class Softmax(Node):
     where: Where = "v"
 
 
+class SoftmaxTotal(Protocol):
+    """A softmax over the edges of several sets into the same rows."""
+
+    def total(self, run: Any) -> Tensor:
+        """[M, K], the logarithm of the sum of exp(logits) of each row; all workers must ask together. run: which rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedSoftmax(Node):
+    """A set's share of a softmax over the edges of several sets.
+
+    Attributes:
+        logits: of this set's edges.
+        group: the softmax.
+        run: the set's destinations in it.
+    """
+
+    logits: Node
+    group: SoftmaxTotal
+    run: Any
+
+
 class PendingFold(Protocol):
     """A fold over the edges into each node that is computed when somebody asks for its rows."""
 
@@ -147,7 +169,7 @@ class Changer:
 
     def change(self, node: Node) -> Node:
         """The same with changed parts. Overrides change the node itself."""
-        if isinstance(node, Softmax):
+        if isinstance(node, Softmax | SharedSoftmax):
             logits = self.changed(node.logits)
             return node if logits is node.logits else replace(node, logits=logits)
         if isinstance(node, Dropped | Item):

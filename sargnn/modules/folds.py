@@ -44,6 +44,7 @@ from sargnn.modules.expressions import (
     Node,
     Program,
     Resolved,
+    SharedSoftmax,
     Softmax,
     Where,
     decode,
@@ -173,6 +174,24 @@ class Edges:
         self.session.calls.seen("the values of an edge field", self.as_rows(values))
         return values
 
+    def has_attention(self, node: Node) -> bool:
+        """Whether a fused kernel sums attention by products, and gives the sums of its weights, too."""
+        call = _recognise("sum", node, lambda rows: rows)
+        fused = isinstance(call, _Fused) and type(call.reducer) is DotAttention
+        return fused and not self.session.engine.mode.is_baseline
+
+    def attention(self, node: Node) -> tuple[Tensor, Tensor]:
+        """What ``has_attention`` says there is: sums [M, K D], and log of the sums of exp(logits) [M, K]."""
+        engine = self.session.engine
+        call = _recognise("sum", node, lambda rows: reader(engine.pool, rows))
+        assert isinstance(call, _Fused) and isinstance(call.reducer, DotAttention)
+        of = call.reducer.attention
+        kernel = engine.kernel(call.reducer.operation).name
+        self.session.note(f"sum over edges, joined with other sets of edges: {call.reducer.name}, kernel {kernel}")
+        reducer = DotAttention(of.heads, of.factor, of.draw, log_sums=True)
+        out, log_sums = self.aggregate(reducer, call.exchanged, call.dest_local, call.params)
+        return out, log_sums
+
     def aggregate(self, reducer: Reducer, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         """``Engine.aggregate`` on these edges."""
         with paused():
@@ -283,9 +302,12 @@ class _WithoutSoftmax(Changer):
         self._edges = edges
 
     def change(self, node: Node) -> Node:
-        if isinstance(node, Softmax):
+        if isinstance(node, Softmax | SharedSoftmax):
             logits = self.changed(node.logits)
-            total = self._edges.field("v", self._edges.folded("logsumexp", logits, "edge softmax"))
+            if isinstance(node, SharedSoftmax):
+                total = self._edges.field("v", node.group.total(node.run))
+            else:
+                total = self._edges.field("v", self._edges.folded("logsumexp", logits, "edge softmax"))
             difference = Call(node.shape, node.dtype, torch.sub, (logits, total), {})
             return Call(node.shape, node.dtype, torch.exp, (difference,), {})
         return super().change(node)

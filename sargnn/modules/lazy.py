@@ -94,6 +94,8 @@ class EdgeIndex(Lazy):
     """int64 [2, E]. flipped: sources and destinations are exchanged."""
 
     flipped: bool
+    first: tuple[int, int] = (0, 0)
+    """What was added to the numbers of its two rows: where their nodes begin in a table of several types'."""
 
     def side(self, row: int) -> Where:
         """Which ends a row of it holds."""
@@ -101,9 +103,10 @@ class EdgeIndex(Lazy):
 
 
 class Ends(Lazy):
-    """int64 [E, 1, ...], expanded or not. side: ``u`` sources, ``v`` destinations."""
+    """int64 [E, 1, ...], expanded or not. side: ``u`` sources, ``v`` destinations; first: what was added to their numbers."""
 
     side: Where
+    first: int = 0
 
 
 class EdgeRows(Lazy):
@@ -130,6 +133,22 @@ class Folded(Lazy):
     """[M, ...]. fold: not computed yet."""
 
     fold: Fold
+
+
+class Joined(Lazy):
+    """[E, ...], of an index [2, E], of several sets of edges (``joined.py``).
+
+    Attributes:
+        parts: of each set a lazy tensor, or a tensor whose one row is that of all its edges.
+    """
+
+    parts: tuple[Any, ...]
+
+
+class JoinedFolded(Lazy):
+    """[M, ...]. fold: over the edges of several sets (``joined.JoinedFold``)."""
+
+    fold: Any
 
 
 class Fold:
@@ -183,6 +202,10 @@ class EdgeCount(Count):
         made = cls(int(count), count.total, count.kind, count.rows)
         made.edges = edges
         return made
+
+    def _pair(self, other: float) -> tuple[int, float]:
+        """With a number that is no count, that of all workers."""
+        return (int(self), int(other)) if isinstance(other, Count) else (self.total, other)
 
     def __sub__(self, other: Any) -> Any:
         """Of what is left of the edges without a hop: those of a layer."""
@@ -238,6 +261,11 @@ def shape_of(lazy: Any) -> torch.Size:
     """The shape, in which the number of edges is a count that knows them."""
     with torch._C.DisableTorchFunction():
         shape = tuple(Tensor.size(lazy))
+    if isinstance(lazy, JoinedFolded):
+        return torch.Size(shape)
+    if isinstance(lazy, Joined):
+        count = sum(EdgeCount.of(part.edges) for part in lazy.parts if isinstance(part, Lazy))
+        return torch.Size((2, count) if isinstance(lazy.parts[0], EdgeIndex) else (count, *shape[1:]))
     if isinstance(lazy, EdgeIndex):
         return torch.Size((2, EdgeCount.of(lazy.edges)))
     if isinstance(lazy, Folded):
@@ -256,7 +284,7 @@ def values(value: Any) -> Any:
     """What stands for a lazy tensor where a function is called: an edge field, or numbers."""
     if isinstance(value, EdgeRows):
         return value.field
-    if isinstance(value, Folded):
+    if isinstance(value, (Folded, JoinedFolded)):
         return value.fold.rows()
     if isinstance(value, Filled):
         if value.became is not None:

@@ -16,6 +16,7 @@ from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.edge_sets import DerivedEdges, is_loop, masked, moved, with_self_loops
 from sargnn.modules.expressions import AtEnd, Call, Field, Node, Written, map_values
+from sargnn.modules.joined import join, joined_call, repeated
 from sargnn.modules.lazy import (
     EdgeCount,
     EdgeIndex,
@@ -24,6 +25,8 @@ from sargnn.modules.lazy import (
     Filled,
     Folded,
     Handler,
+    Joined,
+    JoinedFolded,
     Lazy,
     constant_field,
     edge_index,
@@ -52,6 +55,8 @@ def lazy_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kw
     """
     args, kwargs = map_values((args, kwargs), lambda value: _now(value, calls))
     plain = name.strip("_") if name.startswith("__") else name
+    if any(isinstance(value, (Joined, JoinedFolded)) for value in flat((args, kwargs))):
+        return joined_call(calls, plain, func, args, kwargs)
     handler = _HANDLERS.get(plain)
     if handler is not None and (out := handler(func, args, kwargs)) is not NotImplemented:
         return out
@@ -62,7 +67,9 @@ def lazy_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kw
                 f"'{plain}' reads the numbers of the edges' nodes, which are spread over workers.",
                 given=f"{plain} of edge_index",
                 allowed="x[edge_index[0]], scatter, softmax, degree, self-loops, edge_index[:, mask]",
-                hint="message passing by torch_geometric.nn and torch_geometric.utils works (docs/EXTENDING.md)",
+                hint=_HINTS.get(
+                    plain, "message passing by torch_geometric.nn and torch_geometric.utils works (docs/EXTENDING.md)"
+                ),
             )
     lazy = [value for value in given if isinstance(value, Lazy)]
     if lazy and all(isinstance(value, Filled) for value in lazy) and (out := _of_filled(func, plain, args, kwargs)) is not None:
@@ -95,6 +102,17 @@ def lazy_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kw
     return map_values(out, lambda value: rows_of_edges(value) if isinstance(value, EdgeTensor) else value)
 
 
+_HINTS = {
+    **dict.fromkeys(
+        "getitem bincount argsort sort unique".split(),
+        "aggregations that want a node's messages side by side (LSTM, median, quantile, sort) are not computed piece by piece; "
+        "sum, mean, max, min, mul, std, var, softmax and powermean are",
+    ),
+    **dict.fromkeys("index_select scatter_add_ scatter_reduce_".split(), "let nodes run along the first dimension of rows"),
+    "cat": "an undirected graph is made before training: give the reader both directions of each edge",
+}
+"""What to do instead, by the function that reads the numbers."""
+
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "add": torch.add,
     "sub": torch.sub,
@@ -105,7 +123,12 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def made_of_edges(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.ones(edge_index.size(1))`` and its like: a number for each edge; ``NotImplemented`` for other sizes."""
+    """``torch.ones(edge_index.size(1))`` and its like, ``row.expand(edge_index.size(1), -1)``: the same for each edge;
+    ``NotImplemented`` for other sizes."""
+    if name == "expand":
+        sizes = _sizes(args[1:], kwargs)
+        repeats = bool(sizes) and isinstance(sizes[0], EdgeCount) and args[0].dim() == len(sizes) and len(args[0]) == 1
+        return repeated(args[0], sizes, sizes[0].edges) if repeats and mark_of(args[0]) is None else NotImplemented
     shape = _sizes(args[:1] if name == "full" else args, kwargs)
     if not shape or not isinstance(shape[0], EdgeCount):
         return NotImplemented
@@ -163,7 +186,9 @@ def _getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, key = args
     if isinstance(x, EdgeIndex):
         if isinstance(key, int):
-            return ends_of(x.edges, x.side(key))
+            ends = ends_of(x.edges, x.side(key))
+            ends.first = x.first[key]
+            return ends
         if isinstance(key, tuple) and len(key) == 2 and key[0] in (slice(None), Ellipsis) and _is_mask(key[1]):
             return _index(masked(x.edges, key[1].field.node), flipped=x.flipped)
         order = key.tolist() if isinstance(key, Tensor) and not isinstance(key, Lazy) else key
@@ -293,7 +318,9 @@ def _same_shape(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     """Ends of edges, or a count, in another form; an index as it is."""
     lazy = args[0]
     if isinstance(lazy, EdgeIndex):
-        return lazy if function_name(func) in ("contiguous", "long", "to", "clone", "detach") else NotImplemented
+        if function_name(func) == "clone":
+            return _index(lazy.edges, flipped=lazy.flipped)
+        return lazy if function_name(func) in ("contiguous", "long", "to", "detach") else NotImplemented
     count = isinstance(lazy, Folded) and lazy.fold.kind == "count" and not lazy.fold.is_computed
     if not (isinstance(lazy, (Ends, Filled)) or count):
         return NotImplemented
@@ -304,7 +331,7 @@ def _same_shape(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         edges = lazy.edges if out.dim() and out.shape[0] == Tensor.size(lazy)[0] else None
         return filled(out.shape, out.dtype, lazy.number, edges)
     if isinstance(lazy, Ends):
-        return Lazy.blank(Ends, out.shape, torch.int64, edges=lazy.edges, side=lazy.side)
+        return Lazy.blank(Ends, out.shape, torch.int64, edges=lazy.edges, side=lazy.side, first=lazy.first)
     if function_name(func) in ("to", "float", "double", "long") or not out.dim():
         return NotImplemented
     return folded(lazy.fold.with_shape(tuple(out.shape[1:])))
@@ -337,6 +364,8 @@ def _cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Self-loops appended to edges, and what they carry to what edges carry."""
     tensors = args[0] if args else kwargs["tensors"]
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if (joined := join(tensors, dim)) is not NotImplemented:
+        return joined
     if len(tensors) != 2:
         return NotImplemented
     first, second = tensors
@@ -393,12 +422,17 @@ def _like(number: float | None) -> Handler:
 def _max(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The largest number of a node, as this worker numbers its rows."""
     if isinstance(args[0], (Ends, EdgeIndex)) and len(args) == 1:
-        return torch.tensor(args[0].edges.plan.num_rows - 1)
+        edges = args[0].edges
+        edges.session.calls.told[edges.plan.num_rows] = edges.number_of_src_nodes()
+        return torch.tensor(edges.plan.num_rows - 1)
     return NotImplemented
 
 
 def _setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target, key, value = args
+    if isinstance(target, EdgeIndex) and isinstance(value, Ends) and key in (0, 1) and value.side == target.side(key):
+        target.first = (value.first, target.first[1]) if key == 0 else (target.first[0], value.first)
+        return None
     if isinstance(key, Ends):
         return set_loops(target, key, value)
     if _is_mask(key) and isinstance(target, (EdgeRows, Filled)) and target.edges is not None:
@@ -437,7 +471,7 @@ _HANDLERS: dict[str, Handler] = {
     "clamp": clamp,
     "clamp_min": clamp,
     **dict.fromkeys("div true_divide truediv".split(), div),
-    "add": add,
+    **dict.fromkeys("add add_".split(), add),
     "linear": linear,
     "max": _max,
     **dict.fromkeys("eq ne lt le gt ge".split(), _compared),

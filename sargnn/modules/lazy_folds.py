@@ -5,6 +5,7 @@ Letters: N input rows, M output rows, E edges of this worker.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from sargnn.modules.lazy import (
     Fold,
     Folded,
     Handler,
+    Lazy,
     constant_field,
     folded,
     function_name,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from sargnn.modules.folds import Edges
 
 _FOLDS = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "prod": "mul"}
-_SMALL = 1e-12
+SMALL = 1e-12
 """What is added to a sum of a softmax's weights, one of which is 1, so that it is no zero."""
 
 
@@ -149,38 +151,55 @@ def _softmax(above: Node, below: Node) -> Node | None:
     """The softmax that a quotient is: exp(logits - their maximum) / the sum of that, over the edges of each node."""
     if not (isinstance(below, AtEnd) and isinstance(below.fold, Fold) and below.fold.kind == "sum"):
         return None
-    if below.fold.origin is not above or function_of(above) != "exp":
+    if below.fold.origin is not above:
+        return None
+
+    def of(end: AtEnd) -> Any:
+        is_largest = isinstance(end.fold, Fold) and end.fold.kind == "max" and end.where == below.where
+        return end.fold.origin if is_largest else None  # type: ignore[attr-defined]
+
+    logits = shifted_softmax(above, of)
+    return None if logits is None else Softmax(logits.shape, logits.dtype, logits, below.where)
+
+
+def shifted_softmax(above: Node, largest_of: Callable[[AtEnd], Any]) -> Node | None:
+    """The logits of ``exp(logits - their maximum)``.
+
+    Args:
+        largest_of: what a maximum at the edges' ends is of; None: it is none.
+    """
+    if function_of(above) != "exp":
         return None
     difference = above.args[0]  # type: ignore[attr-defined]
-    if function_of(difference) != "sub" or len(difference.args) != 2:
+    if function_of(difference) != "sub" or len(difference.args) != 2 or not isinstance(difference.args[1], AtEnd):
         return None
     logits, largest = difference.args
-    if not (isinstance(largest, AtEnd) and isinstance(largest.fold, Fold) and largest.where == below.where):
-        return None
-    of: Any = largest.fold.origin
+    of = largest_of(largest)
     while function_of(of) == "detach":
         of = of.args[0]
-    if largest.fold.kind != "max" or of is not logits or not isinstance(logits, Node):
-        return None
-    return Softmax(logits.shape, logits.dtype, logits, below.where)
+    return logits if of is logits and isinstance(logits, Node) else None
 
 
 def add(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Ends moved up to where their nodes' rows begin in a table, and sums of weights that are no zero anyway."""
     lazy = args[0]
-    if isinstance(lazy, Folded) and len(args) == 2 and isinstance(args[1], float) and 0 < args[1] <= _SMALL:
+    if isinstance(lazy, Ends) and len(args) == 2 and isinstance(args[1], int):
+        return Lazy.blank(Ends, lazy.shape, torch.int64, edges=lazy.edges, side=lazy.side, first=lazy.first + args[1])
+    if isinstance(lazy, Folded) and len(args) == 2 and isinstance(args[1], float) and 0 < args[1] <= SMALL:
         if lazy.fold.kind == "sum" and function_of(lazy.fold.origin) == "exp":
             return lazy
     return NotImplemented
 
 
 def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A map W [O, F] of summed or averaged rows [M, F], O < F: the rows are mapped and then summed, W sum x_j = sum W x_j, so that
-    O columns travel instead of F. Sums of rows that never change are kept over passes, and mapped as they are."""
+    """A map W [O, F] of summed or averaged rows [M, F], O < F: the rows are mapped first, W sum x_j = sum W x_j, so that O
+    columns travel instead of F. Sums of rows that never change are kept over passes, and mapped as they are."""
     given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
     lazy, weight, bias = given["input"], given["weight"], given.get("bias")
     if not isinstance(lazy, Folded) or lazy.fold.is_computed or lazy.fold.kind not in ("sum", "mean"):
         return NotImplemented
     fold, node = lazy.fold, lazy.fold.node
+    assert node is not None
     pair = product_of(node) if is_weighted(node) else None
     rows = pair[0] if pair else node
     if not isinstance(rows, Field) or rows.where != "u" or len(rows.shape) != 1 or len(weight) >= rows.shape[0]:

@@ -52,8 +52,17 @@ def scaled(node: Any) -> tuple[Any, float]:
 
 
 def dot_products(node: Any, heads: int) -> tuple[Field, Field, float] | None:
-    """Of ``scale * sum over C of (k_j * q_i)``: k of the sources and q of the destinations, [K, C] each, and the scale."""
+    """Of ``scale * p * sum over C of (k_j * q_i)``: k of the sources and p q of the destinations, [K, C] each, and the scale.
+    p [K] is the same for all edges."""
     total, scale = scaled(node)
+    by_head: Tensor | None = None
+    while function_of(total) == "mul" and len(total.args) == 2 and by_head is None:
+        rows = [arg for arg in total.args if function_of(arg) == "same_row" and arg.shape == (heads,)]
+        if len(rows) != 1:
+            break
+        by_head = rows[0].args[0]
+        total, factor = scaled(next(arg for arg in total.args if arg is not rows[0]))
+        scale *= factor
     if function_of(total) != "sum" or total.shape not in ((heads,), (heads, 1)) or not over_columns(total):
         return None
     product, factor = scaled(total.args[0])
@@ -66,7 +75,13 @@ def dot_products(node: Any, heads: int) -> tuple[Field, Field, float] | None:
         scale *= factor
         if isinstance(field, Field) and field.shape == product.shape:
             fields[field.where] = field
-    return (fields["u"], fields["v"], scale) if set(fields) == {"u", "v"} else None
+    if set(fields) != {"u", "v"}:
+        return None
+    keys, queries = fields["u"], fields["v"]
+    if by_head is not None:
+        with paused():
+            queries = dataclasses.replace(queries, tensor=queries.tensor * by_head[:, None])
+    return keys, queries, scale
 
 
 def plus_edges(node: Any, shape: tuple[int, int]) -> tuple[Field, Field, Tensor] | None:

@@ -178,7 +178,7 @@ class PygGraph:
             blocks = self._graph.blocks
             if not self._typed:
                 return HopCounts(lambda number: blocks[number])
-            return {etype: HopCounts(partial(_relation, blocks, etype)) for etype in self._graph.canonical_etypes}
+            return {etype: HopCounts(partial(_relation, blocks, etype)) for etype in self._graph.relation_types}
         graph = self._homogeneous or (self._graph.blocks[0] if trims else self._graph.alone(FLOWS))
         if name in (*_ONE_INDEX, *_BY_RELATION):
             return self._index_of(graph)
@@ -186,7 +186,7 @@ class PygGraph:
             if not graph.plan.weighted:
                 return None
             if self._typed and self._homogeneous is None:
-                return {etype: rows_of_edges(graph[etype].edata[WEIGHT]) for etype in graph.canonical_etypes}
+                return {etype: rows_of_edges(graph[etype].edata[WEIGHT]) for etype in graph.relation_types}
             return rows_of_edges(graph.edata[WEIGHT])
         if self._homogeneous is None:
             return torch.zeros_like(self._graph.alone(FLOWS).plan.node_ids) if name == "node_type" else None
@@ -200,7 +200,7 @@ class PygGraph:
     def _index_of(self, graph: Any) -> Any:
         if not self._typed or graph is self._homogeneous:
             return edge_index(graph)
-        return {etype: edge_index(graph[etype]) for etype in graph.canonical_etypes}
+        return {etype: edge_index(graph[etype]) for etype in graph.relation_types}
 
 
 _WHY_NOT = {

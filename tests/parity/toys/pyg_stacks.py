@@ -94,7 +94,7 @@ class DroppedEdges(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         edge_index, _ = dropout_edge(edge_index, 0.4, training=self.training)
-        edge_index, _, _ = dropout_node(edge_index, 0.2, num_nodes=x.size(0), training=self.training)
+        edge_index, _, _ = dropout_node(edge_index, 0.2, training=self.training)
         out: Tensor = self.conv(torch.tanh(x), edge_index)
         return out
 

@@ -1,0 +1,378 @@
+"""Several sets of edges as one: what ``torch.cat`` of several ``edge_index`` is, each with its ends' numbers moved up.
+
+A layer that attends over all relations at once puts the rows of all types into one table, moves each relation's ends to where
+their rows begin there, and joins the edges. Here a joined tensor is a lazy tensor for each set (``lazy.py``): a function of it
+is one of each, its rows are those of each set's part of the table, and what is scattered to its ends is folded set by set and
+then joined, each destination's sums as one.
+
+Letters: M rows of the joined table of destinations, E edges of this worker, K heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sargnn.engine.reducers.gat import join_softmaxes
+from sargnn.modules.edge_fields import EdgeTensor
+from sargnn.modules.expressions import (
+    EDGE_COUNT,
+    AtEnd,
+    Call,
+    Changer,
+    Node,
+    Resolved,
+    SharedSoftmax,
+    Softmax,
+    SoftmaxTotal,
+    function_of,
+    map_values,
+)
+from sargnn.modules.lazy import (
+    EdgeIndex,
+    EdgeRows,
+    Ends,
+    Filled,
+    Folded,
+    Handler,
+    Joined,
+    JoinedFolded,
+    Lazy,
+    filled,
+    flat,
+    function_name,
+    rows_of_edges,
+    values,
+)
+from sargnn.modules.lazy_folds import SMALL, scatter, shifted_softmax
+from sargnn.modules.session import paused
+from sargnn.modules.tag import Count, Mark, set_mark, tagged
+
+if TYPE_CHECKING:
+    from sargnn.modules.calls import StockCalls
+    from sargnn.modules.folds import Edges
+
+
+class Run(NamedTuple):
+    """A run of a joined table: the rows of a node type. Two types without rows here begin in the same place of it.
+
+    Attributes:
+        first: where it begins on all workers together.
+        type: the node type.
+    """
+
+    first: int
+    type: int
+
+
+def run_of(ends: Ends) -> Run:
+    """The run that a set's ends are in."""
+    rows = ends.edges.sources if ends.side == "u" else ends.edges.destinations
+    return Run(ends.first.total if isinstance(ends.first, Count) else ends.first, rows.type)
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A run of a joined fold's rows."""
+
+    fold: JoinedFold
+    run: Run
+
+    def rows(self) -> Tensor:
+        """They, computed; all workers must ask together."""
+        return self.fold.segments()[self.run]
+
+
+class JoinedFold:
+    """A fold over the edges of all sets into each row of a table.
+
+    Args:
+        kind: ``sum``, ``max``, ``min``, ``mul`` or ``count``.
+        parts: of each set the ends that its rows go to, and the fold of its own edges.
+        rows: M.
+    """
+
+    def __init__(self, kind: str, parts: list[tuple[Ends, Any]], rows: int) -> None:
+        self.kind, self.parts, self._rows = kind, parts, rows
+        self._firsts = {run_of(ends): int(ends.first) for ends, _ in parts}
+        self._segments: dict[Run, Tensor] = {}
+
+    def segments(self) -> dict[Run, Tensor]:
+        """The rows that edges end in; all workers must ask together."""
+        if not self._segments and self._is_attention():
+            sets = [(run_of(ends), folded.edges, folded.fold.node) for ends, folded in self.parts]
+            self._segments = attention_over_sets(sets) or {}
+        if not self._segments:
+            for number, (ends, folded) in enumerate(self.parts):
+                run, rows = run_of(ends), folded.fold.rows()
+                before = self._segments.get(run)
+                with paused():
+                    joined = rows if before is None else self._both(number, before, rows)
+                self._segments[run] = tagged(joined, folded.edges.destinations)
+        return self._segments
+
+    def rows_from(self, rows: slice) -> Tensor:
+        """A run of the table, [rows, ...]; all workers must ask together."""
+        start = rows.start or 0
+        total = start.total if isinstance(start, Count) else start
+        count = int(rows.stop) - int(start)
+        known = [table for run, table in self.segments().items() if run.first == total and len(table) == count]
+        return known[0] if known else self.rows()[rows]
+
+    def rows(self) -> Tensor:
+        """[M, ...]."""
+        segments = self.segments()
+        like = next(iter(segments.values()))
+        with paused():
+            pieces, at = [], 0
+            for run in sorted(segments, key=lambda run: (self._firsts[run], len(segments[run]))):
+                pieces += [like.new_zeros(self._firsts[run] - at, *like.shape[1:]), segments[run]]
+                at = self._firsts[run] + len(segments[run])
+            table = torch.cat([*pieces, like.new_zeros(self._rows - at, *like.shape[1:])])
+        return set_mark(table, Mark(None, 0, self._rows, "rows of several types are in one table"), shared=False)
+
+    def _is_attention(self) -> bool:
+        """Whether they are sums of shares of one softmax over the edges of all sets."""
+        groups = [shared_softmax(folded.fold.node) for _, folded in self.parts] if self.kind == "sum" else [None]
+        return groups[0] is not None and all(group is groups[0] for group in groups)
+
+    def _both(self, number: int, before: Tensor, rows: Tensor) -> Tensor:
+        """The rows of some sets, and of another one into the same destinations."""
+        if self.kind in ("sum", "count"):
+            return before + rows
+        if self.kind == "mul":
+            return before * rows
+        run, own = run_of(self.parts[number][0]), self.parts[number][1].edges
+
+        def has_edges(edges: Edges) -> Tensor:
+            return (edges.plan.in_degrees > 0).view(-1, *[1] * (rows.dim() - 1))
+
+        others = [folded.edges for ends, folded in self.parts[:number] if run_of(ends) == run]
+        there = torch.stack([has_edges(edges) for edges in others]).any(0)
+        both = (torch.maximum if self.kind == "max" else torch.minimum)(before, rows)
+        return torch.where(there & has_edges(own), both, torch.where(there, before, rows))
+
+
+class SoftmaxGroup:
+    """A softmax over the edges of several sets.
+
+    Args:
+        sets: of each set its destinations' run, its edges and its logits [E, K].
+    """
+
+    def __init__(self, sets: list[tuple[Run, Edges, Node]]) -> None:
+        self._sets = sets
+        self._totals: dict[Run, Tensor] = {}
+
+    def total(self, run: Run) -> Tensor:
+        """[rows of the run, K], the logarithm of the sum of exp(logits); all workers must ask together."""
+        if not self._totals:
+            for at, edges, logits in self._sets:
+                rows = edges.folded("logsumexp", logits, "edge softmax")
+                with paused():
+                    rows = rows.masked_fill((edges.plan.in_degrees == 0).view(-1, *[1] * (rows.dim() - 1)), -torch.inf)
+                    self._totals[at] = torch.logaddexp(self._totals[at], rows) if at in self._totals else rows
+        return self._totals[run]
+
+
+def shared_softmax(node: Node) -> SoftmaxTotal | None:
+    """The softmax over several sets of edges that an expression has a part of."""
+    look = _Alone()
+    look.changed(node)
+    return look.group
+
+
+class _Alone(Changer):
+    """Puts a softmax over a set's own edges in place of that over the edges of all sets."""
+
+    group: SoftmaxTotal | None = None
+
+    def change(self, node: Node) -> Node:
+        if isinstance(node, SharedSoftmax):
+            self.group = node.group
+            return Softmax(node.shape, node.dtype, node.logits)
+        return super().change(node)
+
+
+def attention_over_sets(sets: list[tuple[Run, Edges, Node]]) -> dict[Run, Tensor] | None:
+    """Sums of a softmax's shares over the edges of all sets, from fused kernels: each set's attention by itself, and these
+    joined by their sums of exp(logits); None where no kernel computes them."""
+    outs: dict[Run, list[tuple[Tensor, Tensor]]] = {}
+    nodes = [_Alone().changed(Resolved().changed(node)) for _, _, node in sets]
+    if not all(edges.has_attention(node) for (_, edges, _), node in zip(sets, nodes, strict=True)):
+        return None
+    for (run, edges, _), node in zip(sets, nodes, strict=True):
+        outs.setdefault(run, []).append(edges.attention(node))
+    with paused():
+        joined = {
+            run: join_softmaxes(*zip(*several, strict=True)).unflatten(1, nodes[0].shape) for run, several in outs.items()
+        }
+    return {run: tagged(joined[run], edges.destinations) for run, edges, _ in sets}
+
+
+def joined_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function of PyTorch gives where one of its arguments is of several sets of edges."""
+    handler = _HANDLERS.get(name)
+    if handler is not None and (out := handler(func, args, kwargs)) is not NotImplemented:
+        return out
+    first = next((value for value in flat((args, kwargs)) if isinstance(value, Joined)), None)
+    if name.startswith("new_"):
+        return calls.__torch_function__(func, (type(args[0].parts[0]),), (args[0].parts[0], *args[1:]), kwargs)
+    args, kwargs = map_values((args, kwargs), lambda v: v.fold.rows() if isinstance(v, JoinedFolded) else v)
+    if first is None:
+        return calls.__torch_function__(func, tuple(type(value) for value in flat((args, kwargs))), args, kwargs)
+
+    def part(number: int) -> Any:
+        given = _of_set((args, kwargs), number)
+        return calls.__torch_function__(func, tuple(type(value) for value in flat(given)), *given)
+
+    outs = [part(number) for number in range(len(first.parts))]
+    if isinstance(outs[0], (tuple, list)):
+        return type(outs[0])(_joined(several) for several in zip(*outs, strict=True))
+    return _joined(outs)
+
+
+def _of_set(arguments: Any, number: int) -> Any:
+    """Arguments as a set has them."""
+    return map_values(arguments, lambda value: value.parts[number] if isinstance(value, Joined) else value)
+
+
+def join(tensors: Any, dim: int) -> Any:
+    """``torch.cat`` of indices, or of what the edges of several sets carry."""
+    lazy = [tensor for tensor in tensors if isinstance(tensor, Lazy)]
+    if lazy and len(lazy) == len(tensors) and all(isinstance(tensor, EdgeIndex) for tensor in tensors) and dim % 2 == 1:
+        return _joined(tensors)
+    of_edges = [tensor for tensor in lazy if isinstance(tensor, EdgeRows)]
+    rest_is_one_row = all(isinstance(t, EdgeRows) or (not isinstance(t, Lazy) and len(t) == 1) for t in tensors)
+    several = len({id(tensor.edges.plan) for tensor in of_edges}) > 1 or len(of_edges) < len(tensors)
+    return _joined(tensors) if of_edges and rest_is_one_row and several and dim % of_edges[0].dim() == 0 else NotImplemented
+
+
+def _joined(parts: Any) -> Any:
+    like = next((part for part in parts if isinstance(part, Lazy)), None)
+    if like is None:
+        return NotImplemented
+    with torch._C.DisableTorchFunction():
+        shape, dtype = list(Tensor.size(like)), like.dtype
+    at = 1 if isinstance(like, EdgeIndex) else 0
+    shape[at] = sum(part.edges.plan.num_edges for part in parts if isinstance(part, Lazy))
+    joined: Joined = Lazy.blank(Joined, shape, dtype, edges=like.edges)
+    joined.parts = tuple(parts)
+    return joined
+
+
+def _picked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Rows of a joined table at the edges' ends; of a joined fold the rows of a type."""
+    x = args[0]
+    if function_name(func) == "getitem":
+        key, dim = args[1], 0
+        if isinstance(x, JoinedFolded) and isinstance(key, slice) and key.step is None:
+            return x.fold.rows_from(key)
+    else:
+        dim = args[1] if len(args) > 1 else kwargs["dim"]
+        key = args[2] if len(args) > 2 else kwargs["index"]
+    if not isinstance(key, Joined) or not all(isinstance(ends, Ends) for ends in key.parts) or dim % x.dim() != 0:
+        return NotImplemented
+    parts = []
+    for ends in key.parts:
+        edges, sources = ends.edges, ends.side == "u"
+        rows, count = (edges.sources, edges.plan.num_rows) if sources else (edges.destinations, edges.plan.num_out)
+        if isinstance(x, JoinedFolded):
+            node: Node = AtEnd(x.fold.parts[0][1].fold.shape, x.dtype, _Segment(x.fold, run_of(ends)), ends.side)
+        else:
+            node = edges.field(ends.side, tagged(values(x)[int(ends.first) : ends.first + count], rows))
+        parts.append(rows_of_edges(EdgeTensor(edges, node)))
+    return _joined(parts)
+
+
+def _scatter(fold: Handler) -> Handler:
+    """A fold of what edges of several sets carry. fold: the one of a set's edges."""
+
+    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target, given = args[0], (args[1:], kwargs)
+        index = next((v for v in flat(given) if isinstance(v, Joined) and isinstance(v.parts[0], Ends)), None)
+        if index is None or not isinstance(target, Filled) or target.became is not None:
+            return NotImplemented
+        with torch._C.DisableTorchFunction():
+            size, dtype = tuple(Tensor.size(target)), target.dtype
+        parts = []
+        for number, ends in enumerate(index.parts):
+            own, named = _of_set(given, number)
+            count = ends.edges.plan.num_out if ends.side == "v" else ends.edges.plan.num_rows
+            made = fold(func, (filled((count, *size[1:]), dtype, target.number), *own), named)
+            if not isinstance(made, Folded):
+                return NotImplemented
+            parts.append((ends, made))
+        kind = parts[0][1].fold.kind
+        if kind == "mean":
+            return NotImplemented
+        out: JoinedFolded = Lazy.blank(JoinedFolded, size, dtype, edges=index.edges)
+        out.fold = JoinedFold(kind, parts, size[0])
+        if getattr(func, "__name__", "").endswith("_"):
+            target.became = out
+        return out
+
+    return handler
+
+
+def _div(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Softmax over the edges of all sets."""
+    if len(args) != 2 or kwargs or not all(isinstance(arg, Joined) for arg in args):
+        return NotImplemented
+    sets: list[tuple[Run, Edges, Node]] = []
+    for number, (above, below) in enumerate(zip(args[0].parts, args[1].parts, strict=True)):
+        if not (isinstance(above, EdgeRows) and isinstance(below, EdgeRows)):
+            return NotImplemented
+        total = below.field.node
+        if not (isinstance(total, AtEnd) and isinstance(total.fold, _Segment) and total.where == "v"):
+            return NotImplemented
+        fold = total.fold.fold
+        if fold.kind != "sum" or fold.parts[number][1].fold.origin is not above.field.node:
+            return NotImplemented
+        logits = shifted_softmax(above.field.node, partial(_largest, number))
+        if logits is None:
+            return NotImplemented
+        sets.append((total.fold.run, above.edges, logits))
+    group = SoftmaxGroup(sets)
+    nodes = (SharedSoftmax(logits.shape, logits.dtype, logits, group, run) for run, _, logits in sets)
+    return _joined([rows_of_edges(EdgeTensor(edges, node)) for (_, edges, _), node in zip(sets, nodes, strict=True)])
+
+
+def _largest(number: int, end: AtEnd) -> Any:
+    """What a maximum over all sets' edges is of, of one of the sets; None where it is no such maximum."""
+    fold = end.fold
+    return fold.fold.parts[number][1].fold.origin if isinstance(fold, _Segment) and fold.fold.kind == "max" else None
+
+
+def _add(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    lazy = args[0]
+    if isinstance(lazy, JoinedFolded) and len(args) == 2 and isinstance(args[1], float) and 0 < args[1] <= SMALL:
+        if lazy.fold.kind == "sum" and all(function_of(part.fold.origin) == "exp" for _, part in lazy.fold.parts):
+            return lazy
+    return NotImplemented
+
+
+def repeated(tensor: Tensor, sizes: tuple[Any, ...], edges: Edges) -> EdgeRows:
+    """``row.expand(number of edges, ...)``: the same row for each edge."""
+    with paused():
+        row = tensor.expand(1, *sizes[1:])[0]
+    return rows_of_edges(EdgeTensor(edges, Call(tuple(row.shape), row.dtype, same_row, (row, EDGE_COUNT), {})))
+
+
+def same_row(row: Tensor, edges: int) -> Tensor:
+    """[E, ...], one row for all edges."""
+    return row.expand(edges, *row.shape)
+
+
+_HANDLERS: dict[str, Handler] = {
+    "getitem": _picked,
+    "index_select": _picked,
+    **dict.fromkeys("scatter_add_ scatter_add index_add_ index_add".split(), _scatter(scatter("sum"))),
+    **dict.fromkeys("scatter_reduce_ scatter_reduce".split(), _scatter(scatter(None))),
+    **dict.fromkeys("div true_divide truediv".split(), _div),
+    "add": _add,
+}
