@@ -9,7 +9,7 @@ SPREAD = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 # Tests start some hundred interpreters; each would compile the package's Python anew where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install test test-full test-machine check train clean
+.PHONY: install test test-full test-machine check train docs dist clean
 
 install: .venv/.runtime  ## set up .venv with the command sargnn
 
@@ -33,6 +33,18 @@ check: .venv/.dev  ## lint, types, import contract
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/check_names.py sargnn
 
+docs: .venv/.docs  ## build the site into docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
+
+dist: .venv/.dist  ## wheel and sdist into dist/, checked, and a run from the wheel in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv dist/venv
+	dist/venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd dist && mkdir run && cd run && ../venv/bin/sargnn train dataset.num_nodes=600 epochs=2 world=2 tracking=none
+	rm -rf dist/venv dist/run
+
 clean:  ## remove the environment; stores and runs stay
 	rm -rf .venv
 
@@ -44,6 +56,14 @@ clean:  ## remove the environment; stores and runs stay
 .venv/.runtime: .venv/.python pyproject.toml
 	@echo "setting up .venv (about two minutes, 2 GB)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/.docs: .venv/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+.venv/.dist: .venv/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dist]'
 	@touch $@
 
 .venv/.dev: .venv/.runtime

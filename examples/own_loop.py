@@ -35,7 +35,7 @@ class Sage(nn.Module):
 def main(epochs: int = 10) -> None:
     if "RANK" in os.environ:  # started by torchrun
         torch.distributed.init_process_group("gloo")
-    part = sargnn.shard("synthetic")  # or a graph of your own: docs/OWN_DATA.md
+    part = sargnn.shard("synthetic")  # or a graph of your own: docs/howto/own-function.md
 
     torch.manual_seed(0)  # the same parameters on every rank
     model = Sage([part.features.shape[1], 64, part.num_classes])

@@ -2,7 +2,7 @@
 
     run = sargnn.train("model=gat", world=4, graph=g)
 
-``docs/PYTHON.md`` shows all of it. Nothing below is imported before it is used.
+``docs/howto/from-python.md`` shows all of it. Nothing below is imported before it is used.
 ``from sargnn import dgl`` gives DGL, which by itself does not import beside a current PyTorch; after it ``import dgl`` works.
 """
 

@@ -34,7 +34,7 @@ def train(*overrides: str, graph: Any = NOT_GIVEN, quiet: bool = False, **settin
     Args:
         overrides: what ``sargnn train`` takes, such as "model=gat", "optim.lr=0.01" or "experiment=laptop_tour".
         graph: a DGLGraph, a PyG Data or HeteroData, a NetworkX graph, a mapping of arrays, or a pair of a graph and a mapping
-            (docs/OWN_DATA.md); without it the dataset is the one that is configured.
+            (``docs/howto/own-function.md``); without it the dataset is the one that is configured.
         quiet: show no progress.
         settings: the same as overrides, by keyword; groups as mappings: ``world=4``, ``optim={"lr": 0.01}``. ``resume=RUN``
             goes on with a run, which may be a ``Run``. ``model=Gin``, a class of modules in a file of its own, is that

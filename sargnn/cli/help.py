@@ -6,6 +6,7 @@ prints a script that asks ``sargnn completion --candidates WORD ...`` for what m
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ examples:
   sargnn compare                        the runs of this folder
   sargnn train --help                   groups, options and settings
   sargnn train model=gat --help         the settings of one option
+  sargnn help WORD                      what there is of it: sargnn help gpu
 
 SARGNN_FULL_ERROR=1 shows tracebacks."""
 
@@ -181,6 +183,53 @@ def _line(left: str, text: str) -> str:
 
 def _wrap(text: str, width: int = WIDTH) -> list[str]:
     return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def topics(words: Sequence[str], folders: ConfFolders) -> str:
+    """What ``sargnn help WORD ...`` prints: the answers of ``docs/answers.md`` whose title or other names have the words; else
+    what is known of a setting or an option of that name.
+
+    Raises:
+        ConfigError: nothing is.
+    """
+    asked = _plain(" ".join(words))
+    answers = _answers()
+    exact = [title for title, (names, _) in answers.items() if asked in names]
+    known = exact or [title for title, (names, _) in answers.items() if any(asked in f"{name} " for name in names)]
+    if known:
+        parts = [[title, *answers[title][1], ""] for title in known[:_MOST_ANSWERS]]
+        return "\n".join(line for part in parts for line in part).rstrip()
+    if read_known("train", (), folders).called(words[0]):
+        return help_text(VERBS["train"], words[:1], folders)
+    names = {name: title for title, (names, _) in answers.items() for name in names}
+    near = dict.fromkeys(f"sargnn help {names[name].lower()}" for name in nearest(asked, names))
+    near = near if len(near) < _MOST_ANSWERS else {}
+    raise ConfigError(
+        "Nothing is known of this.", given=" ".join(words), allowed=near, hint="sargnn --help, or the site's search"
+    )
+
+
+_MOST_ANSWERS = 4
+
+
+def _answers() -> dict[str, tuple[tuple[str, ...], list[str]]]:
+    """Title -> what it is also called, plainly, and its lines, 80 columns wide."""
+    package = Path(__file__).parent.parent
+    pages = (package / "answers.md", package.parent / "docs" / "answers.md")
+    text = next((page.read_text() for page in pages if page.is_file()), "")
+    answers = {}
+    for section in re.split(r"^## ", text, flags=re.M)[1:]:
+        title, _, body = section.partition("\n")
+        also = re.search(r"^\*Also: (.*?)\.\*$", body, flags=re.M)
+        names = [title, *(also.group(1).split(",") if also else ())]
+        body = re.sub(r"^\*Also: .*$|`", "", body, flags=re.M)
+        body = re.sub(r"\[([^\]]+)\]\(([^)]+)\)", r"\1 (docs/\2)", body)
+        answers[title] = tuple(map(_plain, names)), _wrap(" ".join(body.split()))
+    return answers
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9&']+", " ", text.lower()).strip()
 
 
 _BASH = """\

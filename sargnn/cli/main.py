@@ -69,6 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     if len(arguments) > 1 and arguments[0] == "help" and arguments[1] in VERBS:
         arguments = [*arguments[1:], "--help"]
+    elif len(arguments) > 1 and arguments[0] == "help":
+        from sargnn.cli.help import topics
+
+        print(topics(arguments[1:], find_folders()))
+        return 0
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         from sargnn.cli.help import overview
 

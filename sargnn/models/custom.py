@@ -177,7 +177,9 @@ def find_module(settings: CustomSettings) -> UserModule:
     resolved = resolve("model", {}, settings.name, target)
     place, _, name = target.rpartition(":")
     if isinstance(resolved, type) and issubclass(resolved, ModelSettings):
-        hint = "a class of settings is an option of its own: a file in conf/model with target: (docs/EXTENDING.md)"
+        hint = (
+            "a class of settings is an option of its own: a file in conf/model with target: (docs/maintainers/extend-model.md)"
+        )
         raise ConfigError("'model.target' names a class of settings, not a torch.nn.Module.", given=target, hint=hint)
     wrong = None
     if isinstance(resolved, nn.Module):

@@ -42,7 +42,7 @@ FOR_LAYERS = tuple(
     canonical_etypes""".split()
 )
 """What a layer may ask a graph for."""
-SOME = "update_all, apply_edges, ndata, edata, in_degrees, blocks, ... (docs/EXTENDING.md)"
+SOME = "update_all, apply_edges, ndata, edata, in_degrees, blocks, ... (sargnn help DGL)"
 _LOOPS = frozenset("add_self_loop remove_self_loop to_canonical_etype add_edges has_edges_between".split())
 """What DGL's functions that add or remove self-loops ask for."""
 _OF_DATA = frozenset("feat feats feature features attr x".split())
@@ -84,7 +84,7 @@ class Frame(MutableMapping[str, Any]):
         if name in _OF_DATA:
             hint = "features are what forward gets beside the graph"
         elif self.rows.kind == "edges" and name in _OF_WEIGHTS:
-            hint = "the run's graph has no edge weights (docs/OWN_DATA.md)"
+            hint = "the run's graph has no edge weights (sargnn help own data)"
             if WEIGHT in self:
                 hint = f"the graph's weights are edata['{WEIGHT}']"
         raise MissingField(

@@ -68,7 +68,7 @@ def lazy_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kw
                 given=f"{plain} of edge_index",
                 allowed="x[edge_index[0]], scatter, softmax, degree, self-loops, edge_index[:, mask]",
                 hint=_HINTS.get(
-                    plain, "message passing by torch_geometric.nn and torch_geometric.utils works (docs/EXTENDING.md)"
+                    plain, "message passing by torch_geometric.nn and torch_geometric.utils works (sargnn help PyG)"
                 ),
             )
     lazy = [value for value in given if isinstance(value, Lazy)]

@@ -204,7 +204,7 @@ class PygGraph:
 
 
 _WHY_NOT = {
-    "edge_weight": "the run's graph has no edge weights (docs/OWN_DATA.md)",
+    "edge_weight": "the run's graph has no edge weights (sargnn help own data)",
     "edge_type": "the run's graph has one relation",
     "edge_attr": "features of edges are not read",
 }

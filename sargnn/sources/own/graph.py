@@ -236,7 +236,7 @@ class OwnGraph:
         """What is not read, and what to do about it, in lines for a person."""
         if of_graph := self.unread.of_graph:
             features, labels = (", ".join(ALIASES[used]) for used in (FEATURES, LABELS))
-            what = f"Features are read from {features}, labels from {labels}; all names: docs/OWN_DATA.md."
+            what = f"Features are read from {features}, labels from {labels}; all names: docs/howto/own-arrays.md."
             yield f"not read of {self.whole}: {', '.join(of_graph)}. {what}"
         if of_edges := self.unread.of_edges:
             what = f"Of edges only weights are read: name them {WEIGHTS} (in NetworkX weight)."

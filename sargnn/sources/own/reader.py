@@ -53,7 +53,7 @@ def function_reader(config: PythonConfig) -> Reader:
     function = resolve("dataset", {}, config.name, config.target)
     place, name = config.target.rpartition(":")[0], config.title
     if isinstance(function, type) and issubclass(function, DatasetSettings):
-        hint = "a class of settings is an option of its own: a file in conf/dataset with target: (docs/EXTENDING.md)"
+        hint = "a class of settings is an option of its own, a file with target: (docs/maintainers/extend-dataset.md)"
         raise DataError("'dataset.target' names a class of settings, not a function.", given=config.target, hint=hint)
     if not callable(function):
         given = f"{config.target}, a {type(function).__name__}"

@@ -65,7 +65,7 @@ def test_what_is_not_read_is_said_once_with_what_is(tmp_path: Path, caplog: pyte
     assert sargnn_here(tmp_path, "prepare", "dataset=arrays", "dataset.root=mine").returncode == 0
     said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     (names,) = [line for line in said if "'year'" in line]
-    assert "features" in names and "node_feat" in names and "labels" in names and "docs/OWN_DATA.md" in names
+    assert "features" in names and "node_feat" in names and "labels" in names and "docs/howto/own-arrays.md" in names
     (columns,) = [line for line in said if "after the second" in line]
     assert "source,target,weight" in columns and len(said) == 2
 
