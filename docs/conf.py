@@ -21,6 +21,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"  # notebooks are kept with their outputs; the tests run them
 nb_merge_streams = True
 autodoc_member_order = "bysource"
+napoleon_use_ivar = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 nitpicky = False

@@ -18,12 +18,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
-from nbformat import NotebookNode
-from traitlets.config import Config
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "tutorials"
@@ -47,7 +45,8 @@ os.environ["TERM"] = "dumb"
 def system(command):
     shell = get_ipython()
     text = shell.var_expand(command, depth=1)
-    with subprocess.Popen(text, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(text, shell=True, **pipes) as process:
         for line in process.stdout:
             print(line.decode(errors="replace"), end="", flush=True)
     shell.user_ns["_exit_code"] = process.returncode
@@ -94,6 +93,10 @@ def execute(path: Path) -> NotebookNode:
     Raises:
         CellExecutionError: a cell failed; the text has the cell and its traceback.
     """
+    import nbformat  # not above: the tests of stored outputs need none of these
+    from nbclient import NotebookClient
+    from traitlets.config import Config
+
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory(prefix="tutorial-") as place:
         folder, settings = Path(place).resolve() / "work", Path(place).resolve()
@@ -119,6 +122,8 @@ def clean(notebook: NotebookNode, folder: Path) -> NotebookNode:
     Args:
         folder: where it ran; shown as ``~/tutorial``.
     """
+    import nbformat
+
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         cell.metadata = nbformat.from_dict({key: cell.metadata[key] for key in ("tags",) if key in cell.metadata})
@@ -154,6 +159,9 @@ def clean_text(text: str, folder: Path) -> str:
 
 def main(words: list[str]) -> int:
     """The exit code: 1 if a cell failed or a notebook grew too large."""
+    import nbformat
+    from nbclient.exceptions import CellExecutionError
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", help="notebooks, such as own-model; all of them where none is given")
     parser.add_argument("--check", action="store_true", help="execute without writing")

@@ -289,9 +289,11 @@ class _Trial:
 def _check_same(model: CustomModel, other: CustomModel) -> None:
     """Two modules made with one seed are the same. Raises ``ConfigError`` with the first parameter that is not."""
     others = dict(other.module.named_parameters())
+    # A layer without its width yet draws all its parameters with the first rows: PyG's leaves its bias unset until then.
+    waiting = {name.rpartition(".")[0] for name, parameter in model.module.named_parameters() if is_lazy(parameter)}
     for name, parameter in model.module.named_parameters():
         counterpart = others.get(name)
-        if is_lazy(parameter):
+        if name.rpartition(".")[0] in waiting:
             continue
         if (
             counterpart is None

@@ -68,7 +68,8 @@ def lazy_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kw
                 given=f"{plain} of edge_index",
                 allowed="x[edge_index[0]], scatter, softmax, degree, self-loops, edge_index[:, mask]",
                 hint=_HINTS.get(
-                    plain, "message passing by torch_geometric.nn and torch_geometric.utils works (sargnn help PyG)"
+                    "slice" if plain == "getitem" and isinstance(args[1], slice) else plain,
+                    "message passing by torch_geometric.nn and torch_geometric.utils works (sargnn help PyG)",
                 ),
             )
     lazy = [value for value in given if isinstance(value, Lazy)]
@@ -104,7 +105,7 @@ def lazy_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kw
 
 _HINTS = {
     **dict.fromkeys(
-        "getitem bincount argsort sort unique".split(),
+        "slice bincount argsort sort".split(),
         "aggregations that want a node's messages side by side (LSTM, median, quantile, sort) are not computed piece by piece; "
         "sum, mean, max, min, mul, std, var, softmax and powermean are",
     ),

@@ -1,4 +1,4 @@
-"""README's plan and its tour: every command on a small graph, and word for word where a machine has time for it."""
+"""The first page's commands: each on a small graph, and word for word where a machine has time for it; README's module."""
 
 from __future__ import annotations
 
@@ -18,11 +18,22 @@ SMALL = ["dataset.num_nodes=600", "model.hidden=16", "epochs=2"]
 
 
 def tour() -> list[str]:
-    text = (ROOT / "README.md").read_text()
-    sections = [text[text.index(title) :].split("\n## ")[0] for title in ("## Will it fit?", "## A ten-minute tour")]
-    commands = re.findall(r"^    (sargnn .*?)(?:\s+#.*)?$", "\n".join(sections), flags=re.M)
-    assert len(commands) >= 7 and commands[0].startswith("sargnn plan ")
+    """The first page's commands, without those of a module."""
+    text = (ROOT / "docs" / "start.md").read_text()
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, flags=re.M | re.S)
+    commands = re.findall(r"^(sargnn (?:(?!model=custom).)*?)(?:\s+#.*)?$", "\n".join(blocks), flags=re.M)
+    assert len(commands) >= 6 and commands[0] == "sargnn info"
     return commands
+
+
+def test_the_module_of_the_readme(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "model=custom model.target=net.py:Net world=4" in text
+    (module,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
+    (tmp_path / "net.py").write_text(module)
+    words = "train model=custom model.target=net.py:Net dataset.num_nodes=600 epochs=2 world=2 tracking=none"
+    done = sargnn_here(tmp_path, *words.split())
+    assert done.returncode == 0 and "custom on synthetic, mode sar, world 2" in done.stdout, done.stderr
 
 
 def test_the_tour_on_a_small_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

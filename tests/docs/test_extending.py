@@ -1,4 +1,5 @@
-"""Every file on docs/EXTENDING.md is written into a folder, every command there is run; the losses are those of one worker."""
+"""Every file on the pages about modules and options of one's own is written into a folder, every command is run; the losses are
+those of one worker."""
 
 from __future__ import annotations
 
@@ -27,15 +28,33 @@ from sargnn.training.build import make_trainer
 from tests.in_process import sargnn_here as run
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "EXTENDING.md").read_text()
-FILES = dict(re.findall(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", TEXT, flags=re.S))
-COMMANDS = [shlex.split(line) for line in re.findall(r"^    sargnn (.+)$", TEXT, flags=re.M)]
+PAGES = [
+    *(ROOT / "docs" / "howto" / f"{name}.md" for name in ("pyg-model", "dgl-model", "module-rules")),
+    *sorted((ROOT / "docs" / "maintainers").glob("extend-*.md")),
+]
+TEXTS = {page.stem: page.read_text() for page in PAGES}
+TEXT = "\n".join(TEXTS.values())
+NAMED = re.compile(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", flags=re.S)
+FILES = dict(NAMED.findall(TEXT))
+"""The pages together: those of one page fit those of another."""
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of a page's commands, without ``sargnn``."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, flags=re.M | re.S)
+    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
+    return [shlex.split(line.removeprefix("sargnn ")) for line in lines]
+
+
+COMMANDS = commands(TEXT)
 SINGLE = [words[1:] for words in COMMANDS if words[0] == "train" and "-m" not in words]
+SHORT = ["dataset.num_nodes=600", "epochs=2", "tracking=none"]
+"""What the first command of a page, which shows no such settings, is run with."""
 
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files of the page, which is the working folder."""
+    """A folder with the files of the pages, which is the working folder."""
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,12 +73,30 @@ def losses_on_one_worker(words: list[str]) -> list[float]:
     return make_trainer(config, part, dataset.num_classes, Group.single()).run().losses
 
 
-def test_the_page_has_a_file_and_a_command_for_each_kind() -> None:
+def test_the_pages_have_a_file_and_a_command_for_each_kind() -> None:
     kinds = {name.split("/")[1] for name in FILES if name.startswith("conf/")}
     assert kinds == {"model", "dataset", "mode", "kernel", "partitioner"}
-    assert len(FILES) == TEXT.count("```") // 2 and len(SINGLE) == 13
-    named = [word.partition("=")[2] for words in SINGLE for word in words]
-    assert all(Path(name).stem in named for name in FILES if name.startswith("conf/"))
+    named = NAMED.findall(TEXT)
+    assert len(FILES) == len(named) == len(re.findall(r"^```(?:python|yaml)$", TEXT, flags=re.M)) == 22
+    assert not re.search(r"^```(?!python$|yaml$|bash$|text$|$)|^    sargnn", TEXT, flags=re.M)
+    assert len(SINGLE) == 19 and all("epochs=2" in words for words in SINGLE[1:])
+    given = [word.partition("=")[2] for words in SINGLE for word in words]
+    assert all(Path(name).stem in given for name in FILES if name.startswith("conf/"))
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_a_page_has_all_files_of_its_commands(page: str) -> None:
+    files = {name for name, _ in NAMED.findall(TEXTS[page])}
+    options = {name.removeprefix("conf/").removesuffix(".yaml").replace("/", "=") for name in FILES if name.startswith("conf/")}
+    for words in commands(TEXTS[page]):
+        for word in words:
+            if match := re.search(r"=(\w+\.py):", word):
+                assert match[1] in files, f"{page}: {word}"
+            if word in options:
+                assert f"conf/{word.replace('=', '/')}.yaml" in files, f"{page}: {word}"
+    used = "\n".join([*map(" ".join, commands(TEXTS[page])), *(text for _, text in NAMED.findall(TEXTS[page]))])
+    for name in files:
+        assert (name.removeprefix("conf/").removesuffix(".yaml").replace("/", "=") if "/" in name else f"{name}:") in used, name
 
 
 def test_the_modules_are_those_of_the_examples() -> None:
@@ -71,8 +108,9 @@ def test_the_modules_are_those_of_the_examples() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) == 13
 
 
-@pytest.mark.parametrize("words", SINGLE, ids=lambda words: " ".join(words[:2]))
+@pytest.mark.parametrize("words", SINGLE, ids=lambda words: " ".join(words[:3]))
 def test_an_example_trains_in_every_mode_and_precision_alike(words: list[str], mine: Path) -> None:
+    words = words if "epochs=2" in words else [*words, *SHORT]
     exact = [*words, "precision=fp64", "partitioner.order=original"]
     losses = losses_on_one_worker(exact)
     assert len(losses) == 2 and losses[0] != losses[1]
@@ -82,7 +120,7 @@ def test_an_example_trains_in_every_mode_and_precision_alike(words: list[str], m
 
 
 def test_all_of_them_together_on_two_workers(mine: Path) -> None:
-    """The page's options of every kind in one command; its losses are those of one worker with the package's strategies."""
+    """The pages' options of every kind in one command; its losses are those of one worker with the package's strategies."""
     model = ["model=sage_squares", "dataset=grid", "model.hidden=16", "epochs=2", "tracking=none", "precision=fp64"]
     done = run(mine, "train", *model, "mode=refetch", "kernel=scatter", "partitioner=by_degree", "world=2", "run_name=ours")
     assert done.returncode == 0, done.stderr
@@ -101,10 +139,14 @@ def test_the_own_reducer_and_kernel_sum_bf16_rows_in_fp32(kernel: str, mine: Pat
     assert out.dtype == torch.bfloat16 and torch.equal(out[0], torch.ones(16, dtype=torch.bfloat16))
 
 
-def test_the_check_of_two_worlds_agrees(mine: Path) -> None:
-    (words,) = [words for words in COMMANDS if words[0] == "check"]
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] == "check"], ids=lambda words: words[2])
+def test_the_check_of_two_worlds_agrees(words: list[str], mine: Path) -> None:
     done = run(mine, *words)
     assert done.returncode == 0 and "All agree on 1 and on 2 workers" in done.stdout, done.stdout + done.stderr
+
+
+def test_two_modules_are_checked() -> None:
+    assert [words[2] for words in COMMANDS if words[0] == "check"] == ["model.target=gin.py:Gin", "model.target=rules.py:Net"]
 
 
 def test_the_sweep_that_shows_exactness_can_be_started(mine: Path) -> None:

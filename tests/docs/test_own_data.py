@@ -1,4 +1,4 @@
-"""Every file on docs/OWN_DATA.md and docs/PYTHON.md is written into an empty folder, and every command there is run."""
+"""Every file on the pages of own data and of Python is written into an empty folder, and every command there is run."""
 
 from __future__ import annotations
 
@@ -11,38 +11,69 @@ from pathlib import Path
 import pytest
 
 from sargnn.tracking.summary import read_summary
-from tests.in_process import sargnn_here
+from tests.in_process import points_here, sargnn_here
 from tests.processes import ROOT, run_command
+
+OF_DATA = ("own-arrays", "own-function", "edge-weights", "labels")
+OF_PYTHON = ("from-python", "own-loop")
+SAME_GRAPH = ("sage-sar-w2-s0", "sage-sar-w2-s0-2", "sage-sar-w2-s0-3")
+"""Runs of own-function.md, on a mapping, a DGLGraph and a Data."""
 
 
 def files_of(text: str) -> dict[str, str]:
     return dict(re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)```", text, flags=re.S))
 
 
-@pytest.mark.parametrize("page", ["OWN_DATA.md", pytest.param("PYTHON.md", marks=pytest.mark.long)])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_every_command(page: str, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / page).read_text()
+def commands_of(text: str) -> list[str]:
+    blocks = re.findall(r"^```bash\n(.*?)^```$", text, flags=re.S | re.M)
+    return [line.split("  #")[0] for block in blocks for line in block.splitlines()]
+
+
+def run_page(page: str, folder: Path) -> str:
+    """Write the page's files into a folder and run its commands there, in order; what they print."""
+    text = (ROOT / "docs" / "howto" / f"{page}.md").read_text()
     if "torch_geometric" in text:
         pytest.importorskip("torch_geometric")
     for name, content in files_of(text).items():
-        (tmp_path / name).write_text(content)
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    commands = re.findall(r"^    ((?:sargnn|python|torchrun) .+)$", text, flags=re.M)
-    assert len(commands) >= 3 and not re.search(r"```(?!python\n|\n)", text)
-    for command in commands:
-        program, *words = shlex.split(command.split("  #")[0])
+        (folder / name).write_text(content)
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    assert text.count("```python\n") == len(files_of(text)), "a block of Python that is no file"
+    printed = ""
+    for command in commands_of(text):
+        program, *words = shlex.split(command)
         if program == "sargnn":
-            done = sargnn_here(tmp_path, *words)
-        elif program == "python":
-            done = run_command([sys.executable, *words], tmp_path, timeout_s=300)
+            done = sargnn_here(folder, *words)
         else:
-            done = run_command([sys.executable, "-m", "torch.distributed.run", *words], tmp_path, timeout_s=300)
+            module = {"python": [], "torchrun": ["-m", "torch.distributed.run"]}[program]
+            done = run_command([sys.executable, *module, *words], folder, timeout_s=300)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    if page == "OWN_DATA.md":
-        runs = [read_summary(tmp_path / "runs" / name) for name in ("sage-sar-w2-s0", "sage-sar-w2-s0-2", "sage-sar-w2-s0-3")]
+        printed += done.stdout
+    return printed
+
+
+@pytest.mark.parametrize("page", OF_DATA)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_pages_of_own_data(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept = points_here(monkeypatch, tmp_path)
+    printed = run_page(page, tmp_path)
+    trained = len(list((tmp_path / "runs").glob("*/summary.json")))
+    assert "test " in printed and trained == {"own-arrays": 1, "own-function": 4, "edge-weights": 2, "labels": 2}[page]
+    assert len(swept) == (2 if page == "own-arrays" else 0)
+    if page == "own-function":
+        runs = [read_summary(tmp_path / "runs" / name) for name in SAME_GRAPH]
         assert all(run is not None for run in runs)
-        found = {(run.dataset_hash, *run.losses) for run in runs if run is not None}
-        assert len(found) == 1, "a mapping, a DGLGraph and a Data of one graph differ"
+        graphs = {(run.dataset_hash, *run.losses) for run in runs if run is not None}
+        assert len(graphs) == 1, "a mapping, a DGLGraph and a Data of one graph differ"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", OF_PYTHON)
+def test_pages_of_python(page: str, tmp_path: Path) -> None:
+    printed = run_page(page, tmp_path)
+    if page == "own-loop":
+        accuracies = re.findall(r"^test accuracy (0\.\d+)$", printed, flags=re.M)
+        assert len(accuracies) == 2
+        losses = re.findall(r"^epoch 10  loss (\d\.\d+)$", printed, flags=re.M)
+        assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-3)
     else:
-        assert "test accuracy" in done.stdout and (tmp_path / "short.png").stat().st_size > 10_000
+        assert "test_metric" in printed and (tmp_path / "short.png").stat().st_size > 10_000
