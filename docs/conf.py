@@ -26,6 +26,7 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 nitpicky = False
 suppress_warnings = ["mystnb.unknown_mime_type"]
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "sargnn"
 html_static_path = ["_static"]

@@ -1,4 +1,5 @@
-"""Reference pages made from the code: settings, verbs, keys of ``summary.json``. A Sphinx extension; ``conf.py`` names it.
+"""Reference pages made from the code: settings, verbs, keys of ``summary.json``; and equations as MathML, which browsers draw
+without a network. A Sphinx extension; ``conf.py`` names it.
 
 They are written beside the other pages of ``reference/`` when a build begins, only where they changed.
 """
@@ -9,6 +10,9 @@ import dataclasses
 import re
 from pathlib import Path
 from typing import Any
+
+from docutils.nodes import SkipNode
+from latex2mathml.converter import convert
 
 from sargnn.cli.conf import built_in_folder
 from sargnn.cli.verbs import VERBS, Verb
@@ -118,7 +122,20 @@ def write(_app: Any = None) -> None:
             path.write_text(text)
 
 
+def inline_equation(translator: Any, node: Any) -> None:
+    """An equation in a line."""
+    translator.body.append(convert(node.astext()))
+    raise SkipNode
+
+
+def equation(translator: Any, node: Any) -> None:
+    """An equation by itself."""
+    translator.body.append(f'<div class="math">{convert(node.astext(), display="block")}</div>')
+    raise SkipNode
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Called by Sphinx."""
     app.connect("builder-inited", write)
+    app.add_html_math_renderer("mathml", (inline_equation, None), (equation, None))
     return {"parallel_read_safe": True}
