@@ -26,10 +26,10 @@ test-machine: .venv/.dev  ## run the tests that need a machine for themselves: f
 	$(BIN)/pytest -m machine
 
 check: .venv/.dev  ## lint, types, import contract
-	$(BIN)/ruff check sargnn tests scripts examples
-	$(BIN)/ruff format --check sargnn tests scripts examples
+	$(BIN)/ruff check sargnn tests scripts examples docs
+	$(BIN)/ruff format --check sargnn tests scripts examples docs
 	$(BIN)/mypy
-	$(BIN)/mypy scripts/*.py examples/*.py
+	$(BIN)/mypy scripts/*.py examples/*.py docs/*.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/check_names.py sargnn
 
@@ -58,8 +58,8 @@ clean:  ## remove the environment; stores and runs stay
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-.venv/.docs: .venv/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+.venv/.docs: .venv/.runtime  # the tests' environment has it, too
+	@test -e .venv/.dev || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 .venv/.dist: .venv/.runtime

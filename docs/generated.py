@@ -74,10 +74,15 @@ def verbs_page() -> str:
             lines += ["| setting | default | meaning |", "|---|---|---|"]
             for setting in verb.settings:
                 default = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
-                lines.append(f"| `{setting.name}` | {'' if default in (None, '') else f'`{default}`'} | {cell(setting.comment)} |")
+                lines.append(
+                    f"| `{setting.name}` | {'' if default in (None, '') else f'`{default}`'} | {cell(setting.comment)} |"
+                )
             lines.append("")
         if verb.examples:
-            lines += ["```text", *(f"sargnn {command}" + (f"  # {remark}" if remark else "") for command, remark in verb.examples)]
+            lines += [
+                "```text",
+                *(f"sargnn {command}" + (f"  # {remark}" if remark else "") for command, remark in verb.examples),
+            ]
             lines += ["```", ""]
     return "\n".join(lines)
 

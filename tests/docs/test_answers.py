@@ -1,4 +1,4 @@
-"""Words that people look for: each is found on the site and by ``sargnn help WORD``, with what there is or a plain "not yet"."""
+"""Words that people look for: each is found on the site and by ``sargnn help WORD``, with what there is or "not yet"."""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ def test_a_sum_is_read_at_sources_that_a_flow_leaves_out(tmp_path: Path) -> None
 def test_right_modules_are_none_of_these(tmp_path: Path) -> None:
     make(configured(tmp_path, net("return self.conv(x, edge_index)"), "world=2"), PLAIN)
     (tmp_path / "lazy").mkdir()  # its bias is memory that nobody has written to, until the first rows come
-    make(configured(tmp_path / "lazy", net("return self.conv(x, edge_index)", "gnn.SAGEConv(-1, out_channels)"), "world=2"), PLAIN)
+    lazy = net("return self.conv(x, edge_index)", "gnn.SAGEConv(-1, out_channels)")
+    make(configured(tmp_path / "lazy", lazy, "world=2"), PLAIN)
     for number, (body, arguments) in enumerate(
         [
             ("return self.conv(x, adj_t)", "x, adj_t"),
