@@ -1,4 +1,4 @@
-"""Every file on the pages of own data and of Python is written into an empty folder, and every command there is run."""
+"""Every file on the pages of own data, of checks and of Python is written into an empty folder, and every command there is run."""
 
 from __future__ import annotations
 
@@ -64,6 +64,12 @@ def test_pages_of_own_data(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
         assert all(run is not None for run in runs)
         graphs = {(run.dataset_hash, *run.losses) for run in runs if run is not None}
         assert len(graphs) == 1, "a mapping, a DGLGraph and a Data of one graph differ"
+
+
+@pytest.mark.long
+def test_the_page_that_checks_a_model(tmp_path: Path) -> None:
+    printed = run_page("check-exactness", tmp_path)
+    assert printed.count("All agree on 1 and on 2 workers") == 2 and len(list(tmp_path.glob("sweeps/*/*/summary.json"))) == 4
 
 
 @pytest.mark.long
