@@ -465,7 +465,7 @@ def draw_memory(theme: Theme, png: Path | None = None) -> str:
             for place, value in zip(places, values, strict=True):
                 shift, align = ((0, -21), "center") if name.startswith("sargnn") else ((8, 7), "left")
                 if place == 0:
-                    shift, align = (12, -2 if name.startswith("sargnn") else -20), "left"
+                    shift, align = ((12, -2), "left") if name.startswith("sargnn") else ((0, -24), "center")
                 elif place == last:
                     shift, align = (0, 10), "center"
                 axes.annotate(
