@@ -31,6 +31,9 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 # The dearest files, the dearest first, so that no process begins one when the others are done (seconds: tests/README.md).
 _FIRST = (
     "slurm/test_jobs",
+    "docs/test_notebooks",
+    "run/test_faults",
+    "run/test_without_dgl",
     "training/test_servers",
     "cli/test_readme",
     "run/test_train",

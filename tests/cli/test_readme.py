@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from sargnn.comm.group import Group
+from sargnn.config.models import CustomSettings
+from tests.graphs import nasty_graph
 from tests.in_process import points_here, sargnn_here
+from tests.parity import cases
+from tests.pool import pool
 from tests.processes import ROOT
 
 SMALL = ["dataset.num_nodes=600", "epochs=2"]
@@ -33,9 +38,11 @@ def test_the_module_of_the_readme(tmp_path: Path) -> None:
     assert "model=custom model.target=net.py:Net world=4" in text
     (module,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
     (tmp_path / "net.py").write_text(module)
-    words = "train model=custom model.target=net.py:Net dataset.num_nodes=600 epochs=2 world=2 tracking=none"
-    done = sargnn_here(tmp_path, *words.split())
-    assert done.returncode == 0 and "custom on synthetic, mode sar, world 2" in done.stdout, done.stderr
+    model = CustomSettings("custom", target=f"{tmp_path / 'net.py'}:Net")
+    configs = [cases.run_config(model, mode="sar", world=world, partitioner="metis", epochs=2) for world in (1, 4)]
+    alone = cases.curve(Group.single(), configs[0], nasty_graph())
+    (together, *_) = pool(4)(cases.curve, configs[1], nasty_graph())
+    assert together["losses"] == pytest.approx(alone["losses"], rel=1e-8) and alone["losses"][0] != alone["losses"][1]
 
 
 def test_the_tour_on_a_small_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

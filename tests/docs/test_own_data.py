@@ -1,4 +1,4 @@
-"""Every file on the pages of own data, of checks and of Python is written into an empty folder, and every command there is run."""
+"""Every file on the pages of own data, checks and Python is written into an empty folder, and every command there is run."""
 
 from __future__ import annotations
 

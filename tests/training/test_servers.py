@@ -67,7 +67,7 @@ def train(folder: Path, name: str, *words: str) -> dict[str, Any]:
 
 
 def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is said, what is reported, and a run that goes on with other servers and workers."""
+    """What is said, and what is reported."""
     words = ["precision=fp64", "profile=true", "checkpoint.every=1"]
     flat = train(tmp_path, "flat", *words, "servers=2")
     capsys.readouterr()
@@ -87,6 +87,12 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     assert main(["compare", str(tmp_path / "flat"), str(tmp_path / "own"), f"out={tmp_path / 'compare'}"]) == 0
     assert (tmp_path / "compare" / "epoch_parts.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+def test_a_run_goes_on_with_other_servers_and_workers(tmp_path: Path) -> None:
+    words = ["precision=fp64", "checkpoint.every=1"]
+    train(tmp_path, "own", *words, "servers=2", "preload=shared", "smooth=cs")
     run = str(tmp_path / "own")
     resumed = ["train", f"resume={run}", "epochs=5", "world=6", "servers=3", "smooth=none"]
     assert main(resumed) == 0
