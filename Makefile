@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# How many processes run tests: two more than two cores, for some tests mostly wait.
-JOBS ?= 4
+# How many processes run tests: one more than two cores, for some tests mostly wait.
+JOBS ?= 3
 SPREAD = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Tests start some hundred interpreters; each would compile the package's Python anew where this is set.

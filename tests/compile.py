@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from sargnn.compiled import numba_cache_dir
-from sargnn.run.env import PRECISION
 
 
 def set_up_environment() -> None:
@@ -26,13 +25,13 @@ def compile_once() -> None:
     done = Path(os.environ["NUMBA_CACHE_DIR"]) / "compiled_for_tests"
     if not done.exists():
         print("compiling the kernels, a minute or two", file=sys.stderr, flush=True)
-        command = [sys.executable, "-c", "from sargnn.run.env import warm_up; warm_up()"]
         environment = os.environ | {"NUMBA_THREADING_LAYER": "workqueue"}
-        # Those of fp32 and bf16 beside those of fp64, on two cores; then all are loaded once, and what is missing is made.
-        halves = [subprocess.Popen(command, env=environment | {PRECISION: precision}) for precision in ("bf16", "fp64")]
+        # Half of the functions beside the other half, on two cores; then all are loaded once, and what is missing is made.
+        programs = [f"from sargnn.run.env import warm_up; warm_up({share}, 2)" for share in range(2)]
+        halves = [subprocess.Popen([sys.executable, "-c", program], env=environment) for program in programs]
         for half in halves:
             half.wait()
-        subprocess.run(command, env=environment, check=True)
+        subprocess.run([sys.executable, "-c", "from sargnn.run.env import warm_up; warm_up()"], env=environment, check=True)
         done.touch()
 
 

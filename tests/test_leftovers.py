@@ -45,6 +45,7 @@ def _run(folder: Path, text: str, *shell: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.long
 def test_a_process_left_behind_fails_the_suite_and_is_ended(tmp_path: Path) -> None:
     done = _run(tmp_path, LEAVES)
     pid = int((tmp_path / "pid").read_text())

@@ -69,8 +69,11 @@ def prepare_process(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, threads=threads)
 
 
-def warm_up() -> None:
+def warm_up(share: int = 0, shares: int = 1) -> None:
     """Compile every kernel, or load it from Numba's cache where it was compiled before. Runs none of them.
+
+    Of several shares, for processes side by side, each has functions of its own: two that wrote of one function to the cache at
+    the same time would lose what either wrote.
 
     For the precision of the run that the environment is for, for all where it names none. The launching process calls it so
     that no worker has to compile, the fork server so that workers start with the code loaded and share its memory.
@@ -88,8 +91,11 @@ def warm_up() -> None:
     rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
     dtypes = dict.fromkeys(held for row_dtype in rows_of for held in (row_dtype, wide(row_dtype)))
     compiled: list[Any] = [rng, loops, block, make_backend("auto", torch.device("cpu"))]
+    numbers: dict[int, int] = {}
     for part in compiled:
         for dtype in dtypes:
             for function, arguments in part.samples(dtype):
-                function.compile(tuple(numba.typeof(argument) for argument in arguments))
-    note_compiled()
+                if numbers.setdefault(id(function), len(numbers)) % shares == share:
+                    function.compile(tuple(numba.typeof(argument) for argument in arguments))
+    if shares == 1:
+        note_compiled()

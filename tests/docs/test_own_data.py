@@ -73,6 +73,13 @@ def test_the_page_that_checks_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("page", ["predictions", "checkpoints", "own-partition"])
+def test_pages_of_runs(page: str, tmp_path: Path) -> None:
+    printed = run_page(page, tmp_path)
+    assert printed.count("test accuracy") >= {"predictions": 1, "checkpoints": 5, "own-partition": 1}[page]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("page", OF_PYTHON)
 def test_pages_of_python(page: str, tmp_path: Path) -> None:
     printed = run_page(page, tmp_path)

@@ -52,6 +52,7 @@ def test_sizes_as_configured() -> None:
     assert PUBLISHED["ogbn-products"].as_configured(directed).edges[0][3] == 61_859_140
 
 
+@pytest.mark.long
 def test_the_command_needs_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [300_000_000, 20_000_000])
     monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)

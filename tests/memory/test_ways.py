@@ -62,6 +62,7 @@ def test_the_fastest_first(words: list[str], limit: int, expected: list[tuple[st
     assert not find_ways(config, _made_up, lambda plan: False, [1, 2])
 
 
+@pytest.mark.long
 def test_commands_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
     monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [_BASE, _LOADING])

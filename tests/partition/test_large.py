@@ -189,6 +189,7 @@ def test_memory_that_the_documents_name() -> None:
     assert memory.STREAM_NODE_BYTES * nodes == pytest.approx(4e9, rel=0.02)
 
 
+@pytest.mark.long
 def test_partitioners_side_by_side(tmp_path: Path) -> None:
     """A table that an 80 column terminal holds, figures that a store made alone has, and a picture."""
     words = ["partition", "dataset.num_nodes=3000", "world=4", "store_dir=stores"]

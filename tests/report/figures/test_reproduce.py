@@ -24,6 +24,7 @@ def runs_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return points_here(monkeypatch, tmp_path)
 
 
+@pytest.mark.long
 def test_bars_relative_to_sar(runs_here: list[str], tmp_path: Path) -> None:
     words = ["reproduce", "sar.fig4", *TINY, "world=2", "epochs=2"]
     done = run(tmp_path, *words)
