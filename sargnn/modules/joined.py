@@ -69,10 +69,15 @@ class Run(NamedTuple):
     type: int
 
 
+def total_of(number: Any) -> Any:
+    """A number of rows of all workers together."""
+    return number.total if isinstance(number, Count) else number
+
+
 def run_of(ends: Ends) -> Run:
     """The run that a set's ends are in."""
     rows = ends.edges.sources if ends.side == "u" else ends.edges.destinations
-    return Run(ends.first.total if isinstance(ends.first, Count) else ends.first, rows.type)
+    return Run(total_of(ends.first), rows.type)
 
 
 @dataclass(frozen=True)
@@ -116,12 +121,14 @@ class JoinedFold:
         return self._segments
 
     def rows_from(self, rows: slice) -> Tensor:
-        """A run of the table, [rows, ...]; all workers must ask together."""
-        start = rows.start or 0
-        total = start.total if isinstance(start, Count) else start
-        count = int(rows.stop) - int(start)
-        known = [table for run, table in self.segments().items() if run.first == total and len(table) == count]
-        return known[0] if known else self.rows()[rows]
+        """Some rows of the table in their order; all workers must ask together."""
+        # Told by the numbers of all workers: what a worker takes decides what it waits for in backward.
+        start, stop = (total_of(end) for end in (rows.start or 0, rows.stop))
+        for ends, folded in self.parts:
+            run = run_of(ends)
+            if run.first == start and stop is not None and folded.edges.number_of_dst_nodes().total == stop - start:
+                return self.segments()[run]
+        return self.rows()[rows]
 
     def rows(self) -> Tensor:
         """[M, ...]."""
