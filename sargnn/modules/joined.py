@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sargnn.engine.reducers.gat import join_softmaxes
+from sargnn.errors import ConfigError
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import (
     EDGE_COUNT,
@@ -302,8 +303,10 @@ def _scatter(fold: Handler) -> Handler:
     def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         target, given = args[0], (args[1:], kwargs)
         index = next((v for v in flat(given) if isinstance(v, Joined) and isinstance(v.parts[0], Ends)), None)
-        if index is None or not isinstance(target, Filled) or target.became is not None:
+        if index is None:
             return NotImplemented
+        if not isinstance(target, Filled) or target.became is not None:
+            raise _not_joined(index, func)
         with torch._C.DisableTorchFunction():
             size, dtype = tuple(Tensor.size(target)), target.dtype
         parts = []
@@ -311,19 +314,24 @@ def _scatter(fold: Handler) -> Handler:
             own, named = _of_set(given, number)
             count = ends.edges.plan.num_out if ends.side == "v" else ends.edges.plan.num_rows
             made = fold(func, (filled((count, *size[1:]), dtype, target.number), *own), named)
-            if not isinstance(made, Folded):
-                return NotImplemented
+            if not isinstance(made, Folded) or made.fold.kind == "mean":  # a mean of means is none of all edges
+                raise _not_joined(index, func)
             parts.append((ends, made))
-        kind = parts[0][1].fold.kind
-        if kind == "mean":
-            return NotImplemented
         out: JoinedFolded = Lazy.blank(JoinedFolded, size, dtype, edges=index.edges)
-        out.fold = JoinedFold(kind, parts, size[0])
+        out.fold = JoinedFold(parts[0][1].fold.kind, parts, size[0])
         if getattr(func, "__name__", "").endswith("_"):
             target.became = out
         return out
 
     return handler
+
+
+def _not_joined(index: Joined, func: Any) -> ConfigError:
+    """The answer to a fold that does not go on from one set's edges to the next."""
+    return index.edges.session.wrong(
+        f"'{function_name(func)}' is not computed over the joined edges of several relations.",
+        allowed="sums, products, maxima and minima into messages.new_zeros(...); means as a sum divided by a count; softmax",
+    )
 
 
 def _div(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

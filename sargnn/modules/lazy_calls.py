@@ -55,12 +55,12 @@ def lazy_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kw
     """
     args, kwargs = map_values((args, kwargs), lambda value: _now(value, calls))
     plain = name.strip("_") if name.startswith("__") else name
-    if any(isinstance(value, (Joined, JoinedFolded)) for value in flat((args, kwargs))):
+    given = flat((args, kwargs))
+    if any(isinstance(value, (Joined, JoinedFolded)) for value in given):
         return joined_call(calls, plain, func, args, kwargs)
     handler = _HANDLERS.get(plain)
     if handler is not None and (out := handler(func, args, kwargs)) is not NotImplemented:
         return out
-    given = flat((args, kwargs))
     for value in given:
         if isinstance(value, (EdgeIndex, Ends)):
             raise value.edges.session.wrong(
