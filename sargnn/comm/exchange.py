@@ -7,22 +7,30 @@ of one exchange (a row and its attention score, say) share one message, also whe
 without columns are not sent, but every piece comes in its turn. With ``wire`` fp32 rows and their gradients are rounded to
 bf16 for their way, and widened when they arrive; scores are not, nor is anything that stays.
 
+Ranks of one process whose rows are read where they lie (``HaloLists.near``) send nothing: each shows the others its tables, and
+one that needs rows takes them from there, several pieces at once; their gradients are added to the owner's tables, in the order
+in which they would have arrived. One that shows tables stays until all others have read them.
+
 No deadlock: a rank takes part in every round (k, piece), also in those that bring it nothing; every transfer is posted
 without waiting, and a rank waits only for transfers of its current or earlier rounds. Whoever is in the lowest round
-waits for peers that have all posted theirs.
+waits for peers that have all posted theirs. Of ranks in one process rows come from those below this one first and from those
+above it last. So gradients for a rank come first from those above it, in their order, then from other processes, then from those
+below it: who adds to a rank below waits for ranks below, who adds to one above for ranks above.
 
 Memory: 1 + d buffers for the rows of a peer (rows coming in, or their gradients going out) and as many for own rows (rows
 going out, or gradients coming in), each of the largest piece, reused over layers and epochs (d = prefetch depth). Where
 rows are fetched while gradients return, one more of each. What is rounded on its way takes one more of a peer's rows, two of
 them then, to be widened in. ``HaloLists.buffer_bytes`` says how much all that is. The consumer's rows are valid until it asks
-for the next ones.
+for the next ones. Buffers for rows of ranks in one process are the process's: one for rows, one for gradients.
 
 Letters: N own rows, H halo rows, F features, P ranks, d prefetch depth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from types import TracebackType
 
@@ -30,11 +38,90 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.base import Moves
-from sargnn.comm.group import Group, Work
-from sargnn.comm.lists import HaloLists, Layout, Piece, Round, copy_sections
+from sargnn.comm.group import Group, Traffic, Work
+from sargnn.comm.lists import HaloLists, Layout, NearRun, Piece, Round, copy_sections
 from sargnn.profile import PACKING
 
 ROWS_TAG, GRADIENTS_TAG = 1, 2
+Buffers = dict[tuple[str, int, torch.dtype], Tensor]
+
+
+@dataclass
+class _Shown:
+    """What a rank shows the others of its process in one exchange.
+
+    Attributes:
+        tensors: rows to be read, or gradients to be added to.
+        lists: of the rank.
+        traffic: of the rank.
+        readers: how many ranks have still to read.
+        turn: of gradients, whose are added next: those of the rank that comes ``turn`` ranks after this one; 0: it adds its own.
+    """
+
+    tensors: tuple[Tensor, ...]
+    lists: HaloLists
+    traffic: Traffic
+    readers: int
+    turn: int = 0
+
+    def pass_turn(self, rank: int) -> None:
+        """All gradients of the rank whose turn it is have been added to those of ``rank``; who has none is left out."""
+        world = len(self.lists.send_rows)
+        self.turn += 1
+        while self.turn < world and not len(self.lists.send_rows[(rank + self.turn) % world]):
+            self.turn += 1
+
+
+class _Near:
+    """The part of an exchange that stays in the process."""
+
+    def __init__(self, group: Group, lists: HaloLists, tensors: tuple[Tensor, ...]) -> None:
+        self._group, self._lists, self._number = group, lists, group.traffic.begun
+        self._others = [rank for rank in lists.near if rank != group.rank]
+        self.own = _Shown(tuple(tensor.detach() for tensor in tensors), lists, group.traffic, len(self._others))
+        if self._others:
+            group.board[self._key(group.rank)] = self.own
+
+    def _key(self, rank: int) -> tuple[int, int]:
+        return self._number, self._group.first + rank
+
+    def shown(self, rank: int) -> _Shown:
+        """What another rank shows, once it does."""
+        key = self._key(rank)
+        self._group.until(lambda: key in self._group.board, "for what a rank of this process shows")
+        shown: _Shown = self._group.board[key]
+        return shown
+
+    def wait_for(self, now: Round) -> None:
+        """Wait until all owners of a round's rows show them."""
+        for run in now.near:
+            self.shown(run.piece.peer)
+
+    def wait_for_turn(self, now: Round) -> None:
+        """Wait until it is this rank's turn to add gradients to those of a round's owners."""
+        for run in now.near:
+            owner = run.piece.peer
+            turn = (self._group.rank - owner) % self._group.world
+            shown = self.shown(owner)
+            self._group.until(lambda shown=shown, turn=turn: shown.turn == turn, "for its turn to add gradients")  # type: ignore[misc]
+
+    def wait_for_all(self, turn: int) -> None:
+        """Wait until all gradients for this rank that come before those of the rank ``turn`` ranks after it were added."""
+        if self._others:
+            self._group.until(lambda: self.own.turn >= turn, "for gradients from ranks of this process")
+
+    def leave(self) -> None:
+        """This rank has read all; wait until all others have."""
+        for rank in self._others:
+            self.shown(rank).readers -= 1
+        if self._others:
+            self._group.until(lambda: self.own.readers == 0, "until all ranks of this process have read")
+            del self._group.board[self._key(self._group.rank)]
+
+    def rows_of(self, run: NearRun) -> tuple[_Shown, Tensor]:
+        """What the owner of a run shows, and int32, which of its rows they are."""
+        shown: _Shown = self._group.board[self._key(run.piece.peer)]
+        return shown, shown.lists.send_rows[self._group.rank][run.first : run.last]
 
 
 class Exchange:
@@ -52,18 +139,26 @@ class Exchange:
         self.moves = moves
         self.prefetch_depth = prefetch_depth
         self.wire = wire
-        self._buffers: dict[tuple[str, int, torch.dtype], Tensor] = {}
+        self._buffers: Buffers = {}
+        self._near_buffers: Buffers = group.board.setdefault("buffers", {}) if group.near else {}
 
     def held_bytes(self) -> int:
         """Bytes of all buffers held at present."""
-        return sum(buffer.numel() * buffer.element_size() for buffer in self._buffers.values())
+        return sum(buffer.numel() * buffer.element_size() for buffer in (self._buffers | self._near_buffers).values())
 
     def reset(self) -> None:
         """Give all buffers back; not while an exchange is under way."""
         self._buffers.clear()
+        self._near_buffers.clear()
 
     def rows(
-        self, lists: HaloLists, tensors: Sequence[Tensor], *, keep: bool = False, exact: Container[int] = ()
+        self,
+        lists: HaloLists,
+        tensors: Sequence[Tensor],
+        *,
+        keep: bool = False,
+        exact: Container[int] = (),
+        before: Callable[[Piece], None] | None = None,
     ) -> Iterator[tuple[Piece, tuple[Tensor, ...]]]:
         """The own rows, then every piece of the peers' rows in turn.
 
@@ -71,6 +166,7 @@ class Exchange:
             tensors: [N, F_t] each, contiguous.
             keep: give every piece memory of its own, so that it outlives the iteration.
             exact: which of the tensors are not rounded on their way.
+            before: called before a piece of ranks in this process is read: what the consumer would wait for with it in hand.
 
         Yields:
             (piece, rows): for the own rank ``tensors`` themselves, then for each round one [rows, F_t] for each tensor, also
@@ -82,16 +178,18 @@ class Exchange:
         layout = Layout.of(tensors, self.wire, exact)
         width, unit = layout.width, tensors[0].new_empty(0, dtype=layout.unit)
         rounds = lists.rounds(group.rank)
-        largest_in = max((r.receive_rows for r in rounds), default=0) * width
-        largest_out = max((len(r.send) for r in rounds), default=0) * width
+        largest_in, largest_out, largest_near = _largest(rounds, width)
+        near = _Near(group, lists, tensors)
         incoming: dict[int, tuple[Tensor, Work | None]] = {}
         outgoing: dict[int, tuple[Work, int]] = {}  # by slot: a slot's last send may lie several rounds back
+        own_memory = keep and not layout.rounds
 
         def post(r: int) -> None:
             now, slot = rounds[r], r % (1 + depth)
+            if now.near:
+                return
             numel = now.receive_rows * width
-            own = keep and not layout.rounds
-            message = unit.new_empty(numel) if own else self.buffer("halo", slot, largest_in, numel, unit)
+            message = unit.new_empty(numel) if own_memory else self.buffer("halo", slot, largest_in, numel, unit)
             incoming[r] = (message, group.receive(message, now.piece.peer, ROWS_TAG) if numel else None)
             if len(now.send) * width:
                 if slot in outgoing:
@@ -103,6 +201,22 @@ class Exchange:
                         self.moves.take(tensor, now.send, section)
                 outgoing[slot] = (group.send(message, now.to, ROWS_TAG), now.to)
 
+        def read(now: Round) -> Tensor:
+            near.wait_for(now)
+            if before is not None:
+                before(now.piece)
+            numel = now.receive_rows * width
+            message = unit.new_empty(numel) if own_memory else self._near_buffer(0, largest_near, numel, unit)
+            sections = layout.sections(message, now.receive_rows)
+            with self.group.profile.span(PACKING):
+                self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
+                for run, at in now.near_runs():
+                    shown, rows = near.rows_of(run)
+                    shown.traffic.sent_bytes += len(rows) * layout.row_bytes
+                    for tensor, section in zip(shown.tensors, sections, strict=True):
+                        self.moves.take(tensor, rows, section[at])
+            return message
+
         posted = 0
         while posted < min(depth, len(rounds)):
             post(posted)
@@ -112,12 +226,15 @@ class Exchange:
             while posted < min(r + 1 + depth, len(rounds)):
                 post(posted)
                 posted += 1
-            message, work = incoming.pop(r)
-            if work is not None:
-                group.wait(work, now.piece.peer, "receiving rows")
+            if now.near:
+                message = read(now)
+            else:
+                message, work = incoming.pop(r)
+                if work is not None:
+                    group.wait(work, now.piece.peer, "receiving rows")
             sections = layout.sections(message, now.receive_rows)
             if layout.rounds:
-                wide = layout.wide(sections, None if keep else self._room(0, layout, rounds, now.receive_rows, tensors[0]))
+                wide = layout.wide(sections, None if keep else self._room(0, layout, rounds, now, tensors[0]))
                 copy_sections(sections, wide)
                 if keep:  # the message is used again
                     wide = tuple(rows.clone() if rows is given else rows for rows, given in zip(wide, sections, strict=True))
@@ -127,6 +244,7 @@ class Exchange:
             del message, sections
         for work, peer in outgoing.values():
             group.wait(work, peer, "sending rows")
+        near.leave()
 
     def gradients(
         self, lists: HaloLists, targets: Sequence[Tensor], *, beside_rows: bool = False, exact: Container[int] = ()
@@ -150,10 +268,12 @@ class Exchange:
             outs: [H, F_t] each, written; rows by peer in rank order.
             exact: as for ``rows``.
         """
+        rounds = {now.piece: now for now in lists.rounds(self.group.rank)}
         for piece, rows in self.rows(lists, tensors, exact=exact):
-            if piece.peer != self.group.rank and len(rows[0]):
-                for out, arrived in zip(outs, rows, strict=True):
-                    out[lists.places(piece)] = arrived
+            if piece in rounds and len(rows[0]):
+                for at, place in lists.places(rounds[piece]):
+                    for out, arrived in zip(outs, rows, strict=True):
+                        out[place] = arrived[at]
 
     def all_gradients(
         self, lists: HaloLists, grads: Sequence[Tensor], targets: Sequence[Tensor], *, exact: Container[int] = ()
@@ -165,11 +285,15 @@ class Exchange:
             targets: [N, F_t] each.
             exact: as for ``rows``.
         """
+        rounds = {now.piece: now for now in lists.rounds(self.group.rank)}
         with self.gradients(lists, targets, exact=exact) as returning:
+            returning.begin()
             for piece in returning.pieces:
-                for room, grad in zip(returning.buffer(piece), grads, strict=True):
-                    if len(room):
-                        room.copy_(grad[lists.places(piece)])
+                rooms = returning.buffer(piece)
+                if len(rooms[0]):
+                    for at, place in lists.places(rounds[piece]):
+                        for room, grad in zip(rooms, grads, strict=True):
+                            room[at] = grad[place]
                 returning.send(piece)
 
     def to_owners(self, lists: HaloLists, halos: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
@@ -203,23 +327,40 @@ class Exchange:
         Args:
             largest: how many numbers it will be asked for at most in this exchange.
         """
-        key = (kind, slot, like.dtype)
-        buffer = self._buffers.get(key)
-        if buffer is None or buffer.numel() < largest:
-            self._buffers.pop(key, None)  # freed before its successor is allocated
-            buffer = self._buffers[key] = like.new_empty(largest)
-        return buffer[:numel]
+        return _buffer(self._buffers, (kind, slot, like.dtype), largest, numel, like)
 
-    def _room(self, slot: int, layout: Layout, rounds: list[Round], rows: int, like: Tensor) -> Tensor:
+    def _near_buffer(self, slot: int, largest: int, numel: int, like: Tensor) -> Tensor:
+        """The same for all ranks of this process: it is in use while one of them has the turn."""
+        return _buffer(self._near_buffers, ("near", slot, like.dtype), largest, numel, like)
+
+    def _room(self, slot: int, layout: Layout, rounds: list[Round], now: Round, like: Tensor) -> Tensor:
         """Where rows of a piece are computed with that are rounded on their way."""
-        width, largest = layout.rounded_width, max(r.receive_rows for r in rounds)
-        return self.buffer("wide", slot, largest * width, rows * width, like.new_empty(0, dtype=torch.float32))
+        largest = max(r.receive_rows for r in rounds if bool(r.near) == bool(now.near))
+        key, width = ("wide", slot, torch.float32), layout.rounded_width
+        buffers, like = self._near_buffers if now.near else self._buffers, like.new_empty(0, dtype=torch.float32)
+        return _buffer(buffers, key, largest * width, now.receive_rows * width, like)
+
+
+def _buffer(buffers: Buffers, key: tuple[str, int, torch.dtype], largest: int, numel: int, like: Tensor) -> Tensor:
+    buffer = buffers.get(key)
+    if buffer is None or buffer.numel() < largest:
+        buffers.pop(key, None)  # freed before its successor is allocated
+        del buffer
+        buffer = buffers[key] = like.new_empty(largest)
+    return buffer[:numel]
+
+
+def _largest(rounds: list[Round], width: int) -> tuple[int, int, int]:
+    """The most numbers of a message that comes, of one that goes, and of rows of ranks in this process."""
+    far = [now for now in rounds if not now.near]
+    received, sent = max((r.receive_rows for r in far), default=0), max((len(r.send) for r in far), default=0)
+    return received * width, sent * width, max((r.receive_rows for r in rounds if r.near), default=0) * width
 
 
 class GradientRounds:
     """One exchange of gradients, made by ``Exchange.gradients``: the rounds of ``rows``, with the directions turned round.
 
-    Per piece, in the order of ``pieces``, also for those without rows: write the gradients of its rows into ``buffer``, then
+    ``begin``; then per piece, in the order of ``pieces``, also for those without rows: write the gradients of its rows into ``buffer``, then
     ``send`` them. Leaving the context waits for what is still under way.
     """
 
@@ -232,10 +373,11 @@ class GradientRounds:
         self._depth = 0 if beside_rows else exchange.prefetch_depth
         self._first_slot = 1 + exchange.prefetch_depth if beside_rows else 0
         self._width, self._unit = layout.width, targets[0].new_empty(0, dtype=layout.unit)
-        self._rounds = lists.rounds(exchange.group.rank)
+        self._rounds, self._lists = lists.rounds(exchange.group.rank), lists
         self._number = {now.piece: r for r, now in enumerate(self._rounds)}
-        self._largest_in = max((len(r.send) for r in self._rounds), default=0) * self._width
-        self._largest_out = max((r.receive_rows for r in self._rounds), default=0) * self._width
+        self._largest_out, self._largest_in, self._largest_near = _largest(self._rounds, self._width)
+        self._near_slot = int(beside_rows)
+        self._left = Counter(now.to for now in self._rounds if len(now.send))  # messages to come, by rank
         self._incoming: dict[int, tuple[Tensor, Work]] = {}
         self._outgoing: dict[int, tuple[Work, int]] = {}  # by slot, as in ``Exchange.rows``
         self._messages: dict[int, tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
@@ -244,20 +386,37 @@ class GradientRounds:
 
     def __enter__(self) -> GradientRounds:
         self._exchange.group.traffic.begun += 1
+        self._near = _Near(self._exchange.group, self._lists, self._targets)
         self._post_until(1 + self._depth)
         return self
 
+    def begin(self) -> None:
+        """From now on others' gradients are added to ``targets``, to which all of the own shard have been written."""
+        self._near.own.pass_turn(self._exchange.group.rank)
+
+    def ready(self, piece: Piece) -> None:
+        """Wait until gradients of the piece's rows may be added where their owners run in this process."""
+        now = self._rounds[self._number[piece]]
+        if now.near:
+            if now.near[0].piece.peer > self._exchange.group.rank:
+                self._add_until(len(self._rounds))  # those of other processes come before these
+            self._near.wait_for_turn(now)
+
     def buffer(self, piece: Piece) -> tuple[Tensor, ...]:
         """Where the gradients of the piece's rows go: [rows, F_t] for each tensor, to be overwritten."""
+        self.ready(piece)
         r = self._number[piece]
-        slot = r % (1 + self._depth)
-        if slot in self._outgoing:
-            self._exchange.group.wait(*self._outgoing.pop(slot), "sending gradients")
-        rows = self._rounds[r].receive_rows
-        message = self._exchange.buffer("halo", self._first_slot + slot, self._largest_out, rows * self._width, self._unit)
-        written = sections = self._layout.sections(message, rows)
+        now, slot = self._rounds[r], r % (1 + self._depth)
+        numel = now.receive_rows * self._width
+        if now.near:
+            message = self._exchange._near_buffer(self._near_slot, self._largest_near, numel, self._unit)
+        else:
+            if slot in self._outgoing:
+                self._exchange.group.wait(*self._outgoing.pop(slot), "sending gradients")
+            message = self._exchange.buffer("halo", self._first_slot + slot, self._largest_out, numel, self._unit)
+        written = sections = self._layout.sections(message, now.receive_rows)
         if self._layout.rounds:
-            room = self._exchange._room(self._wide_slot, self._layout, self._rounds, rows, self._targets[0])
+            room = self._exchange._room(self._wide_slot, self._layout, self._rounds, now, self._targets[0])
             written = self._layout.wide(sections, room)
         self._messages[r] = message, sections, written
         return written
@@ -268,18 +427,21 @@ class GradientRounds:
         message, sections, written = self._messages.pop(r)
         if message.numel():
             copy_sections(written, sections)
-            work = self._exchange.group.send(message, piece.peer, GRADIENTS_TAG)
-            self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
-        while self._added + self._depth <= r:
-            self._add_next()
+            if self._rounds[r].near:
+                self._add_near(self._rounds[r], sections)
+            else:
+                work = self._exchange.group.send(message, piece.peer, GRADIENTS_TAG)
+                self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
+        self._add_until(r + 1 - self._depth)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
             return
-        while self._added < len(self._rounds):
-            self._add_next()
+        self._add_until(len(self._rounds))
+        self._near.wait_for_all(self._exchange.group.world)
         for work, peer in self._outgoing.values():
             self._exchange.group.wait(work, peer, "sending gradients")
+        self._near.leave()
 
     def _post_until(self, count: int) -> None:
         while self._posted < min(count, len(self._rounds)):
@@ -291,14 +453,36 @@ class GradientRounds:
                 message = self._exchange.buffer("own", slot, self._largest_in, numel, self._unit)
                 self._incoming[r] = (message, self._exchange.group.receive(message, now.to, GRADIENTS_TAG))
 
-    def _add_next(self) -> None:
-        r, now = self._added, self._rounds[self._added]
-        self._added += 1
-        if r in self._incoming:
-            message, work = self._incoming.pop(r)
-            self._exchange.group.wait(work, now.to, "receiving gradients")
-            with self._exchange.group.profile.span(PACKING):
-                self._exchange.group.profile.work(PACKING, 3 * message.numel() * message.element_size())
-                for target, section in zip(self._targets, self._layout.sections(message, len(now.send)), strict=True):
-                    self._exchange.moves.add(target, now.send, section)
-        self._post_until(r + 2 + self._depth)
+    def _add_until(self, count: int) -> None:
+        while self._added < count:
+            r, now = self._added, self._rounds[self._added]
+            self._added += 1
+            if r in self._incoming:
+                self._add(now, *self._incoming.pop(r))
+            self._post_until(r + 2 + self._depth)
+
+    def _add(self, now: Round, message: Tensor, work: Work) -> None:
+        """Add what another process sends."""
+        group, turn = self._exchange.group, (now.to - self._exchange.group.rank) % self._exchange.group.world
+        self._near.wait_for_all(turn)
+        group.wait(work, now.to, "receiving gradients")
+        with group.profile.span(PACKING):
+            group.profile.work(PACKING, 3 * message.numel() * message.element_size())
+            for target, section in zip(self._targets, self._layout.sections(message, len(now.send)), strict=True):
+                self._exchange.moves.add(target, now.send, section)
+        self._left[now.to] -= 1
+        if not self._left[now.to]:
+            self._near.own.pass_turn(group.rank)
+
+    def _add_near(self, now: Round, sections: tuple[Tensor, ...]) -> None:
+        """Add gradients of rows of this process to those of their owners."""
+        group = self._exchange.group
+        with group.profile.span(PACKING):
+            for run, at in now.near_runs():
+                shown, rows = self._near.rows_of(run)
+                group.traffic.sent_bytes += len(rows) * self._layout.row_bytes
+                group.profile.work(PACKING, 3 * len(rows) * self._layout.row_bytes)
+                for target, section in zip(shown.tensors, sections, strict=True):
+                    self._exchange.moves.add(target, rows, section[at])
+                if run.ends:
+                    shown.pass_turn(run.piece.peer)

@@ -72,11 +72,15 @@ class Group(ABC):
     Attributes:
         hosts: of each rank; () where all run on one, or that is not known.
         within: the ranks of this rank's server as a group of their own, with the same traffic and profile.
+        near: the ranks of this process, this one among them, if they read each other's rows where they lie; else none.
+        board: where these show each other what is to be read, by the number of the exchange and the rank.
         mates: ranks of this server, this one among them.
         partners: in every server the rank in this one's place.
     """
 
     hosts: tuple[Host, ...] = ()
+    near: range = range(0)
+    board: dict[Any, Any]
 
     def __init__(
         self,
@@ -100,6 +104,11 @@ class Group(ABC):
             self.within: Group = self
         else:
             self.within = self._made(rank - begin, size, self.traffic, self.profile, first=self._first + begin)
+
+    @property
+    def first(self) -> int:
+        """Of a part of a larger group: the rank there of this group's rank 0; else 0."""
+        return self._first
 
     @staticmethod
     def single(profile: Profile | None = None) -> Group:
@@ -145,6 +154,10 @@ class Group(ABC):
             leave: puts it away, and returns what takes it up again.
         """
         return nullcontext()
+
+    def until(self, ready: Callable[[], bool], doing: str) -> None:
+        """Let other ranks of this process run until ``ready()``, which they bring about."""
+        raise AssertionError("no other rank runs in this process")
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> Work:
         """Start sending a contiguous tensor to ``peer``; its bytes are counted. Raises ``CommError`` if the peer has gone."""

@@ -5,20 +5,39 @@ Letters: N rows, F features, H halo rows, P ranks.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+NEAR_PIECES = 4
+"""Messages' worth of rows of ranks in this process that are read together, about what the buffers of an exchange hold."""
+
 
 class Piece(NamedTuple):
-    """A message's worth of a peer's halo rows: which peer, and which piece of its rows."""
+    """A message's worth of a peer's halo rows: which peer, and which piece of its rows. Several pieces of ranks in one process
+    that are read together have a number below 0."""
 
     peer: int
     number: int
+
+
+class NearRun(NamedTuple):
+    """A piece of the rows of a rank in this process, among others that are read together.
+
+    Attributes:
+        piece: which.
+        first, last: where its rows lie among those that the rank has for this one.
+        ends: it is the last piece of that rank's rows.
+    """
+
+    piece: Piece
+    first: int
+    last: int
+    ends: bool
 
 
 @dataclass(frozen=True)
@@ -27,12 +46,21 @@ class Round:
 
     Attributes:
         receive_rows: rows in ``piece``; 0 if the owner has no such piece.
+        near: what ``piece`` is made of where its owners run in this process: no message, their rows are read where they lie.
     """
 
     to: int
     send: Tensor
     piece: Piece
     receive_rows: int
+    near: tuple[NearRun, ...] = ()
+
+    def near_runs(self) -> Iterator[tuple[NearRun, slice]]:
+        """Each of ``near``, and where its rows lie in ``piece``."""
+        first = 0
+        for run in self.near:
+            yield run, slice(first, first + run.last - run.first)
+            first += run.last - run.first
 
 
 def cut_list(count: int, message_rows: int) -> list[tuple[int, int]]:
@@ -49,11 +77,17 @@ class HaloLists:
         send_rows: per peer, int32 own rows that it needs, ascending; empty for the own rank.
         receive_rows: per peer, how many of its rows are needed here; 0 for the own rank.
         message_rows: no message holds more rows; longer lists travel in pieces of equal size. The same on all ranks.
+        near: the ranks of this process, if their rows are read where they lie; else none.
     """
 
     send_rows: tuple[Tensor, ...]
     receive_rows: tuple[int, ...]
     message_rows: int = 2**31
+    near: range = range(0)
+    _rounds: dict[int, list[Round]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_rounds": {}}
 
     @property
     def halo_rows(self) -> int:
@@ -69,22 +103,62 @@ class HaloLists:
         """The pieces of a list of ``count`` rows: (start, end) each."""
         return cut_list(count, self.message_rows)
 
-    def places(self, piece: Piece) -> slice:
-        """Where a piece's rows lie among all halo rows, which go by peer in rank order. There must be such a piece."""
-        first, last = self.pieces(self.receive_rows[piece.peer])[piece.number]
-        before = sum(self.receive_rows[: piece.peer])
-        return slice(before + first, before + last)
+    def places(self, now: Round) -> list[tuple[slice, slice]]:
+        """Where rows of a round's piece lie in it, and among all halo rows, which go by peer in rank order."""
+        peer, number = now.piece
+        if now.near:
+            runs = [(run.piece.peer, run.first, at) for run, at in now.near_runs()]
+        else:
+            first, last = self.pieces(self.receive_rows[peer])[number]
+            runs = [(peer, first, slice(0, last - first))]
+        places = []
+        for owner, first, at in runs:
+            begin = sum(self.receive_rows[:owner]) + first
+            places.append((at, slice(begin, begin + at.stop - at.start)))
+        return places
 
     def rounds(self, rank: int) -> list[Round]:
-        """All rounds of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces."""
-        world = len(self.send_rows)
-        rounds = []
-        for k in range(1, world):
-            to, source = (rank + k) % world, (rank - k) % world
-            sent, received = self.pieces(len(self.send_rows[to])), self.pieces(self.receive_rows[source])
-            for j, ((start, end), (first, last)) in enumerate(zip_longest(sent, received, fillvalue=(0, 0))):
-                rounds.append(Round(to, self.send_rows[to][start:end], Piece(source, j), last - first))
-        return rounds
+        """All rounds of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces.
+
+        Rows go to rank + k and come from rank - k. Of ranks in this process those below this one are the first to come from, and
+        those above it the last: their pieces are joined.
+        """
+        if rank not in self._rounds:
+            world, near = len(self.send_rows), self.near
+            below, above = range(rank - 1, near.start - 1, -1), range(near.stop - 1, rank, -1)
+            rounds = self._near_rounds(rank, below if near else (), 0)
+            for k in range(1, world):
+                to, source = (rank + k) % world, (rank - k) % world
+                sent = [] if to in near else self.pieces(len(self.send_rows[to]))
+                received = [] if source in near else self.pieces(self.receive_rows[source])
+                for j, ((start, end), (first, last)) in enumerate(zip_longest(sent, received, fillvalue=(0, 0))):
+                    rounds.append(Round(to, self.send_rows[to][start:end], Piece(source, j), last - first))
+            self._rounds[rank] = rounds + self._near_rounds(rank, above if near else (), len(rounds))
+        return self._rounds[rank]
+
+    def _near_rounds(self, rank: int, peers: Iterable[int], number: int) -> list[Round]:
+        """The pieces of these peers, as many together as ``NEAR_PIECES`` messages may hold. ``number``: of the first."""
+        groups: list[list[NearRun]] = []
+        room = 0
+        for peer in peers:
+            pieces = self.pieces(self.receive_rows[peer])
+            for j, (first, last) in enumerate(pieces):
+                if not groups or room < last - first:
+                    groups.append([])
+                    room = NEAR_PIECES * self.message_rows
+                room -= last - first
+                groups[-1].append(NearRun(Piece(peer, j), first, last, j + 1 == len(pieces)))
+        nothing = self.send_rows[rank][:0]
+        return [
+            Round(
+                rank,
+                nothing,
+                Piece(runs[0].piece.peer, -1 - number - g),
+                sum(run.last - run.first for run in runs),
+                tuple(runs),
+            )
+            for g, runs in enumerate(groups)
+        ]
 
     def buffer_bytes(
         self, rank: int, row_bytes: int, prefetch_depth: int, *, refetch: bool = False, widened_bytes: int = 0
@@ -96,11 +170,12 @@ class HaloLists:
             refetch: the backward pass fetches rows again, while gradients return (case 2).
             widened_bytes: of what of a row is rounded on its way, when it is not.
         """
-        rounds = self.rounds(rank)
+        rounds = [now for now in self.rounds(rank) if not now.near]
         slots = min(1 + prefetch_depth, len(rounds)) + (refetch and len(rounds) > 0)
         received = max((r.receive_rows for r in rounds), default=0)
         largest = received + max((len(r.send) for r in rounds), default=0)
-        return slots * largest * row_bytes + (1 + refetch) * received * widened_bytes
+        near = max((now.receive_rows for now in self.rounds(rank) if now.near), default=0)
+        return slots * largest * row_bytes + (1 + refetch) * (near * row_bytes + max(near, received) * widened_bytes)
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,12 @@ class Turns:
         world: P.
         seed: the next rank is drawn from it at every wait, also where the one that waits could go on; None: who waits goes on
             while it can, and then the next one in the order of ranks.
+        near: whether ranks read each other's rows where they lie, instead of sending them.
     """
 
-    def __init__(self, world: int, seed: int | None = None) -> None:
-        self.world = world
+    def __init__(self, world: int, seed: int | None = None, *, near: bool = False) -> None:
+        self.world, self.near = world, near
+        self.board: dict[Any, Any] = {}
         self._drawn = None if seed is None else Random(seed)
         self._batons = [_taken_lock() for _ in range(world)]  # each is held but while it is handed over
         self._all_ended = _taken_lock()
@@ -284,7 +286,9 @@ class TurnsGroup(Group):
     """
 
     def __init__(self, turns: Turns, rank: int, world: int, *given: Any, **placed: Any) -> None:
-        self._turns = turns
+        self._turns, self.board = turns, turns.board
+        if turns.near:
+            self.near = range(world)
         super().__init__(rank, world, *given, **placed)
 
     def _made(self, rank: int, world: int, *given: Any, **placed: Any) -> Group:
@@ -292,6 +296,10 @@ class TurnsGroup(Group):
 
     def putting_away(self, leave: Leave) -> AbstractContextManager[None]:
         return self._turns.putting_away(self._first + self.rank, leave)
+
+    def until(self, ready: Callable[[], bool], doing: str) -> None:
+        if not ready():  # a rank that may go on holds memory that all share
+            self._turns.pause(self._first + self.rank, ready, lambda: doing)
 
     def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
         return self._post(tensor, peer, tag, sends=True)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock, EndIds
-from sargnn.comm.lists import HaloLists, Piece
+from sargnn.comm.lists import HaloLists, Piece, Round
 from sargnn.errors import StoreError
-from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.graph.edge_columns import WEIGHT, EdgeColumns, join
 from sargnn.partition.cut import Part, WeightedDegrees
 from sargnn.plan.layer_plan import LayerPlan, MergedRows, RelationBlock, Shard, WeightSums
 from sargnn.plan.loops import count_from, read_only, take_from
@@ -40,6 +40,7 @@ class PlanSettings:
         message_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
             the same on all ranks.
         dtype: of the rows, which edge weights and the like get, too.
+        near: the ranks whose rows are read where they lie (``HaloLists.near``).
     """
 
     rank: int
@@ -47,6 +48,7 @@ class PlanSettings:
     device: torch.device = torch.device("cpu")
     message_rows: int = NO_LIMIT
     dtype: torch.dtype = torch.float32
+    near: range = range(0)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,13 @@ class Edges(NamedTuple):
         return Edges(self.src - np.int32(of_sources), self.dst - np.int32(of_destinations), self.columns)
 
     def block(
-        self, sources: tuple[Tensor, Tensor], dst_ids: Tensor, dtype: torch.dtype, *, lists_sources: bool = False
+        self,
+        sources: tuple[Tensor, Tensor],
+        dst_ids: Tensor,
+        dtype: torch.dtype,
+        *,
+        lists_sources: bool = False,
+        visits: np.ndarray | None = None,
     ) -> EdgeBlock:
         """A block of these edges.
 
@@ -119,7 +127,7 @@ class Edges(NamedTuple):
             sources: int32 [S], ranks of the source rows by original id, and int64 [S], these ids.
             dst_ids: int64 [A], original ids of the destination rows.
             dtype: of the columns.
-            lists_sources: as ``EdgeBlock``.
+            lists_sources, visits: as ``EdgeBlock``.
         """
         id_ranks, src_ids = sources
         device = src_ids.device
@@ -131,6 +139,7 @@ class Edges(NamedTuple):
             EndIds(src_ids, dst_ids, id_ranks),
             columns=self.columns.on(device, dtype),
             lists_sources=lists_sources,
+            visits=None if visits is None else _tensor(visits, device),
         )
 
 
@@ -167,13 +176,14 @@ def load_plan(
     return _Loader(part, settings, (0, len(outputs.ids)), outputs, id_ranks, sources_first).plan(outputs.own)
 
 
-def halo_lists(part: Part, device: torch.device, message_rows: int = NO_LIMIT) -> HaloLists:
-    """Which rows of a part travel."""
+def halo_lists(part: Part, device: torch.device, message_rows: int = NO_LIMIT, near: range = range(0)) -> HaloLists:
+    """Which rows of a part travel. ``near``: as of ``HaloLists``."""
     send, ends = np.asarray(part.send_rows), zip(part.send_offsets, part.send_offsets[1:], strict=False)
     return HaloLists(
         send_rows=tuple(_tensor(send[a:b], device) for a, b in ends),
         receive_rows=tuple(int(size) for size in np.diff(part.halo_offsets)),
         message_rows=message_rows,
+        near=near,
     )
 
 
@@ -188,13 +198,17 @@ def edge_positions(part: Part, plan: LayerPlan) -> np.ndarray:
         destinations = [part.edges(q, 0)[1] for q in range(plan.world)]
         return np.argsort(np.concatenate(destinations), kind="stable")
     positions = []
-    for peer, number in plan.shards:
-        src, _ = part.edges(peer, 0)
-        first, last = 0, len(part.node_ids)
-        if peer != plan.rank:
-            pieces = plan.lists.pieces(plan.lists.receive_rows[peer])
-            first, last = pieces[number] if number < len(pieces) else (0, 0)
-        positions.append(part.edge_offsets[peer] + np.flatnonzero((src >= first) & (src < last)))
+    rounds = {now.piece: now for now in plan.lists.rounds(plan.rank)}
+    for piece in plan.shards:
+        runs = [(plan.rank, 0, len(part.node_ids))] if piece not in rounds else spans(plan.lists, rounds[piece])
+        chosen, destinations = [], []
+        for peer, first, last in runs:
+            src, dst = part.edges(peer, 0)
+            some = np.flatnonzero((src >= first) & (src < last))
+            chosen.append(part.edge_offsets[peer] + some)
+            destinations.append(np.asarray(dst)[some])
+        order = np.argsort(np.concatenate(destinations), kind="stable") if len(runs) > 1 else slice(None)
+        positions.append(np.concatenate(chosen)[order])
     return np.concatenate(positions)
 
 
@@ -257,6 +271,15 @@ def peer_span(part: Part, peer: int) -> slice:
     return slice(int(part.edge_offsets[peer * relations]), int(part.edge_offsets[(peer + 1) * relations]))
 
 
+def spans(lists: HaloLists, now: Round) -> list[tuple[int, int, int]]:
+    """Of which peers, and from where to where among their halo rows, a round brings rows."""
+    if now.near:
+        return [(run.piece.peer, run.first, run.last) for run in now.near]
+    pieces = lists.pieces(lists.receive_rows[now.piece.peer])
+    first, last = pieces[now.piece.number] if now.receive_rows else (0, 0)
+    return [(now.piece.peer, first, last)]
+
+
 class _Loader:
     def __init__(
         self,
@@ -284,7 +307,7 @@ class _Loader:
 
     def plan(self, own: tuple[tuple[int, int, int], ...] | None = None) -> LayerPlan:
         part, outputs, layout = self.part, self.outputs, self.settings.layout
-        lists = halo_lists(part, self.device, self.settings.message_rows)
+        lists = halo_lists(part, self.device, self.settings.message_rows, self.settings.near)
         merged_rows = MergedRows.lay_out(self.row_bounds, self.halo_bounds)
         weights = None
         if outputs.in_weights is not None and part.weights is not None:
@@ -330,15 +353,40 @@ class _Loader:
 
     def _shards(self, lists: HaloLists) -> dict[Piece, Shard]:
         shards = {Piece(self.rank, 0): Shard(self.rank, self.num_rows, self._own_blocks(), self.own)}
-        pieces = [lists.pieces(count) for count in lists.receive_rows]
         edges: dict[int, list[Edges]] = {}
         for now in lists.rounds(self.rank):
-            peer, number = now.piece
-            first, last = pieces[peer][number] if number < len(pieces[peer]) else (0, 0)
-            if peer not in edges:
-                edges = {peer: [self._edges(peer, r) for r in range(len(self.schema.relations))]}
-            shards[now.piece] = Shard(peer, last - first, self._halo_blocks(peer, first, last, edges[peer]))
+            peer, parts = now.piece.peer, list[tuple[int, int, int, list[Edges]]]()
+            for owner, first, last in spans(lists, now):
+                if owner not in edges:
+                    edges = {owner: [self._edges(owner, r) for r in range(len(self.schema.relations))]}
+                parts.append((owner, first, last, edges[owner]))
+            blocks = self._halo_blocks(*parts[0]) if len(parts) == 1 else self._joined_blocks(parts)
+            shards[now.piece] = Shard(peer, now.receive_rows, blocks)
         return shards
+
+    def _joined_blocks(self, parts: list[tuple[int, int, int, list[Edges]]]) -> tuple[RelationBlock, ...]:
+        """Edges from several pieces of halos, one behind the other; each piece: peer, rows [first, last), edges as above."""
+        offsets = np.cumsum([0, *(last - first for _, first, last, _ in parts)]).tolist()
+        if self.schema.typed:
+            return tuple(
+                dataclasses.replace(block, first_src=block.first_src + offset)
+                for offset, part in zip(offsets, parts, strict=False)
+                for block in self._halo_blocks(*part)
+            )
+        some = [
+            edges[0].of_sources(first, last).shifted(first - offset, 0)
+            for offset, (_, first, last, edges) in zip(offsets, parts, strict=False)
+        ]
+        counts = [len(piece.src) for piece in some]
+        src, dst = np.concatenate([piece.src for piece in some]), np.concatenate([piece.dst for piece in some])
+        order = np.argsort(dst, kind="stable")
+        columns = join([piece.columns for piece in some], counts).take(order)
+        starts = [self.num_rows + int(self.part.halo_offsets[peer]) for peer, *_ in parts]
+        sources = [self._sources(at + first, at + last) for at, (_, first, last, _) in zip(starts, parts, strict=True)]
+        ranks, ids = (torch.cat(values) for values in zip(*sources, strict=True))
+        visits = np.repeat(np.arange(len(parts), dtype=np.int32), counts)[order]
+        block = Edges(src[order], dst[order], columns).block((ranks, ids), self.out_ids, self.settings.dtype, visits=visits)
+        return (RelationBlock(0, 0, 0, 0, self.out_bounds[-1], block, None, map_sources=True),)
 
     def _own_blocks(self) -> tuple[RelationBlock, ...]:
         blocks: list[RelationBlock] = []

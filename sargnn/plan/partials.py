@@ -93,11 +93,11 @@ def load_shared_plan(
         share: how cut edges are shared out; None: the destinations' owners aggregate all.
         out_bounds: as ``load_plan``.
     """
-    if share is None or group.world == 1:
+    if share is None or group.world == max(1, len(settings.near)):
         return load_plan(part, settings, out_bounds=out_bounds)
     rank, device, typed = settings.rank, settings.device, part.schema.typed
     whole = load_plan(part, dataclasses.replace(settings, layout=None), out_bounds=out_bounds)
-    kept, kept_halo, wanted, asked, moved = _share_out(part, rank, group, share, whole)
+    kept, kept_halo, wanted, asked, moved = _share_out(part, settings, group, share, whole)
     rows, results = group.sum_(torch.tensor([float(len(kept.halo_ids)), share.widest * sum(map(len, wanted))])).tolist()
     rows, results = share_room(rows, results, share.widest, settings.message_rows, typed=typed)
     ranks, in_order = id_ranks_of(part), torch.arange(whole.num_rows, dtype=torch.int32, device=device)
@@ -131,15 +131,16 @@ def load_shared_plan(
 
 
 def _share_out(
-    part: Part, rank: int, group: Group, share: Share, whole: LayerPlan
+    part: Part, settings: PlanSettings, group: Group, share: Share, whole: LayerPlan
 ) -> tuple[Part, np.ndarray, list[np.ndarray], list[_Asked], int]:
     """What remains of the part and which of its halo rows, the own output rows that each peer computes for, what each peer asks
     for, and how many edges others aggregate."""
-    world = group.world
+    rank, world = settings.rank, group.world
     spans = [peer_span(part, q) for q in range(world)]
     edges = [(np.asarray(part.edge_src[edge_span]), np.asarray(part.edge_dst[edge_span])) for edge_span in spans]
     moved = choose_edges(group, edges, [int(count) for count in np.diff(part.halo_offsets)], share)
-    moved[rank][:] = False
+    for q in {rank, *settings.near}:  # rows of ranks in this process cost nothing on their way
+        moved[q][:] = False
     starts = [_starts(part, q, moved[q]) for q in range(world)]
     wanted, places = [], []
     for (_, dst), chosen in zip(edges, moved, strict=True):

@@ -19,9 +19,10 @@ from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.partition.cut import Part
 from sargnn.plan.layer_plan import LayerPlan
-from sargnn.plan.load import Layout, PlanSettings, edge_positions, load_plan
+from sargnn.plan.load import Layout, PlanSettings, edge_positions, load_plan, spans
 
 _Edges = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+_NO_EDGES = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def reversed_plan(plan: LayerPlan, group: Group, dtype: torch.dtype) -> tuple[La
         send_offsets=_offsets(needed),
     )
     layout: Layout = "merged" if plan.shards is None else "sharded"
-    settings = PlanSettings(plan.rank, layout, plan.node_ids.device, plan.lists.message_rows, dtype)
+    settings = PlanSettings(plan.rank, layout, plan.node_ids.device, plan.lists.message_rows, dtype, plan.lists.near)
     made = load_plan(part, settings)
     order = np.concatenate(orders)[edge_positions(part, made)]
     return made, Crossing(tuple(numbers), order)
@@ -106,16 +107,18 @@ def _edges_by_peer(plan: LayerPlan) -> _Edges:
     edges: _Edges = []
     runs = plan.edge_runs()
     if plan.shards is not None:
-        for peer in range(plan.world):
-            src, dst, numbers = [np.empty(0, np.int32)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-            pieces = plan.lists.pieces(plan.lists.receive_rows[peer])
-            for piece, shard in plan.shards.items():
-                if piece.peer == peer:
-                    first = pieces[piece.number][0] if piece.number < len(pieces) else 0
-                    src.append(shard.block.src.cpu().numpy() + np.int32(first))
-                    dst.append(shard.block.dst_per_edge().cpu().numpy())
-                    numbers.append(np.arange(runs[piece].start, runs[piece].stop))
-            edges.append((np.concatenate(src), np.concatenate(dst), np.concatenate(numbers)))
+        found: dict[int, _Edges] = {peer: [_NO_EDGES] for peer in range(plan.world)}
+        rounds = {now.piece: now for now in plan.lists.rounds(plan.rank)}
+        for piece, shard in plan.shards.items():
+            src, dst = shard.block.src.cpu().numpy(), shard.block.dst_per_edge().cpu().numpy()
+            at, runs_of_rows = 0, [(plan.rank, 0, shard.num_src)] if piece not in rounds else spans(plan.lists, rounds[piece])
+            for peer, first, last in runs_of_rows:
+                inside = np.flatnonzero((src >= at) & (src < at + last - first))
+                found[peer].append((src[inside] + np.int32(first - at), dst[inside], runs[piece].start + inside))
+                at += last - first
+        for parts in found.values():
+            src, dst, numbers = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            edges.append((src, dst, numbers))
         return edges
     assert plan.merged is not None
     all_src, all_dst = plan.merged.block.src.cpu().numpy(), plan.merged.block.dst_per_edge().cpu().numpy()

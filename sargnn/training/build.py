@@ -169,7 +169,8 @@ def make_engine(
 def plan_settings(config: RunConfig, engine: Engine) -> PlanSettings:
     """What all plans of the engine's worker have in common."""
     message_rows = config.comm.message_rows or NO_LIMIT
-    return PlanSettings(engine.exchange.group.rank, engine.mode.layout, engine.device, message_rows, wide(engine.dtype))
+    group = engine.exchange.group
+    return PlanSettings(group.rank, engine.mode.layout, engine.device, message_rows, wide(engine.dtype), group.near)
 
 
 def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:

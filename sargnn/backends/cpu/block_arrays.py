@@ -35,9 +35,12 @@ def edges_of(
 
     Returns:
         Boundaries, int64, of runs of listed rows with about equal edges, where a row counts as one edge; the listed rows,
-        int32, ``ALL_ROWS`` if all are; where each one's edges begin, int32; the rows at their other ends, int32.
+        int32, ``ALL_ROWS`` if all are, a row more than once where edges come from several pieces (``EdgeBlock.visits``); where each one's edges begin, int32; the rows at their other ends, int32.
     """
-    if direction == "forward":
+    if direction == "forward" and block.visits is not None:
+        listed, (_, offsets), indices = block.visits[0], block.visits, block.src.numpy()
+        indptr = offsets.numpy()
+    elif direction == "forward":
         listed, indptr, indices = block.dst_rows, block.indptr.numpy(), block.src.numpy()
     else:
         listed, indptr, indices = block.src_rows, block.t_indptr.numpy(), block.t_dst.numpy()
@@ -50,5 +53,9 @@ def edges_of(
         bounds = np.searchsorted(work, np.linspace(0, work[-1], runs + 1)).clip(0, rows)
         if by_lane:
             bounds[0], bounds[-1] = 0, rows
+        if direction == "forward" and block.visits is not None:  # one thread adds to a row
+            ids = block.visits[0].numpy()
+            inner = (bounds > 0) & (bounds < rows)
+            bounds[inner] = np.searchsorted(ids, ids[bounds[inner]])
         block.cache[key] = bounds if by_lane else np.unique(bounds)
     return block.cache[key], ALL_ROWS if listed is None else listed.numpy(), indptr, indices

@@ -5,6 +5,7 @@ Partial results are begun before the own shard and finished after it, before the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -73,18 +74,21 @@ class Sar(ManualMode):
         refetch = self.fetches(reducer) > 1
         partials = _partials_backward(call, saved, state, d_exchanged, grads)
         with call.exchange.gradients(plan.lists, d_exchanged, beside_rows=refetch, exact=reducer.scores) as returning:
-            for piece, rows in self._sources(call, saved, kept):
+            for piece, rows in self._sources(call, saved, kept, returning.ready):
                 shard = plan.shards[piece]
                 if piece.peer == plan.rank:
                     reducer.backward_step(fold, shard, rows, saved, state, d_exchanged)
                     partials.finish()  # adds to what the own shard has written
+                    returning.begin()
                 else:
                     reducer.backward_step(fold, shard, rows, saved, state, returning.buffer(piece))
                     returning.send(piece)
         return (d_exchanged, *reducer.backward_finish(saved, state))
 
-    def _sources(self, call: Call, saved: Saved, kept: Kept) -> Iterator[tuple[Piece, Tensors | None]]:
-        """Each shard with its source rows, where the reducer needs them; the own rows first."""
+    def _sources(
+        self, call: Call, saved: Saved, kept: Kept, before: Callable[[Piece], None] | None = None
+    ) -> Iterator[tuple[Piece, Tensors | None]]:
+        """Each shard with its source rows, where the reducer needs them; the own rows first. ``before``: as of ``Exchange.rows``."""
         assert call.plan.shards is not None
         if not call.reducer.needs_src_in_backward:
             for piece in call.plan.shards:
@@ -93,7 +97,8 @@ class Sar(ManualMode):
             for piece in call.plan.shards:
                 yield piece, kept.get(piece, saved.exchanged)
         else:
-            yield from call.exchange.rows(call.plan.lists, saved.exchanged, exact=call.reducer.scores)
+            exact = call.reducer.scores
+            yield from call.exchange.rows(call.plan.lists, saved.exchanged, exact=exact, before=before)
 
     def held_rows(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> HeldRows:
         return HeldRows(Held(row_bytes if self.keep_rows and reducer.needs_src_in_backward else 0))
@@ -102,7 +107,7 @@ class Sar(ManualMode):
         if self.keep_rows:
             return plan.halo_rows
         # Rows travel while gradients do: one more buffer of each.
-        rounds = plan.lists.rounds(plan.rank)
+        rounds = dataclasses.replace(plan.lists, near=range(0)).rounds(plan.rank)  # all processes choose alike
         return max((now.receive_rows + len(now.send) for now in rounds), default=0)
 
 
