@@ -39,8 +39,8 @@ _POOLS: dict[int, Processes] = {}
 class Pool:
     """``world`` ranks in this process, over a transport that makes mistakes show (``tests.turns``)."""
 
-    def __init__(self, world: int) -> None:
-        self.world = world
+    def __init__(self, world: int, *, near: bool = False) -> None:
+        self.world, self.near = world, near
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """``function(group, *arguments)`` on every rank, each with arguments of its own; the results in rank order.
@@ -52,7 +52,8 @@ class Pool:
         packed = pickle.dumps(arguments)
         with poisoned_tables():
             try:
-                return AdversarialTurns(self.world, seed).run(lambda group: function(group, *pickle.loads(packed)))
+                turns = AdversarialTurns(self.world, seed, near=self.near)
+                return turns.run(lambda group: function(group, *pickle.loads(packed)))
             except Exception as error:
                 raise AssertionError(f"{traceback.format_exc()}turns are drawn from seed {seed}") from error
 
@@ -60,6 +61,11 @@ class Pool:
 def pool(world: int) -> Pool:
     """Ranks that take turns in this process."""
     return Pool(world)
+
+
+def near(world: int) -> Pool:
+    """The same, and they read each other's rows where they lie."""
+    return Pool(world, near=True)
 
 
 @contextmanager

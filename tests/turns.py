@@ -29,8 +29,8 @@ class AdversarialTurns(Turns):
     from its post to its wait. At the end everything must have been waited for.
     """
 
-    def __init__(self, world: int, seed: int) -> None:
-        super().__init__(world, seed, near=bool(__import__('os').environ.get('NEAR')))
+    def __init__(self, world: int, seed: int, *, near: bool = False) -> None:
+        super().__init__(world, seed, near=near)
         self._messages: dict[End, _Message] = {}
         self._pending: dict[End, None] = {}
 
