@@ -29,6 +29,7 @@ from sargnn.comm.group import Group, Leave, Work
 from sargnn.errors import CommError
 
 T = TypeVar("T")
+_SIGNALS_S = 0.2
 _HERE = str(Path(__file__).parent)
 
 
@@ -93,6 +94,7 @@ class _Meeting:
     """One gather: what each rank brings, and how many have taken all."""
 
     parts: dict[int, Tensor]
+    complete: bool = False
     taken: int = 0
 
 
@@ -108,13 +110,14 @@ class Turns:
         seed: the next rank is drawn from it at every wait, also where the one that waits could go on; None: who waits goes on
             while it can, and then the next one in the order of ranks.
         near: whether ranks read each other's rows where they lie, instead of sending them.
+        first: the number of the first of the P ranks, where other processes have further ones.
     """
 
-    def __init__(self, world: int, seed: int | None = None, *, near: bool = False) -> None:
-        self.world, self.near = world, near
+    def __init__(self, world: int, seed: int | None = None, *, near: bool = False, first: int = 0) -> None:
+        self.ranks, self.near = range(first, first + world), near
         self.board: dict[Any, Any] = {}
         self._drawn = None if seed is None else Random(seed)
-        self._batons = [_taken_lock() for _ in range(world)]  # each is held but while it is handed over
+        self._batons = {rank: _taken_lock() for rank in self.ranks}  # each is held but while it is handed over
         self._all_ended = _taken_lock()
         self._threads: list[threading.Thread] = []
         self._paused: dict[int, _Pause] = {}
@@ -122,8 +125,11 @@ class Turns:
         self._failure: BaseException | None = None
         self._posted: dict[tuple[int, int, int, bool], deque[End]] = defaultdict(deque)
         self._meetings: dict[int, _Meeting] = {}
-        self._met = [0] * world
-        self._put_away: list[list[Leave]] = [[] for _ in range(world)]
+        self._met = dict.fromkeys(self.ranks, 0)
+        self._put_away: dict[int, list[Leave]] = {rank: [] for rank in self.ranks}
+        self._changing = threading.Lock()  # held while it is decided who has the turn
+        self._away: set[int] = set()
+        self._nobody = False  # no rank has the turn
 
     def run(self, work: Callable[[Group], T]) -> list[T]:
         """``work(group)`` on every rank; the results in rank order. An instance runs once.
@@ -135,23 +141,24 @@ class Turns:
             BaseException: whatever ``work`` raises; the other ranks are ended then.
         """
         assert not self._threads, "a group of turns runs once"
-        for rank in range(self.world):
+        for rank in self.ranks:
             self._paused[rank] = _Pause(lambda: True, lambda: "starting")
             thread = threading.Thread(target=self._live, args=(rank, work), name=f"rank {rank}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._batons[self._next(self.world - 1)].release()
+        self._hand_over(self.ranks[-1])
         try:
-            self._all_ended.acquire()
+            while not self._all_ended.acquire(timeout=_SIGNALS_S):  # the main thread hears signals in between
+                pass
         except BaseException as error:  # an interrupt of the main thread: the ranks end at their next wait
             self._failure = self._failure or error
             raise
-        for thread in self._threads:
-            thread.join()
         if self._failure is not None:
             raise self._failure
+        for thread in self._threads:
+            thread.join()
         self.check_ends()
-        return [self._answers[rank] for rank in range(self.world)]
+        return [self._answers[rank] for rank in self.ranks]
 
     def check_ends(self) -> None:
         """Called when all ranks have ended. Raises ``CommError`` for a message that was posted at one end only."""
@@ -199,28 +206,60 @@ class Turns:
             if (part.shape, part.dtype) != (tensor.shape, tensor.dtype):
                 raise CommError(f"Ranks gather different tensors: {_kind(rank, tensor)}; {_kind(other, part)}.")
         meeting.parts[rank] = tensor.detach().clone()
-        self.pause(rank, lambda: len(meeting.parts) == self.world, lambda: f"in a collective, {_kind(rank, tensor)}")
-        parts = [meeting.parts[other].clone() for other in range(self.world)]
+        if len(meeting.parts) == len(self.ranks):
+            self.complete(rank, meeting.parts)
+            meeting.complete = True
+        self.pause(rank, lambda: meeting.complete, lambda: f"in a collective, {_kind(rank, tensor)}")
+        parts = [part.clone() for _, part in sorted(meeting.parts.items())]
         meeting.taken += 1
-        if meeting.taken == self.world:
+        if meeting.taken == len(self.ranks):
             del self._meetings[number]
         return parts
+
+    def complete(self, rank: int, parts: dict[int, Tensor]) -> None:
+        """Called by the last rank of a gather: adds what ranks of other processes bring."""
 
     def pause(self, rank: int, ready: Callable[[], bool], doing: Callable[[], str]) -> None:
         """Hand the turn over, and return when ``ready()`` and it is this rank's turn again."""
         if self._drawn is None and ready():
             return
         self._paused[rank] = _Pause(ready, doing)
-        chosen = self._next(rank)
-        if chosen != rank:
-            taken_up = [leave() for leave in reversed(self._put_away[rank])]
-            self._batons[chosen].release()
-            self._batons[rank].acquire()
-            for take_up in reversed(taken_up):
-                take_up()
+        taken_up = [leave() for leave in reversed(self._put_away[rank])]
+        self._hand_over(rank)
+        self._take(rank, taken_up)
+
+    def outside(self, rank: int, wait: Callable[[], None]) -> None:
+        """``wait()`` for what no rank of this process brings about; others run meanwhile."""
+        taken_up = [leave() for leave in reversed(self._put_away[rank])]
+        self._away.add(rank)
+        self._hand_over(rank)
+        try:
+            wait()
+        finally:
+            with self._changing:
+                self._away.discard(rank)
+                self._paused[rank] = _Pause(lambda: True, lambda: "coming back")
+                if self._nobody:
+                    self._nobody = False
+                    self._batons[rank].release()
+            self._take(rank, taken_up)
+
+    def _take(self, rank: int, taken_up: list[Callable[[], None]]) -> None:
+        """Wait for the turn."""
+        self._batons[rank].acquire()
+        for take_up in reversed(taken_up):
+            take_up()
         if self._failure is not None:
             raise _Ended
         del self._paused[rank]
+
+    def _hand_over(self, rank: int) -> None:
+        """Give the turn to a rank that can go on; to nobody while those that could wait for other processes."""
+        with self._changing:
+            chosen = self._next(rank)
+            if chosen is not None:
+                self._batons[chosen].release()
+            self._nobody = chosen is None
 
     @contextmanager
     def putting_away(self, rank: int, leave: Leave) -> Iterator[None]:
@@ -231,7 +270,7 @@ class Turns:
         finally:
             self._put_away[rank].remove(leave)
 
-    def _next(self, rank: int) -> int:
+    def _next(self, rank: int) -> int | None:
         """Who gets the turn; if nobody can go on, all are ended, one after the other."""
         if self._failure is None:
             ready = [other for other, pause in sorted(self._paused.items()) if pause.ready()]
@@ -239,6 +278,8 @@ class Turns:
                 if self._drawn is not None:
                     return self._drawn.choice(ready)
                 return next((other for other in ready if other > rank), ready[0])
+            if self._away:
+                return None
             self._failure = DeadlockError(self._deadlock())
         return next(iter(self._paused))
 
@@ -249,21 +290,25 @@ class Turns:
         del self._paused[rank]
         if self._failure is None:
             try:
-                self._answers[rank] = work(TurnsGroup(self, rank, self.world))
+                self._answers[rank] = work(self.group(rank))
             except _Ended:
                 self._paused.pop(rank, None)
             except BaseException as error:
                 self._failure = self._failure or error
-        if self._paused:
-            self._batons[self._next(rank)].release()
-        else:
+        if self._paused or (self._away and self._failure is None):
+            self._hand_over(rank)
+        else:  # a rank that is away after a failure is not waited for
             self._all_ended.release()
+
+    def group(self, rank: int) -> Group:
+        """The group as a rank has it."""
+        return TurnsGroup(self, rank, len(self.ranks))
 
     def _deadlock(self) -> str:
         """What each rank waits for, and where."""
         frames = sys._current_frames()
         lines = []
-        for rank, thread in enumerate(self._threads):
+        for rank, thread in zip(self.ranks, self._threads, strict=True):
             if rank in self._paused:
                 frame = frames.get(thread.ident or 0)
                 lines.append(
@@ -287,9 +332,10 @@ class TurnsGroup(Group):
 
     def __init__(self, turns: Turns, rank: int, world: int, *given: Any, **placed: Any) -> None:
         self._turns, self.board = turns, turns.board
-        if turns.near:
-            self.near = range(world)
         super().__init__(rank, world, *given, **placed)
+        if turns.near:
+            first, last = turns.ranks.start - self._first, turns.ranks.stop - self._first
+            self.near = range(max(0, first), min(world, last))
 
     def _made(self, rank: int, world: int, *given: Any, **placed: Any) -> Group:
         return TurnsGroup(self._turns, rank, world, *given, **placed)
@@ -306,6 +352,10 @@ class TurnsGroup(Group):
 
     def _post_receive(self, tensor: Tensor, peer: int, tag: int) -> Work:
         return self._post(tensor, peer, tag, sends=False)
+
+    def _waited(self, peer: int, started: float) -> float:
+        """Where a rank waits others compute."""
+        return super()._waited(peer, started) if self._first + peer not in self._turns.ranks else 0.0
 
     def _post(self, tensor: Tensor, peer: int, tag: int, *, sends: bool) -> End:
         place = next(_callers(sys._getframe(), 1))
