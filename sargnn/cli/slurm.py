@@ -72,7 +72,7 @@ def main(line: CommandLine) -> int:
     job = make_job(config, [run_dir], words)
     layout = shape(slurm, job)
     config = dataclasses.replace(config, threads=config.threads or layout.cpus)
-    slurm = JobMemory().fill_in(slurm, [config], layout.per_node)
+    slurm = JobMemory().fill_in(slurm, [config.of_processes], layout.per_node)
     if line.dry_run:
         print(script_text(slurm, job, template_of(slurm)), end="")
         return 0
@@ -98,7 +98,9 @@ def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmCo
     """What is asked for, and the run. Raises ``ConfigError``."""
     mapping = compose_verb("slurm", overrides, keep=("slurm",), folders=folders)
     slurm = build(SlurmConfig, mapping.pop("slurm"), "slurm.")
-    world = mapping.get("world")
+    if mapping.get("processes") == "auto":  # which is known on the node
+        mapping["processes"] = 1
+    world = mapping.get("processes") or mapping.get("world")
     if mapping.get("servers") is None and isinstance(world, int) and world > 0:
         nodes = num_nodes(slurm, world)
         if nodes > 1 and world % nodes == 0 and slurm.ntasks_per_node in (None, world // nodes):
@@ -132,7 +134,7 @@ def make_job(config: RunConfig, run_dirs: Sequence[Path], words: Sequence[str], 
     """The job of a run; with ``labels`` of all points of an array, called as their sweep."""
     return Job(
         name=f"sweep-{run_dirs[0].parent.name}" if labels else config.name,
-        world=config.world,
+        world=config.num_processes,
         threads=config.threads,
         interface=config.comm.interface,
         port=config.comm.port,
@@ -295,7 +297,7 @@ def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Seq
             check_point(config, run_dir)
         else:
             run_dir = choose_point_dir(config, tried, free_folder(folder, number))
-            slurm = memory.fill_in(slurm, [config], layout.per_node, plan.labels[number])
+            slurm = memory.fill_in(slurm, [config.of_processes], layout.per_node, plan.labels[number])
             if slurm.job_name is not None:
                 slurm = dataclasses.replace(slurm, job_name=f"{slurm.job_name}-{run_dir.name}")
         left[number] = _Point(plan.labels[number], run_dir, slurm, config, layout, words)
@@ -311,6 +313,7 @@ def _check_together(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig],
     same = (
         ("slurm.*", slurms),
         ("world", [config.world for config in configs]),
+        ("processes", [config.num_processes for config in configs]),
         ("threads", [config.threads for config in configs]),
         ("tracking.enabled", [config.tracking.enabled for config in configs]),
     )
@@ -385,7 +388,7 @@ def _show_points(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int, 
         if number in left:
             point = left[number]
             name, layout = point.run_dir.name, point.layout
-            state = f"nodes={layout.nodes} tasks={point.config.world} cpus={layout.cpus} mem={point.slurm.mem or 'site'}"
+            state = f"nodes={layout.nodes} tasks={point.config.num_processes} cpus={layout.cpus} mem={point.slurm.mem or 'site'}"
         print(f"  {name}  {label}\n       {state}")
     print(f"{len(left)} would be submitted; nothing was written: leave --dry-run out to write their scripts")
     return 0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.distributed import DistributedGroup
-from sargnn.comm.group import Group, Work
+from sargnn.comm.group import Group, Traffic, Work
 from sargnn.comm.turns import End, Turns, TurnsGroup
 from sargnn.profile import Profile
 
@@ -24,15 +24,26 @@ class Parts(Turns):
         world: P.
         servers: as of ``Group``.
         profiles: whether time is recorded.
+        traffics: gets those of the ranks.
     """
 
-    def __init__(self, processes: Group, world: int, *, servers: int = 1, profiles: bool = False) -> None:
+    def __init__(
+        self,
+        processes: Group,
+        world: int,
+        *,
+        servers: int = 1,
+        profiles: bool = False,
+        traffics: list[Traffic] | None = None,
+    ) -> None:
         count = world // processes.world
         super().__init__(count, near=True, first=processes.rank * count)
         self.processes, self.world, self.servers, self.profiles = processes, world, servers, profiles
+        self.traffics = [] if traffics is None else traffics
 
     def group(self, rank: int) -> Group:
-        return PartsGroup(self, rank, self.world, None, Profile(self.profiles), servers=self.servers)
+        self.traffics.append(Traffic())
+        return PartsGroup(self, rank, self.world, self.traffics[-1], Profile(self.profiles), servers=self.servers)
 
     def complete(self, rank: int, parts: dict[int, Tensor]) -> None:
         if self.processes.world > 1:

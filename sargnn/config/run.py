@@ -244,6 +244,7 @@ class RunConfig:
         memory_budget: what a worker's whole resident memory may be.
         init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
         init_digest: of those parameters' content. Launching fills it in.
+        processes: of the run's workers, which take turns in a process that has several; null: as many as ``world``.
         task: what is predicted, and by which loss: a key of ``sargnn.tasks.TASKS``, or a class outside.
     """
 
@@ -283,6 +284,7 @@ class RunConfig:
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
     preload: PreloadConfig = field(default=PreloadConfig(), metadata=RUN)
     task: str = field(default="nodes", metadata=one_of(("nodes",)) | LOSSES)
+    processes: int | Literal["auto"] | None = field(default=None, metadata=AT_LEAST_ONE | FREE)
 
     @property
     def name(self) -> str:
@@ -360,6 +362,16 @@ class RunConfig:
         return self.servers or 1
 
     @property
+    def num_processes(self) -> int:
+        """``processes``, of ``auto`` one: as many as ``world`` where nobody says anything."""
+        return self.world if self.processes is None else 1 if self.processes == "auto" else self.processes
+
+    @property
+    def of_processes(self) -> RunConfig:
+        """The same with a worker for each process: about what each of these holds is what a process of several holds."""
+        return self if self.num_processes == self.world else replace(self, world=self.num_processes, processes=None)
+
+    @property
     def may_preload(self) -> bool:
         """Whether servers may come to hold copies of other servers' nodes."""
         return self.preload.name != "none" and self.num_servers > 1 and self.model.no_preload is None
@@ -429,6 +441,7 @@ def parse(mapping: Any) -> RunConfig:
             given=f"mode={config.mode.name} mode.keep=all",
             allowed="mode=no_remat mode.keep=all",
         )
+    _check_processes(config)
     _check_flows(config)
     config.preload.check(config.world, config.num_servers, config.model.no_preload)
     if config.bounds_preload and config.partitioner.target is None and config.partitioner.name == "auto":
@@ -442,6 +455,31 @@ def parse(mapping: Any) -> RunConfig:
     if not config.store_dir:
         raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
     return config
+
+
+def _check_processes(config: RunConfig) -> None:
+    """Several workers in a process. Raises ``ConfigError``."""
+    given = f"world={config.world} processes={config.processes}"
+    if config.world % config.num_processes:
+        fitting = [f"processes={count}" for count in range(1, config.world + 1) if config.world % count == 0]
+        raise ConfigError("All processes have the same number of workers.", given=given, allowed=fitting)
+    if config.num_processes == config.world:
+        return
+    if config.mode.target is None and config.mode.name == "domain_parallel":
+        raise ConfigError(
+            "The baseline is what a user has without this project: a process for each worker.",
+            given=f"mode=domain_parallel {given}",
+            allowed="mode=sar, no_remat or one_shot",
+            hint="leave processes out",
+        )
+    if config.comm.backend == "mpi":
+        raise ConfigError("MPI has a process for each worker.", given=f"comm.backend=mpi {given}", allowed="comm.backend=gloo")
+    if config.memory_budget.limits:
+        raise ConfigError(
+            "A memory budget is kept by workers that have a process of their own.",
+            given=f"memory_budget {given}",
+            hint="leave processes out, or memory_budget",
+        )
 
 
 def _check_flows(config: RunConfig) -> None:

@@ -52,7 +52,7 @@ class Machine:
 
     Attributes:
         free: bytes that are free on this machine, or left in its control group.
-        workers: of the run, on it.
+        workers: processes of the run, on it.
     """
 
     free: int
@@ -69,7 +69,7 @@ class Machine:
     def of_job(cls, config: RunConfig, environment: Mapping[str, str]) -> Machine:
         """The first node of a SLURM job, with as many workers as it has tasks there."""
         tasks = re.match(r"\d+", environment.get("SLURM_TASKS_PER_NODE", ""))
-        return cls.here(min(config.world, int(tasks.group()) if tasks else config.world))
+        return cls.here(min(config.num_processes, int(tasks.group()) if tasks else config.num_processes))
 
     @property
     def share(self) -> int:
@@ -95,6 +95,8 @@ def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig,
     from sargnn.graph.dataset import open_dataset
     from sargnn.memory.plan_stores import Plans
 
+    if config.of_processes is not config:
+        return dataclasses.replace(config, mode=settle(config.of_processes, store, machine)[0].mode), None
     if config.memory_budget.is_auto:
         config = with_budget(config, machine)
         free = f"{human_bytes(machine.free)} that are free for {machine.workers}"

@@ -19,9 +19,15 @@ PRECISION = "SARGNN_PRECISION"
 _ALL = "all"
 
 
-def default_threads(world: int) -> int:
-    """Threads per worker: the cores this process may use, shared out, at least one."""
-    return max(1, usable_cores() // world)
+def default_threads(processes: int) -> int:
+    """Threads of a worker's process: the cores this process may use, shared out, at least one."""
+    return max(1, usable_cores() // processes)
+
+
+def usual_processes(config: RunConfig) -> int:
+    """``processes=auto``: one for each node of the machine's memory if the workers can be shared out, else one."""
+    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
+    return nodes if config.world % nodes == 0 and config.mode.name != "domain_parallel" else 1
 
 
 def kernels_are_compiled() -> bool:
@@ -42,14 +48,21 @@ def _mark(precision: str) -> Path:
     return Path(os.environ["NUMBA_CACHE_DIR"]) / f"compiled_{precision}"
 
 
-def worker_environment(threads: int, precision: str | None = None) -> dict[str, str]:
-    """Variables that workers need. ``precision``: of the only kernels that they do; None: of all."""
+def worker_environment(threads: int, precision: str | None = None, *, several: bool = False) -> dict[str, str]:
+    """Variables that workers need.
+
+    Args:
+        threads: of each process.
+        precision: of the only kernels that they need; None: of all.
+        several: workers take turns in a process.
+    """
     return ({} if precision is None else {PRECISION: precision}) | {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "NUMBA_NUM_THREADS": str(threads),
-        # With one thread the fork server holds the kernels, and GNU OpenMP does not survive a fork; else it is the faster one.
-        "NUMBA_THREADING_LAYER": "workqueue" if threads == 1 else "omp",
+        # With one thread the fork server holds the kernels, and GNU OpenMP does not survive a fork; else it is the faster one,
+        # but it has a team of threads for every worker of a process.
+        "NUMBA_THREADING_LAYER": "workqueue" if threads == 1 or several else "omp",
         "NUMBA_CACHE_DIR": str(numba_cache_dir()),
         "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for PyTorch's CPU tensors
         # glibc raises this by itself up to 32 MB; freed tensors below it stay with the process and add to its peak.
@@ -61,9 +74,12 @@ def worker_environment(threads: int, precision: str | None = None) -> dict[str, 
 
 
 def prepare_process(config: RunConfig) -> RunConfig:
-    """Set what workers inherit, before torch is imported here, numba compiles and the fork server starts; threads filled in."""
-    threads = config.threads or default_threads(config.world)
-    os.environ.update(worker_environment(threads, config.precision))
+    """Set what workers inherit, before torch is imported here, numba compiles and the fork server starts; threads and processes
+    filled in."""
+    if config.processes == "auto":
+        config = dataclasses.replace(config, processes=usual_processes(config))
+    threads = config.threads or default_threads(config.num_processes)
+    os.environ.update(worker_environment(threads, config.precision, several=config.num_processes < config.world))
     if "numba" in sys.modules:  # which has read it; once its threads run, another number is an error at the next compilation
         sys.modules["numba"].core.config.reload_config()
     return dataclasses.replace(config, threads=threads)

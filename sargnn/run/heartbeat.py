@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sargnn.comm.group import Traffic
 from sargnn.comm.join import STORE, TOKEN
 from sargnn.comm.meeting import MeetingStore
 from sargnn.errors import CommError
@@ -42,12 +41,12 @@ class Heartbeat(threading.Thread):
     """Publishes a worker's heartbeat twice a second. Only ``sargnn train`` reads it; elsewhere the thread ends at once.
 
     Args:
-        traffic: the group's, which counts exchanges and collectives.
+        begun: how many exchanges and collectives the process has begun.
     """
 
-    def __init__(self, rank: int, traffic: Traffic) -> None:
+    def __init__(self, rank: int, begun: Callable[[], int]) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        self._rank, self._traffic = rank, traffic
+        self._rank, self._begun = rank, begun
         self._store: MeetingStore | None = None
 
     def run(self) -> None:
@@ -59,7 +58,7 @@ class Heartbeat(threading.Thread):
             waiting, count = threading.Event(), 0
             while True:
                 count += 1
-                self._store.set(_key(self._rank), f"{count} {self._traffic.begun}")
+                self._store.set(_key(self._rank), f"{count} {self._begun()}")
                 waiting.wait(_EVERY_S)
         except (RuntimeError, CommError):
             return  # the launching process is gone, and with it who would read this

@@ -31,7 +31,7 @@ from sargnn.run.check import check_strategies, prepare_stores
 from sargnn.run.checkpoints import is_over
 from sargnn.run.env import prepare_process, warm_up
 from sargnn.run.job_files import note_job, read_job
-from sargnn.run.local import report_failure
+from sargnn.run.local import report_failure, workers_of
 from sargnn.run.run_folder import begin_run
 from sargnn.tracking import files, summary
 from sargnn.tracking.files import Inputs, file_lock, read_inputs
@@ -68,7 +68,7 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
     inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=None, planned=planned)
     files.write_secret(run_dir / files.TOKEN, secrets.token_hex(32))
     _note_start(run_dir, inputs, environment)
-    say(f"training {config.name}: {config.world} workers with {config.threads} threads each, {config.epochs} epochs")
+    say(f"training {config.name}: {workers_of(config)}, {config.epochs} epochs")
     for line in loss_lines(config, norms_over_rows=stores.norms_over_rows):
         say(line)
     return FINISHED
@@ -132,7 +132,7 @@ def end(run_dir: Path) -> int:
     report_failure(run_dir, config, what)
     say(f"sargnn: {what} The last lines of their logs (what ended them first is in srun's lines above):")
     lines: list[str] = []
-    for rank in range(config.world):
+    for rank in range(config.num_processes):
         log = files.log_path(run_dir, rank)
         if len(lines) < _LOGS * _LINES and log.exists():
             lines += [f"rank {rank}: {line}" for line in log.read_text(errors="replace").splitlines()[-_LINES:]]
@@ -145,13 +145,18 @@ def end(run_dir: Path) -> int:
 def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
     """What workers read: settings, token, checkpoint, their own parts, and files that settings name a class or function in.
 
+    Args:
+        ranks: of processes.
+
     Raises:
         SargnnError: the run has not begun, or has no such rank.
     """
     config, inputs = load(run_dir / files.CONFIG), read_inputs(run_dir)
-    wrong = [str(rank) for rank in ranks if rank >= config.world]
+    wrong = [str(rank) for rank in ranks if rank >= config.num_processes]
     if wrong:
-        raise ConfigError("No such rank.", given=" ".join(wrong), allowed=f"0 to {config.world - 1}")
+        raise ConfigError("No such rank.", given=" ".join(wrong), allowed=f"0 to {config.num_processes - 1}")
+    each = config.world // config.num_processes
+    ranks = [rank * each + part for rank in ranks for part in range(each)]
     stores = [Path(location) for location in (inputs.partition, inputs.preloaded) if location is not None]
     paths = [run_dir / name for name in (files.CONFIG, files.INPUTS, files.TOKEN)] + [store / MANIFEST for store in stores]
     paths += sorted({Path(path) for value in flatten(config).values() if (path := file_of_target(value)) is not None})

@@ -19,7 +19,7 @@ from sargnn.errors import SargnnError, WorkerError
 from sargnn.memory.settle import Machine, settle
 from sargnn.run.check import Stores, check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_checkpoint, check_epochs_left, choose_checkpoint, find_start
-from sargnn.run.env import kernels_are_compiled, prepare_process
+from sargnn.run.env import kernels_are_compiled, prepare_process, usual_processes
 from sargnn.run.processes import Failure, Workers, WorkerSettings, start_fork_server
 from sargnn.run.run_folder import begin_run, hold_run_dir, make_run_dir
 from sargnn.tracking import files
@@ -27,6 +27,7 @@ from sargnn.tracking.files import CONFIG, Inputs, write_inputs
 from sargnn.tracking.follow import Follower, Sender
 from sargnn.tracking.mlflow.target import target_of
 from sargnn.tracking.progress import say
+from sargnn.tracking.provenance import usable_cores
 from sargnn.tracking.summary import FAILED, FINISHED, INTERRUPTED, Summary, read_summary, write_summary
 
 _LOG_LINES = 12
@@ -62,7 +63,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
         config = find_start(config)
 
     stores = prepare_stores(config, begins=resume is None)
-    config, planned = settle(config, stores.dataset, Machine.here(config.world))
+    config, planned = settle(config, stores.dataset, Machine.here(config.num_processes))
     from sargnn.engine.serving import baseline_lines  # with PyTorch, which is loaded by now
 
     run_dir = resume.resolve() if resume else make_run_dir(config.run_dir, config.name)
@@ -73,9 +74,8 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
         inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None, planned=planned)
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
         changed = "" if before == config.precision else f", in {config.precision} from here on, {before} before"
-        many = f"{config.world} workers with {config.threads} threads each, {config.epochs} epochs"
-        say(f"training {run_dir.name}: {many}{start}{changed}")
-        for line in (*baseline_lines(config), *loss_lines(config, norms_over_rows=stores.norms_over_rows)):
+        say(f"training {run_dir.name}: {workers_of(config)}, {config.epochs} epochs{start}{changed}")
+        for line in (*crowd_lines(config), *baseline_lines(config), *loss_lines(config, norms_over_rows=stores.norms_over_rows)):
             say(line)
         summary, error = _run_tracked(config, run_dir, inputs, stores, same_run=resume is not None)
     finally:
@@ -83,6 +83,23 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     if error is not None:
         raise error
     return summary, run_dir
+
+
+def workers_of(config: RunConfig) -> str:
+    """How many workers there are, where, and with how many threads."""
+    threads = f"{config.threads} thread{'s' * (config.threads != 1)}"
+    if config.num_processes == config.world:
+        return f"{config.world} worker{'s' * (config.world > 1)} with {threads}{' each' * (config.world > 1)}"
+    processes = f"{config.num_processes} process{'es' * (config.num_processes > 1)}"
+    return f"{config.world} workers in {processes} with {threads}{' each' * (config.num_processes > 1)}"
+
+
+def crowd_lines(config: RunConfig) -> list[str]:
+    """What is said where more processes share the machine's cores than there are."""
+    processes, cores = config.num_processes, usable_cores()
+    if processes <= cores or config.mode.name == "domain_parallel":
+        return []
+    return [f"{processes} processes share {cores} core{'s' * (cores > 1)}: processes={usual_processes(config)} would be faster"]
 
 
 def _run_tracked(
@@ -170,7 +187,7 @@ def run_workers(run_dir: Path, config: RunConfig, hint: str | None = None) -> No
     """Start the workers and wait for them. Raises ``WorkerError``, or ``Interrupted`` with ``hint``, if given."""
     from sargnn.run.worker import entry
 
-    settings = WorkerSettings(config.world, config.comm.port, config.comm.interface, config.comm.timeout_s)
+    settings = WorkerSettings(config.num_processes, config.comm.port, config.comm.interface, config.comm.timeout_s)
     workers = Workers(entry, str(run_dir / files.CONFIG), settings)
     failure = workers.watch()
     if workers.asked is not None:

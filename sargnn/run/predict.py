@@ -16,7 +16,7 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process
-from sargnn.run.local import run_workers
+from sargnn.run.local import run_workers, workers_of
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, hold_run_dir
 from sargnn.tracking import files
@@ -78,7 +78,7 @@ def predict(
         write_inputs(folder, inputs)
         save(config, folder / files.CONFIG)
         after = f" after epoch {epoch}" if epoch is not None else ""
-        say(f"predicting with {config.name}{after}: {config.world} workers with {config.threads} threads each")
+        say(f"predicting with {config.name}{after}: {workers_of(config)}")
         run_workers(folder, config, hint="the same command again starts anew")
         manifest = files.read_json(folder / MANIFEST)
         manifest |= {"run": str(run_dir), "checkpoint": content, "epoch": epoch, "time_s": time.time() - started_at}

@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 
+from sargnn.backends.memory import Pool
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, Traffic
+from sargnn.comm.parts import Parts
 from sargnn.comm.rates import measure_rates
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig
@@ -32,13 +34,14 @@ from sargnn.run.env import kernels_are_compiled, warm_up
 from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, read_inputs
-from sargnn.tracking.memory import private_bytes, resident_bytes
+from sargnn.tracking.memory import SharedMeter, private_bytes, resident_bytes
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
 from sargnn.training.build import make_trainer
 from sargnn.training.checkpoint import open_start
 from sargnn.training.evaluation import MANIFEST, write_predictions
 from sargnn.training.fit import Budget
+from sargnn.training.history import Requests
 from sargnn.training.loop import Listener, Rows
 from sargnn.training.preload import Choice, choose
 from sargnn.training.summary import (
@@ -56,7 +59,7 @@ from sargnn.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class _Job:
-    """What a worker is to do, and what it held before it opened its part.
+    """What a worker is to do, and what its process held before its parts were opened.
 
     Attributes:
         config: the run's.
@@ -66,6 +69,7 @@ class _Job:
         group: all of its workers.
         private_bytes: of this process, which no other one shares.
         resident_bytes: of this process.
+        asked: what signals ask this process's workers for.
     """
 
     config: RunConfig
@@ -75,6 +79,7 @@ class _Job:
     group: Group
     private_bytes: int
     resident_bytes: int
+    asked: _Asked
 
     def tell(self, *lines: str) -> None:
         """Print them, for the log of rank 0."""
@@ -82,53 +87,118 @@ class _Job:
             print(line, flush=True)
 
 
-def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> None:
-    """Train, or predict, as rank ``rank`` of ``world``; rank 0 writes ``metrics.jsonl`` and ``summary.json``.
+class _Asked:
+    """What signals ask for: a checkpoint after the step under way; all but SIGUSR1 also end the run there.
+
+    Until somebody trains they do what they did before. Only the main thread can hear them.
+    """
+
+    # SIGUSR2 comes through srun, which would end everything at a SIGTERM.
+    _SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self._of_loops: list[Requests] = []
+        self._before: dict[int, Any] = {number: signal.signal(number, self._hear) for number in self._SIGNALS}
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if not self._of_loops and self._before[number] is not signal.SIG_IGN:
+            signal.signal(number, self._before[number] or signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        for requests in self._of_loops:
+            requests.stop |= number != signal.SIGUSR1
+            requests.checkpoint = True
+
+    def go_to(self, requests: Requests) -> None:
+        """A worker of this process trains from now on, and looks there after every step."""
+        self._of_loops.append(requests)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._SIGNALS[:2])  # which a task has blocked until now
+
+
+def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_joining: Callable[[Heartbeat], None]) -> None:
+    """Train, or predict, as the ranks of process ``process`` of ``processes``; rank 0 writes ``metrics.jsonl`` and
+    ``summary.json``.
 
     Args:
-        on_joining: gets the heartbeat, which must be told if this worker loses a peer.
+        on_joining: gets the heartbeat, which must be told if this process loses a peer.
     """
-    if world != config.world:
-        raise SargnnError("The number of started workers is not the configured one.", given=world, allowed=[str(config.world)])
+    if processes != config.num_processes:
+        allowed = [str(config.num_processes)]
+        raise SargnnError("The number of started workers is not the configured one.", given=processes, allowed=allowed)
     inputs = read_inputs(run_dir)
+    traffics: list[Traffic] = [Traffic()]
     if inputs.measures_network:
         torch.set_num_threads(1)
-        group = _join(config, rank, world, on_joining)
+        group = _join(config, process, traffics, on_joining)
         rates = measure_rates(group)
-        if rank == 0:
+        if process == 0:
             files.write_json(run_dir / files.NETWORK, dataclasses.asdict(rates))
         group.close()
         return
-    info = partition_info(Path(inputs.partition), rank)
-    threads = config.threads or 1
+    threads, each = config.threads or 1, config.world // processes
     torch.set_num_threads(threads)
     if kernels_are_compiled():
         warm_up()  # as the fork server has done where it can: their code is no part of what training takes
-    print(f"rank {rank} of {world}, process {os.getpid()}, {threads} threads", flush=True)
+    ranks = f"rank {process}" if each == 1 else f"ranks {process * each} to {process * each + each - 1}"
+    print(f"{ranks} of {config.world}, process {os.getpid()}, {threads} threads", flush=True)
     if slow := without_bf16(config.precision):
         print(slow, flush=True)
-    group = _join(config, rank, world, on_joining)
-    for line in _server_lines(group):
-        print(line, flush=True)
-    budget: Budget | None = None
+    asked = _Asked()
+    group = _join(config, process, traffics, on_joining)
     if config.budget_bytes is not None:
         from sargnn.memory.account_trace import load_libraries
-        from sargnn.memory.budget import chooser
 
         load_libraries()
+    held = private_bytes(), resident_bytes()
+
+    def as_rank(group: Group, **shared: Any) -> None:
+        for line in _server_lines(group):
+            print(line, flush=True)
+        info = partition_info(Path(inputs.partition), group.rank)
+        _train_part(_Job(config, run_dir, inputs, info, group, *held, asked), **shared)
+
+    if each == 1:
+        as_rank(group)
+    else:
+        pool, meters = Pool(), list[SharedMeter]()
+        parts = Parts(group, config.world, servers=config.num_servers, profiles=config.profile, traffics=traffics)
+
+        def as_part(group: Group) -> None:
+            torch.set_num_threads(threads)
+            as_rank(group, make_pool=lambda *, enabled: pool, make_meter=lambda: _shared_meter(group, meters))
+
+        parts.run(as_part)
+    group.close()
+
+
+def _shared_meter(group: Group, meters: list[SharedMeter]) -> SharedMeter:
+    """The process's, whose baseline is what it holds once all of its workers have read in what they need."""
+    group.gather(torch.zeros(1))
+    if not meters:
+        meters.append(SharedMeter.here())
+    group.gather(torch.zeros(1))
+    return meters[-1]
+
+
+def _train_part(job: _Job, **shared: Any) -> None:
+    """What a rank does. ``shared``: as ``make_trainer`` takes it, of ranks that take turns in this process."""
+    config, rank, group = job.config, job.group.rank, job.group
+    flat, preloaded = Path(job.inputs.partition), None if job.inputs.preloaded is None else Path(job.inputs.preloaded)
+    budget: Budget | None = None
+    if config.budget_bytes is not None:
+        from sargnn.memory.budget import chooser
+
         budget = chooser
-    job = _Job(config, run_dir, inputs, info, group, private_bytes(), resident_bytes())
-    flat, preloaded = Path(inputs.partition), None if inputs.preloaded is None else Path(inputs.preloaded)
 
     def make(folder: Path) -> Trainer:
         return make_trainer(
             config,
             open_part(folder, rank),
-            info.num_classes,
+            job.info.num_classes,
             group,
-            run_dir / "scratch" / f"rank_{rank:02d}",
+            job.run_dir / "scratch" / f"rank_{rank:02d}",
             flat=lambda: open_part(flat, rank),
             budget=budget,
+            **shared,
         )
 
     choice: Choice | None = None
@@ -140,18 +210,25 @@ def work(config: RunConfig, run_dir: Path, rank: int, world: int, on_joining: Ca
         _run(job, trainer, choice)
     finally:
         trainer.close()
-    group.close()
 
 
-def _join(config: RunConfig, rank: int, world: int, on_joining: Callable[[Heartbeat], None]) -> Group:
-    """The group of all workers, with a heartbeat where there are others."""
-    traffic = Traffic()
-    if world > 1:
-        heartbeat = Heartbeat(rank, traffic)
+def _join(
+    config: RunConfig, process: int, traffics: list[Traffic], on_joining: Callable[[Heartbeat], None]
+) -> Group:
+    """The group of all processes, with a heartbeat where there are others.
+
+    Args:
+        traffics: of this process's ranks, the first one the group's where it is a rank.
+    """
+    processes = config.num_processes
+    if processes > 1:
+        heartbeat = Heartbeat(process, lambda: sum(traffic.begun for traffic in traffics))
         on_joining(heartbeat)
         heartbeat.start()
+    servers = config.num_servers if processes == config.world else 1
+    profile = Profile(config.profile and processes == config.world)
     return DistributedGroup.from_environment(
-        config.comm.backend, config.comm.timeout_s, rank, world, traffic, Profile(config.profile), servers=config.num_servers
+        config.comm.backend, config.comm.timeout_s, process, processes, traffics[0], profile, servers=servers
     )
 
 
@@ -224,14 +301,14 @@ def _train_and_report(job: _Job, trainer: Trainer, choice: Choice | None, first_
         job.tell(f"comm.wire={config.comm.wire} changes the first loss from {exact:.7g} to {rounded:.7g} ({part})")
     _train(job, trainer, first_epoch)
     figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
-    if figures["planned_train_bytes"] is None and len(inputs.planned_train_bytes or ()) == group.world:
+    if figures["planned_train_bytes"] is None and len(inputs.planned_train_bytes or ()) == config.num_processes:
         figures["planned_train_bytes"] = inputs.planned_train_bytes
     job.tell(*planned_lines(figures))
     chosen = {"chosen": "none" if trainer.graph.copies is None else "shared"}
     figures["preload"] = chosen if choice is None else choice.as_dict()
     figures["memory_bytes"] = memory_parts(trainer, job.resident_bytes)
     private = group.gather(torch.tensor(job.private_bytes, dtype=torch.int64))
-    figures["private_bytes_before_loading"] = [int(size) for size in private]
+    figures["private_bytes_before_loading"] = [int(size) for size in private[:: config.world // config.num_processes]]
     if group.rank == 0:
         status, error = FINISHED, None
         if trainer.loop.stopped:
@@ -252,15 +329,7 @@ def _train(job: _Job, trainer: Trainer, first_epoch: int) -> None:
                 print(line, flush=True)
                 said.append(line)
 
-    # From now on signals ask for a checkpoint after the step under way; all but SIGUSR1 also end the run there.
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        trainer.loop.requests.stop |= number != signal.SIGUSR1
-        trainer.loop.requests.checkpoint = True
-
-    # SIGUSR2 comes through srun, which would end everything at a SIGTERM.
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, on_signal)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1, signal.SIGUSR2))  # which a task has blocked until now
+    job.asked.go_to(trainer.loop.requests)
     listeners: list[Listener] = [Rows(on_epoch)]
     if trainer.optimization.parameters:
         listeners.append(checkpoint.Checkpoints(trainer, job.config, job.info.dataset_hash, run_dir))

@@ -87,6 +87,21 @@ class PeakMeter:
         return max(0, peak - self.baseline_bytes)
 
 
+class SharedMeter(PeakMeter):
+    """Of a process whose workers take turns: a phase begins with the first of them, and what is measured is theirs together."""
+
+    _inside = 0
+
+    def begin(self) -> None:
+        if not self._inside:
+            super().begin()
+        self._inside += 1
+
+    def end(self) -> int:
+        self._inside -= 1
+        return super().end()
+
+
 PARTS = ("base", "graph", "features", "parameters", "training", "other")
 """What a worker's largest resident set is made of, in the order in which it comes to be (``split_peak``)."""
 

@@ -41,9 +41,11 @@ class _Ran:
         cores: how many of that machine's cores the process may use.
         hosts: the name of each rank's, where there are several.
         servers: how many.
+        processes: how many; figures of memory are lists with one of each, not of each rank.
     """
 
     world: int | None = None
+    processes: int | None = None
     servers: int | None = None
     mode: str | None = None
     model: str | None = None

@@ -51,6 +51,7 @@ def make_trainer(
     make_pool: Callable[..., Pool] = Pool,
     flat: Callable[[], Part] | None = None,
     budget: Budget | None = None,
+    make_meter: Callable[[], PeakMeter] = PeakMeter.here,
 ) -> Trainer:
     """Everything one rank needs to train, from its part.
 
@@ -61,6 +62,7 @@ def make_trainer(
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
         make_pool: as ``Engine`` takes it.
         flat: opens the rank's part without copies, where ``part`` has some.
+        make_meter: gives what measures memory peaks, once all was read in.
         budget: for a graph of such a shape, chooses what fits ``memory_budget``; needed where the run has one.
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
@@ -114,7 +116,7 @@ def make_trainer(
             memory_budget=MemoryConfig(),
             eval="full",
         )
-        return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool)
+        return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool, make_meter=make_meter)
 
     ids = torch.from_numpy(np.array(part.node_ids)).to(device)
     task = load_task(config.task)(config, part, num_classes, group, reads_labels=model.reads_labels)
@@ -123,7 +125,7 @@ def make_trainer(
     training, evaluation = build_views(config, model, task, builder)
     optimization = Optimization(config.optim, config.epochs, model)
     graph.release()  # what is given back is no part of what training starts from
-    setup = Setup(config, model, engine, graph, ids, task, builder, evaluation, optimization, PeakMeter.here())
+    setup = Setup(config, model, engine, graph, ids, task, builder, evaluation, optimization, make_meter())
     fitted = fit_steps(setup, training, scratch, None if budget is None else budget(shape))
     return Trainer(setup, fitted, without_copies if preloads else None)
 

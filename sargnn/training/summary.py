@@ -14,7 +14,7 @@ from sargnn.config.losses import losses_depend_on
 from sargnn.config.run import RunConfig
 from sargnn.partition.store import PartitionInfo
 from sargnn.tasks.kinds import summary_columns
-from sargnn.tracking.memory import human_bytes, split_peak
+from sargnn.tracking.memory import PARTS, PeakMeter, human_bytes, split_peak
 from sargnn.tracking.provenance import cpu_model, usable_cores, versions
 from sargnn.training.history import History
 from sargnn.training.steps import DrawnSteps, MicroBatches, OneStep, count_rows
@@ -28,6 +28,7 @@ def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) ->
         cut = cut.as_candidate(info.partitioner)
     return {
         "world": config.world,
+        "processes": config.num_processes,
         "mode": config.mode.name,
         "model": config.model.name,
         "dataset": config.dataset.title_of(info.dataset_name),
@@ -146,10 +147,10 @@ def batch_lines(trainer: Trainer) -> list[str]:
 
 
 def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
-    """Every rank's largest resident set by its parts (``tracking.memory.split_peak``); every rank must call it.
+    """Every process's largest resident set by its parts (``tracking.memory.split_peak``); every rank must call it.
 
     Args:
-        base_bytes: this rank's resident set before it opened its part.
+        base_bytes: this process's resident set before its parts were opened.
     """
     views = (trainer.loop.steps.last_view, trainer.evaluation, trainer.builder.whole_view)
     gathered = [view.inputs for view in views if view is not None and view.inputs is not None]
@@ -158,9 +159,17 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     bytes_at |= {storage.data_ptr(): storage.nbytes() for storage in (table.untyped_storage() for table in tables)}
     embeddings = sum(table.nbytes for table in trainer.optimization.sharded)  # runs of the rows
     parameters = sum(parameter.nbytes for parameter in trainer.model.parameters())
-    parts = split_peak(base_bytes, sum(bytes_at.values()) - embeddings, parameters, trainer.meter)
-    every = torch.stack(trainer.engine.group.gather(torch.tensor(list(parts.values()), dtype=torch.int64)))
-    return dict(zip(parts, every.T.tolist(), strict=True))
+    meter = trainer.meter
+    counted = [sum(bytes_at.values()) - embeddings, parameters]
+    measured = [base_bytes, meter.baseline_bytes, meter.process_peak_bytes, meter.training_bytes]
+    every = torch.stack(trainer.engine.group.gather(torch.tensor([*counted, *measured], dtype=torch.int64)))
+    of_processes = every.unflatten(0, (trainer.config.num_processes, -1))
+    features_and_parameters, of_meters = of_processes[:, :, :2].sum(1), of_processes[:, :, 2:].amax(1)
+    parts = [
+        split_peak(base, *counts, PeakMeter(baseline, peak, training))
+        for counts, (base, baseline, peak, training) in zip(features_and_parameters.tolist(), of_meters.tolist(), strict=True)
+    ]
+    return {name: [of_process[name] for of_process in parts] for name in PARTS}
 
 
 def _steady(values: Sequence[float]) -> float | None:
@@ -180,7 +189,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         ],
         dtype=torch.int64,
     )
-    every = torch.stack(group.gather(peaks))
+    every = torch.stack(group.gather(peaks)).unflatten(0, (trainer.config.num_processes, -1)).amax(1)
     sharded = [int(count) for count in group.gather(torch.tensor(sum(p.numel() for p in trainer.optimization.sharded)))]
     categories = list(history.profile_s)
     profiles, cpu, works = (
