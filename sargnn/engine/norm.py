@@ -283,7 +283,9 @@ class _Fused(torch.autograd.Function):
         sums = torch.zeros(2, *mean.shape, dtype=torch.float64, device=mean.device)
         with work.profile.span(NODEWISE):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
-            d_x, grad = work.pool.empty_like(x), grad.contiguous()
+            # Nothing else holds the gradient, so that its memory serves: element by element it is read before it is written to.
+            d_x = grad if work.pool.is_only_holder(grad) else work.pool.empty_like(x)
+            grad = grad.contiguous()
             for t, rows in norm.runs:
                 vectors = NormVectors(slope[t], shift[t], mean[t], inv_std[t])
                 sums[0, t], sums[1, t] = work.rows.norm_act_drop_backward(

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
-from sargnn.engine.rebuild import self_rows
+from sargnn.engine.rebuild import rebuild_of, self_rows
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.plan.cover import Costs
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sargnn.modules.session import Places
 
 
-@dataclass(frozen=True)
+@dataclass
 class LayerInput:
     """What a layer reads: rows [N, F], and labels beside them where they are part of the input.
 
@@ -50,6 +50,14 @@ class LayerInput:
     def joined(self) -> Tensor:
         """All columns in one table, [N, F + C]."""
         return self.rows if self.labels is None else torch.cat(self.blocks, 1)
+
+    def taken(self) -> Tensor:
+        """``joined()`` for the last reader. Rows that are computed again in backward are held by nobody else then, so that they
+        are gone while the layer aggregates."""
+        rows = self.joined()
+        if rebuild_of(rows) is not None:
+            self.rows = rows.new_empty(0, rows.shape[1])
+        return rows
 
     def self_rows(self, plan: LayerPlan) -> list[Tensor]:
         """The blocks of the rows that the output rows are, [M, ...] each."""

@@ -105,7 +105,7 @@ class GatLayer(_AttentiveLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         x, again = x.fork(engine) if self.residual is not None else (x, x)
-        z, el, er = engine.operators.attention_maps(plan, x.joined(), self.linear.weight, self.attn_src, self.attn_dst)
+        z, el, er = engine.operators.attention_maps(plan, x.taken(), self.linear.weight, self.attn_src, self.attn_dst)
         if self.symmetric_norm:
             scale = _roots(plan.out_degrees, z).reciprocal_()
             z, el = engine.operators.scaled_rows(z, scale), el * scale
@@ -134,7 +134,7 @@ class GatV2Layer(_AttentiveLayer):
         x, again = x.fork(engine) if self.residual is not None else (x, x)
         of_sources = RowMap(self.src.weight, self.src.bias, of_outputs=False)
         of_destinations = RowMap(self.dst.weight, self.dst.bias, of_outputs=True)
-        z, own = engine.operators.linears(plan, x.joined(), of_sources, of_destinations)
+        z, own = engine.operators.linears(plan, x.taken(), of_sources, of_destinations)
         (rows,) = engine.aggregate(plan, self._dropping(engine), (z,), (own,), (self.attn.flatten(),))
         return self._output(engine, plan, rows, again)
 

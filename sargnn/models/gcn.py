@@ -95,7 +95,7 @@ class GcnLayer(GraphLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         if self.transforms_first(plan.counts):
-            z = engine.operators.linear([x.joined()], self.linear.weight, None)
+            z = engine.operators.linear([x.taken()], self.linear.weight, None)
             out = symmetric_sum(engine, plan, z, self.reducer, reuse=True)
             return engine.operators.add_bias(out, self.linear.bias)
 

@@ -56,7 +56,7 @@ class SageLayer(GraphLayer):
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         if self.transforms_first(plan.counts):
             own_map = RowMap(self.self.weight, self.self.bias, of_outputs=True)
-            own, z = engine.operators.linears(plan, x.joined(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
+            own, z = engine.operators.linears(plan, x.taken(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
             # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
             (out,) = engine.aggregate(plan, self.reducer, (z,), (own,))
             return out
