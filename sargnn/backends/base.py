@@ -368,6 +368,23 @@ class Moves(ABC):
             values: [R, F].
         """
 
+    def take_runs(self, sources: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, out: Tensor) -> None:
+        """``take`` of several tables: each run of ``out`` from its own.
+
+        Args:
+            sources: [N_k, F] each.
+            runs: of [0, R), one behind the other.
+            rows: int32 [R].
+            out: [R, F].
+        """
+        for source, run in zip(sources, runs, strict=True):
+            self.take(source, rows[run], out[run])
+
+    def add_runs(self, targets: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, values: Tensor) -> None:
+        """``add`` to several tables, each a run of ``values`` [R, F]; a table more than once has no row twice."""
+        for target, run in zip(targets, runs, strict=True):
+            self.add(target, rows[run], values[run])
+
 
 class Backend(ABC):
     """All but the edge operations, which are a ``Kernel``'s. Each engine has one of its own.

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Moves
 from sargnn.comm.group import Group, Traffic, Work
-from sargnn.comm.lists import HaloLists, Layout, NearRun, Piece, Round, copy_sections
+from sargnn.comm.lists import HaloLists, Layout, Piece, Round, copy_sections
 from sargnn.profile import PACKING
 
 ROWS_TAG, GRADIENTS_TAG = 1, 2
@@ -118,10 +118,17 @@ class _Near:
             self._group.until(lambda: self.own.readers == 0, "until all ranks of this process have read")
             del self._group.board[self._key(self._group.rank)]
 
-    def rows_of(self, run: NearRun) -> tuple[_Shown, Tensor]:
-        """What the owner of a run shows, and int32, which of its rows they are."""
-        shown: _Shown = self._group.board[self._key(run.piece.peer)]
-        return shown, shown.lists.send_rows[self._group.rank][run.first : run.last]
+    def rows_of(self, now: Round) -> tuple[list[_Shown], list[slice], Tensor]:
+        """What the owners of a round's rows show, for each of its runs, where their rows lie in the piece, and int32, which of
+        their rows these are."""
+        shown: list[_Shown] = [self._group.board[self._key(run.piece.peer)] for run in now.near]
+        if now.piece not in self._lists.near_rows:
+            me = self._group.rank
+            parts = [
+                owner.lists.send_rows[me][run.first : run.last] for owner, run in zip(shown, now.near, strict=True)
+            ]
+            self._lists.near_rows[now.piece] = torch.cat(parts)
+        return shown, [at for _, at in now.near_runs()], self._lists.near_rows[now.piece]
 
 
 class Exchange:
@@ -210,11 +217,11 @@ class Exchange:
             sections = layout.sections(message, now.receive_rows)
             with self.group.profile.span(PACKING):
                 self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
-                for run, at in now.near_runs():
-                    shown, rows = near.rows_of(run)
-                    shown.traffic.sent_bytes += len(rows) * layout.row_bytes
-                    for tensor, section in zip(shown.tensors, sections, strict=True):
-                        self.moves.take(tensor, rows, section[at])
+                owners, runs, chosen = near.rows_of(now)
+                for owner, run in zip(owners, runs, strict=True):
+                    owner.traffic.sent_bytes += (run.stop - run.start) * layout.row_bytes
+                for t, section in enumerate(sections):
+                    self.moves.take_runs([owner.tensors[t] for owner in owners], runs, chosen, section)
             return message
 
         posted = 0
@@ -478,11 +485,11 @@ class GradientRounds:
         """Add gradients of rows of this process to those of their owners."""
         group = self._exchange.group
         with group.profile.span(PACKING):
-            for run, at in now.near_runs():
-                shown, rows = self._near.rows_of(run)
-                group.traffic.sent_bytes += len(rows) * self._layout.row_bytes
-                group.profile.work(PACKING, 3 * len(rows) * self._layout.row_bytes)
-                for target, section in zip(shown.tensors, sections, strict=True):
-                    self._exchange.moves.add(target, rows, section[at])
+            owners, runs, chosen = self._near.rows_of(now)
+            group.traffic.sent_bytes += now.receive_rows * self._layout.row_bytes
+            group.profile.work(PACKING, 3 * now.receive_rows * self._layout.row_bytes)
+            for t, section in enumerate(sections):
+                self._exchange.moves.add_runs([owner.tensors[t] for owner in owners], runs, chosen, section)
+            for owner, run in zip(owners, now.near, strict=True):
                 if run.ends:
-                    shown.pass_turn(run.piece.peer)
+                    owner.pass_turn(run.piece.peer)

@@ -78,16 +78,18 @@ class HaloLists:
         receive_rows: per peer, how many of its rows are needed here; 0 for the own rank.
         message_rows: no message holds more rows; longer lists travel in pieces of equal size. The same on all ranks.
         near: the ranks of this process, if their rows are read where they lie; else none.
+        near_rows: int32, of which of their rows the pieces consist; known once they were read.
     """
 
     send_rows: tuple[Tensor, ...]
     receive_rows: tuple[int, ...]
     message_rows: int = 2**31
     near: range = range(0)
+    near_rows: dict[Piece, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     _rounds: dict[int, list[Round]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_rounds": {}}
+        return vars(self) | {"_rounds": {}, "near_rows": {}}
 
     @property
     def halo_rows(self) -> int:

@@ -8,6 +8,7 @@ Letters: E edges of the run, M destination rows, A arriving rows, W or F columns
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -88,6 +89,22 @@ class CpuMoves(Moves):
     def add(self, target: Tensor, rows: Tensor, values: Tensor) -> None:
         if len(rows):
             _add_rows(array_of(target), rows.numpy(), array_of(values))
+
+
+    def take_runs(self, sources: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, out: Tensor) -> None:
+        _take_rows_of(*_flat(sources, runs), rows.numpy(), array_of(out))
+
+    def add_runs(self, targets: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, values: Tensor) -> None:
+        _add_rows_of(*_flat(targets, runs), rows.numpy(), array_of(values))
+
+
+def _flat(tables: Sequence[Tensor], runs: Sequence[slice]) -> tuple[np.ndarray, np.ndarray]:
+    """The table that lies lowest in memory, flat, and int64 [R]: how many numbers after its first one the table of each row
+    begins. Loops that check no bounds reach all tables from there."""
+    first = min(tables, key=lambda table: int(table.data_ptr()))
+    behind = [(table.data_ptr() - first.data_ptr()) // first.element_size() for table in tables]
+    assert all(table.is_contiguous() for table in tables)
+    return array_of(first).reshape(-1), np.repeat(np.array(behind, np.int64), [run.stop - run.start for run in runs])
 
 
 def _pieces(rows: Tensor) -> np.ndarray:
@@ -238,6 +255,25 @@ def _add_rows(target: Any, rows: Any, values: Any) -> None:  # pragma: no cover 
             into[f] = narrow(widen(into[f]) + widen(value[f]), into)
 
 
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _take_rows_of(flat: Any, begins: Any, rows: Any, out: Any) -> None:  # pragma: no cover - compiled
+    width = out.shape[1]
+    for r in numba.prange(len(rows)):
+        into, first = out[r], np.uint64(begins[r] + np.int64(rows[r]) * width)
+        for f in range(width):
+            into[f] = narrow(widen(flat[first + np.uint64(f)]), out)
+
+
+@numba.njit(parallel=True, cache=True, nogil=True)
+def _add_rows_of(flat: Any, begins: Any, rows: Any, values: Any) -> None:  # pragma: no cover - compiled
+    width = values.shape[1]
+    for r in numba.prange(len(rows)):
+        value, first = values[r], np.uint64(begins[r] + np.int64(rows[r]) * width)
+        for f in range(width):
+            at = first + np.uint64(f)
+            flat[at] = narrow(widen(flat[at]) + widen(value[f]), flat)
+
+
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
     rows, x = (array_of(torch.zeros(1, 1, dtype=precision)) for precision in (dtype, wide(dtype)))
@@ -252,5 +288,11 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
         (_merge_maxima, (ints, rows, table, ints, rows, table)),
         (_take_winners, (table, ints, ints, table)),
         (_add_rows, (rows, ints, rows)),
-        *([(_add_rows, (rows, ints, half)), (_take_rows, (rows, ints, half))] if dtype == torch.float32 else []),
+        *((one, (table[0], longs, ints, table)) for one in (_take_rows_of, _add_rows_of) for table in (rows, x)),
+        *([
+            (_add_rows, (rows, ints, half)),
+            (_take_rows, (rows, ints, half)),
+            (_add_rows_of, (rows[0], longs, ints, half)),
+            (_take_rows_of, (rows[0], longs, ints, half)),
+        ] if dtype == torch.float32 else []),
     ]
