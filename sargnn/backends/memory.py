@@ -72,6 +72,7 @@ class Pool:
         self.most_used = 0
         self.enabled = enabled
         self.slack = 0.0
+        self.largest = 0
         self._owned: list[_Owned] = []
 
     def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
@@ -88,7 +89,8 @@ class Pool:
         self.most_used = max(self.most_used, used + size)
         del idle, fits  # they hold what is to be freed
         self._free_idle(self.most_used - used - size)
-        fresh = like.new_empty(int(rows * width * (1 + self.slack / 2)))
+        room = self.largest if rows <= self.largest <= rows * (1 + self.slack) else rows * (1 + self.slack / 2)
+        fresh = like.new_empty(int(room * width))
         owned = _Owned(fresh, holders(fresh))
         tensor = _shaped(fresh, rows, width)
         if holders(fresh) == owned.idle_count + 1:  # else this PyTorch counts otherwise, and nothing is used again

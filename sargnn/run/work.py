@@ -57,6 +57,10 @@ from sargnn.training.summary import (
 from sargnn.training.trainer import Trainer
 
 
+_SLACK = 1 / 8
+"""Of memory for tables of parts that differ in size."""
+
+
 @dataclass(frozen=True)
 class _Job:
     """What a worker is to do, and what its process held before its parts were opened.
@@ -160,6 +164,7 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
         as_rank(group)
     else:
         pool, meters = Pool(), list[SharedMeter]()
+        pool.slack = _SLACK
         parts = Parts(group, config.world, servers=config.num_servers, profiles=config.profile, traffics=traffics)
 
         def as_part(group: Group) -> None:

@@ -69,6 +69,7 @@ def make_trainer(
     part = with_columns(part, used_columns(config))
     preloads = part.copies is not None
     engine = make_engine(config, group, make_pool, within_servers=preloads)
+    engine.pool.largest = max(engine.pool.largest, len(part.node_ids))
     widths = tuple(rows.shape[1] for rows in part.features)
     draws = config.model.draws_by_id or 0 in widths or config.reads_labels or config.draws_flows
     if draws and part.schema.num_nodes > MAX_ID:
