@@ -53,7 +53,7 @@ class EdgeBlock:
         t_indptr: int32 [B + 1], where the edges of each listed source row begin.
         t_dst: int32 [E], the destination rows (not list positions) of each listed source row.
         t_edge: int32 [E], the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
-        visits: where the edges come from several pieces of rows, the edges of each listed destination row cut at the pieces' ends,
+        visits: where the edges come from several pieces of rows, those of each listed destination row cut at the pieces' ends,
             as if each piece had a block of its own: int32 [V], destination rows, ascending, and int32 [V + 1], where the edges
             of each begin. None: those of a row are not cut.
         columns: what the edges carry, in the order of ``src``, as ``EdgeColumns.on`` gives it.

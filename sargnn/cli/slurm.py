@@ -388,7 +388,8 @@ def _show_points(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int, 
         if number in left:
             point = left[number]
             name, layout = point.run_dir.name, point.layout
-            state = f"nodes={layout.nodes} tasks={point.config.num_processes} cpus={layout.cpus} mem={point.slurm.mem or 'site'}"
+            tasks = point.config.num_processes
+            state = f"nodes={layout.nodes} tasks={tasks} cpus={layout.cpus} mem={point.slurm.mem or 'site'}"
         print(f"  {name}  {label}\n       {state}")
     print(f"{len(left)} would be submitted; nothing was written: leave --dry-run out to write their scripts")
     return 0

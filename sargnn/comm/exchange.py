@@ -14,8 +14,8 @@ in which they would have arrived. One that shows tables stays until all others h
 No deadlock: a rank takes part in every round (k, piece), also in those that bring it nothing; every transfer is posted
 without waiting, and a rank waits only for transfers of its current or earlier rounds. Whoever is in the lowest round
 waits for peers that have all posted theirs. Of ranks in one process rows come from those below this one first and from those
-above it last. So gradients for a rank come first from those above it, in their order, then from other processes, then from those
-below it: who adds to a rank below waits for ranks below, who adds to one above for ranks above.
+above it last. So gradients for a rank come first from those above it, in their order, then from other processes, then from
+those below it: who adds to a rank below waits for ranks below, who adds to one above for ranks above.
 
 Memory: 1 + d buffers for the rows of a peer (rows coming in, or their gradients going out) and as many for own rows (rows
 going out, or gradients coming in), each of the largest piece, reused over layers and epochs (d = prefetch depth). Where
@@ -55,7 +55,7 @@ class _Shown:
         lists: of the rank.
         traffic: of the rank.
         readers: how many ranks have still to read.
-        turn: of gradients, whose are added next: those of the rank that comes ``turn`` ranks after this one; 0: it adds its own.
+        turn: of gradients, whose are added next: those of the rank ``turn`` ranks after this one; 0: it adds its own.
     """
 
     tensors: tuple[Tensor, ...]
@@ -124,9 +124,7 @@ class _Near:
         shown: list[_Shown] = [self._group.board[self._key(run.piece.peer)] for run in now.near]
         if now.piece not in self._lists.near_rows:
             me = self._group.rank
-            parts = [
-                owner.lists.send_rows[me][run.first : run.last] for owner, run in zip(shown, now.near, strict=True)
-            ]
+            parts = [owner.lists.send_rows[me][run.first : run.last] for owner, run in zip(shown, now.near, strict=True)]
             self._lists.near_rows[now.piece] = torch.cat(parts)
         return shown, [at for _, at in now.near_runs()], self._lists.near_rows[now.piece]
 
@@ -367,8 +365,8 @@ def _largest(rounds: list[Round], width: int) -> tuple[int, int, int]:
 class GradientRounds:
     """One exchange of gradients, made by ``Exchange.gradients``: the rounds of ``rows``, with the directions turned round.
 
-    ``begin``; then per piece, in the order of ``pieces``, also for those without rows: write the gradients of its rows into ``buffer``, then
-    ``send`` them. Leaving the context waits for what is still under way.
+    ``begin``; then per piece, in the order of ``pieces``, also for those without rows: write the gradients of its rows into
+    ``buffer``, then ``send`` them. Leaving the context waits for what is still under way.
     """
 
     def __init__(

@@ -122,8 +122,8 @@ class HaloLists:
     def rounds(self, rank: int) -> list[Round]:
         """All rounds of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces.
 
-        Rows go to rank + k and come from rank - k. Of ranks in this process those below this one are the first to come from, and
-        those above it the last: their pieces are joined.
+        Rows go to rank + k and come from rank - k. Of ranks in this process those below this one are the first that they come
+        from, and those above it the last: their pieces are joined.
         """
         if rank not in self._rounds:
             world, near = len(self.send_rows), self.near

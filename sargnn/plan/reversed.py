@@ -107,16 +107,16 @@ def _edges_by_peer(plan: LayerPlan) -> _Edges:
     edges: _Edges = []
     runs = plan.edge_runs()
     if plan.shards is not None:
-        found: dict[int, _Edges] = {peer: [_NO_EDGES] for peer in range(plan.world)}
+        by_peer: dict[int, _Edges] = {peer: [_NO_EDGES] for peer in range(plan.world)}
         rounds = {now.piece: now for now in plan.lists.rounds(plan.rank)}
         for piece, shard in plan.shards.items():
             src, dst = shard.block.src.cpu().numpy(), shard.block.dst_per_edge().cpu().numpy()
             at, runs_of_rows = 0, [(plan.rank, 0, shard.num_src)] if piece not in rounds else spans(plan.lists, rounds[piece])
             for peer, first, last in runs_of_rows:
-                inside = np.flatnonzero((src >= at) & (src < at + last - first))
-                found[peer].append((src[inside] + np.int32(first - at), dst[inside], runs[piece].start + inside))
+                places = np.flatnonzero((src >= at) & (src < at + last - first))
+                by_peer[peer].append((src[places] + np.int32(first - at), dst[places], runs[piece].start + places))
                 at += last - first
-        for parts in found.values():
+        for parts in by_peer.values():
             src, dst, numbers = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
             edges.append((src, dst, numbers))
         return edges

@@ -75,7 +75,11 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
         changed = "" if before == config.precision else f", in {config.precision} from here on, {before} before"
         say(f"training {run_dir.name}: {workers_of(config)}, {config.epochs} epochs{start}{changed}")
-        for line in (*crowd_lines(config), *baseline_lines(config), *loss_lines(config, norms_over_rows=stores.norms_over_rows)):
+        for line in (
+            *crowd_lines(config),
+            *baseline_lines(config),
+            *loss_lines(config, norms_over_rows=stores.norms_over_rows),
+        ):
             say(line)
         summary, error = _run_tracked(config, run_dir, inputs, stores, same_run=resume is not None)
     finally:

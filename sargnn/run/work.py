@@ -34,7 +34,7 @@ from sargnn.run.env import kernels_are_compiled, warm_up
 from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, read_inputs
-from sargnn.tracking.memory import SharedMeter, private_bytes, resident_bytes
+from sargnn.tracking.memory import PeakMeter, SharedMeter, private_bytes, resident_bytes
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
 from sargnn.training.build import make_trainer
@@ -55,7 +55,6 @@ from sargnn.training.summary import (
     sharing_lines,
 )
 from sargnn.training.trainer import Trainer
-
 
 _SLACK = 1 / 8
 """Of memory for tables of parts that differ in size."""
@@ -179,7 +178,8 @@ def _shared_meter(group: Group, meters: list[SharedMeter]) -> SharedMeter:
     """The process's, whose baseline is what it holds once all of its workers have read in what they need."""
     group.gather(torch.zeros(1))
     if not meters:
-        meters.append(SharedMeter.here())
+        here = PeakMeter.here()
+        meters.append(SharedMeter(here.baseline_bytes, here.process_peak_bytes))
     group.gather(torch.zeros(1))
     return meters[-1]
 
@@ -217,9 +217,7 @@ def _train_part(job: _Job, **shared: Any) -> None:
         trainer.close()
 
 
-def _join(
-    config: RunConfig, process: int, traffics: list[Traffic], on_joining: Callable[[Heartbeat], None]
-) -> Group:
+def _join(config: RunConfig, process: int, traffics: list[Traffic], on_joining: Callable[[Heartbeat], None]) -> Group:
     """The group of all processes, with a heartbeat where there are others.
 
     Args:

@@ -166,8 +166,10 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     of_processes = every.unflatten(0, (trainer.config.num_processes, -1))
     features_and_parameters, of_meters = of_processes[:, :, :2].sum(1), of_processes[:, :, 2:].amax(1)
     parts = [
-        split_peak(base, *counts, PeakMeter(baseline, peak, training))
-        for counts, (base, baseline, peak, training) in zip(features_and_parameters.tolist(), of_meters.tolist(), strict=True)
+        split_peak(base, features, parameters, PeakMeter(baseline, peak, training))
+        for (features, parameters), (base, baseline, peak, training) in zip(
+            features_and_parameters.tolist(), of_meters.tolist(), strict=True
+        )
     ]
     return {name: [of_process[name] for of_process in parts] for name in PARTS}
 

@@ -35,15 +35,17 @@ def edges_of(
 
     Returns:
         Boundaries, int64, of runs of listed rows with about equal edges, where a row counts as one edge; the listed rows,
-        int32, ``ALL_ROWS`` if all are, a row more than once where edges come from several pieces (``EdgeBlock.visits``); where each one's edges begin, int32; the rows at their other ends, int32.
+        int32, ``ALL_ROWS`` if all are, a row more than once where edges come from several pieces (``EdgeBlock.visits``);
+        where each one's edges begin, int32; the rows at their other ends, int32.
     """
+    listed: Tensor | None
     if direction == "forward" and block.visits is not None:
-        listed, (_, offsets), indices = block.visits[0], block.visits, block.src.numpy()
-        indptr = offsets.numpy()
+        (listed, offsets), others = block.visits, block.src
     elif direction == "forward":
-        listed, indptr, indices = block.dst_rows, block.indptr.numpy(), block.src.numpy()
+        listed, offsets, others = block.dst_rows, block.indptr, block.src
     else:
-        listed, indptr, indices = block.src_rows, block.t_indptr.numpy(), block.t_dst.numpy()
+        listed, offsets, others = block.src_rows, block.t_indptr, block.t_dst
+    indptr, indices = offsets.numpy(), others.numpy()
     lanes = numba.get_num_threads() if by_lane else 0
     key = f"fused_{direction}_{lanes}"
     if key not in block.cache:

@@ -90,7 +90,6 @@ class CpuMoves(Moves):
         if len(rows):
             _add_rows(array_of(target), rows.numpy(), array_of(values))
 
-
     def take_runs(self, sources: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, out: Tensor) -> None:
         _take_rows_of(*_flat(sources, runs), rows.numpy(), array_of(out))
 
@@ -288,11 +287,15 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
         (_merge_maxima, (ints, rows, table, ints, rows, table)),
         (_take_winners, (table, ints, ints, table)),
         (_add_rows, (rows, ints, rows)),
-        *((one, (table[0], longs, ints, table)) for one in (_take_rows_of, _add_rows_of) for table in (rows, x)),
-        *([
-            (_add_rows, (rows, ints, half)),
-            (_take_rows, (rows, ints, half)),
-            (_add_rows_of, (rows[0], longs, ints, half)),
-            (_take_rows_of, (rows[0], longs, ints, half)),
-        ] if dtype == torch.float32 else []),
+        *((move, (table[0], longs, ints, table)) for move in (_take_rows_of, _add_rows_of) for table in (rows, x)),
+        *(
+            [
+                (_add_rows, (rows, ints, half)),
+                (_take_rows, (rows, ints, half)),
+                (_add_rows_of, (rows[0], longs, ints, half)),
+                (_take_rows_of, (rows[0], longs, ints, half)),
+            ]
+            if dtype == torch.float32
+            else []
+        ),
     ]

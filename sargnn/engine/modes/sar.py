@@ -88,7 +88,11 @@ class Sar(ManualMode):
     def _sources(
         self, call: Call, saved: Saved, kept: Kept, before: Callable[[Piece], None] | None = None
     ) -> Iterator[tuple[Piece, Tensors | None]]:
-        """Each shard with its source rows, where the reducer needs them; the own rows first. ``before``: as of ``Exchange.rows``."""
+        """Each shard with its source rows, where the reducer needs them; the own rows first.
+
+        Args:
+            before: as of ``Exchange.rows``.
+        """
         assert call.plan.shards is not None
         if not call.reducer.needs_src_in_backward:
             for piece in call.plan.shards:
