@@ -127,8 +127,8 @@ def _show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders,
 
     processes = usual_processes(config) if config.processes == "auto" else config.processes
     threads = config.threads or default_threads(processes or config.world)
-    config = dataclasses.replace(config, processes=processes, threads=threads)
-    workers = f"{workers_of(config).replace(' workers', '').replace(' worker', '')}, {epochs}"
+    workers_here = workers_of(dataclasses.replace(config, processes=processes, threads=threads))
+    workers = f"{workers_here.replace(' workers', '').replace(' worker', '')}, {epochs}"
     if "world=auto" in overrides:
         workers = "auto: as few as fit, known once the dataset is there; as with one:"
     rows = [("run folder", folder), ("workers", workers), *_store_rows(config)]

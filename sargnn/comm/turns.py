@@ -27,6 +27,7 @@ from torch import Tensor
 
 from sargnn.comm.group import Group, Leave, Work
 from sargnn.errors import CommError
+from sargnn.profile import EXCHANGE_WAIT
 
 T = TypeVar("T")
 _SIGNALS_S = 0.2
@@ -345,7 +346,8 @@ class TurnsGroup(Group):
 
     def until(self, ready: Callable[[], bool], doing: str) -> None:
         if not ready():  # a rank that may go on holds memory that all share
-            self._turns.pause(self._first + self.rank, ready, lambda: doing)
+            with self.profile.span(EXCHANGE_WAIT):
+                self._turns.pause(self._first + self.rank, ready, lambda: doing)
 
     def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
         return self._post(tensor, peer, tag, sends=True)

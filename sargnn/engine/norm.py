@@ -248,6 +248,7 @@ class _Pass:
     Attributes:
         norm: the statistics; without a norm mean 0 and deviation 1.
         slope, shift: [T, F].
+        heard: a user's hook may hold the gradient of what comes out.
     """
 
     work: Workspace
@@ -256,6 +257,7 @@ class _Pass:
     slope: Tensor
     shift: Tensor
     after: Activation
+    heard: bool = False
 
     def forward(self, x: Tensor) -> Tensor:
         """y [N, F], without autograd."""
@@ -283,8 +285,8 @@ class _Fused(torch.autograd.Function):
         sums = torch.zeros(2, *mean.shape, dtype=torch.float64, device=mean.device)
         with work.profile.span(NODEWISE):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
-            # Nothing else holds the gradient, so that its memory serves: element by element it is read before it is written to.
-            d_x = grad if work.pool.is_only_holder(grad) else work.pool.empty_like(x)
+            # Where nothing else holds the gradient its memory serves: each number is read before it is written to.
+            d_x = grad if not made.heard and work.pool.is_only_holder(grad) else work.pool.empty_like(x)
             grad = grad.contiguous()
             for t, rows in norm.runs:
                 vectors = NormVectors(slope[t], shift[t], mean[t], inv_std[t])
@@ -312,6 +314,8 @@ def norm_act_drop(
     norm: Norm | None = None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
+    *,
+    heard: bool = False,
 ) -> Tensor:
     """Normalise, activate and drop the rows of ``x`` in one pass.
 
@@ -320,6 +324,7 @@ def norm_act_drop(
         after: activation and dropout.
         norm: the statistics; None without a norm.
         weight, bias: gamma, beta [F] or [T, F]; None without a norm.
+        heard: a user's hook may hold the gradient of what comes out.
     """
     with torch.no_grad():
         if norm is None or weight is None or bias is None:
@@ -329,7 +334,7 @@ def norm_act_drop(
             norm = Norm(shift, slope, torch.zeros(1, dtype=torch.float64, device=x.device), (0, len(x)))
         else:
             slope, shift = _map(weight, bias, norm)
-    made = _Pass(work, group, norm, slope, shift, after)
+    made = _Pass(work, group, norm, slope, shift, after, heard)
     return rebuilt_from(_Fused.apply(x, weight, bias, made), made.forward, x)
 
 

@@ -275,7 +275,7 @@ class RowOperators:
 
     def _from(self, stage: Stage, activation: str, ids: Tensor, draw: Draw | None) -> Tensor:
         after = Activation(activation, ids, draw)
-        out = norm_act_drop(self._work, self._engine.group, stage.x, after, stage.norm, stage.weight, stage.bias)
+        out = norm_act_drop(self._work, self._engine.group, stage.x, after, stage.norm, stage.weight, stage.bias, heard=True)
         if draw is None:
             self._note_activated(out, stage, activation)
         return out

@@ -197,10 +197,10 @@ def run_workers(run_dir: Path, config: RunConfig, hint: str | None = None) -> No
     if workers.asked is not None:
         raise Interrupted(workers.asked, run_dir, hint)
     if failure is not None:
-        raise _worker_error(run_dir, settings, failure)
+        raise _worker_error(run_dir, config, settings, failure)
 
 
-def _worker_error(run_dir: Path, settings: WorkerSettings, failure: Failure) -> WorkerError:
+def _worker_error(run_dir: Path, config: RunConfig, settings: WorkerSettings, failure: Failure) -> WorkerError:
     rank, code = failure.rank, failure.exitcode
     path = files.log_path(run_dir, rank)
     lines = path.read_text(errors="replace").splitlines()[-_LOG_LINES:] if path.exists() else []
@@ -216,8 +216,10 @@ def _worker_error(run_dir: Path, settings: WorkerSettings, failure: Failure) -> 
             hint += f"; if nobody did that, memory ran out: more workers ({more}) or mode=sar need less each"
     else:
         how = f"failed with exit code {code}"
+    each = config.world // config.num_processes
+    who = f"Worker rank {rank}" if each == 1 else f"The process of ranks {rank * each} to {rank * each + each - 1}"
     tail = "\n".join(f"    {line}" for line in lines)
-    return WorkerError(f"Worker rank {rank} {how}. The last lines of its log:\n{tail}", hint=hint)
+    return WorkerError(f"{who} {how}. The last lines of its log:\n{tail}", hint=hint)
 
 
 def report_end(run_dir: Path, config: RunConfig, error: SargnnError | None) -> tuple[Summary, SargnnError | None]:

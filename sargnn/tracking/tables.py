@@ -43,7 +43,8 @@ def result_table(summary: Summary) -> None:
     ]
     if (summary.servers or 1) > 1:
         rows.append(("bytes between servers per epoch", human_bytes(summary.between_servers_bytes_per_epoch or 0)))
-    rows.append(("peak training memory per worker", f"{human_bytes(min(peaks))} to {human_bytes(max(peaks))}"))
+    whose = "worker" if summary.processes in (None, summary.world) else "process"
+    rows.append((f"peak training memory per {whose}", f"{human_bytes(min(peaks))} to {human_bytes(max(peaks))}"))
     title = f"{summary.model} on {summary.dataset}, mode {summary.mode}, world {summary.world}"
     table = _table(title, ("figure", "value"), ("figure",))
     for row in rows:

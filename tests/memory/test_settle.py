@@ -64,7 +64,8 @@ def test_what_is_named_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("known")
 def test_a_mode_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest where there is room, else the leanest; nothing where not even that fits."""
-    words = [*GRAPH, "world=4", "mode=auto"]
+    graph = [*GRAPH, "model.hidden=256"]
+    words = [*graph, "world=4", "mode=auto"]
     plans: dict[str, int] = {}
     for free, mode in ((10**11, "no_remat"), (None, "sar")):
         if free is None:
@@ -75,7 +76,7 @@ def test_a_mode_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert done.returncode == 0 and f"mode=auto: {mode}" in done.stderr, done.stderr
         assert f"name: {mode}" in (tmp_path / "runs" / mode / "config.yaml").read_text()
         if not plans:
-            shown = sargnn_here(tmp_path, "plan", *GRAPH, "worlds=4", "modes=[no_remat,sar]")
+            shown = sargnn_here(tmp_path, "plan", *graph, "worlds=4", "modes=[no_remat,sar]")
             assert shown.returncode == 0, shown.stderr
             plans = {name: _all_of(shown.stdout, name) for name in ("no_remat", "sar")}
     _has(monkeypatch, 500_000_000)

@@ -49,7 +49,7 @@ def test_everything_else_that_a_run_does(tmp_path: Path) -> None:
     words = [*SMALL, "smooth=cs", "processes=2", "epochs=2", "profile=true"]
     sargnn("train", *words, cwd=tmp_path)
     resumed = sargnn("train", "resume=run", "epochs=4", "processes=1", cwd=tmp_path)
-    assert "4 workers in 1 process" in resumed.stdout
+    assert "4 workers in 1 process" in resumed.stderr
     assert len(summary_of(tmp_path / "run")["losses"]) == 4
     sargnn("predict", "run=run", "processes=1", cwd=tmp_path)
 
