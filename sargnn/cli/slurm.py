@@ -143,6 +143,7 @@ def make_job(config: RunConfig, run_dirs: Sequence[Path], words: Sequence[str], 
         labels=labels or {},
         words=words,
         folder=Path.cwd(),
+        each=config.world // config.num_processes,
     )
 
 

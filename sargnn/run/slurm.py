@@ -85,7 +85,7 @@ class Job:
 
     Attributes:
         name: of the job and of the script.
-        world: workers.
+        world: processes of workers, each a task.
         threads: of each, if that is settled.
         interface: of the network, if one is configured.
         port: where ranks meet; None: from the job's number.
@@ -95,6 +95,7 @@ class Job:
         words: the command line that asked for it, without ``sargnn``.
         folder: where the command was given, and where the job works.
         point: of a sweep this run is, and what it is called there; None: of none.
+        each: workers of a process.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Job:
     words: Sequence[str]
     folder: Path
     point: str | None = None
+    each: int = 1
 
     @property
     def folder_of_all(self) -> Path:
@@ -237,9 +239,9 @@ def run_dir_line(job: Job) -> str:
 
 
 def _about(job: Job, layout: Shape) -> list[str]:
-    workers, nodes, cpus = _many(job.world, "worker"), _many(layout.nodes, "node"), _many(layout.cpus, "CPU")
+    workers, nodes, cpus = _many(job.world * job.each, "worker"), _many(layout.nodes, "node"), _many(layout.cpus, "CPU")
     lines = [
-        f"{job.name}: {workers}, one per task, on {nodes}, with {cpus} each.",
+        f"{job.name}: {workers}, {'one' if job.each == 1 else job.each} per task, on {nodes}, with {cpus} each.",
         "",
         f"Written by: sargnn {shlex.join(job.words)}",
     ]
