@@ -81,6 +81,11 @@ def test_what_is_refused(words: list[str], message: str) -> None:
         config("world=4", *words)
 
 
+def test_a_plan_is_of_processes_of_their_own(tmp_path: Path) -> None:
+    done = run_command(sargnn_command("plan", "dataset=synthetic", "world=4", "processes=2"), tmp_path)
+    assert done.returncode == 1 and "worlds=[2], without processes" in done.stderr
+
+
 def test_more_processes_than_cores_are_told_what_is_faster() -> None:
     assert crowd_lines(config("world=4")) == [] or "processes=1 would be faster" in crowd_lines(config("world=4"))[0]
     (line,) = crowd_lines(config("world=100000"))
