@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import shutil
@@ -22,7 +21,7 @@ from sargnn.config.run import RunConfig, flatten, parse
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.run.check import check_strategies, partition_of
 from sargnn.run.checkpoints import check_checkpoint, check_epochs_left
-from sargnn.run.env import default_threads, usual_processes
+from sargnn.run.env import places_of, with_places
 from sargnn.run.run_folder import choose_run_dir
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import Steps, say
@@ -123,12 +122,7 @@ def _show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders,
         check_checkpoint(resume)
         folder = f"{show_path(resume)}, on from {checkpoint.existing(resume)[-1].name}"
     epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
-    from sargnn.run.local import workers_of
-
-    processes = usual_processes(config) if config.processes == "auto" else config.processes
-    threads = config.threads or default_threads(processes or config.world)
-    workers_here = workers_of(dataclasses.replace(config, processes=processes, threads=threads))
-    workers = f"{workers_here.replace(' workers', '').replace(' worker', '')}, {epochs}"
+    workers = f"{config.world} {places_of(with_places(config))}, {epochs}"
     if "world=auto" in overrides:
         workers = "auto: as few as fit, known once the dataset is there; as with one:"
     rows = [("run folder", folder), ("workers", workers), *_store_rows(config)]

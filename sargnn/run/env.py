@@ -30,6 +30,26 @@ def usual_processes(config: RunConfig) -> int:
     return nodes if config.world % nodes == 0 and config.mode.name != "domain_parallel" else 1
 
 
+def with_places(config: RunConfig) -> RunConfig:
+    """With the number of processes and of their threads filled in."""
+    if config.processes == "auto":
+        config = dataclasses.replace(config, processes=usual_processes(config))
+    return dataclasses.replace(config, threads=config.threads or default_threads(config.num_processes))
+
+
+def workers_of(config: RunConfig) -> str:
+    """How many workers there are, and where."""
+    return f"{config.world} worker{'s' * (config.world > 1)} {places_of(config)}"
+
+
+def places_of(config: RunConfig) -> str:
+    """In how many processes workers are, where these have several, and with how many threads."""
+    several, threads = config.num_processes > 1, f"{config.threads} thread{'s' * (config.threads != 1)}"
+    if config.num_processes == config.world:
+        return f"with {threads}{' each' * several}"
+    return f"in {config.num_processes} process{'es' * several} with {threads}{' each' * several}"
+
+
 def kernels_are_compiled() -> bool:
     """Whether the place for compiled kernels, once it is in the environment, holds those of the precision that this names."""
     return any(_mark(precision).exists() for precision in (os.environ.get(PRECISION, _ALL), _ALL))
@@ -76,13 +96,11 @@ def worker_environment(threads: int, precision: str | None = None, *, several: b
 def prepare_process(config: RunConfig) -> RunConfig:
     """Set what workers inherit, before torch is imported here, numba compiles and the fork server starts; threads and processes
     filled in."""
-    if config.processes == "auto":
-        config = dataclasses.replace(config, processes=usual_processes(config))
-    threads = config.threads or default_threads(config.num_processes)
-    os.environ.update(worker_environment(threads, config.precision, several=config.num_processes < config.world))
+    config = with_places(config)
+    os.environ.update(worker_environment(config.threads or 1, config.precision, several=config.num_processes < config.world))
     if "numba" in sys.modules:  # which has read it; once its threads run, another number is an error at the next compilation
         sys.modules["numba"].core.config.reload_config()
-    return dataclasses.replace(config, threads=threads)
+    return config
 
 
 def warm_up(share: int = 0, shares: int = 1) -> None:

@@ -29,9 +29,9 @@ from sargnn.partition.store import part_folder
 from sargnn.resolve import file_of_target
 from sargnn.run.check import check_strategies, prepare_stores
 from sargnn.run.checkpoints import is_over
-from sargnn.run.env import prepare_process, warm_up
+from sargnn.run.env import prepare_process, warm_up, workers_of
 from sargnn.run.job_files import note_job, read_job
-from sargnn.run.local import report_failure, workers_of
+from sargnn.run.local import report_failure
 from sargnn.run.run_folder import begin_run
 from sargnn.tracking import files, summary
 from sargnn.tracking.files import Inputs, file_lock, read_inputs

@@ -19,7 +19,7 @@ from sargnn.errors import SargnnError, WorkerError
 from sargnn.memory.settle import Machine, settle
 from sargnn.run.check import Stores, check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_checkpoint, check_epochs_left, choose_checkpoint, find_start
-from sargnn.run.env import kernels_are_compiled, prepare_process, usual_processes
+from sargnn.run.env import kernels_are_compiled, prepare_process, usual_processes, workers_of
 from sargnn.run.processes import Failure, Workers, WorkerSettings, start_fork_server
 from sargnn.run.run_folder import begin_run, hold_run_dir, make_run_dir
 from sargnn.tracking import files
@@ -87,15 +87,6 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     if error is not None:
         raise error
     return summary, run_dir
-
-
-def workers_of(config: RunConfig) -> str:
-    """How many workers there are, where, and with how many threads."""
-    threads = f"{config.threads} thread{'s' * (config.threads != 1)}"
-    if config.num_processes == config.world:
-        return f"{config.world} worker{'s' * (config.world > 1)} with {threads}{' each' * (config.world > 1)}"
-    processes = f"{config.num_processes} process{'es' * (config.num_processes > 1)}"
-    return f"{config.world} workers in {processes} with {threads}{' each' * (config.num_processes > 1)}"
 
 
 def crowd_lines(config: RunConfig) -> list[str]:

@@ -15,8 +15,8 @@ from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
-from sargnn.run.env import prepare_process
-from sargnn.run.local import run_workers, workers_of
+from sargnn.run.env import prepare_process, workers_of
+from sargnn.run.local import run_workers
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, hold_run_dir
 from sargnn.tracking import files

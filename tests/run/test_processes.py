@@ -87,6 +87,6 @@ def test_a_plan_is_of_processes_of_their_own(tmp_path: Path) -> None:
 
 
 def test_more_processes_than_cores_are_told_what_is_faster() -> None:
-    assert crowd_lines(config("world=4")) == [] or "processes=1 would be faster" in crowd_lines(config("world=4"))[0]
+    assert crowd_lines(config("world=1")) == []
     (line,) = crowd_lines(config("world=100000"))
     assert line.startswith("100000 processes share ") and "would be faster" in line
