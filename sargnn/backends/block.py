@@ -5,7 +5,7 @@ Letters: S source rows, M destination rows, A destination rows and B source rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,6 +146,14 @@ class EdgeBlock:
     def by_source(self, weight: Tensor) -> Tensor:
         """[E], numbers of edges in the order of ``t_dst``; given in the order of ``src``."""
         return self.t_weight if weight is self.weight else weight.index_select(0, self.t_edge)
+
+    def lay(self, lay: Callable[[Tensor], Tensor]) -> None:
+        """Have the tensors lie elsewhere. lay: gives the same tensor there."""
+        for name, tensor in vars(self).items():
+            if isinstance(tensor, Tensor):
+                setattr(self, name, lay(tensor))
+        if self.visits is not None:
+            self.visits = lay(self.visits[0]), lay(self.visits[1])
 
     @property
     def num_edges(self) -> int:

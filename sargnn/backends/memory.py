@@ -8,11 +8,14 @@ reset. Each engine has a pool of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+PuttingAway = Callable[[Callable[[], Callable[[], None]]], AbstractContextManager[None]]
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
 COUNTS = _use_count is not None and hasattr(Tensor, "_use_count")
 """Whether this PyTorch tells."""
@@ -36,16 +39,36 @@ SMALLEST = 1 << 20
 """Bytes; what is smaller malloc keeps by itself."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Owned:
+@dataclass
+class Moved:
+    """What a rank has had written to disk and read from it since the last reset: bytes, and the seconds that it waited.
+
+    Attributes:
+        on_disk: the most bytes that its process has had there at one time; never reset.
+    """
+
+    written_bytes: int = 0
+    read_bytes: int = 0
+    wait_s: float = 0.0
+    on_disk: int = 0
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        self.written_bytes, self.read_bytes, self.wait_s = 0, 0, 0.0
+
+
+@dataclass(eq=False)
+class Storage:
     """A storage, held by this tensor alone as long as it is idle.
 
     Attributes:
         idle_count: how many holders PyTorch counts then, the one that asks among them.
+        used: how many of its bytes, from the first one, somebody was given last.
     """
 
     tensor: Tensor
     idle_count: int
+    used: int = 0
 
     @property
     def is_idle(self) -> bool:
@@ -68,12 +91,58 @@ class Pool:
             each has other numbers of rows. What nothing is written to is not resident.
     """
 
+    spills = False
+    """Whether tables may lie on disk."""
+
     def __init__(self, *, enabled: bool = True) -> None:
         self.most_used = 0
         self.enabled = enabled
         self.slack = 0.0
         self.largest = 0
-        self._owned: list[_Owned] = []
+        self._owned: list[Storage] = []
+
+    @property
+    def moved(self) -> Moved:
+        """Of the rank that asks."""
+        return Moved()
+
+    @contextmanager
+    def within(self, putting_away: PuttingAway) -> Iterator[None]:
+        """Within it the pool serves a rank, in this thread.
+
+        Args:
+            putting_away: as of the rank's ``comm.group.Group``.
+        """
+        yield
+
+    def begin(self) -> None:
+        """A rank begins an epoch, in which it takes the same tables as in the last one."""
+
+    def keep(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """A tensor for later, which nobody writes to until then: what gives it."""
+        kept = tensor.detach()
+        return lambda: kept
+
+    def show(self, tensors: Sequence[Tensor]) -> Callable[[], None]:
+        """Other ranks of this process may read or write to these tensors until what is returned is called."""
+        return lambda: None
+
+    def lay(self, tensor: Tensor) -> Tensor:
+        """A tensor that is never written to any more, where it lies best."""
+        return tensor
+
+    def discard(self, tensor: Tensor) -> None:
+        """What is in a tensor is of no more use; its memory is, after ``renew``."""
+
+    def renew(self, tensor: Tensor) -> None:
+        """A discarded tensor is written to from now on."""
+
+    def room(self) -> int:
+        """Bytes that tables may take at present."""
+        return 1 << 62
+
+    def overwrite(self, tensor: Tensor) -> None:
+        """A tensor that is kept is written to after all, since nobody else asks for it any more."""
 
     def empty(self, rows: int, width: int, like: Tensor) -> Tensor:
         """[rows, width], not initialised, with the dtype and on the device of ``like``."""
@@ -84,18 +153,41 @@ class Pool:
         least, most = rows * width, int(rows * width * (1 + self.slack))
         fits = [storage for storage in idle if storage.tensor.dtype == like.dtype and least <= storage.tensor.numel() <= most]
         if fits:
-            return _shaped(min(fits, key=lambda storage: storage.tensor.numel()).tensor, rows, width)
+            chosen = min(fits, key=lambda storage: storage.tensor.numel())
+            held = chosen.tensor.detach()  # from here on it is in use
+            del idle, fits
+            self._give(chosen, size)
+            tensor = _shaped(chosen.tensor, rows, width)
+            del held
+            return tensor
         used = self.held_bytes() - sum(storage.bytes for storage in idle)
         self.most_used = max(self.most_used, used + size)
         del idle, fits  # they hold what is to be freed
         self._free_idle(self.most_used - used - size)
         room = self.largest if rows <= self.largest <= rows * (1 + self.slack) else rows * (1 + self.slack / 2)
+        self._make_room(size)
         fresh = like.new_empty(int(room * width))
-        owned = _Owned(fresh, holders(fresh))
+        owned = self._owns(fresh)
         tensor = _shaped(fresh, rows, width)
         if holders(fresh) == owned.idle_count + 1:  # else this PyTorch counts otherwise, and nothing is used again
+            self._give(owned, size)
             self._owned.append(owned)
         return tensor
+
+    def _owns(self, tensor: Tensor) -> Storage:
+        """A storage that is held by this tensor alone."""
+        return Storage(tensor, holders(tensor))
+
+    def _make_room(self, size: int) -> bool:
+        """Called before so many bytes more are used."""
+        return True
+
+    def _give(self, storage: Storage, used: int) -> None:
+        """Called when a storage comes to be used."""
+        storage.used = used
+
+    def _let_go(self, storage: Storage) -> None:
+        """Called before an idle storage is freed."""
 
     def _free_idle(self, room: int) -> None:
         """Free idle memory until at most ``room`` bytes of it are left; the oldest stay."""
@@ -103,6 +195,7 @@ class Pool:
             if storage.bytes <= room:
                 room -= storage.bytes
             else:
+                self._let_go(storage)
                 self._owned.remove(storage)
 
     def empty_like(self, like: Tensor) -> Tensor:
@@ -125,13 +218,16 @@ class Pool:
         pooled = any(storage.tensor.data_ptr() == where for storage in self._owned)
         return holders(tensor) == holders(torch.empty(1)) + pooled
 
+    def close(self) -> None:
+        """Nothing that it gave is read any more."""
+
     def held_bytes(self) -> int:
         """Bytes in use and idle."""
         return sum(storage.bytes for storage in self._owned)
 
     def reset(self) -> None:
         """Free all idle memory, and forget how much was in use."""
-        self._owned = [storage for storage in self._owned if not storage.is_idle]
+        self._free_idle(0)
         self.most_used = self.held_bytes()
 
 

@@ -9,7 +9,7 @@ bf16 for their way, and widened when they arrive; scores are not, nor is anythin
 
 Ranks of one process whose rows are read where they lie (``HaloLists.near``) send nothing: each shows the others its tables, and
 one that needs rows takes them from there, several pieces at once; their gradients are added to the owner's tables, in the order
-in which they would have arrived. One that shows tables stays until all others have read them.
+in which they would have arrived. One that shows tables stays until all others have read them, or gives them away.
 
 No deadlock: a rank takes part in every round (k, piece), also in those that bring it nothing; every transfer is posted
 without waiting, and a rank waits only for transfers of its current or earlier rounds. Whoever is in the lowest round
@@ -44,6 +44,7 @@ from sargnn.profile import PACKING
 
 ROWS_TAG, GRADIENTS_TAG = 1, 2
 Buffers = dict[tuple[str, int, torch.dtype], Tensor]
+Show = Callable[[Sequence[Tensor]], Callable[[], None]]
 
 
 @dataclass
@@ -55,6 +56,7 @@ class _Shown:
         lists: of the rank.
         traffic: of the rank.
         readers: how many ranks have still to read.
+        hide: called when all have.
         turn: of gradients, whose are added next: those of the rank ``turn`` ranks after this one; 0: it adds its own.
     """
 
@@ -62,6 +64,7 @@ class _Shown:
     lists: HaloLists
     traffic: Traffic
     readers: int
+    hide: Callable[[], None]
     turn: int = 0
 
     def pass_turn(self, rank: int) -> None:
@@ -75,10 +78,11 @@ class _Shown:
 class _Near:
     """The part of an exchange that stays in the process."""
 
-    def __init__(self, group: Group, lists: HaloLists, tensors: tuple[Tensor, ...]) -> None:
+    def __init__(self, group: Group, lists: HaloLists, tensors: tuple[Tensor, ...], show: Show) -> None:
         self._group, self._lists, self._number = group, lists, group.traffic.begun
         self._others = [rank for rank in lists.near if rank != group.rank]
-        self.own = _Shown(tuple(tensor.detach() for tensor in tensors), lists, group.traffic, len(self._others))
+        hide = show(tensors) if self._others else lambda: None
+        self.own = _Shown(tuple(tensor.detach() for tensor in tensors), lists, group.traffic, len(self._others), hide)
         if self._others:
             group.board[self._key(group.rank)] = self.own
 
@@ -110,13 +114,16 @@ class _Near:
         if self._others:
             self._group.until(lambda: self.own.turn >= turn, "for gradients from ranks of this process")
 
-    def leave(self) -> None:
-        """This rank has read all; wait until all others have."""
+    def leave(self, *, waits: bool = True) -> None:
+        """This rank has read all; wait until all others have, or let the last of them put away what this one shows."""
         for rank in self._others:
-            self.shown(rank).readers -= 1
-        if self._others:
+            shown = self.shown(rank)
+            shown.readers -= 1
+            if not shown.readers:
+                del self._group.board[self._key(rank)]
+                shown.hide()
+        if self._others and waits:
             self._group.until(lambda: self.own.readers == 0, "until all ranks of this process have read")
-            del self._group.board[self._key(self._group.rank)]
 
     def rows_of(self, now: Round) -> tuple[list[_Shown], list[slice], Tensor]:
         """What the owners of a round's rows show, for each of its runs, where their rows lie in the piece, and int32, which of
@@ -137,13 +144,24 @@ class Exchange:
         prefetch_depth: d, how many rounds are posted ahead of the one being consumed; 0 overlaps nothing.
         moves: what takes rows into messages, and adds messages to rows.
         wire: what fp32 rows and gradients are rounded to on their way; None: nothing is.
+        show: called with tensors that other ranks of this process are about to read or write to; what it returns is called
+            when they have (``backends.memory.Pool.show``).
     """
 
-    def __init__(self, group: Group, prefetch_depth: int, moves: Moves, wire: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        prefetch_depth: int,
+        moves: Moves,
+        wire: torch.dtype | None = None,
+        show: Show = lambda tensors: lambda: None,
+    ) -> None:
         self.group = group
         self.moves = moves
         self.prefetch_depth = prefetch_depth
         self.wire = wire
+        self._show = show
+        self._given: list[_Shown] = []
         self._buffers: Buffers = {}
         self._near_buffers: Buffers = group.board.setdefault("buffers", {}) if group.near else {}
 
@@ -164,6 +182,7 @@ class Exchange:
         keep: bool = False,
         exact: Container[int] = (),
         before: Callable[[Piece], None] | None = None,
+        given: bool = False,
     ) -> Iterator[tuple[Piece, tuple[Tensor, ...]]]:
         """The own rows, then every piece of the peers' rows in turn.
 
@@ -172,6 +191,7 @@ class Exchange:
             keep: give every piece memory of its own, so that it outlives the iteration.
             exact: which of the tensors are not rounded on their way.
             before: called before a piece of ranks in this process is read: what the consumer would wait for with it in hand.
+            given: nobody writes to the tensors any more, so that ranks of this process may still read them afterwards.
 
         Yields:
             (piece, rows): for the own rank ``tensors`` themselves, then for each round one [rows, F_t] for each tensor, also
@@ -184,7 +204,7 @@ class Exchange:
         width, unit = layout.width, tensors[0].new_empty(0, dtype=layout.unit)
         rounds = lists.rounds(group.rank)
         largest_in, largest_out, largest_near = _largest(rounds, width)
-        near = _Near(group, lists, tensors)
+        near = _Near(group, lists, tensors, self._show)
         incoming: dict[int, tuple[Tensor, Work | None]] = {}
         outgoing: dict[int, tuple[Work, int]] = {}  # by slot: a slot's last send may lie several rounds back
         own_memory = keep and not layout.rounds
@@ -249,7 +269,15 @@ class Exchange:
             del message, sections
         for work, peer in outgoing.values():
             group.wait(work, peer, "sending rows")
-        near.leave()
+        near.leave(waits=not given)
+        if given:
+            self._given = [shown for shown in (*self._given, near.own) if shown.readers]
+
+    def wait_for_readers(self) -> None:
+        """Wait until all ranks of this process have read what this one has given them."""
+        if self._given:
+            self.group.until(lambda: not any(shown.readers for shown in self._given), "until others have read")
+            self._given = []
 
     def gradients(
         self, lists: HaloLists, targets: Sequence[Tensor], *, beside_rows: bool = False, exact: Container[int] = ()
@@ -391,7 +419,7 @@ class GradientRounds:
 
     def __enter__(self) -> GradientRounds:
         self._exchange.group.traffic.begun += 1
-        self._near = _Near(self._exchange.group, self._lists, self._targets)
+        self._near = _Near(self._exchange.group, self._lists, self._targets, self._exchange._show)
         self._post_until(1 + self._depth)
         return self
 

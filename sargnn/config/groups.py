@@ -129,10 +129,13 @@ class EngineConfig:
         cache_static: keep aggregates of constant rows over the epochs.
         keep_layers: whose inputs survive until backward: of ``all`` layers, of about the square root of their number, or of so
             many, evenly spaced; what lies between is computed again (``engine.segments``).
+        column_groups: aggregations are made in so many groups of columns, or of heads, so that less is held at one time; null:
+            in as few as ``memory_budget`` with ``spill`` has room for.
     """
 
     cache_static: Literal["auto", False] = "auto"
     keep_layers: Literal["all", "sqrt"] | int = field(default="all", metadata=AT_LEAST_ONE)
+    column_groups: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True)

@@ -245,6 +245,9 @@ class RunConfig:
         init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
         init_digest: of those parameters' content. Launching fills it in.
         processes: of the run's workers, which take turns in a process that has several; null: as many as ``world``.
+        spill: what may lie on disk while nobody reads it, in ``spill_dir``: ``none``; ``auto``: what ``memory_budget`` has no
+            room for, of each process; ``all``: what is kept until backward in any case.
+        spill_dir: a folder on a local disk; null: the run's folder.
         task: what is predicted, and by which loss: a key of ``sargnn.tasks.TASKS``, or a class outside.
     """
 
@@ -285,6 +288,8 @@ class RunConfig:
     preload: PreloadConfig = field(default=PreloadConfig(), metadata=RUN)
     task: str = field(default="nodes", metadata=one_of(("nodes",)) | LOSSES)
     processes: int | Literal["auto"] | None = field(default=None, metadata=AT_LEAST_ONE | FREE)
+    spill: Literal["none", "auto", "all"] = field(default="none", metadata=FREE)
+    spill_dir: str | None = field(default=None, metadata=FREE)
 
     @property
     def name(self) -> str:
@@ -299,8 +304,14 @@ class RunConfig:
 
     @property
     def budget_bytes(self) -> int | None:
-        """What a worker's memory is kept to; None: nothing, or not settled. Raises ``ConfigError`` for what is no size."""
-        return self.memory_budget.bytes if self.memory_budget.enforce else None
+        """What a worker's memory is kept to by micro-batches and by what is refused; None: nothing, or not settled. Raises
+        ``ConfigError`` for what is no size."""
+        return self.memory_budget.bytes if self.memory_budget.enforce and not self.spills else None
+
+    @property
+    def spills(self) -> bool:
+        """Whether tables may lie on disk, so that a process keeps to ``memory_budget``."""
+        return self.spill != "none"
 
     @property
     def stops_early(self) -> bool:
@@ -442,6 +453,7 @@ def parse(mapping: Any) -> RunConfig:
             allowed="mode=no_remat mode.keep=all",
         )
     _check_processes(config)
+    _check_spill(config)
     _check_flows(config)
     config.preload.check(config.world, config.num_servers, config.model.no_preload)
     if config.bounds_preload and config.partitioner.target is None and config.partitioner.name == "auto":
@@ -474,22 +486,41 @@ def _check_processes(config: RunConfig) -> None:
         )
     if config.comm.backend == "mpi":
         raise ConfigError("MPI has a process for each worker.", given=f"comm.backend=mpi {given}", allowed="comm.backend=gloo")
-    if config.memory_budget.limits:
+    if config.memory_budget.limits and not config.spills:
         raise ConfigError(
-            "A memory budget is kept by workers that have a process of their own.",
+            "A memory budget is kept by workers that have a process of their own, or by tables on disk.",
             given=f"memory_budget {given}",
+            allowed="spill=auto",
             hint="leave processes out, or memory_budget",
+        )
+
+
+def _check_spill(config: RunConfig) -> None:
+    """Tables on disk. Raises ``ConfigError``."""
+    if not config.spills:
+        return
+    if config.mode.target is None and config.mode.name == "domain_parallel":
+        raise ConfigError(
+            "The baseline is what a user has without this project: its tables stay in memory.",
+            given=f"mode=domain_parallel spill={config.spill}",
+            allowed="mode=sar, no_remat or one_shot",
+        )
+    if config.spill == "auto" and config.memory_budget.size is None:
+        raise ConfigError(
+            "What goes to disk depends on the memory that a process may take.",
+            given="spill=auto",
+            hint="memory_budget=8GB, or memory_budget=auto; spill=all writes all that backward needs",
         )
 
 
 def _check_flows(config: RunConfig) -> None:
     """Micro-batches, samples and what evaluations read. Raises ``ConfigError``."""
     _ = config.memory_budget.bytes  # read, so that what is no size is found here
-    if config.batches.count == "auto" and not config.memory_budget.limits:
+    if config.batches.count == "auto" and (config.spills or not config.memory_budget.limits):
         raise ConfigError(
             "How many micro-batches there must be depends on the memory that they may take.",
-            given="batches.count=auto",
-            hint="memory_budget=6GB, for each worker; or batches.count=K",
+            given=f"batches.count=auto{f' spill={config.spill}' * config.spills}",
+            hint="memory_budget=6GB, for each worker, without spill; or batches.count=K",
         )
     if (layers := config.model.aggregations) is not None:
         config.sample.check(layers, config.model.name)

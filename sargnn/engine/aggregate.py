@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from sargnn.backends.base import Backend, Kernel
 from sargnn.backends.choose import choose_kernel, make_backend, make_operation
@@ -26,8 +28,14 @@ from sargnn.plan.layer_plan import LayerPlan
 from sargnn.profile import AGGREGATION
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
+from sargnn.tracking.memory import trim
 
 T = TypeVar("T")
+_ROWS = "rows of a process and of a worker"
+_TRANSIENT_TABLES = 3
+"""Of the worker that has the turn, beside those that all ranks of its process read or write to."""
+_SHOWN_SHARE = 0.4
+"""Of the room for tables, what a group of columns takes where there must be groups; what is left saves ways to the disk."""
 
 
 class ConstantFoundError(Exception):
@@ -50,6 +58,7 @@ class EngineSettings:
         half_products: take products of fp32 tables of their entries rounded to bf16.
         wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
         keep_layers: whose inputs survive until backward (``engine.segments``).
+        column_groups: in how many groups of columns, or of heads, aggregations are made; None: as there is room.
     """
 
     mode: str
@@ -63,6 +72,7 @@ class EngineSettings:
     half_products: bool = False
     wire: torch.dtype | None = None
     keep_layers: KeepLayers = "all"
+    column_groups: int | None = None
 
 
 class Engine:
@@ -102,16 +112,18 @@ class Engine:
         self._kernel_name = settings.kernel
         self.backend: Backend = make_backend(settings.kernel, self.device)
         peers = group.within if within_servers else group
-        self.exchange = Exchange(peers, settings.prefetch_depth, self.backend.moves, settings.wire)
         baseline = self.mode.is_baseline
         self.splits_columns = not baseline
         self.caches_constants = settings.cache_static and self.splits_columns
         self.pool = make_pool(enabled=self.backend.pools and not baseline)
+        self.exchange = Exchange(peers, settings.prefetch_depth, self.backend.moves, settings.wire, self.pool.show)
         work = Workspace(self.pool, group.profile, self.half_products, self.backend)
         self.operators: Operators = StockOperators(group, work) if baseline else FusedOperators(group, work)
+        self.column_groups = settings.column_groups
+        self.table_room: int | None = None
         self.epoch = 0
         self.keeps_constants = True
-        self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Any]] = {}
+        self._constants: dict[tuple[int, int], tuple[object, LayerPlan, Callable[[], Any]]] = {}
         self._finding = False
         self._found: Any = None
         self._kernels: dict[str, Kernel] = {}
@@ -166,7 +178,14 @@ class Engine:
         return None
 
     def aggregate(
-        self, plan: LayerPlan, reducer: Reducer, exchanged: Tensors, dest_local: Tensors = (), params: Tensors = ()
+        self,
+        plan: LayerPlan,
+        reducer: Reducer,
+        exchanged: Tensors,
+        dest_local: Tensors = (),
+        params: Tensors = (),
+        *,
+        given: bool = False,
     ) -> Tensors:
         """The one call that models make.
 
@@ -176,11 +195,15 @@ class Engine:
             exchanged: [N, F_t] each; travel to the peers that need the rows. Messages that read no row have F_t = 0.
             dest_local: [M, ...] each; stay with the destination.
             params: replicated; their gradients are this worker's sums, completed by the step's all-reduce.
+            given: nobody reads or writes to ``exchanged`` afterwards, but the backward pass.
 
         Returns:
             The reducer's outputs [M, ...], differentiable in all three.
         """
         training = torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params))
+        widths = tuple(t.shape[1] for t in exchanged)
+        scores: dict[int, Tensor] | None = {} if training and self.mode.keeps_scores else None
+        groups = 1 if scores is not None else self._groups(plan, reducer, widths, exchanged[0].element_size())
         fold = Fold(
             plan,
             self.operation(reducer.operation),
@@ -189,18 +212,44 @@ class Engine:
             self.profile,
             exchanged[0].dtype,
             self.half_products,
-            scores={} if training and self.mode.keeps_scores else None,
+            scores=scores,
         )
         call = Call(
             reducer=reducer,
             fold=fold,
             exchange=self.exchange,
-            widths=tuple(t.shape[1] for t in exchanged),
+            widths=widths,
             exchanged_needs_grad=any(t.requires_grad and t.shape[1] for t in exchanged),
             training=training,
+            given=given,
+            parts=reducer.parts(widths[0], groups) if groups > 1 else (),
         )
         with self.profile.span(AGGREGATION):
             return self.mode.run(call, exchanged, dest_local, params)
+
+    def _groups(self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], item: int) -> int:
+        """In how many groups of columns an aggregation is made, the same on all ranks."""
+        if self.column_groups is not None or self.table_room is None:
+            return self.column_groups or 1
+        if _ROWS not in plan.kept:  # the largest process's rows, and the largest worker's
+            near = self.group.near or range(self.group.rank, self.group.rank + 1)
+            rows = [int(count) for count in self.group.gather(torch.tensor(plan.num_rows))]
+            processes = [rows[first : first + len(near)] for first in range(0, len(rows), len(near))]
+            plan.kept[_ROWS] = max(map(sum, processes)), max(rows)
+        together, each = plan.kept[_ROWS]
+        row_bytes = sum(widths) * item
+        room = self.table_room - _TRANSIENT_TABLES * each * row_bytes
+        shown = together * row_bytes * (2 if reducer.needs_src_in_backward else 1)
+        if shown <= room:
+            return 1
+        return min(max(widths), math.ceil(shown / (_SHOWN_SHARE * room))) if room > 0 else max(widths)
+
+    def agree_on_room(self) -> None:
+        """From now on aggregations are made in groups of columns, where tables that all ranks of a process read or write to
+        at one time would have no room. All ranks must call it."""
+        trim()
+        rooms = self.group.gather(torch.tensor(self.pool.room()))
+        self.table_room = min(int(room) for room in rooms) if self.pool.spills else None
 
     def constant(self, owner: object, plan: LayerPlan, compute: Callable[[], T]) -> T:
         """What ``compute()`` gives for ``owner`` on ``plan``: computed once and kept where that is allowed. Without autograd.
@@ -214,7 +263,7 @@ class Engine:
             return cast(T, brought)
         key = (id(owner), id(plan))
         if key in self._constants:
-            kept: T = self._constants[key][2]
+            kept: T = self._constants[key][2]()
             return kept
         with torch.no_grad():
             value = compute()
@@ -222,8 +271,15 @@ class Engine:
             self._found = value
             raise ConstantFoundError
         if self.caches_constants and self.keeps_constants:
-            self._constants[key] = (owner, plan, value)  # holding both keeps their ids from being reused
+            self._constants[key] = (owner, plan, self._kept(value))  # holding both keeps their ids from being reused
         return value
+
+    def _kept(self, value: Any) -> Callable[[], Any]:
+        """A tensor, or a tuple of tensors, from the pool."""
+        if isinstance(value, Tensor):
+            return self.pool.keep(value)
+        given = [self.pool.keep(tensor) for tensor in value]
+        return lambda: tuple(give() for give in given)
 
     def find_constant(self, forward: Callable[[], Any]) -> Any:
         """The first constant that a forward pass computes, which ends there; None if it computes none. It is not kept."""

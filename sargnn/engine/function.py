@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from sargnn.engine.columns import AggregateByColumns
 from sargnn.engine.modes.base import Call, Mode
 from sargnn.engine.rebuild import ONE_PASS, keep, kept
 from sargnn.engine.reducers.base import Saved, Tensors
@@ -38,7 +39,8 @@ class ManualMode(Mode):
         """The gradients of ``exchanged`` (empty if ``call.exchanged_needs_grad`` is false), ``dest_local`` and ``params``."""
 
     def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
-        return Aggregate.apply(self, call, len(exchanged), len(dest_local), *exchanged, *dest_local, *params)
+        function = AggregateByColumns if call.parts else Aggregate
+        return function.apply(self, call, len(exchanged), len(dest_local), *exchanged, *dest_local, *params)
 
 
 class Aggregate(torch.autograd.Function):
@@ -64,8 +66,8 @@ class Aggregate(torch.autograd.Function):
         if saved:
             keep(ctx, *saved)
         # An attribute, not a saved tensor: backward frees it half-way. Detached, because a cycle would never be freed.
-        ctx.out = tuple(o.detach() for o in out) if call.reducer.needs_out_in_backward and call.training else ()
-        ctx.out_versions = [o._version for o in ctx.out]
+        needed = out if call.reducer.needs_out_in_backward and call.training else ()
+        ctx.out, ctx.out_versions = [call.fold.pool.keep(o) for o in needed], [o._version for o in needed]
         return out
 
     @staticmethod
@@ -75,7 +77,8 @@ class Aggregate(torch.autograd.Function):
         num_exchanged, num_local, num_params = ctx.sizes
         if len(ctx.out) != len(ctx.out_versions):
             raise RuntimeError(ONE_PASS)
-        if [o._version for o in ctx.out] != ctx.out_versions:
+        outputs, ctx.out = tuple(give() for give in ctx.out), ()
+        if [o._version for o in outputs] != ctx.out_versions:
             raise RuntimeError("an output of aggregate that its gradient needs was written to")
         tensors = list(kept(ctx)) if ctx.has_saved else []
 
@@ -85,8 +88,8 @@ class Aggregate(torch.autograd.Function):
             return taken
 
         exchanged, dest_local, params = (take(count) for count in ctx.saved_sizes)
-        saved = Saved(exchanged, dest_local, params, ctx.out, tuple(tensors))
-        ctx.out = ()
+        saved = Saved(exchanged, dest_local, params, outputs, tuple(tensors))
+        del outputs
         with call.fold.profile.span(AGGREGATION):
             d_exchanged, d_local, d_params = ctx.mode.backward(call, saved, ctx.kept, grads)
         ctx.kept = None

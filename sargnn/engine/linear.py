@@ -189,6 +189,8 @@ class AddMapped(torch.autograd.Function):
         with ctx.work.linear():
             for r, table in enumerate(sums):
                 wanted = ctx.needs_input_grad[4 + r]
+                if wanted:
+                    ctx.work.pool.overwrite(table)
                 d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, held)
                 for rows in _chunks(len(table)):
                     scaled = (d_out[rows] * scale[rows, None]).to(grad.dtype)

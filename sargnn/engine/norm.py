@@ -335,7 +335,7 @@ def norm_act_drop(
         else:
             slope, shift = _map(weight, bias, norm)
     made = _Pass(work, group, norm, slope, shift, after, heard)
-    return rebuilt_from(_Fused.apply(x, weight, bias, made), made.forward, x)
+    return rebuilt_from(work.pool, _Fused.apply(x, weight, bias, made), made.forward, x)
 
 
 class DistributedBatchNorm(RowNorm):
@@ -407,5 +407,8 @@ class DistributedBatchNorm(RowNorm):
         bounds: tuple[int, ...] | None = None,
         counted: Tensor | None = None,
     ) -> Tensor:
+        unwritten = work.pool.keep(x)  # while this rank waits for statistics it may go to disk and come back
         norm = self.statistics(x, group, bounds, counted, by=work.rows)
-        return norm_act_drop(work, group, x, Activation(activation, ids, draw), norm, self.weight, self.bias)
+        out = norm_act_drop(work, group, x, Activation(activation, ids, draw), norm, self.weight, self.bias)
+        del unwritten
+        return out

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sargnn.backends.memory import Pool
 from sargnn.plan.layer_plan import LayerPlan
 
 _NAME = "_sargnn_rebuild"
@@ -24,14 +25,14 @@ def rebuilt_by(tensor: Tensor, rebuild: Rebuild) -> Tensor:
     return tensor
 
 
-def rebuilt_from(out: Tensor, forward: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+def rebuilt_from(pool: Pool, out: Tensor, forward: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """``out``, known to be ``forward(*tensors)`` as long as nobody writes to these; as it is where it needs no gradient."""
     if not out.requires_grad:
         return out
-    kept = [tensor.detach() for tensor in tensors]
-    versions = [tensor._version for tensor in kept]
+    versions, given = [tensor._version for tensor in tensors], [pool.keep(tensor) for tensor in tensors]
 
     def rebuild() -> Tensor:
+        kept = [give() for give in given]
         assert [tensor._version for tensor in kept] == versions, "what rows are rebuilt from was written to"
         return forward(*kept)
 

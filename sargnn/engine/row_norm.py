@@ -207,4 +207,4 @@ class LayerNorm(RowNorm):
     ) -> Tensor:
         made = _Pass(work, self.eps, Activation(activation, ids, draw), bounds or (0, len(x)))
         out: Tensor = _Fused.apply(x, self.weight, self.bias, made)
-        return rebuilt_from(out, made.forward, x, self.weight, self.bias)
+        return rebuilt_from(work.pool, out, made.forward, x, self.weight, self.bias)

@@ -95,6 +95,11 @@ def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig,
     from sargnn.graph.dataset import open_dataset
     from sargnn.memory.plan_stores import Plans
 
+    if config.spills:
+        config = with_budget(config, machine)
+        if config.chooses_mode:
+            config = _chosen(config, AUTO_MODES[-1], "the leanest, since tables may lie on disk")
+        return config, None
     if config.of_processes is not config:
         return dataclasses.replace(config, mode=settle(config.of_processes, store, machine)[0].mode), None
     if config.memory_budget.is_auto:

@@ -109,7 +109,7 @@ class GatLayer(_AttentiveLayer):
         if self.symmetric_norm:
             scale = _roots(plan.out_degrees, z).reciprocal_()
             z, el = engine.operators.scaled_rows(z, scale), el * scale
-        (rows,) = engine.aggregate(plan, self._dropping(engine), (z, el), (er,))
+        (rows,) = engine.aggregate(plan, self._dropping(engine), (z, el), (er,), given=True)
         if self.symmetric_norm:
             rows = engine.operators.scaled_rows(rows, _roots(plan.in_degrees, rows))
         return self._output(engine, plan, rows, again)
@@ -135,7 +135,7 @@ class GatV2Layer(_AttentiveLayer):
         of_sources = RowMap(self.src.weight, self.src.bias, of_outputs=False)
         of_destinations = RowMap(self.dst.weight, self.dst.bias, of_outputs=True)
         z, own = engine.operators.linears(plan, x.taken(), of_sources, of_destinations)
-        (rows,) = engine.aggregate(plan, self._dropping(engine), (z,), (own,), (self.attn.flatten(),))
+        (rows,) = engine.aggregate(plan, self._dropping(engine), (z,), (own,), (self.attn.flatten(),), given=True)
         return self._output(engine, plan, rows, again)
 
 

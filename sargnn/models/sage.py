@@ -58,7 +58,7 @@ class SageLayer(GraphLayer):
             own_map = RowMap(self.self.weight, self.self.bias, of_outputs=True)
             own, z = engine.operators.linears(plan, x.taken(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
             # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
-            (out,) = engine.aggregate(plan, self.reducer, (z,), (own,))
+            (out,) = engine.aggregate(plan, self.reducer, (z,), (own,), given=True)
             return out
         x, rows = x.fork_own(engine, plan)
         neighbours = self.neighbours(engine, plan, x)

@@ -205,7 +205,8 @@ class FlowDrawer:
         splitter: RelationSplitter | None = None,
         copies: Copies | None = None,
     ) -> None:
-        self._part, self._settings, self._exchange = part, settings, exchange
+        # What is drawn does not come again: it is not worth laying anywhere.
+        self._part, self._settings, self._exchange = part, dataclasses.replace(settings, lay=lambda tensor: tensor), exchange
         self._splitter, self._copies = splitter, copies
         self._schema, self._bounds, self._num_rows = part.schema, part.row_bounds, len(part.node_ids)
         self._types = [slice(*ends) for ends in pairwise(self._bounds)]

@@ -6,8 +6,8 @@ Letters: N own rows, H halo rows, M output rows, S source and A destination rows
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -41,6 +41,7 @@ class PlanSettings:
             the same on all ranks.
         dtype: of the rows, which edge weights and the like get, too.
         near: the ranks whose rows are read where they lie (``HaloLists.near``).
+        lay: where what is as large as the edges lies: gives the same tensor there.
     """
 
     rank: int
@@ -49,6 +50,7 @@ class PlanSettings:
     message_rows: int = NO_LIMIT
     dtype: torch.dtype = torch.float32
     near: range = range(0)
+    lay: Callable[[Tensor], Tensor] = field(default=lambda tensor: tensor, compare=False)
 
 
 @dataclass(frozen=True)
@@ -386,6 +388,7 @@ class _Loader:
         ranks, ids = (torch.cat(values) for values in zip(*sources, strict=True))
         visits = np.repeat(np.arange(len(parts), dtype=np.int32), counts)[order]
         block = Edges(src[order], dst[order], columns).block((ranks, ids), self.out_ids, self.settings.dtype, visits=visits)
+        block.lay(self.settings.lay)
         return (RelationBlock(0, 0, 0, 0, self.out_bounds[-1], block, None, map_sources=True),)
 
     def _own_blocks(self) -> tuple[RelationBlock, ...]:
@@ -475,6 +478,7 @@ class _Loader:
                 edges = edges._replace(dst=np.searchsorted(listed, edges.dst).astype(np.int32))
                 dst_ids = dst_ids[rows.long()]
         block = edges.block(sources, dst_ids, self.settings.dtype)
+        block.lay(self.settings.lay)
         return RelationBlock(relation, first_src, first_out, first_out - self._out(relation)[0], run, block, rows, map_sources)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from sargnn.backends.memory import Pool
+from sargnn.backends.spill import SpillFile, SpillingPool
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, Traffic
 from sargnn.comm.parts import Parts
@@ -159,10 +160,14 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
         info = partition_info(Path(inputs.partition), group.rank)
         _train_part(_Job(config, run_dir, inputs, info, group, *held, asked), **shared)
 
+    pool = Pool()
+    if config.spills:
+        folder = run_dir / "scratch" if config.spill_dir is None else Path(config.spill_dir)
+        pool = SpillingPool(SpillFile(folder), config.memory_budget.bytes, spills_all=config.spill == "all")
     if each == 1:
-        as_rank(group)
+        as_rank(group, **{"make_pool": lambda *, enabled: pool} if config.spills else {})
     else:
-        pool, meters = Pool(), list[SharedMeter]()
+        meters = list[SharedMeter]()
         pool.slack = _SLACK
         parts = Parts(group, config.world, servers=config.num_servers, profiles=config.profile, traffics=traffics)
 
@@ -171,6 +176,7 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
             as_rank(group, make_pool=lambda *, enabled: pool, make_meter=lambda: _shared_meter(group, meters))
 
         parts.run(as_part)
+    pool.close()
     group.close()
 
 
@@ -212,7 +218,8 @@ def _train_part(job: _Job, **shared: Any) -> None:
     else:
         trainer = make(preloaded or flat)
     try:
-        _run(job, trainer, choice)
+        with trainer.engine.pool.within(group.putting_away):
+            _run(job, trainer, choice)
     finally:
         trainer.close()
 
@@ -333,7 +340,7 @@ def _train(job: _Job, trainer: Trainer, first_epoch: int) -> None:
                 said.append(line)
 
     job.asked.go_to(trainer.loop.requests)
-    listeners: list[Listener] = [Rows(on_epoch)]
+    listeners: list[Listener] = [Rows(on_epoch, spills=job.config.spills)]
     if trainer.optimization.parameters:
         listeners.append(checkpoint.Checkpoints(trainer, job.config, job.info.dataset_hash, run_dir))
     trainer.run(first_epoch, *listeners)

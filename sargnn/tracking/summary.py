@@ -114,6 +114,9 @@ class _Took:
         comm_bytes_per_epoch: payload of row exchange by all ranks; collectives are not counted.
         between_servers_bytes_per_epoch: of all traffic, collectives included, what went from one server to another.
         between_servers_wait_s: per epoch, median, of the slowest rank's waiting for that.
+        disk_written_per_epoch, disk_read_per_epoch: bytes of tables of all ranks; with ``spill``.
+        disk_wait_s: per epoch, median, of the ranks' waiting for that together.
+        disk_bytes: the most that each process has had on disk at one time.
         preload: ``chosen``: none or shared; where it was chosen by what was measured, by which numbers.
         profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``.
         profile_wait_s: per rank and peer, the seconds of an epoch in which it waited for rows or gradients from or to that
@@ -130,6 +133,10 @@ class _Took:
     comm_bytes_per_epoch: int | None = None
     between_servers_bytes_per_epoch: int | None = None
     between_servers_wait_s: float | None = None
+    disk_written_per_epoch: int | None = None
+    disk_read_per_epoch: int | None = None
+    disk_wait_s: float | None = None
+    disk_bytes: list[int] | None = None
     preload: dict[str, Any] | None = None
     profile_s: dict[str, list[float]] | None = None
     profile_cpu_s: dict[str, list[float]] | None = None

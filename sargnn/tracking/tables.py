@@ -43,6 +43,11 @@ def result_table(summary: Summary) -> None:
     ]
     if (summary.servers or 1) > 1:
         rows.append(("bytes between servers per epoch", human_bytes(summary.between_servers_bytes_per_epoch or 0)))
+    if summary.disk_bytes is not None:
+        written, read = human_bytes(summary.disk_written_per_epoch or 0), human_bytes(summary.disk_read_per_epoch or 0)
+        rows.append(("written to disk and read per epoch", f"{written} and {read}"))
+        rows.append(("of an epoch waiting for the disk", f"{summary.disk_wait_s or 0:.3f} s"))
+        rows.append(("most on disk", human_bytes(sum(summary.disk_bytes))))
     whose = "worker" if summary.processes in (None, summary.world) else "process"
     rows.append((f"peak training memory per {whose}", f"{human_bytes(min(peaks))} to {human_bytes(max(peaks))}"))
     title = f"{summary.model} on {summary.dataset}, mode {summary.mode}, world {summary.world}"

@@ -105,6 +105,8 @@ def make_trainer(
     )
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype, copies)
+    if not model.inputs.sharded() and rows.untyped_storage().resizable():  # neither learned nor mapped from the store
+        rows = engine.pool.lay(rows)
 
     def without_copies() -> Trainer:
         assert flat is not None
@@ -125,6 +127,7 @@ def make_trainer(
     builder = ViewBuilder(model, engine, graph, rows, task, whole_recurs=trains_on_all or task.feeds_back)
     training, evaluation = build_views(config, model, task, builder)
     optimization = Optimization(config.optim, config.epochs, model)
+    engine.agree_on_room()
     graph.release()  # what is given back is no part of what training starts from
     setup = Setup(config, model, engine, graph, ids, task, builder, evaluation, optimization, make_meter())
     fitted = fit_steps(setup, training, scratch, None if budget is None else budget(shape))
@@ -164,6 +167,7 @@ def make_engine(
         device=torch.device(config.device),
         cache_static=config.engine.cache_static == "auto",
         keep_layers=config.engine.keep_layers,
+        column_groups=config.engine.column_groups,
         **number_formats(config),
     )
     return Engine(group, settings, make_pool=make_pool, within_servers=within_servers)
@@ -173,7 +177,8 @@ def plan_settings(config: RunConfig, engine: Engine) -> PlanSettings:
     """What all plans of the engine's worker have in common."""
     message_rows = config.comm.message_rows or NO_LIMIT
     group = engine.exchange.group
-    return PlanSettings(group.rank, engine.mode.layout, engine.device, message_rows, wide(engine.dtype), group.near)
+    dtype = wide(engine.dtype)
+    return PlanSettings(group.rank, engine.mode.layout, engine.device, message_rows, dtype, group.near, engine.pool.lay)
 
 
 def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:

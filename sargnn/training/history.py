@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from sargnn.backends.memory import Moved
 from sargnn.comm.group import Group, Traffic
 from sargnn.config.run import Metric, Task
 from sargnn.profile import Profile
@@ -58,6 +59,7 @@ class Underway:
         sent_bytes: rows and gradients.
         between_bytes: to other servers.
         between_wait_s: for other servers.
+        written_bytes, read_bytes, disk_wait_s: as of ``backends.memory.Moved``.
     """
 
     steps: int = 0
@@ -70,6 +72,9 @@ class Underway:
     sent_bytes: int = 0
     between_bytes: int = 0
     between_wait_s: float = 0.0
+    written_bytes: int = 0
+    read_bytes: int = 0
+    disk_wait_s: float = 0.0
 
     def add(self, loss: float, labels: int, lr: float) -> None:
         """Another step."""
@@ -81,6 +86,11 @@ class Underway:
         self.wait_s, self.sent_bytes = self.wait_s + traffic.wait_s, self.sent_bytes + traffic.sent_bytes
         self.between_bytes += traffic.between_bytes
         self.between_wait_s += traffic.between_wait_s
+
+    def add_moved(self, moved: Moved) -> None:
+        """What a step has had written to disk and read from it."""
+        self.written_bytes, self.read_bytes = self.written_bytes + moved.written_bytes, self.read_bytes + moved.read_bytes
+        self.disk_wait_s += moved.wait_s
 
     @property
     def loss(self) -> float:
@@ -115,6 +125,8 @@ class EpochResult:
         steps: optimizer steps.
         between_bytes: of all traffic, collectives included, what all ranks sent to other servers.
         between_wait_s: of the slowest rank's waiting that for other servers.
+        written_bytes, read_bytes: what all ranks had written to disk and read from it.
+        disk_wait_s: seconds that the ranks waited for that, together.
     """
 
     epoch: int
@@ -129,6 +141,9 @@ class EpochResult:
     steps: int = 1
     between_bytes: int = 0
     between_wait_s: float = 0.0
+    written_bytes: int = 0
+    read_bytes: int = 0
+    disk_wait_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -178,7 +193,8 @@ class History:
         losses: per epoch, sum over ranks / global count.
         epoch_times_s, compute_times_s, wait_times_s: per epoch, slowest rank.
         epoch_bytes: per epoch, rows and gradients sent by all ranks.
-        between_bytes, between_waits_s: per epoch of this process, as of ``EpochResult``.
+        between_bytes, between_waits_s, written_bytes, read_bytes, disk_waits_s: per epoch of this process, as of
+            ``EpochResult``.
         evaluate_times_s: per evaluation.
         scores: the last evaluation's, by split.
         best_val, test_at_best_val: of the metric; the last of tied best epochs counts.
@@ -203,6 +219,9 @@ class History:
     epoch_bytes: list[int] = field(default_factory=list)
     between_bytes: list[int] = field(default_factory=list)
     between_waits_s: list[float] = field(default_factory=list)
+    written_bytes: list[int] = field(default_factory=list)
+    read_bytes: list[int] = field(default_factory=list)
+    disk_waits_s: list[float] = field(default_factory=list)
     evaluate_times_s: list[float] = field(default_factory=list)
     scores: Scores = field(default_factory=dict)
     best_val: float | None = None
@@ -229,6 +248,9 @@ class History:
         self.epoch_bytes.append(result.comm_bytes)
         self.between_bytes.append(result.between_bytes)
         self.between_waits_s.append(result.between_wait_s)
+        self.written_bytes.append(result.written_bytes)
+        self.read_bytes.append(result.read_bytes)
+        self.disk_waits_s.append(result.disk_wait_s)
 
     def note_training_peak(self, peak_bytes: int) -> None:
         """Of this rank, of an epoch or a part of it."""

@@ -145,13 +145,16 @@ class Loop:
         group, traffic, done = self.engine.group, self.engine.group.traffic, self.underway
         self.forward.model.train()
         self.meter.begin()
-        started = time.perf_counter()
+        started, moved = time.perf_counter(), self.engine.pool.moved
         traffic.reset()
+        moved.reset()
+        self.engine.pool.begin()
         self.steps.begin(epoch)
         for step in range(done.steps, self.steps.count):
             done.add(*self.train_step(epoch, step))
             done.elapsed_s += time.perf_counter() - started
             done.add_traffic(traffic)
+            done.add_moved(moved)
             if step + 1 == self.steps.count:
                 break
             asked = self.requests.agreed(group)
@@ -163,6 +166,7 @@ class Loop:
                 raise StoppedError
             started = time.perf_counter()
             traffic.reset()
+            moved.reset()
         peak = self._end_peak()
         result = self._gather(epoch, peak)
         self.history.add_epoch(result, peak)
@@ -188,6 +192,9 @@ class Loop:
             asked.stop,
             done.between_bytes,
             done.between_wait_s,
+            done.written_bytes,
+            done.read_bytes,
+            done.disk_wait_s,
         ]
         every = torch.stack(self.engine.group.gather(torch.tensor(figures, dtype=torch.float64)))
         slowest = every.amax(0)
@@ -206,6 +213,9 @@ class Loop:
             steps=self.steps.count,
             between_bytes=int(every[:, 7].sum()),
             between_wait_s=float(slowest[8]),
+            written_bytes=int(every[:, 9].sum()),
+            read_bytes=int(every[:, 10].sum()),
+            disk_wait_s=float(every[:, 11].sum()),
         )
 
     def train_step(self, epoch: int, step: int) -> tuple[float, int, float]:
@@ -303,10 +313,10 @@ class EarlyStopping(Listener):
 
 
 class Rows(Listener):
-    """Gives every epoch's line of ``metrics.jsonl`` to ``take``."""
+    """Gives every epoch's line of ``metrics.jsonl`` to ``take``. ``spills``: tables may lie on disk."""
 
-    def __init__(self, take: Callable[[dict[str, Any]], None]) -> None:
-        self._take = take
+    def __init__(self, take: Callable[[dict[str, Any]], None], *, spills: bool = False) -> None:
+        self._take, self._spills = take, spills
 
     def on_epoch(self, end: EpochEnd) -> None:
         result, evaluation = end.result, end.evaluation
@@ -321,6 +331,7 @@ class Rows(Listener):
             "comm_bytes": result.comm_bytes,
             "between_servers_bytes": result.between_bytes,
             "between_servers_wait_s": result.between_wait_s,
+            **({"disk_written_bytes": result.written_bytes, "disk_read_bytes": result.read_bytes} if self._spills else {}),
             "ranks": dict(vars(result.ranks)),
         }
         if evaluation is not None:

@@ -192,6 +192,10 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         dtype=torch.int64,
     )
     every = torch.stack(group.gather(peaks)).unflatten(0, (trainer.config.num_processes, -1)).amax(1)
+    disk = None
+    if trainer.config.spills:
+        on_disk = torch.stack(group.gather(torch.tensor(trainer.engine.pool.moved.on_disk)))
+        disk = on_disk.unflatten(0, (trainer.config.num_processes, -1)).amax(1).tolist()
     sharded = [int(count) for count in group.gather(torch.tensor(sum(p.numel() for p in trainer.optimization.sharded)))]
     categories = list(history.profile_s)
     profiles, cpu, works = (
@@ -220,6 +224,10 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "comm_bytes_per_epoch": history.epoch_bytes[-1] if history.epoch_bytes else None,
         "between_servers_bytes_per_epoch": history.between_bytes[-1] if history.between_bytes else None,
         "between_servers_wait_s": _steady(history.between_waits_s),
+        "disk_written_per_epoch": history.written_bytes[-1] if disk and history.written_bytes else None,
+        "disk_read_per_epoch": history.read_bytes[-1] if disk and history.read_bytes else None,
+        "disk_wait_s": _steady(history.disk_waits_s) if disk else None,
+        "disk_bytes": disk,
         "servers": group.servers,
         "peak_rss_bytes": every[:, 0].tolist(),
         "peak_train_bytes": every[:, 1].tolist(),

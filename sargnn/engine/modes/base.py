@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sargnn.comm.exchange import Exchange
-from sargnn.engine.reducers.base import Fold, Reducer, Tensors, WithPartials
+from sargnn.engine.reducers.base import Fold, Part, Reducer, Tensors, WithPartials
 from sargnn.plan.cover import Costs
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.plan.load import Layout
@@ -25,6 +25,8 @@ class Call:
         widths: F_t of the exchanged tensors.
         exchanged_needs_grad: whether gradients of the exchanged rows are wanted at all (not those of constant features).
         training: whether a backward pass will follow.
+        given: nobody reads or writes to the exchanged rows afterwards, but the backward pass.
+        parts: the groups of columns that it is made in, one after the other; () : all at once.
     """
 
     reducer: Reducer
@@ -33,6 +35,8 @@ class Call:
     widths: tuple[int, ...]
     exchanged_needs_grad: bool
     training: bool
+    given: bool = False
+    parts: tuple[Part, ...] = ()
 
     @property
     def plan(self) -> LayerPlan:

@@ -19,7 +19,7 @@ from sargnn.engine.modes.base import Call, Held, HeldRows
 from sargnn.engine.reducers.base import Fold, PartialColumns, Reducer, Saved, Tensors, WithPartials
 from sargnn.plan.layer_plan import LayerPlan
 
-Kept = dict[Piece, Tensors]
+Kept = dict[Piece, list[Callable[[], Tensor]]]
 
 
 class Sar(ManualMode):
@@ -46,16 +46,16 @@ class Sar(ManualMode):
     def forward(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> tuple[Tensors, Tensors, Kept]:
         plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.shards is not None
-        keep = self.keep_rows and reducer.needs_src_in_backward and call.training
+        pool, keep = fold.pool, self.keep_rows and reducer.needs_src_in_backward and call.training
         kept: Kept = {}
         state = reducer.init(fold, exchanged, dest_local, params)
         partials = _partials_forward(call, exchanged, dest_local, params, state)
-        for piece, rows in call.exchange.rows(plan.lists, exchanged, keep=keep, exact=reducer.scores):
+        for piece, rows in call.exchange.rows(plan.lists, exchanged, keep=keep, exact=reducer.scores, given=call.given):
             reducer.step(fold, plan.shards[piece], rows, dest_local, params, state)
             if piece.peer == plan.rank:
                 partials.finish()
             if keep and piece.peer != plan.rank:  # the own rows are saved as such
-                kept[piece] = rows
+                kept[piece] = [pool.keep(table) for table in rows]
         out, stats = reducer.finish(fold, dest_local, params, state)
         return out, stats, kept
 
@@ -63,6 +63,7 @@ class Sar(ManualMode):
         plan, reducer, fold = call.plan, call.reducer, call.fold
         assert plan.shards is not None
         state = reducer.backward_init(fold, saved, grads)
+        unwritten = [fold.pool.keep(grad) for grad in grads]  # while this rank waits they may go to disk and come back
         if not call.exchanged_needs_grad:
             partials = _partials_backward(call, saved, state, None, grads)
             for piece, rows in self._sources(call, saved, kept):
@@ -83,6 +84,7 @@ class Sar(ManualMode):
                 else:
                     reducer.backward_step(fold, shard, rows, saved, state, returning.buffer(piece))
                     returning.send(piece)
+        del unwritten
         return (d_exchanged, *reducer.backward_finish(saved, state))
 
     def _sources(
@@ -99,7 +101,7 @@ class Sar(ManualMode):
                 yield piece, None
         elif self.keep_rows:
             for piece in call.plan.shards:
-                yield piece, kept.get(piece, saved.exchanged)
+                yield piece, tuple(give() for give in kept[piece]) if piece in kept else saved.exchanged
         else:
             exact = call.reducer.scores
             yield from call.exchange.rows(call.plan.lists, saved.exchanged, exact=exact, before=before)

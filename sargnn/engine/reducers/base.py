@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -104,6 +104,26 @@ class Saved:
     stats: Tensors
 
 
+class Part(NamedTuple):
+    """Some columns of an aggregation, which are an aggregation of their own: of every table those from ``first`` to ``last``,
+    where it has ``of`` in all; of a parameter so many of its numbers.
+
+    Attributes:
+        reducer: that folds them.
+        onto: ``dest_local`` becomes the output.
+    """
+
+    reducer: Reducer[Any, Any, Any]
+    first: int
+    last: int
+    of: int
+    onto: bool = False
+
+    def columns(self, width: int) -> slice:
+        """Of a table of this width."""
+        return slice(width * self.first // self.of, width * self.last // self.of)
+
+
 class Reducer(ABC, Generic[Op, State, BackwardState]):
     """Folds the messages of one shard after the other, in any order, into the output rows.
 
@@ -136,6 +156,14 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
         """Where messages are tensors of their own, for nodes with as many edges together: of how many edges; None: they are
         not."""
         return None
+
+    def parts(self, width: int, groups: int) -> tuple[Part, ...]:
+        """The same in so many groups of columns, or fewer; () if columns are not independent.
+
+        Args:
+            width: F of the first exchanged tensor.
+        """
+        return ()
 
     def row_bytes(self, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None = None) -> int:
         """Of a row of all exchanged tensors, as it travels.

@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +31,17 @@ from sargnn.backends.block import EdgeBlock, keep_edges
 from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, AttentionOperation, RunningSoftmax
 from sargnn.bf16 import wide
 from sargnn.comm.lists import Column, PartialRound, Piece
-from sargnn.engine.reducers.base import Fold, PartialColumns, Reducer, Saved, Tensors, WithPartials, check_weights, served_shard
+from sargnn.engine.reducers.base import (
+    Fold,
+    Part,
+    PartialColumns,
+    Reducer,
+    Saved,
+    Tensors,
+    WithPartials,
+    check_weights,
+    served_shard,
+)
 from sargnn.engine.rounding import empty_sums, zero_sums
 from sargnn.errors import KernelError
 from sargnn.plan.layer_plan import Shard
@@ -88,6 +99,20 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
     ) -> None:
         self.attention, self.edges = Attention(heads, negative_slope, draw), edges
         self.weighted = weighted
+
+    def parts(self, width: int, groups: int) -> tuple[Part, ...]:
+        """By heads; not with attention dropout, which is drawn by a head's number."""
+        heads = self.attention.heads
+        groups = min(groups, heads)
+        if groups < 2 or self.attention.draw is not None:
+            return ()
+        ends = [heads * g // groups for g in range(groups + 1)]
+        return tuple(Part(self._of_heads(b - a), a, b, heads) for a, b in zip(ends, ends[1:], strict=False))
+
+    def _of_heads(self, heads: int) -> _Attentive:
+        of_heads = copy(self)
+        of_heads.attention = dataclasses.replace(self.attention, heads=heads)
+        return of_heads
 
     def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
         check_weights(fold.plan, fold.operation, weighted=self.weighted)
@@ -368,6 +393,9 @@ class EdgeDotAttention(DotAttention):
     ) -> None:
         super().__init__(heads, scale, draw, weighted=weighted, log_sums=log_sums)
         self.learned = learned
+
+    def parts(self, width: int, groups: int) -> tuple[Part, ...]:
+        return ()  # the edges' rows are the same in all heads
 
     def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> RunningSoftmax:
         if not getattr(fold.operation, "takes_edge_rows", False):

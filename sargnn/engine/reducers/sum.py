@@ -18,6 +18,7 @@ from sargnn.bf16 import wide
 from sargnn.comm.lists import Column, PartialRound, Piece
 from sargnn.engine.reducers.base import (
     Fold,
+    Part,
     PartialColumns,
     Reducer,
     Saved,
@@ -86,6 +87,13 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
     def check(self, plan: LayerPlan, operation: Operation | AutogradOperation) -> None:
         """The operation takes the weights that this reducer hands to it. Raises ``KernelError``."""
         check_weights(plan, operation, weighted=self.weighted)
+
+    def parts(self, width: int, groups: int) -> tuple[Part, ...]:
+        """Each of a multiple of ``SPLIT_COLUMNS``."""
+        units = width // SPLIT_COLUMNS
+        groups = min(groups, units)
+        ends = [units * g // groups * SPLIT_COLUMNS for g in range(groups)] + [width] if groups > 1 else []
+        return tuple(Part(self, first, last, width, onto=True) for first, last in zip(ends, ends[1:], strict=False))
 
     def weight(self, fold: Fold[Any], block: EdgeBlock, like: Tensor) -> dict[str, Any]:
         """``weight=`` of the block's edges [E] in the order of ``block.src``; nothing for ones. ``like``: of their rows."""

@@ -1,0 +1,558 @@
+"""A pool whose tables may lie on a disk while nobody reads them, so that a process stays within a budget of memory.
+
+Two kinds of tables may:
+
+| kind | goes | comes back |
+|---|---|---|
+| kept until backward | while only ``Kept`` handles hold it | when a handle is asked |
+| of a rank of this process that waits | unless it is shown to others | before the rank goes on |
+
+A table that is out has its address still: its pages were written, given back to the kernel and closed to all access, so that
+whoever reads one by mistake ends with a fault, not with wrong numbers. Where memory is short those go first whose next use is
+farthest away, if this epoch is like the last one (Belady, 1966). Of others nothing is known: kept ones go before those of
+waiting ranks, the oldest first, which backward needs last; then the ranks that have waited for the shortest time. What is
+likely to go next is written, and what is likely to be used next is read, while the cores compute. A table that is kept is not
+written to, so it is written to disk once, however often it comes and goes.
+
+Tensors that never change, such as edges, may be laid in a file that is mapped: the kernel reads and drops their pages.
+
+The files have no names, so nothing is left of them whatever ends the process. Tables bypass the page cache where the disk's
+file system can.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import errno
+import math
+import mmap
+import os
+import threading
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from sargnn.backends.memory import SMALLEST, Moved, Pool, PuttingAway, Storage, holders
+from sargnn.errors import SargnnError
+
+_PAGE = mmap.PAGESIZE
+_CHUNK = 1 << 26
+_AHEAD, _LOOKED_AT = 3, 64
+"""Tables that are read ahead at one time, and among how many uses they are looked for."""
+_WRITTEN_AHEAD = 3
+"""Of as many bytes as are needed, how many are written before they are needed."""
+_NONE, _READ_WRITE, _DONTNEED = 0, 3, 4
+_LAID_BYTES = 1 << 16
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+
+
+class SpillFile:
+    """A file without a name.
+
+    Args:
+        folder: where; made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._file, self._direct = self._open(os.O_DIRECT), True
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._file, self._direct = self._open(), False
+        self._mapped: int | None = None
+        self._end, self._free = 0, defaultdict[int, list[int]](list)
+        self._writer, self._reader = (ThreadPoolExecutor(1, f"spill {name}") for name in ("writer", "reader"))
+
+    def _open(self, flags: int = 0) -> int:
+        path = self.folder / f"spill_{os.getpid()}"
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o600)
+        finally:
+            path.unlink(missing_ok=True)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it has had at one time."""
+        return self._end
+
+    def take(self, size: int) -> int:
+        """Where ``size`` bytes may be written, a multiple of the size of a page."""
+        if self._free[size]:
+            return self._free[size].pop()
+        self._end += size
+        return self._end - size
+
+    def give(self, place: int, size: int) -> None:
+        """They are of no more use."""
+        self._free[size].append(place)
+
+    def write(self, place: int, address: int, size: int) -> Future[None]:
+        """Begin to write memory, one after the other."""
+        return self._writer.submit(self._move, os.pwrite, place, address, size)
+
+    def read(self, place: int, address: int, size: int) -> Future[None]:
+        """Begin to read into memory, one after the other."""
+        return self._reader.submit(self._move, lambda file, room, at: os.preadv(file, [room], at), place, address, size)
+
+    def _move(self, move: Callable[[int, memoryview, int], int], place: int, address: int, size: int) -> None:
+        memory = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+        done = 0
+        while done < size:
+            moved = move(self._file, memory[done : done + _CHUNK], place + done)
+            if not moved:
+                raise OSError(errno.EIO, "the file is shorter than what was written")
+            done += moved
+        if not self._direct:
+            os.fdatasync(self._file)
+            os.posix_fadvise(self._file, place, size, os.POSIX_FADV_DONTNEED)
+
+    def mapped(self, tensor: Tensor) -> Tensor:
+        """A contiguous tensor in a file, whose pages the kernel reads when they are read, and drops when it needs room."""
+        size = -(-tensor.nbytes // _PAGE) * _PAGE
+        if self._mapped is None:
+            self._mapped = self._open()
+        place = os.lseek(self._mapped, 0, os.SEEK_END)
+        os.ftruncate(self._mapped, place + size)
+        memory, done = memoryview(tensor.view(-1).view(torch.uint8).numpy().data), 0
+        while done < len(memory):
+            done += os.pwrite(self._mapped, memory[done : done + _CHUNK], place + done)
+        os.fdatasync(self._mapped)
+        os.posix_fadvise(self._mapped, place, size, os.POSIX_FADV_DONTNEED)
+        # Python's own mapping would keep a file of its own open.
+        address = _libc.mmap(None, ctypes.c_size_t(size), _READ_WRITE, mmap.MAP_PRIVATE, self._mapped, ctypes.c_long(place))
+        if address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "mmap")
+        _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.MADV_SEQUENTIAL)
+        room = (ctypes.c_char * size).from_address(address)
+        weakref.finalize(room, _libc.munmap, ctypes.c_void_p(address), ctypes.c_size_t(size))
+        return torch.frombuffer(room, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape)
+
+    def close(self) -> None:
+        """Wait for what is under way, and give the space back."""
+        for threads in (self._writer, self._reader):
+            threads.shutdown()
+        os.close(self._file)
+
+
+@dataclass
+class _Copy:
+    """What the file has of a table: where, how many bytes, and when they are written."""
+
+    place: int
+    size: int
+    written: Future[None]
+
+
+@dataclass(eq=False)
+class _Table(Storage):
+    """A storage of the pool.
+
+    Attributes:
+        kept: how many ``Kept`` hold it.
+        since: when the last of them was made, in their order.
+        shown: how many exchanges show it to other ranks.
+        thread: of the rank that has it.
+        key: says which of its rank's tables it is, the same in every epoch.
+        copy: on disk; valid while it is out, or kept.
+        out: its memory was given back.
+        discarded: it is out, and not on disk.
+        reading: of a table that comes back.
+    """
+
+    kept: int = 0
+    since: int = 0
+    shown: int = 0
+    thread: int = 0
+    key: Any = None
+    copy: _Copy | None = None
+    out: bool = False
+    discarded: bool = False
+    reading: Future[None] | None = None
+
+    @property
+    def pages(self) -> tuple[int, int]:
+        """The address and the bytes of its whole pages."""
+        start = self.tensor.data_ptr()
+        first, last = -(-start // _PAGE) * _PAGE, (start + self.used) // _PAGE * _PAGE
+        return first, max(0, last - first)
+
+    @property
+    def is_kept_only(self) -> bool:
+        """Whether nothing but ``Kept`` holds it."""
+        return self.kept > 0 and holders(self.tensor) == self.idle_count + self.kept
+
+
+class _Uses:
+    """The order in which tables were used in the last epoch, in which they are likely to be used in this one."""
+
+    def __init__(self) -> None:
+        self._now: list[Any] = []
+        self._last: list[Any] = []
+        self._places: dict[Any, list[int]] = {}
+        self._at = 0
+        self._begun: set[int] = set()
+        self._made = defaultdict[int, int](int)
+
+    def begin(self, thread: int) -> bool:
+        """A rank begins an epoch; whether it is the first of its process."""
+        first = not self._begun or thread in self._begun
+        if first:
+            self._last, self._now, self._at, self._places = self._now, [], 0, defaultdict(list)
+            for place, key in enumerate(self._last):
+                self._places[key].append(place)
+            self._begun.clear()
+        self._begun.add(thread)
+        self._made[thread] = 0
+        return first
+
+    def key(self, thread: int) -> Any:
+        """Of a rank's next table."""
+        self._made[thread] += 1
+        return thread, self._made[thread]
+
+    def note(self, key: Any) -> None:
+        """A table is used."""
+        self._now.append(key)
+        place = self.next(key)
+        if place < math.inf:
+            self._at = int(place) + 1
+
+    def next(self, key: Any) -> float:
+        """The place of a table's next use in the last epoch's order; infinite where none is known."""
+        places = self._places.get(key, [])
+        at = bisect.bisect_left(places, self._at)
+        return places[at] if at < len(places) else math.inf
+
+    def coming(self) -> Iterator[Any]:
+        """What is used from here on."""
+        return islice(self._last, self._at, self._at + _LOOKED_AT)
+
+
+class Kept:
+    """A tensor that is not written to, and may be on disk until it is asked for."""
+
+    def __init__(self, pool: SpillingPool, table: _Table, tensor: Tensor) -> None:
+        self._pool, self._table, self._tensor, self._version = pool, table, tensor.detach(), tensor._version
+        table.kept += 1
+
+    def __call__(self) -> Tensor:
+        assert self._tensor._version == self._version, "what is kept was written to"
+        tensor = self._tensor.detach()  # from here on it is not kept only
+        self._pool.bring(self._table)
+        return tensor
+
+    def __del__(self) -> None:
+        self._table.kept -= 1
+        if not self._table.kept:
+            self._pool.forget(self._table)
+
+
+class SpillingPool(Pool):
+    """See the module's text. Of all ranks of a process.
+
+    Args:
+        file: where tables go.
+        budget: bytes that the process may have in memory, file pages that the kernel can drop aside; None: as many as it takes.
+        spills_all: what is kept until backward goes to disk in any case.
+
+    """
+
+    spills = True
+
+    def __init__(self, file: SpillFile, budget: int | None = None, *, spills_all: bool = False) -> None:
+        super().__init__()
+        self._file, self._budget, self._spills_all = file, budget, spills_all
+        self._moved = defaultdict[int, Moved](Moved)
+        self._numbers = count()
+        self._other = self._other_before = 0  # the most that is not in tables, in this epoch and in the one before
+        self._away: dict[int, int] = {}  # threads of ranks that wait, and since when
+        self._uses = _Uses()
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+
+    # What a rank calls.
+
+    @property
+    def moved(self) -> Moved:
+        moved = self._moved[threading.get_ident()]
+        moved.on_disk = self._file.size
+        return moved
+
+    @contextmanager
+    def within(self, putting_away: PuttingAway) -> Iterator[None]:
+        """Within it what autograd saves is kept here, and tables of the rank may be out while it waits."""
+        with ExitStack() as stack:
+            stack.enter_context(saved_tensors_hooks(self._pack, self._unpack))
+            stack.enter_context(putting_away(self._leave))
+            yield
+
+    def keep(self, tensor: Tensor) -> Callable[[], Tensor]:
+        packed = self._pack(tensor)
+        return packed if isinstance(packed, Kept) else lambda: packed
+
+    def show(self, tensors: Sequence[Tensor]) -> Callable[[], None]:
+        tables = [table for table in map(self._find, tensors) if table is not None]
+        for table in tables:
+            table.shown += 1
+
+        def hide() -> None:
+            for table in tables:
+                table.shown -= 1
+
+        return hide
+
+    def begin(self) -> None:
+        if self._uses.begin(threading.get_ident()):
+            self._other, self._other_before = 0, self._other
+            for table in self._tables():
+                table.key = id(table)
+
+    def bring(self, table: _Table) -> None:
+        """A table is about to be read: have it in memory, and what is likely to be read after it on its way."""
+        self._uses.note(table.key)
+        if table.out:
+            self._make_room(table.pages[1])
+            self._begin_reading(table)
+        if table.reading is not None:
+            self._wait(table.reading)
+            table.reading = None
+        self._read_ahead()
+
+    def _begin_reading(self, table: _Table) -> None:
+        (address, size), copy = table.pages, table.copy
+        assert copy is not None
+        self._wait(copy.written)
+        _protect(address, size, _READ_WRITE)
+        table.out, table.reading = False, self._file.read(copy.place, address, size)
+        self.moved.read_bytes += size
+
+    def _read_ahead(self) -> None:
+        """Begin to read what is likely to be read next, where there is room for it."""
+        tables = {table.key: table for table in self._tables() if table.out and not (table.is_idle or table.discarded)}
+        room = _AHEAD - sum(table.reading is not None for table in self._tables())
+        for key in self._uses.coming():
+            if not tables or room <= 0:
+                return
+            table = tables.pop(key, None)
+            if table is None:
+                continue
+            size, until = table.pages[1], self._uses.next(key)
+            if not self._make_room(size, until=until):
+                return
+            self._begin_reading(table)
+            room -= 1
+
+    def forget(self, table: _Table) -> None:
+        """What the disk has of a table that is in memory is of no more use."""
+        if table.copy is not None and not table.out:
+            self._file.give(table.copy.place, table.copy.size)
+            table.copy = None
+
+    def lay(self, tensor: Tensor) -> Tensor:
+        """In a file."""
+        return self._file.mapped(tensor) if tensor.device.type == "cpu" and tensor.nbytes >= _LAID_BYTES else tensor
+
+    def discard(self, tensor: Tensor) -> None:
+        table = self._find(tensor)
+        if table is not None and not table.kept and not table.shown:
+            self._give_back(table)
+            table.discarded = True
+
+    def renew(self, tensor: Tensor) -> None:
+        table = self._find(tensor)
+        if table is not None and table.discarded:
+            self._make_room(table.pages[1])
+            self._let_go(table)
+
+    def room(self) -> int:
+        return super().room() if self._budget is None else -self._over(0)
+
+    def overwrite(self, tensor: Tensor) -> None:
+        table = self._find(tensor)
+        if table is not None:
+            self.forget(table)
+
+    def close(self) -> None:
+        """Nothing is read any more: all memory may be freed, and the disk's space."""
+        for table in self._tables():
+            self._let_go(table)
+        self._file.close()
+        os.close(self._statm)
+
+    # Memory.
+
+    def _owns(self, tensor: Tensor) -> Storage:
+        return _Table(tensor, holders(tensor))
+
+    def _give(self, storage: Storage, used: int) -> None:
+        assert isinstance(storage, _Table)
+        if storage.out:
+            self._make_room(used)
+        self._let_go(storage)
+        super()._give(storage, used)
+        storage.thread = threading.get_ident()
+        storage.key = self._uses.key(storage.thread)
+
+    def _let_go(self, storage: Storage) -> None:
+        """What is in it is of no more use; its memory is."""
+        assert isinstance(storage, _Table)
+        if storage.reading is not None:
+            self._wait(storage.reading)
+            storage.reading = None
+        if storage.out:
+            _protect(*storage.pages, _READ_WRITE)
+            storage.out = storage.discarded = False
+        self.forget(storage)
+
+    def _find(self, tensor: Tensor) -> _Table | None:
+        where = tensor.untyped_storage().data_ptr()
+        return next((table for table in self._tables() if table.tensor.data_ptr() == where), None)
+
+    def _tables(self) -> Iterator[_Table]:
+        for storage in self._owned:
+            assert isinstance(storage, _Table)
+            yield storage
+
+    def _pack(self, tensor: Tensor) -> Tensor | Kept:
+        """Saved for backward: what is large, and PyTorch's own memory, as a handle."""
+        storage = tensor.untyped_storage()
+        if tensor.device.type != "cpu" or storage.nbytes() < SMALLEST:
+            return tensor
+        table = self._find(tensor)
+        if table is None:
+            if not storage.resizable():  # a NumPy array's, or a file's
+                return tensor
+            numel = storage.nbytes() // tensor.element_size()
+            flat = torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (numel,), (1,))
+            table = _Table(flat, holders(torch.empty(1)))
+            self._owned.append(table)
+            self._give(table, storage.nbytes())
+        table.since = next(self._numbers)
+        return Kept(self, table, tensor)
+
+    def _unpack(self, packed: Tensor | Kept) -> Tensor:
+        return packed() if isinstance(packed, Kept) else packed
+
+    def _leave(self) -> Callable[[], None]:
+        thread = threading.get_ident()
+        self._away[thread] = next(self._numbers)
+
+        def take_up() -> None:
+            del self._away[thread]
+            own = [t for t in self._tables() if t.thread == thread and not (t.is_idle or t.is_kept_only or t.discarded)]
+            for table in own:  # a list of all would hold what is to be freed
+                self.bring(table)
+                if not table.kept:
+                    self.forget(table)  # it may be written to
+
+        return take_up
+
+    def _victims(self) -> list[_Table]:
+        """What may go, in this order."""
+        kept, waiting = [], []
+        for table in self._tables():
+            if table.out or table.shown or table.reading is not None or table.is_idle:
+                continue
+            if table.is_kept_only:
+                kept.append(table)
+            elif table.thread in self._away:
+                waiting.append(table)
+        kept.sort(key=lambda table: table.since)
+        waiting.sort(key=lambda table: -self._away[table.thread])
+        # Of what was used after this point in the last epoch, what is used last goes first; of other tables nothing is known.
+        return sorted(kept + waiting, key=lambda table: -self._uses.next(table.key))
+
+    def _make_room(self, size: int, *, until: float = math.inf) -> bool:
+        """Before so many bytes more are used: whether there is room for them now.
+
+        Args:
+            until: leave what is used before this, and wait for nothing.
+        """
+        if self._budget is None and not self._spills_all:
+            return True
+        over = self._over(size)
+        if over > 0:
+            self._free_idle(0)
+            over = self._over(size)
+        victims = [table for table in self._victims() if until == math.inf or self._uses.next(table.key) > until]
+        for table in victims:
+            if over <= 0 and not (self._spills_all and table.is_kept_only):
+                break
+            if until == math.inf or (table.copy is not None and table.copy.written.done()):
+                over -= self._put_out(table)
+        ahead = over + _WRITTEN_AHEAD * size
+        for table in victims:
+            if ahead <= 0:
+                break
+            if not table.out:
+                self._write(table)
+                ahead -= table.pages[1]
+        return over <= 0
+
+    def _over(self, size: int) -> int:
+        """By how many bytes the budget is exceeded with ``size`` more."""
+        if self._budget is None:
+            return -size
+        resident = sum(table.used for table in self._tables() if not table.out)
+        _, held, shared, *_ = map(int, os.pread(self._statm, 100, 0).split())
+        self._other = max(self._other, (held - shared) * _PAGE - resident)
+        return resident + size + max(self._other, self._other_before) - self._budget
+
+    def _write(self, table: _Table) -> None:
+        """Begin to write a table."""
+        if table.copy is None:
+            address, size = table.pages
+            place = self._file.take(size)
+            table.copy = _Copy(place, size, self._file.write(place, address, size))
+            self.moved.written_bytes += size
+
+    def _put_out(self, table: _Table) -> int:
+        """Write a table, unless that was done, and give its memory back: so many bytes."""
+        self._write(table)
+        assert table.copy is not None
+        self._wait(table.copy.written)
+        return self._give_back(table)
+
+    def _give_back(self, table: _Table) -> int:
+        """Give a table's memory back, and close it to all access: so many bytes."""
+        address, size = table.pages
+        if _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _DONTNEED):
+            raise OSError(ctypes.get_errno(), "madvise")
+        _protect(address, size, _NONE)
+        table.out = True
+        return size
+
+    def _wait(self, work: Future[None]) -> None:
+        started = time.perf_counter()
+        try:
+            work.result()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise SargnnError(
+                "The disk that tables lie on is full.",
+                given=f"spill_dir={self._file.folder}, {self._file.size} bytes",
+                hint="another spill_dir, more workers, or a larger memory_budget",
+            ) from error
+        finally:
+            self.moved.wait_s += time.perf_counter() - started
+
+
+def _protect(address: int, size: int, access: int) -> None:
+    if size and _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), access):
+        raise OSError(ctypes.get_errno(), "mprotect")

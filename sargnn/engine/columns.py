@@ -1,0 +1,177 @@
+"""One aggregation in groups of columns, or of heads: what peers read and write to at one time is one group of it.
+
+Sums are linear in columns, attention is independent by head: each group is an aggregation of its own (``Reducer.parts``), with
+the same numbers in it. The groups' tables wait for their turn; where the pool spills they may lie on disk meanwhile.
+
+    out[:, g] = aggregate(exchanged[:, g], dest_local[:, g], params[g])
+
+Memory: for each group in turn its share of what an aggregation holds, beside it the whole output, or gradient, of this worker.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from sargnn.backends.memory import Pool
+from sargnn.engine.rebuild import ONE_PASS
+from sargnn.engine.reducers.base import Part, Saved, Tensors
+from sargnn.profile import AGGREGATION
+
+if TYPE_CHECKING:
+    from sargnn.engine.function import ManualMode
+    from sargnn.engine.modes.base import Call
+
+Given = list[Callable[[], Tensor]]
+
+
+@dataclass
+class _Group:
+    """What one group keeps from forward to backward; its tables as the pool gives them back."""
+
+    part: Part
+    exchanged: Given
+    dest_local: Given
+    stats: Given
+    kept: Any = None
+
+
+class AggregateByColumns(torch.autograd.Function):
+    """As ``Aggregate``, one part of ``call.parts`` after the other."""
+
+    @staticmethod
+    def forward(ctx: Any, mode: ManualMode, call: Call, num_exchanged: int, num_local: int, *tensors: Tensor) -> Tensors:
+        pool, reducer, first_param = call.fold.pool, call.reducer, num_exchanged + num_local
+        exchanged = tuple(t.contiguous() for t in tensors[:num_exchanged])
+        dest_local, params = tensors[num_exchanged:first_param], tensors[first_param:]
+        groups = [_Group(part, _taken(pool, part, exchanged), _taken(pool, part, dest_local), []) for part in call.parts]
+        onto = call.parts[0].onto and num_local > 0
+        for table in (*(exchanged if call.given else ()), *(dest_local if onto else ())):
+            pool.discard(table)
+        outs: list[Given] = []
+        for group in groups:
+            rows, local = _given(group.exchanged), _given(group.dest_local)
+            if not (reducer.needs_src_in_backward and call.training):
+                group.exchanged, group.dest_local = [], []
+            elif not mode.reads_exchanged_in_backward:
+                group.exchanged = []
+            out, stats, group.kept = mode.forward(_call(call, group.part), rows, local, _params(group.part, params))
+            del rows, local
+            group.stats = [pool.keep(table) for table in stats] if call.training else []
+            outs.append([pool.keep(table) for table in out])
+            del out, stats
+            if group is not groups[-1]:  # no two groups' rows are read at one time
+                call.exchange.wait_for_readers()
+        whole = []
+        for number in range(len(outs[0])):
+            if onto:
+                pool.renew(dest_local[number])
+                ctx.mark_dirty(dest_local[number])
+            whole.append(_joined(pool, call.parts, [out.pop(0) for out in outs], dest_local[number] if onto else None))
+        ctx.mode, ctx.call, ctx.groups = mode, call, groups if call.training else []
+        ctx.sizes = num_exchanged, num_local, len(params)
+        ctx.save_for_backward(*(params if reducer.needs_src_in_backward else ()))
+        needed = whole if reducer.needs_out_in_backward and call.training else []
+        ctx.out = [pool.keep(table) for table in needed]
+        return tuple(whole)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        pool, (num_exchanged, num_local, num_params) = call.fold.pool, ctx.sizes
+        if not ctx.groups:
+            raise RuntimeError(ONE_PASS)
+        groups, ctx.groups = ctx.groups, []
+        of_grads = [_taken(pool, part, grads) for part in call.parts]
+        outputs, ctx.out = _given(ctx.out), []
+        of_outputs = [_taken(pool, part, outputs) for part in call.parts]
+        del outputs
+        # Nobody else reads them: their memory is free, or becomes the gradient of ``dest_local``.
+        unread = [grad for grad in grads if pool.is_only_holder(grad)]
+        for grad in unread:
+            pool.discard(grad)
+        room = grads[0] if call.parts[0].onto and unread else None
+        d_exchanged: list[Given] = []
+        d_local: list[Given] = []
+        d_params: list[Tensors] = []
+        for of_grad, of_output in zip(of_grads, of_outputs, strict=True):
+            group = groups.pop(0)
+            saved = Saved(
+                _given(group.exchanged),
+                _given(group.dest_local),
+                _params(group.part, ctx.saved_tensors),
+                _given(of_output),
+                _given(group.stats),
+            )
+            mine = _given(of_grad)
+            of_output.clear()
+            with call.fold.profile.span(AGGREGATION):
+                d_rows, d_dest, d_of_params = ctx.mode.backward(_call(call, group.part), saved, group.kept, mine)
+            of_grad.clear()  # not before: it is not written to, so that its copy on disk stays valid
+            del group, saved, mine
+            d_exchanged.append([pool.keep(table) for table in d_rows])
+            d_local.append([pool.keep(table) for table in d_dest[:num_local]])
+            d_params.append(d_of_params)
+            del d_rows, d_dest
+        if room is not None:
+            pool.renew(room)
+        gradients: list[Tensor | None] = [
+            *_all_joined(pool, call.parts, d_exchanged, num_exchanged),
+            *_all_joined(pool, call.parts, d_local, num_local, room),
+        ]
+        gradients += [torch.cat(shares) for shares in zip(*d_params, strict=True)] or [None] * num_params
+        return (None, None, None, None, *gradients)
+
+
+def _call(call: Call, part: Part) -> Call:
+    widths = tuple(len(range(width)[part.columns(width)]) for width in call.widths)
+    return dataclasses.replace(call, reducer=part.reducer, widths=widths, given=True, parts=())
+
+
+def _params(part: Part, params: Sequence[Tensor]) -> Tensors:
+    return tuple(param[part.columns(len(param))].contiguous() for param in params)
+
+
+def _taken(pool: Pool, part: Part, tables: Sequence[Tensor]) -> Given:
+    """A part's columns of tables, in memory of their own."""
+    taken = []
+    for table in tables:
+        columns = table[:, part.columns(table.shape[1])]
+        taken.append(pool.keep(pool.empty(len(columns), columns.shape[1], table).copy_(columns)))
+    return taken
+
+
+def _given(tables: Given) -> Tensors:
+    return tuple(give() for give in tables)
+
+
+def _joined(pool: Pool, parts: Sequence[Part], tables: Given, room: Tensor | None) -> Tensor:
+    """The parts' columns in one table, each freed once it was copied."""
+    for number, part in enumerate(parts):
+        table = tables[number]()
+        tables[number] = _gone
+        if room is None:
+            room = pool.empty(len(table), table.shape[1] * part.of // (part.last - part.first), table)
+        room[:, part.columns(room.shape[1])] = table
+        del table
+    assert room is not None
+    return room
+
+
+def _all_joined(
+    pool: Pool, parts: Sequence[Part], tables: Sequence[Given], count: int, room: Tensor | None = None
+) -> list[Tensor | None]:
+    if not tables[0]:
+        return [None] * count
+    return [_joined(pool, parts, [of_part.pop(0) for of_part in tables], room) for _ in range(len(tables[0]))]
+
+
+def _gone() -> Tensor:
+    raise AssertionError("a part's columns are joined once")
