@@ -217,6 +217,8 @@ def main(line: CommandLine) -> int:
     longest = max(shown.largest.terms.values())
     for name, value in shown.largest.terms.items():
         say(f"  {name:18}{human_bytes(value):>9} {'#' * round(_BAR * value / longest)}".rstrip())
+    if config.spills:
+        _say_spill(config, shown, graph.num_edges)
     if asked.picture is not None:
         from sargnn.report.comparison.partitions import draw_plans
 
@@ -360,6 +362,22 @@ def _show_table(
         least = smallest_world(plans, mode, limit or 0)
         enough = f"world={least}" if least else "more than these"
         say(f"{mode}: fewest workers that each fit {human_bytes(limit or 0)}: {enough}")
+
+
+def _say_spill(config: RunConfig, plan: WorldPlan, num_edges: int) -> None:
+    """Whether one process with all workers of a plan keeps to the budget with a disk, and what that moves."""
+    from sargnn.memory.plan_spill import disk_rate, plan_spill
+
+    budget = config.memory_budget.bytes or available_bytes()
+    found, rate = plan_spill(plan, num_edges, budget), disk_rate(Path(config.spill_dir or config.store_dir))
+    say(f"one process, processes=1 spill={config.spill} memory_budget={human_bytes(budget)}, {plan.world} parts, about:")
+    say(f"  {human_bytes(found.in_memory)} without a disk, of which at least {human_bytes(found.least)} must be in memory")
+    if found.least > budget:
+        say("  more parts (world=N) need less; so does precision=bf16")
+        return
+    groups = ", layers in groups of columns" if found.in_groups else ""
+    say(f"  {human_bytes(found.on_disk)} on disk, {human_bytes(found.moved)} written and read an epoch{groups}")
+    say(f"  {found.moved / rate:.0f} s an epoch for the disk, at the {rate / 1e9:.1f} GB/s that it had just now")
 
 
 def _seconds(time: EpochTime) -> str:

@@ -29,6 +29,8 @@ from sargnn.tracking.progress import Steps, say
 _WIDTH = 80
 _MOST_COMMANDS = 2
 _MOST_WORKERS = 32
+_LEAST_SHARE = 0.8
+"""Of a budget with tables on disk, what must be in memory at most: the rest saves ways to the disk."""
 _BASELINE = "mode=domain_parallel"
 
 
@@ -86,6 +88,7 @@ def _fewest_workers(mapping: dict[str, Any]) -> int:
     Workers of one machine share its cores: more of them are no faster, they only hold less each.
     """
     from sargnn.cli.plan import planned_graph
+    from sargnn.memory.plan_spill import plan_spill
     from sargnn.memory.settle import Machine, can_be_large, fits, with_budget
 
     first = parse(provisional(mapping))
@@ -94,19 +97,26 @@ def _fewest_workers(mapping: dict[str, Any]) -> int:
         return 1
     least, world = None, 1
     while world <= _MOST_WORKERS:
-        machine = Machine.here(world)
-        config = with_budget(parse({**mapping, "world": world}), machine)
+        config = parse({**mapping, "world": world})
+        machine = Machine.here(config.num_processes if config.spills else world)
+        config = with_budget(config, machine)
         for candidate in config.in_modes:
             plan = graph.plan(candidate)
             least = plan if least is None or plan.largest.total < least.largest.total else least
-            if fits(plan, candidate, machine):
+            if config.spills:
+                budget = config.memory_budget.bytes or machine.share
+                found = plan_spill(plan, graph.num_edges, budget)
+                if min(found.in_memory, found.least / _LEAST_SHARE) <= budget:
+                    return world
+            elif fits(plan, candidate, machine):
                 return world
         world *= 2
     assert least is not None
     raise ConfigError(
         f"No number of workers up to {_MOST_WORKERS} fits this machine.",
         given=f"world=auto; {least.world} take {human_bytes(least.largest.total)} each, {human_bytes(least.together)} in all",
-        hint="sargnn plan what=fit; or world=N and memory_budget.enforce=false",
+        hint="processes=1 spill=auto memory_budget=auto, with tables on a disk; sargnn plan what=fit; or world=N and "
+        "memory_budget.enforce=false",
     )
 
 

@@ -97,6 +97,8 @@ def plan_memory(config: RunConfig) -> PlannedMemory | NotPlanned:
     The partition is the configured one where it is there. Else a streamed cut is made for the plan, which reads all edges a few
     times. What the libraries take is measured once on a machine (``memory.trials``).
     """
+    if config.spills and config.memory_budget.bytes is not None:  # which its tables on disk let it keep to
+        return PlannedMemory((config.memory_budget.bytes,) * config.world, 0)
     try:
         path = _find_dataset(config)
         if path is None:

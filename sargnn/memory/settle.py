@@ -186,7 +186,8 @@ def _refusal(plans: Plans, config: RunConfig, plan: WorldPlan, machine: Machine)
             for way in ways
         )
         or "nothing that was tried: a smaller model, or more machines",
-        hint="sargnn plan what=fit shows more; memory_budget.enforce=false launches it all the same",
+        hint="sargnn plan what=fit shows more; processes=1 spill=auto memory_budget=auto has tables on a disk; "
+        "memory_budget.enforce=false launches it all the same",
     )
 
 

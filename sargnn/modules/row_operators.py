@@ -175,9 +175,10 @@ class RowOperators:
             out = normalise(x, weight, bias, norm, self._engine.group, self._engine.pool)
         if not (fused and out.requires_grad):
             return out
-        held, gamma, beta, pool = x.detach(), weight.detach(), bias.detach(), self._engine.pool
+        gamma, beta, pool = weight.detach(), bias.detach(), self._engine.pool
+        held = pool.keep(x)
         note_made(out, Stage(x, weight, bias, norm), x)
-        return rebuilt_by(out, lambda: apply_norm(held, gamma, beta, norm, pool))
+        return rebuilt_by(out, lambda: apply_norm(held(), gamma, beta, norm, pool))
 
     def _is_vector(self, x: Tensor, vector: Any) -> bool:
         """Whether it is no rows, but one number for each of a row's."""
@@ -257,10 +258,10 @@ class RowOperators:
             return None
         assert stage.weight is not None and stage.bias is not None
         norm, scale, shift, pool = stage.norm, stage.weight.detach(), stage.bias.detach(), self._engine.pool
-        held = stage.x.detach()
+        held = pool.keep(stage.x)
 
         def before() -> Tensor:
-            return apply_norm(held, scale, shift, norm, pool)
+            return apply_norm(held(), scale, shift, norm, pool)
 
         out: Tensor = _ReluInPlace.apply(x, stage.x.detach(), before)
         self._note_activated(out, stage, "relu")

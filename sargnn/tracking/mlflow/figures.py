@@ -102,6 +102,8 @@ def single_figures(summary: Summary, *, ranks: bool = False) -> dict[str, float]
     figures |= {
         "resident_mb": _short(max(summary.peak_rss_bytes) / _MB) if summary.peak_rss_bytes else None,
         "edge_cut": summary.edge_cut,
+        "disk_written_mb": _mb(summary.disk_written_per_epoch),
+        "disk_read_mb": _mb(summary.disk_read_per_epoch),
         "startup_s": None if summary.startup_time_s is None else _short(summary.startup_time_s),
     }
     if ranks:
