@@ -44,17 +44,17 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from sargnn.backends.memory import SMALLEST, Moved, Pool, PuttingAway, Storage, holders
+from sargnn.backends.memory import COUNTS, SMALLEST, Moved, Pool, PuttingAway, Storage, holders
 from sargnn.errors import SargnnError
 
-_PAGE = mmap.PAGESIZE
-_CHUNK = 1 << 26
+_PAGE, _CHUNK = mmap.PAGESIZE, 1 << 26
 _AHEAD, _LOOKED_AT = 3, 64
 """Tables that are read ahead at one time, and among how many uses they are looked for."""
 _WRITTEN_AHEAD = 3
 """Of as many bytes as are needed, how many are written before they are needed."""
 _NONE, _READ_WRITE, _DONTNEED = 0, 3, 4
 _LAID_BYTES = 1 << 16
+"""What is smaller is not laid in a file."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 
@@ -271,12 +271,16 @@ class SpillingPool(Pool):
         budget: bytes that the process may have in memory, file pages that the kernel can drop aside; None: as many as it takes.
         spills_all: what is kept until backward goes to disk in any case.
 
+    Raises:
+        SargnnError: this PyTorch does not count who holds a tensor's memory.
     """
 
     spills = True
 
     def __init__(self, file: SpillFile, budget: int | None = None, *, spills_all: bool = False) -> None:
         super().__init__()
+        if not COUNTS:
+            raise SargnnError("This PyTorch does not tell who holds a tensor.", given=torch.__version__, hint="spill=none")
         self._file, self._budget, self._spills_all = file, budget, spills_all
         self._moved = defaultdict[int, Moved](Moved)
         self._numbers = count()
@@ -306,7 +310,7 @@ class SpillingPool(Pool):
         return packed if isinstance(packed, Kept) else lambda: packed
 
     def show(self, tensors: Sequence[Tensor]) -> Callable[[], None]:
-        tables = [table for table in map(self._find, tensors) if table is not None]
+        tables = [table for table in map(self._table_of, tensors) if table is not None]
         for table in tables:
             table.shown += 1
 
@@ -365,11 +369,19 @@ class SpillingPool(Pool):
 
     def lay(self, tensor: Tensor) -> Tensor:
         """In a file."""
-        return self._file.mapped(tensor) if tensor.device.type == "cpu" and tensor.nbytes >= _LAID_BYTES else tensor
+        if tensor.device.type != "cpu" or tensor.nbytes < _LAID_BYTES:
+            return tensor
+        try:
+            return self._file.mapped(tensor)
+        except OSError as error:
+            raise self._told(error) from error
 
     def discard(self, tensor: Tensor) -> None:
         table = self._find(tensor)
-        if table is not None and not table.kept and not table.shown:
+        if table is not None and not (table.kept or table.shown) and tensor.nbytes == table.used:
+            if table.copy is not None:
+                self._wait(table.copy.written)
+            self.forget(table)
             self._give_back(table)
             table.discarded = True
 
@@ -428,20 +440,27 @@ class SpillingPool(Pool):
             assert isinstance(storage, _Table)
             yield storage
 
-    def _pack(self, tensor: Tensor) -> Tensor | Kept:
-        """Saved for backward: what is large, and PyTorch's own memory, as a handle."""
+    def _table_of(self, tensor: Tensor) -> _Table | None:
+        """Its table, from now on also where the memory is PyTorch's own; None for small ones, NumPy's memory and files."""
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            return None
         storage = tensor.untyped_storage()
-        if tensor.device.type != "cpu" or storage.nbytes() < SMALLEST:
-            return tensor
+        if storage.nbytes() < SMALLEST:
+            return None
         table = self._find(tensor)
-        if table is None:
-            if not storage.resizable():  # a NumPy array's, or a file's
-                return tensor
+        if table is None and storage.resizable():
             numel = storage.nbytes() // tensor.element_size()
             flat = torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (numel,), (1,))
             table = _Table(flat, holders(torch.empty(1)))
-            self._owned.append(table)
             self._give(table, storage.nbytes())
+            self._owned.append(table)
+        return table
+
+    def _pack(self, tensor: Tensor) -> Tensor | Kept:
+        """What is saved for backward: as a handle, if it has a table."""
+        table = self._table_of(tensor)
+        if table is None:
+            return tensor
         table.since = next(self._numbers)
         return Kept(self, table, tensor)
 
@@ -492,7 +511,7 @@ class SpillingPool(Pool):
         victims = [table for table in self._victims() if until == math.inf or self._uses.next(table.key) > until]
         for table in victims:
             if over <= 0 and not (self._spills_all and table.is_kept_only):
-                break
+                continue
             if until == math.inf or (table.copy is not None and table.copy.written.done()):
                 over -= self._put_out(table)
         ahead = over + _WRITTEN_AHEAD * size
@@ -542,15 +561,16 @@ class SpillingPool(Pool):
         try:
             work.result()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise SargnnError(
-                "The disk that tables lie on is full.",
-                given=f"spill_dir={self._file.folder}, {self._file.size} bytes",
-                hint="another spill_dir, more workers, or a larger memory_budget",
-            ) from error
+            raise self._told(error) from error
         finally:
             self.moved.wait_s += time.perf_counter() - started
+
+    def _told(self, error: OSError) -> SargnnError:
+        """What went wrong with the disk."""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what = "The disk that tables lie on is full." if full else f"The disk that tables lie on fails: {error.strerror}."
+        hint = "another spill_dir, or a larger memory_budget"
+        return SargnnError(what, given=f"spill_dir={self._file.folder}, {self._file.size} bytes", hint=hint)
 
 
 def _protect(address: int, size: int, access: int) -> None:

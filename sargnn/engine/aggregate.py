@@ -247,9 +247,9 @@ class Engine:
     def agree_on_room(self) -> None:
         """From now on aggregations are made in groups of columns, where tables that all ranks of a process read or write to
         at one time would have no room. All ranks must call it."""
-        trim()
-        rooms = self.group.gather(torch.tensor(self.pool.room()))
-        self.table_room = min(int(room) for room in rooms) if self.pool.spills else None
+        if self.pool.spills:  # on all ranks alike
+            trim()
+            self.table_room = min(int(room) for room in self.group.gather(torch.tensor(self.pool.room())))
 
     def constant(self, owner: object, plan: LayerPlan, compute: Callable[[], T]) -> T:
         """What ``compute()`` gives for ``owner`` on ``plan``: computed once and kept where that is allowed. Without autograd.

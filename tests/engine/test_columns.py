@@ -1,0 +1,60 @@
+"""Aggregations in groups of columns, or of heads, have the bits of those that are made at once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sargnn.config.run import RunConfig
+from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, Gat
+from sargnn.engine.reducers.sum import SPLIT_COLUMNS, DroppedSum, Mean, Sum
+from sargnn.rng import Draw, Purpose
+from tests.parity import cases
+from tests.pool import pool
+
+DRAW = Draw(0, 0, Purpose.DROPOUT, 0, 0.5)
+
+
+def in_groups(config: RunConfig, groups: int) -> RunConfig:
+    return dataclasses.replace(config, engine=dataclasses.replace(config.engine, column_groups=groups))
+
+
+@pytest.mark.parametrize("aggregate", ["post", "least"])
+@pytest.mark.parametrize("mode", ["sar", "no_remat", "one_shot"])
+@pytest.mark.parametrize("model", ["sage", "gat", "gatv2", "gcn", "gin"])
+def test_the_same_bits_over_messages(model: str, mode: str, aggregate: str) -> None:
+    if mode == "one_shot" and aggregate == "least":
+        pytest.skip("this mode has no partial results")
+    config = cases.run_config(
+        cases.model_config(model), mode=mode, precision="fp32", world=3, epochs=2, aggregate=aggregate, message_rows=7
+    )
+    graph = cases.graph_for(model)
+    whole = pool(3)(cases.curve, config, graph)
+    parts = pool(3)(cases.curve, in_groups(config, 3), graph)
+    for here, there in zip(parts, whole, strict=True):
+        for what in ("losses", "parameters", "epoch_bytes"):
+            assert here[what] == there[what], what
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 47, 256])
+@pytest.mark.parametrize("reducer", [Sum(), Mean(weighted=True), DroppedSum(DRAW)])
+def test_sums_are_cut_where_columns_are_added_alike(reducer: Sum, width: int) -> None:
+    parts = reducer.parts(width, 3)
+    assert len(parts) == (min(3, width // SPLIT_COLUMNS) if width >= 2 * SPLIT_COLUMNS else 0)
+    columns = [column for part in parts for column in range(width)[part.columns(width)]]
+    assert columns == list(range(width)) * bool(parts)
+    assert all(part.first % SPLIT_COLUMNS == 0 for part in parts)
+
+
+def test_attention_is_cut_between_heads() -> None:
+    parts = DotAttention(heads=5).parts(5 * 8, 2)
+    assert [part.columns(40) for part in parts] == [slice(0, 16), slice(16, 40)]
+    assert [part.reducer.attention.heads for part in parts] == [2, 3]  # type: ignore[attr-defined]
+    assert len(Gat(heads=2).parts(16, 9)) == 2
+    assert (
+        Gat(heads=1).parts(16, 2)
+        == Gat(heads=4, draw=DRAW).parts(16, 2)
+        == EdgeDotAttention(2, learned=True).parts(16, 2)
+        == ()
+    )
