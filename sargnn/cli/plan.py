@@ -369,15 +369,15 @@ def _say_spill(config: RunConfig, plan: WorldPlan, num_edges: int) -> None:
     from sargnn.memory.plan_spill import disk_rate, plan_spill
 
     budget = config.memory_budget.bytes or available_bytes()
-    found, rate = plan_spill(plan, num_edges, budget), disk_rate(Path(config.spill_dir or config.store_dir))
+    needs, rate = plan_spill(plan, num_edges, budget), disk_rate(Path(config.spill_dir or config.store_dir))
     say(f"one process, processes=1 spill={config.spill} memory_budget={human_bytes(budget)}, {plan.world} parts, about:")
-    say(f"  {human_bytes(found.in_memory)} without a disk, of which at least {human_bytes(found.least)} must be in memory")
-    if found.least > budget:
+    say(f"  {human_bytes(needs.in_memory)} without a disk, of which at least {human_bytes(needs.least)} must be in memory")
+    if needs.least > budget:
         say("  more parts (world=N) need less; so does precision=bf16")
         return
-    groups = ", layers in groups of columns" if found.in_groups else ""
-    say(f"  {human_bytes(found.on_disk)} on disk, {human_bytes(found.moved)} written and read an epoch{groups}")
-    say(f"  {found.moved / rate:.0f} s an epoch for the disk, at the {rate / 1e9:.1f} GB/s that it had just now")
+    groups = ", layers in groups of columns" if needs.in_groups else ""
+    say(f"  {human_bytes(needs.on_disk)} on disk, {human_bytes(needs.moved)} written and read an epoch{groups}")
+    say(f"  {needs.moved / rate:.0f} s an epoch for the disk, at the {rate / 1e9:.1f} GB/s that it had just now")
 
 
 def _seconds(time: EpochTime) -> str:

@@ -105,8 +105,8 @@ def _fewest_workers(mapping: dict[str, Any]) -> int:
             least = plan if least is None or plan.largest.total < least.largest.total else least
             if config.spills:
                 budget = config.memory_budget.bytes or machine.share
-                found = plan_spill(plan, graph.num_edges, budget)
-                if min(found.in_memory, found.least / _LEAST_SHARE) <= budget:
+                needs = plan_spill(plan, graph.num_edges, budget)
+                if min(needs.in_memory, needs.least / _LEAST_SHARE) <= budget:
                     return world
             elif fits(plan, candidate, machine):
                 return world
