@@ -248,11 +248,11 @@ class Turns:
     def _take(self, rank: int, taken_up: list[Callable[[], None]]) -> None:
         """Wait for the turn."""
         self._batons[rank].acquire()
+        del self._paused[rank]  # first, for what follows may fail
         for take_up in reversed(taken_up):
             take_up()
         if self._failure is not None:
             raise _Ended
-        del self._paused[rank]
 
     def _hand_over(self, rank: int) -> None:
         """Give the turn to a rank that can go on; to nobody while those that could wait for other processes."""

@@ -285,6 +285,7 @@ def _trial_config(config: RunConfig, folder: Path, epochs: int, world: int, thre
         smooth=SmoothConfig(),
         tracking=dataclasses.replace(config.tracking, enabled=False, uri=None),
         memory_budget=RunConfig.memory_budget,
+        spill="none",
         early_stopping=None,
         init_from=None,
         init_digest=None,

@@ -114,6 +114,7 @@ def _reduced(config: RunConfig) -> RunConfig:
         comm=replace(config.comm, wire="exact"),
         batches=BatchesConfig(),
         memory_budget=MemoryConfig(),
+        spill="none",
         servers=None,
         preload=PreloadConfig(),
     )

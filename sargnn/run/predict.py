@@ -44,8 +44,9 @@ def predict(
     started_at = time.time()
     trained = config
     _check_folder(folder)
+    budget = config.memory_budget if config.spills else MemoryConfig()
     config = dataclasses.replace(
-        config, mfg=False, batches=BatchesConfig(), memory_budget=MemoryConfig(), preload=PreloadConfig(), profile=False
+        config, mfg=False, batches=BatchesConfig(), memory_budget=budget, preload=PreloadConfig(), profile=False
     )
     if config.eval == "full":
         config = dataclasses.replace(config, sample=SampleConfig())

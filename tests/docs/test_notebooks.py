@@ -14,7 +14,7 @@ import pytest
 from scripts import notebooks
 
 PATHS = notebooks.notebook_paths()
-IN_EVERY_RUN = "own-model"
+IN_EVERY_RUN = "larger-than-memory"
 NEEDS = {
     "own-graph": ["torch_geometric"],
     "own-model": ["torch_geometric", "dgl"],
@@ -52,8 +52,8 @@ def test_every_cell_runs(path: Path) -> None:
         assert kinds == [output["output_type"] for output in before["outputs"]], cell.source
 
 
-def test_there_are_four_of_them() -> None:
-    assert {path.stem for path in PATHS} == {"own-graph", "own-model", "cluster", "accuracy"}
+def test_there_are_five_of_them() -> None:
+    assert {path.stem for path in PATHS} == {"own-graph", "own-model", "larger-than-memory", "cluster", "accuracy"}
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

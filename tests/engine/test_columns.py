@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from sargnn.config.run import RunConfig
 from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, Gat
 from sargnn.engine.reducers.sum import SPLIT_COLUMNS, DroppedSum, Mean, Sum
 from sargnn.rng import Draw, Purpose
@@ -14,10 +11,6 @@ from tests.parity import cases
 from tests.pool import pool
 
 DRAW = Draw(0, 0, Purpose.DROPOUT, 0, 0.5)
-
-
-def in_groups(config: RunConfig, groups: int) -> RunConfig:
-    return dataclasses.replace(config, engine=dataclasses.replace(config.engine, column_groups=groups))
 
 
 @pytest.mark.parametrize("aggregate", ["post", "least"])
@@ -31,7 +24,7 @@ def test_the_same_bits_over_messages(model: str, mode: str, aggregate: str) -> N
     )
     graph = cases.graph_for(model)
     whole = pool(3)(cases.curve, config, graph)
-    parts = pool(3)(cases.curve, in_groups(config, 3), graph)
+    parts = pool(3)(cases.curve, cases.in_groups(config, 3), graph)
     for here, there in zip(parts, whole, strict=True):
         for what in ("losses", "parameters", "epoch_bytes"):
             assert here[what] == there[what], what

@@ -105,6 +105,7 @@ SETTINGS_CASES: dict[type, dict[str, tuple[str, Settings] | None]] = {
     },
     EngineConfig: {
         "cache_static": ("sage", {"cache_static": False}),
+        "column_groups": ("sage", {"column_groups": 2}),
         "keep_layers": ("gcn", {"keep_layers": 2, "mfg": True}),
     },
 }  # fmt: skip

@@ -253,7 +253,7 @@ def run_config(
     cache_static: str | bool = "auto",
     message_rows: int | None = None, labels: LabelsConfig | None = None, mfg: bool = False, wire: str = "exact",
     aggregate: str | None = None, keep: str = "rows", batches: BatchesConfig | None = None,
-    keep_layers: str | int = "all", sample: SampleConfig | None = None, servers: int = 1,
+    keep_layers: str | int = "all", column_groups: int | None = None, sample: SampleConfig | None = None, servers: int = 1,
     preload: PreloadConfig | None = None, smooth: SmoothConfig | None = None,
 ) -> RunConfig:  # fmt: skip
     """A configuration for cases that need no files. Modes, kernels and partitioners are names, or targets ``FILE.py:NAME``."""
@@ -273,7 +273,7 @@ def run_config(
             aggregate=aggregate,  # type: ignore[arg-type]
         ),  # fmt: skip
         checkpoint=CheckpointConfig(every=None, keep=2),
-        engine=EngineConfig(cache_static=cache_static, keep_layers=keep_layers),  # type: ignore[arg-type]
+        engine=EngineConfig(cache_static=cache_static, keep_layers=keep_layers, column_groups=column_groups),  # type: ignore[arg-type]
         tracking=TrackingConfig(enabled=False, uri=None, experiment="test"),
         epochs=epochs,
         eval_every=epochs,
@@ -440,6 +440,11 @@ def curve(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
 def with_world(config: RunConfig, world: int) -> RunConfig:
     """The same run on another number of workers."""
     return dataclasses.replace(config, world=world)
+
+
+def in_groups(config: RunConfig, groups: int | None) -> RunConfig:
+    """The same run with aggregations in groups of columns."""
+    return dataclasses.replace(config, engine=dataclasses.replace(config.engine, column_groups=groups))
 
 
 def with_preload(config: RunConfig, preload: PreloadConfig) -> RunConfig:

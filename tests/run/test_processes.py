@@ -26,7 +26,10 @@ def sargnn(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize("more", [["model=sage"], ["model=gat", "labels=masked", "precision=bf16", "mode=no_remat"]])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param(["model=sage"], marks=pytest.mark.long), ["model=gat", "labels=masked", "precision=bf16", "mode=no_remat"]],
+)
 def test_the_same_bits_in_any_number_of_processes(tmp_path: Path, more: list[str]) -> None:
     losses = []
     for processes in (4, 2, 1):

@@ -46,6 +46,7 @@ def test_the_same_losses_and_figures_of_the_disk(tmp_path: Path) -> None:
     sargnn("predict", "run=disk", cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_it_goes_on_in_other_ways(tmp_path: Path) -> None:
     """In memory, with other processes, and back on disk."""
     sargnn("train", *WORDS, "run_dir=whole", "epochs=6", cwd=tmp_path)
