@@ -64,17 +64,25 @@ class SpillFile:
 
     Args:
         folder: where; made if it is not there.
+
+    Raises:
+        SargnnError: it cannot be.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._file, self._direct = self._open(os.O_DIRECT), True
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._file, self._direct = self._open(os.O_DIRECT), True
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._file, self._direct = self._open(), False
         except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._file, self._direct = self._open(), False
+            raise SargnnError(
+                f"Tables cannot lie there: {error.strerror}.", given=f"spill_dir={folder}", hint="a folder on a local disk"
+            ) from error
         self._mapped: int | None = None
         self._end, self._free = 0, defaultdict[int, list[int]](list)
         self._writer, self._reader = (ThreadPoolExecutor(1, f"spill {name}") for name in ("writer", "reader"))
@@ -413,8 +421,7 @@ class SpillingPool(Pool):
 
     def _give(self, storage: Storage, used: int) -> None:
         assert isinstance(storage, _Table)
-        if storage.out:
-            self._make_room(used)
+        self._make_room(used if storage.out else 0)
         self._let_go(storage)
         super()._give(storage, used)
         storage.thread = threading.get_ident()
