@@ -93,8 +93,8 @@ class AggregateByColumns(torch.autograd.Function):
         outputs, ctx.out = _given(ctx.out), []
         of_outputs = [_taken(pool, part, outputs) for part in call.parts]
         del outputs
-        # Nobody else reads them: their memory is free, or becomes the gradient of ``dest_local``.
-        unread = [grad for grad in grads if pool.is_only_holder(grad)]
+        # Nobody else reads them, as a hook of a user's module may: their memory is free, or becomes that of ``dest_local``'s.
+        unread = [grad for grad in grads if call.given and pool.is_only_holder(grad)]
         for grad in unread:
             pool.discard(grad)
         room = grads[0] if call.parts[0].onto and unread else None
