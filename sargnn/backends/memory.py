@@ -41,16 +41,11 @@ SMALLEST = 1 << 20
 
 @dataclass
 class Moved:
-    """What a rank has had written to disk and read from it since the last reset: bytes, and the seconds that it waited.
-
-    Attributes:
-        on_disk: the most bytes that its process has had there at one time; never reset.
-    """
+    """What a rank has had written to disk and read from it since the last reset: bytes, and the seconds that it waited."""
 
     written_bytes: int = 0
     read_bytes: int = 0
     wait_s: float = 0.0
-    on_disk: int = 0
 
     def reset(self) -> None:
         """Start counting anew."""
@@ -105,6 +100,11 @@ class Pool:
     def moved(self) -> Moved:
         """Of the rank that asks."""
         return Moved()
+
+    @property
+    def on_disk(self) -> int:
+        """The most bytes that the process has had there at one time."""
+        return 0
 
     @contextmanager
     def within(self, putting_away: PuttingAway) -> Iterator[None]:
@@ -165,12 +165,11 @@ class Pool:
         del idle, fits  # they hold what is to be freed
         self._free_idle(self.most_used - used - size)
         room = self.largest if rows <= self.largest <= rows * (1 + self.slack) else rows * (1 + self.slack / 2)
-        self._make_room(size)
         fresh = like.new_empty(int(room * width))
         owned = self._owns(fresh)
         tensor = _shaped(fresh, rows, width)
         if holders(fresh) == owned.idle_count + 1:  # else this PyTorch counts otherwise, and nothing is used again
-            self._give(owned, size)
+            self._give(owned, size, fresh=True)
             self._owned.append(owned)
         return tensor
 
@@ -178,12 +177,8 @@ class Pool:
         """A storage that is held by this tensor alone."""
         return Storage(tensor, holders(tensor))
 
-    def _make_room(self, size: int) -> bool:
-        """Called before so many bytes more are used."""
-        return True
-
-    def _give(self, storage: Storage, used: int) -> None:
-        """Called when a storage comes to be used."""
+    def _give(self, storage: Storage, used: int, *, fresh: bool = False) -> None:
+        """Called before the first ``used`` bytes of a storage come to be used; fresh: nobody has written to it yet."""
         storage.used = used
 
     def _let_go(self, storage: Storage) -> None:

@@ -59,6 +59,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 
 
+def whole_pages(address: int, size: int) -> tuple[int, int]:
+    """The address and the bytes of the whole pages in so many bytes of memory: what may be moved past the page cache."""
+    first, last = -(-address // _PAGE) * _PAGE, (address + size) // _PAGE * _PAGE
+    return first, max(0, last - first)
+
+
 class SpillFile:
     """A file without a name.
 
@@ -196,9 +202,7 @@ class _Table(Storage):
     @property
     def pages(self) -> tuple[int, int]:
         """The address and the bytes of its whole pages."""
-        start = self.tensor.data_ptr()
-        first, last = -(-start // _PAGE) * _PAGE, (start + self.used) // _PAGE * _PAGE
-        return first, max(0, last - first)
+        return whole_pages(self.tensor.data_ptr(), self.used)
 
     @property
     def is_kept_only(self) -> bool:
@@ -301,9 +305,11 @@ class SpillingPool(Pool):
 
     @property
     def moved(self) -> Moved:
-        moved = self._moved[threading.get_ident()]
-        moved.on_disk = self._file.size
-        return moved
+        return self._moved[threading.get_ident()]
+
+    @property
+    def on_disk(self) -> int:
+        return self._file.size
 
     @contextmanager
     def within(self, putting_away: PuttingAway) -> Iterator[None]:
@@ -419,9 +425,9 @@ class SpillingPool(Pool):
     def _owns(self, tensor: Tensor) -> Storage:
         return _Table(tensor, holders(tensor))
 
-    def _give(self, storage: Storage, used: int) -> None:
+    def _give(self, storage: Storage, used: int, *, fresh: bool = False) -> None:
         assert isinstance(storage, _Table)
-        self._make_room(used if storage.out else 0)
+        self._make_room(used if fresh or storage.out else 0)
         self._let_go(storage)
         super()._give(storage, used)
         storage.thread = threading.get_ident()

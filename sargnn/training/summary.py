@@ -194,7 +194,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     every = torch.stack(group.gather(peaks)).unflatten(0, (trainer.config.num_processes, -1)).amax(1)
     disk = None
     if trainer.config.spills:
-        on_disk = torch.stack(group.gather(torch.tensor(trainer.engine.pool.moved.on_disk)))
+        on_disk = torch.stack(group.gather(torch.tensor(trainer.engine.pool.on_disk)))
         disk = on_disk.unflatten(0, (trainer.config.num_processes, -1)).amax(1).tolist()
     sharded = [int(count) for count in group.gather(torch.tensor(sum(p.numel() for p in trainer.optimization.sharded)))]
     categories = list(history.profile_s)

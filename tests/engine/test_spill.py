@@ -29,6 +29,8 @@ from tests.pool import near
 
 ROWS, WIDTH = 1 << 10, 300
 LIKE = torch.empty(0)
+_SHARED: list[SpillingPool] = []
+"""The pool of all ranks."""
 
 
 class _PagesOfOneByte:
@@ -43,8 +45,8 @@ class _PagesOfOneByte:
 
 
 @contextmanager
-def small_tables(folder: Path, budget: int | None = 1, **settings: Any) -> Iterator[SpillingPool]:
-    """A pool that spills tables of any size; with the smallest budget all that may go, whenever there is a new one."""
+def small_tables(folder: Path, budget: int | None = 1, **settings: Any) -> Iterator[None]:
+    """``curve``'s pool spills tables of any size; with the smallest budget all that may go, whenever there is a new one."""
     with (
         patch.object(spill, "_PAGE", 1),
         patch.object(spill, "_libc", _PagesOfOneByte()),
@@ -52,15 +54,13 @@ def small_tables(folder: Path, budget: int | None = 1, **settings: Any) -> Itera
         patch.object(spill, "SMALLEST", 1),
     ):
         pool = SpillingPool(SpillFile(folder), budget, **settings)
-        yield pool
+        _SHARED[:] = [pool]
+        yield
         pool.close()
 
 
 def _buffered(folder: Path) -> int:
     return os.open(folder / "tables", os.O_RDWR | os.O_CREAT)
-
-
-_SHARED: list[SpillingPool] = []
 
 
 def curve(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_the_same_bits(tmp_path: Path, model: str, mode: str, groups: int | None
     )
     graph = cases.graph_for(model)
     expected = near(4)(cases.curve, config, graph)
-    with small_tables(tmp_path) as pool, patch.object(_thismodule(), "_SHARED", [pool]):
+    with small_tables(tmp_path):
         spilled = near(4)(curve, cases.in_groups(config, groups), graph)
     for here, there in zip(spilled, expected, strict=True):
         for what in ("losses", "scores", "parameters"):
@@ -103,17 +103,11 @@ def test_the_same_bits_of_all_precisions(tmp_path: Path, model: str, more: str, 
     config = cases.run_config(cases.model_config(model), precision=precision, world=3, epochs=2, aggregate="post", **MORE[more])
     graph = cases.graph_for(model)
     expected = near(3)(cases.curve, config, graph)
-    with small_tables(tmp_path, None, spills_all=True) as pool, patch.object(_thismodule(), "_SHARED", [pool]):
+    with small_tables(tmp_path, None, spills_all=True):
         spilled = near(3)(curve, cases.in_groups(config, 3), graph)
     for here, there in zip(spilled, expected, strict=True):
         for what in ("losses", "scores", "parameters"):
             assert here[what] == there[what], what
-
-
-def _thismodule() -> Any:
-    import sys
-
-    return sys.modules[__name__]
 
 
 @contextmanager
