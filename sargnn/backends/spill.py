@@ -90,6 +90,7 @@ class SpillFile:
                 f"Tables cannot lie there: {error.strerror}.", given=f"spill_dir={folder}", hint="a folder on a local disk"
             ) from error
         self._mapped: int | None = None
+        self._addresses: set[int] = set()
         self._end, self._free = 0, defaultdict[int, list[int]](list)
         self._writer, self._reader = (ThreadPoolExecutor(1, f"spill {name}") for name in ("writer", "reader"))
 
@@ -154,8 +155,17 @@ class SpillFile:
             raise OSError(ctypes.get_errno(), "mmap")
         _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.MADV_SEQUENTIAL)
         room = (ctypes.c_char * size).from_address(address)
-        weakref.finalize(room, _libc.munmap, ctypes.c_void_p(address), ctypes.c_size_t(size))
+        weakref.finalize(room, self._unmap, address, size)
+        self._addresses.add(address)
         return torch.frombuffer(room, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape)
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether a tensor, or what it is a part of, lies there."""
+        return tensor.untyped_storage().data_ptr() in self._addresses
+
+    def _unmap(self, address: int, size: int) -> None:
+        self._addresses.discard(address)
+        _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
 
     def close(self) -> None:
         """Wait for what is under way, and give the space back."""
@@ -382,8 +392,8 @@ class SpillingPool(Pool):
             table.copy = None
 
     def lay(self, tensor: Tensor) -> Tensor:
-        """In a file."""
-        if tensor.device.type != "cpu" or tensor.nbytes < _LAID_BYTES:
+        """In a file, if it is in none."""
+        if tensor.device.type != "cpu" or tensor.nbytes < _LAID_BYTES or self._file.has(tensor):
             return tensor
         try:
             return self._file.mapped(tensor)

@@ -41,7 +41,7 @@ class PlanSettings:
             the same on all ranks.
         dtype: of the rows, which edge weights and the like get, too.
         near: the ranks whose rows are read where they lie (``HaloLists.near``).
-        lay: where what is as large as the edges lies: gives the same tensor there.
+        lay: where what is as large as the rows or the edges lies: gives the same tensor there.
     """
 
     rank: int
@@ -301,9 +301,9 @@ class _Loader:
             for first, last in pairwise(part.halo_offsets)
         ]
         ids = np.concatenate([part.node_ids, part.halo_ids])
-        self.ids = _tensor(ids, self.device)
-        self.id_ranks = _tensor(id_ranks_of(part) if id_ranks is None else id_ranks, self.device)
-        self.out_ids = _tensor(outputs.ids, self.device)
+        self.ids = self._laid(ids)
+        self.id_ranks = self._laid(id_ranks_of(part) if id_ranks is None else id_ranks)
+        self.out_ids = self._laid(outputs.ids)
         ends = zip(self.row_bounds, pairwise(out_bounds), strict=False)
         self.own = tuple((at, a, b - a) for at, (a, b) in ends) if outputs.own is None else outputs.own
 
@@ -316,7 +316,7 @@ class _Loader:
             inward = _tensor(outputs.in_weights, self.device)
             outward = _tensor(part.weights.outward, self.device)
             weights = WeightSums(inward, outward, self._by_relation(inward, weighted=True))
-        in_degrees = _tensor(outputs.in_degrees, self.device)
+        in_degrees = self._laid(outputs.in_degrees)
         return LayerPlan(
             rank=self.rank,
             world=self.world,
@@ -325,7 +325,7 @@ class _Loader:
             out_bounds=self.out_bounds,
             node_ids=self.ids[: self.num_rows],
             in_degrees=in_degrees,
-            out_degrees=_tensor(part.out_degrees, self.device),
+            out_degrees=self._laid(part.out_degrees),
             relation_degrees=self._by_relation(in_degrees, weighted=False),
             lists=lists,
             shards=self._shards(lists) if layout == "sharded" else None,
@@ -334,6 +334,10 @@ class _Loader:
             own=own,
             weights=weights,
         )
+
+    def _laid(self, array: np.ndarray) -> Tensor:
+        """A number of each row, where what is as large as the edges lies."""
+        return self.settings.lay(_tensor(array, self.device))
 
     def _by_relation(self, of_all: Tensor, *, weighted: bool) -> tuple[Tensor, ...]:
         """Degrees, or sums of weights, of each relation; ``of_all``: those of all relations."""

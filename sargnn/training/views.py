@@ -92,8 +92,17 @@ class ViewBuilder:
     def reaching(self, wanted: np.ndarray, *, recurring: bool) -> View:
         """Only rows that reach a wanted one (int64); all workers must call it."""
         flow = self.graph.flow(self._marked(wanted), self.model.uses_edges)
-        inputs = flow.own_inputs(self.rows) if recurring and self.model.inputs.constant else None
+        inputs = None
+        if recurring and self.model.inputs.constant:
+            inputs = self.engine.pool.lay(self.inputs_of(flow))
         return self._view(flow, recurring, inputs)
+
+    def inputs_of(self, flow: MessageFlow) -> Tensor:
+        """The rows that a flow's first layer reads, in a table of the pool's unless they are learned or all."""
+        rows = self.model.inputs(self.rows)
+        if rows.requires_grad or flow.input_rows is None:
+            return flow.own_inputs(rows)
+        return torch.index_select(rows, 0, flow.input_rows, out=self.engine.pool.empty(len(flow.input_rows), rows.shape[1], rows))
 
     def _view(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
         self._prepare(flow, recurring=recurring)
@@ -286,7 +295,7 @@ class Forward:
         """
         flow = view.flow
         self.engine.keeps_constants = view.recurring
-        rows = view.inputs if view.inputs is not None else flow.own_inputs(self.model.inputs(self._builder.rows))
+        rows = view.inputs if view.inputs is not None else self._builder.inputs_of(flow)
         x = LayerInput(rows, None if columns is None else flow.own_inputs(columns))
         with self.engine.rounds_products():
             out: Tensor = self.model(self.engine, flow.plans, x, hidden=hidden)
