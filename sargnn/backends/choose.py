@@ -135,8 +135,9 @@ class CountedOperation(_Around):
         if rows is not None:
             moved: MovedRows = getattr(self._operation, f"{call}_rows")
             per_source = moved.per_source + bool(settings.get("add"))  # with add=True each source row is read, too
+            per_destination = moved.per_destination - (call == "forward" and not settings.get("add", True))  # only written
             of_edges, of_sources = moved.per_edge * block.num_edges, per_source * block.num_listed_sources
-            number = of_edges + moved.per_destination * block.num_listed + of_sources
+            number = of_edges + per_destination * block.num_listed + of_sources
             self._profile.work(AGGREGATION, number * rows.shape[1] * rows.element_size())
         getattr(self._operation, call)(block, *arguments, **settings)
 

@@ -123,12 +123,14 @@ class SumOperation(Operation):
         takes_weights: whether it is a ``WeightedSumOperation``.
         splits_sums: whether ``forward`` takes ``lower=``, int16 [M, F]: ``out`` is bf16 then, and holds the upper halves of the
             bits of fp32 sums, ``lower`` the lower ones. For rows of at least 16 columns.
+        writes_sums: whether ``forward`` takes ``add=False``: ``out`` is overwritten, and rows without an edge become 0.
     """
 
     forward_rows = MovedRows(per_edge=1, per_destination=2)
     backward_rows = MovedRows(per_edge=1, per_source=1)
     takes_weights: ClassVar[bool] = False
     splits_sums: ClassVar[bool] = False
+    writes_sums: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:

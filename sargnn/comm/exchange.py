@@ -19,7 +19,8 @@ those below it: who adds to a rank below waits for ranks below, who adds to one 
 
 Memory: 1 + d buffers for the rows of a peer (rows coming in, or their gradients going out) and as many for own rows (rows
 going out, or gradients coming in), each of the largest piece, reused over layers and epochs (d = prefetch depth). Where
-rows are fetched while gradients return, one more of each. What is rounded on its way takes one more of a peer's rows, two of
+rows are fetched while gradients return, one more of each. They are given back when
+the exchange ends. What is rounded on its way takes one more of a peer's rows, two of
 them then, to be widened in. ``HaloLists.buffer_bytes`` says how much all that is. The consumer's rows are valid until it asks
 for the next ones. Buffers for rows of ranks in one process are the process's: one for rows, one for gradients.
 
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from types import TracebackType
@@ -45,6 +47,7 @@ from sargnn.profile import PACKING
 ROWS_TAG, GRADIENTS_TAG = 1, 2
 Buffers = dict[tuple[str, int, torch.dtype], Tensor]
 Show = Callable[[Sequence[Tensor]], Callable[[], None]]
+Take = Callable[[int, int, Tensor], Tensor]
 
 
 @dataclass
@@ -146,6 +149,11 @@ class Exchange:
         wire: what fp32 rows and gradients are rounded to on their way; None: nothing is.
         show: called with tensors that other ranks of this process are about to read or write to; what it returns is called
             when they have (``backends.memory.Pool.show``).
+        take: gives memory for buffers, [rows, width] of the dtype of a tensor (``backends.memory.Pool.empty``): they go back
+            when no exchange is under way, so that a layer's other tables may lie there. None: they stay.
+
+    Attributes:
+        most_held: bytes of the most buffers that were held at one time since the last reset.
     """
 
     def __init__(
@@ -155,12 +163,14 @@ class Exchange:
         moves: Moves,
         wire: torch.dtype | None = None,
         show: Show = lambda tensors: lambda: None,
+        take: Take | None = None,
     ) -> None:
         self.group = group
         self.moves = moves
         self.prefetch_depth = prefetch_depth
         self.wire = wire
-        self._show = show
+        self.most_held = 0
+        self._show, self._take, self._under_way = show, take, 0
         self._given: list[_Shown] = []
         self._buffers: Buffers = {}
         self._near_buffers: Buffers = group.board.setdefault("buffers", {}) if group.near else {}
@@ -173,6 +183,18 @@ class Exchange:
         """Give all buffers back; not while an exchange is under way."""
         self._buffers.clear()
         self._near_buffers.clear()
+        self.most_held = 0
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Buffers are held within it."""
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if self._take is not None and not self._under_way:
+                self._buffers.clear()
 
     def rows(
         self,
@@ -197,9 +219,20 @@ class Exchange:
             (piece, rows): for the own rank ``tensors`` themselves, then for each round one [rows, F_t] for each tensor, also
             where it brings 0 rows. Valid until the next step of the iteration, unless ``keep``.
         """
+        with self.under_way():
+            yield from self._rows(lists, tuple(tensors), keep, exact, before, given)
+
+    def _rows(
+        self,
+        lists: HaloLists,
+        tensors: tuple[Tensor, ...],
+        keep: bool,
+        exact: Container[int],
+        before: Callable[[Piece], None] | None,
+        given: bool,
+    ) -> Iterator[tuple[Piece, tuple[Tensor, ...]]]:
         group, depth = self.group, self.prefetch_depth
         group.traffic.begun += 1
-        tensors = tuple(tensors)
         layout = Layout.of(tensors, self.wire, exact)
         width, unit = layout.width, tensors[0].new_empty(0, dtype=layout.unit)
         rounds = lists.rounds(group.rank)
@@ -360,27 +393,28 @@ class Exchange:
         Args:
             largest: how many numbers it will be asked for at most in this exchange.
         """
-        return _buffer(self._buffers, (kind, slot, like.dtype), largest, numel, like)
+        return self._of(self._buffers, (kind, slot, like.dtype), largest, numel, like)
 
     def _near_buffer(self, slot: int, largest: int, numel: int, like: Tensor) -> Tensor:
         """The same for all ranks of this process: it is in use while one of them has the turn."""
-        return _buffer(self._near_buffers, ("near", slot, like.dtype), largest, numel, like)
+        return self._of(self._near_buffers, ("near", slot, like.dtype), largest, numel, like)
 
     def _room(self, slot: int, layout: Layout, rounds: list[Round], now: Round, like: Tensor) -> Tensor:
         """Where rows of a piece are computed with that are rounded on their way."""
         largest = max(r.receive_rows for r in rounds if bool(r.near) == bool(now.near))
         key, width = ("wide", slot, torch.float32), layout.rounded_width
         buffers, like = self._near_buffers if now.near else self._buffers, like.new_empty(0, dtype=torch.float32)
-        return _buffer(buffers, key, largest * width, now.receive_rows * width, like)
+        return self._of(buffers, key, largest * width, now.receive_rows * width, like)
 
-
-def _buffer(buffers: Buffers, key: tuple[str, int, torch.dtype], largest: int, numel: int, like: Tensor) -> Tensor:
-    buffer = buffers.get(key)
-    if buffer is None or buffer.numel() < largest:
-        buffers.pop(key, None)  # freed before its successor is allocated
-        del buffer
-        buffer = buffers[key] = like.new_empty(largest)
-    return buffer[:numel]
+    def _of(self, buffers: Buffers, key: tuple[str, int, torch.dtype], largest: int, numel: int, like: Tensor) -> Tensor:
+        buffer = buffers.get(key)
+        if buffer is None or buffer.numel() < largest:
+            buffers.pop(key, None)  # freed before its successor is allocated
+            del buffer
+            take = self._take if buffers is self._buffers else None
+            buffers[key] = buffer = like.new_empty(largest) if take is None else take(1, largest, like).view(-1)
+            self.most_held = max(self.most_held, self.held_bytes())
+        return buffer[:numel]
 
 
 def _largest(rounds: list[Round], width: int) -> tuple[int, int, int]:
@@ -418,6 +452,8 @@ class GradientRounds:
         self.pieces = tuple(self._number)
 
     def __enter__(self) -> GradientRounds:
+        self._held = self._exchange.under_way()
+        self._held.__enter__()
         self._exchange.group.traffic.begun += 1
         self._near = _Near(self._exchange.group, self._lists, self._targets, self._exchange._show)
         self._post_until(1 + self._depth)
@@ -474,6 +510,8 @@ class GradientRounds:
         self._near.wait_for_all(self._exchange.group.world)
         for work, peer in self._outgoing.values():
             self._exchange.group.wait(work, peer, "sending gradients")
+        self._outgoing.clear()
+        self._held.__exit__(None, None, None)
         self._near.leave()
 
     def _post_until(self, count: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-NEAR_PIECES = 4
+NEAR_PIECES = 2
 """Messages' worth of rows of ranks in this process that are read together, about what the buffers of an exchange hold."""
 
 

@@ -116,7 +116,8 @@ class Engine:
         self.splits_columns = not baseline
         self.caches_constants = settings.cache_static and self.splits_columns
         self.pool = make_pool(enabled=self.backend.pools and not baseline)
-        self.exchange = Exchange(peers, settings.prefetch_depth, self.backend.moves, settings.wire, self.pool.show)
+        take = None if self.pool.spills else self.pool.empty  # gloo writes to buffers while their rank waits
+        self.exchange = Exchange(peers, settings.prefetch_depth, self.backend.moves, settings.wire, self.pool.show, take)
         work = Workspace(self.pool, group.profile, self.half_products, self.backend)
         self.operators: Operators = StockOperators(group, work) if baseline else FusedOperators(group, work)
         self.column_groups = settings.column_groups

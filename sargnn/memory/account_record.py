@@ -111,8 +111,8 @@ def made_up_part(shape: GraphShape, layers: int) -> Part:
 
 @contextmanager
 def _phases_of(trainer: Trainer, trace: Trace) -> Iterator[None]:
-    """Tell the record which layer runs: forward from where it begins, backward from where its output's gradient comes; and
-    when it aggregates."""
+    """Tell the record which layer runs: forward from where it begins, backward from where its output's gradient comes; when it
+    aggregates, and when rows are exchanged."""
     model, engine, hooks = trainer.model, trainer.engine, []
     aggregate = engine.aggregate
 
@@ -139,11 +139,19 @@ def _phases_of(trainer: Trainer, trace: Trace) -> Iterator[None]:
 
     for number, layer in enumerate(_layers_of(model), 1):
         follow(number, layer)
+    under_way = engine.exchange.under_way
+
+    @contextmanager
+    def exchanging() -> Iterator[None]:
+        with trace.exchange(), under_way():
+            yield
+
     engine.aggregate = aggregating  # type: ignore[method-assign]
+    engine.exchange.under_way = exchanging  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del engine.aggregate
+        del engine.aggregate, engine.exchange.under_way
         for hook in hooks:
             hook.remove()
 
@@ -370,7 +378,8 @@ class Accounts:
             if share is not None:
                 costs = mode.costs(reducer, widths, dtype, engine.exchange.wire, exchanged_needs_grad=needs_grad)
                 assert costs is not None
-                results = ResultBytes(max(costs.request), max(costs.answer), share.widest, typed)
+                moved = max(map(sum, zip(costs.request, costs.answer, strict=True)))
+                results = ResultBytes(moved, share.widest, typed)
             refetches |= mode.fetches(reducer) > 1
             halos[number] = LayerHalo(halo, own, row_bytes, results)
         return HaloBytes(tuple(halos), self._message_rows, self._config.comm.prefetch_depth, 1 + refetches)

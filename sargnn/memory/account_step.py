@@ -24,14 +24,12 @@ class ResultBytes:
     """What partial results of a layer take in the exchange's buffers.
 
     Attributes:
-        request: bytes of one at most, forward or backward.
-        answer: likewise.
+        moved: bytes of a request and its answer, forward or backward, whichever is more.
         widest: ``Share.widest``.
         typed: of a typed graph.
     """
 
-    request: int
-    answer: int
+    moved: int
     widest: float
     typed: bool
 
@@ -71,36 +69,33 @@ class HaloBytes:
 
     def peak(self, sizes: Sizes) -> int:
         """Bytes at most."""
-        return max(self.by_phase(sizes).values())
+        return max(self.by_phase(sizes).values()) + self.buffers(sizes)
 
     def by_phase(self, sizes: Sizes) -> dict[str, int]:
-        """Bytes while a layer aggregates, with what it and those before it keep. The exchange keeps its buffers."""
-        buffers, kept = self._buffers(sizes), 0
-        phase_bytes = {INPUTS: buffers, OPTIMIZER: buffers}
+        """Bytes while a layer aggregates, with what it and those before it keep, without the exchange's buffers."""
+        kept = 0
+        phase_bytes = {INPUTS: 0, OPTIMIZER: 0}
         for number, (layer, halo) in enumerate(zip(self.layers, sizes.halo, strict=True)):
             own = sizes.counts["rows", number, -1]
             kept += halo * layer.halo.kept + own * layer.own.kept
             forward = halo * layer.halo.forward + own * layer.own.forward
             backward = halo * layer.halo.backward + own * layer.own.backward
             phases = [way.format(number + 1) for way in LAYER_PHASES]
-            phase_bytes |= {phases[0]: kept + forward + buffers, phases[1]: kept + backward + buffers}
-            phase_bytes[BESIDE.format(phases[0])] = kept + buffers
+            phase_bytes |= {phases[0]: kept + forward, phases[1]: kept + backward}
+            phase_bytes[BESIDE.format(phases[0])] = kept
         return phase_bytes | {"": max(phase_bytes.values())}
 
-    def _buffers(self, sizes: Sizes) -> int:
-        """Of the exchange, which has the same ones for all layers: those of rows, of requests and of answers."""
-        rows_bytes = request_bytes = answer_bytes = 0
-        slots = 1 + self.depth
+    def buffers(self, sizes: Sizes) -> int:
+        """Bytes of the exchange's buffers in the layer that has most: of rows, of requests and of answers."""
+        slots, largest = 1 + self.depth, 0
         for layer, rows, results in zip(self.layers, sizes.halo, sizes.results or (0,) * len(sizes.halo), strict=True):
-            most = self.most_rows
+            most, result_bytes = self.most_rows, 0
             if results and (partial := layer.results) is not None:
                 most, most_results = share_room(rows, partial.widest * results, partial.widest, most, typed=partial.typed)
-                held = 2 * min(slots * min(results, most_results), results)
-                request_bytes = max(request_bytes, held * partial.request)
-                answer_bytes = max(answer_bytes, held * partial.answer)
+                result_bytes = 2 * min(slots * min(results, most_results), results) * partial.moved
             held = 2 * min((slots + self.copies - 1) * min(rows, most), self.copies * rows)
-            rows_bytes = max(rows_bytes, held * layer.travels)
-        return rows_bytes + request_bytes + answer_bytes
+            largest = max(largest, held * layer.travels + result_bytes)
+        return largest
 
 
 @dataclass(frozen=True)
@@ -230,7 +225,7 @@ class StepAccount:
                     passing = kernel.passing(sizes.edges[kernel.layer], sizes.counts["out", kernel.layer, -1])
                     for way in LAYER_PHASES:
                         beside[way.format(kernel.layer + 1)] += passing
-                held.beside = beside
+                held.beside, held.buffers = beside, self.halo.buffers(sizes)
                 there = views if all_held else [sizes]
                 held.other += (brought := sum(self.brought(view) + self.graphs(view) for view in there))
                 counts = sizes.counts

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,7 @@ class Event:
         pooled: its memory is asked of the engine's pool.
         phase: of the step, when it came.
         aggregates: whether a layer aggregated then, or went backward.
+        exchanges: whether rows or gradients were exchanged then.
     """
 
     number: int
@@ -47,6 +49,7 @@ class Event:
     pooled: bool = False
     phase: str = ""
     aggregates: bool = False
+    exchanges: bool = False
 
 
 class Trace(TorchDispatchMode):
@@ -58,13 +61,14 @@ class Trace(TorchDispatchMode):
         events: in order.
         phase: of the step, as who runs it says.
         aggregates: whether a layer does, or goes backward, likewise.
+        exchanges: how many exchanges are under way.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
         self.is_on = False
-        self.phase, self.aggregates = "", False
+        self.phase, self.aggregates, self.exchanges = "", False, 0
         self._live: dict[int, tuple[int, Tensor]] = {}  # by the address of its memory: the event, and an alias
         self._known: dict[int, Tensor] = {}
         self._alone = holders(torch.empty(1))
@@ -102,8 +106,31 @@ class Trace(TorchDispatchMode):
             return
         number = len(self.events)
         self._live[where] = number, tensor.detach()
-        shape, item_bytes = tuple(tensor.shape), tensor.element_size()
-        self.events.append(Event(number, True, shape, item_bytes, pooled=pooled, phase=self.phase, aggregates=self.aggregates))
+        self.events.append(self._event(number, tuple(tensor.shape), tensor.element_size(), pooled=pooled))
+
+    @contextmanager
+    def exchange(self) -> Iterator[None]:
+        """Rows or gradients are exchanged within it."""
+        self.exchanges += 1
+        if self.is_on:  # what is in use now is so beside the exchange's buffers, also if nothing comes meanwhile
+            self.note_freed()
+            self.events.append(self._event(len(self.events), (0,), 0))
+        try:
+            yield
+        finally:
+            self.exchanges -= 1
+
+    def _event(self, number: int, shape: tuple[int, ...], item_bytes: int, *, pooled: bool = False) -> Event:
+        return Event(
+            number,
+            True,
+            shape,
+            item_bytes,
+            pooled=pooled,
+            phase=self.phase,
+            aggregates=self.aggregates,
+            exchanges=self.exchanges > 0,
+        )
 
     def note_freed(self) -> None:
         """Look what nobody holds any more."""
@@ -177,6 +204,7 @@ class StepMemory:
         peak: the largest sum of that and what the pool holds.
         most_used: the most that the pool has had in use.
         beside: bytes of others' rows while a phase runs; under "" in all others.
+        buffers: bytes of an exchange's, which are of the pool while it is under way, and may lie idle there afterwards.
         peak_beside: the largest sum with those.
         phase: of the step, in which most was in use.
         at_peak: bytes of that, by the phase in which it came, and under ``FIXED`` what has one size whatever the rows are.
@@ -186,6 +214,7 @@ class StepMemory:
     peak: int = 0
     most_used: int = 0
     beside: Mapping[str, int] = field(default_factory=dict)
+    buffers: int = 0
     peak_beside: int = 0
     phase: str = ""
     at_peak: dict[str, int] = field(default_factory=dict)
@@ -198,6 +227,10 @@ class StepMemory:
     def pool(self) -> int:
         """What the pool holds, in use and idle."""
         return sum(piece.size for piece in self._owned)
+
+    @property
+    def _used(self) -> int:
+        return sum(piece.size for piece in self._owned if piece.used_by is not None)
 
     def take(self, event: Event, size: int, term: str) -> None:
         """A tensor comes. ``size``: its bytes here. ``term``: under what it is counted."""
@@ -213,7 +246,10 @@ class StepMemory:
         beside = self.beside.get(phase, self.beside.get("", 0))
         if not event.aggregates:
             beside = self.beside.get(BESIDE.format(phase), beside)
-        self.peak_beside = max(self.peak_beside, now + beside)
+        if event.exchanges:
+            self.most_used = max(self.most_used, self._used + self.buffers)
+        pool = max(self.pool, min(self.pool + self.buffers, self.most_used))
+        self.peak_beside = max(self.peak_beside, pool + self.other + beside)
         live = sum(live_size for _, live_size in self._live.values())
         if live > self._most_live:
             self._most_live, self.phase, self.at_peak = live, phase, {}
@@ -225,7 +261,7 @@ class StepMemory:
             if piece.used_by is None and piece.size == size:
                 piece.used_by = number
                 return
-        used = sum(piece.size for piece in self._owned if piece.used_by is not None)
+        used = self._used
         self.most_used = max(self.most_used, used + size)
         room, kept = self.most_used - used - size, []
         for piece in self._owned:

@@ -50,8 +50,12 @@ class Sharing:
 
 
 def usual_message_rows(num_nodes: int, world: int) -> int:
-    """How many rows a message holds at most where nobody has said: an eighth of a worker's average rows, at least 1024."""
-    return max(_SMALLEST_MESSAGE_ROWS, -(-num_nodes // (8 * world)))
+    """How many rows a message holds at most where nobody has said: three eighths of a worker's average rows, at least 1024.
+
+    The larger a message, the more of its rows meet at a destination row, which is read and written once for all of them. Its
+    buffers take memory that other tables leave idle while a layer aggregates.
+    """
+    return max(_SMALLEST_MESSAGE_ROWS, -(-3 * num_nodes // (8 * world)))
 
 
 def find_labelled(part: Part, group: Group) -> int:
@@ -65,8 +69,8 @@ class WorkerGraph:
 
     Args:
         part: the worker's part.
-        settings: what all of its plans have in common; where they have no limit of a message's rows, it is an eighth of a
-            worker's average rows, so that at prefetch depth 1 all buffers hold at most three quarters as many.
+        settings: what all of its plans have in common; where they have no limit of a message's rows, it is
+            ``usual_message_rows``.
         add_self_loops: whether the model adds one per node; the data's own stay in ``neighbourhood``.
         by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
         labelled: the node type that has labels, where it is known already; else all workers find it together.

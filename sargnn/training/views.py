@@ -99,10 +99,10 @@ class ViewBuilder:
 
     def inputs_of(self, flow: MessageFlow) -> Tensor:
         """The rows that a flow's first layer reads, in a table of the pool's unless they are learned or all."""
-        rows = self.model.inputs(self.rows)
-        if rows.requires_grad or flow.input_rows is None:
+        rows, chosen = self.model.inputs(self.rows), flow.input_rows
+        if rows.requires_grad or chosen is None:
             return flow.own_inputs(rows)
-        return torch.index_select(rows, 0, flow.input_rows, out=self.engine.pool.empty(len(flow.input_rows), rows.shape[1], rows))
+        return torch.index_select(rows, 0, chosen, out=self.engine.pool.empty(len(chosen), rows.shape[1], rows))
 
     def _view(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
         self._prepare(flow, recurring=recurring)

@@ -94,7 +94,7 @@ def run(
             times[needed(group.rank, q).long()] += 1
         for target, rows in zip(targets, arrived(own, form), strict=True):
             torch.testing.assert_close(target, (rows.float() * times[:, None]).to(target.dtype))
-    return {"sent": group.traffic.sent_bytes, "held": exchange.held_bytes()}
+    return {"sent": group.traffic.sent_bytes, "held": exchange.most_held}
 
 
 def _iterate(pieces: Iterator[Any], *, keep: bool) -> Iterator[Any]:

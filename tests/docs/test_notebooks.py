@@ -14,7 +14,6 @@ import pytest
 from scripts import notebooks
 
 PATHS = notebooks.notebook_paths()
-IN_EVERY_RUN = "larger-than-memory"
 NEEDS = {
     "own-graph": ["torch_geometric"],
     "own-model": ["torch_geometric", "dgl"],
@@ -35,11 +34,8 @@ def texts_of(outputs: list[dict[str, Any]]) -> Iterator[str]:
                 yield "".join(content)
 
 
-def marks(path: Path) -> list[pytest.MarkDecorator]:
-    return [] if path.stem == IN_EVERY_RUN else [pytest.mark.long]
-
-
-@pytest.mark.parametrize("path", [pytest.param(path, marks=marks(path), id=path.stem) for path in PATHS])
+@pytest.mark.long
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_every_cell_runs(path: Path) -> None:
     for package in ("nbclient", "ipykernel", *NEEDS.get(path.stem, [])):
         if importlib.util.find_spec(package) is None:

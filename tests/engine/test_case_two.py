@@ -56,7 +56,7 @@ def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool, m
         "grads": [None if leaf.grad is None else leaf.grad.numpy() for leaf in leaves],
         "sent": sent,
         "predicted": predicted,
-        "held_bytes": engine.exchange.held_bytes(),
+        "held_bytes": engine.exchange.most_held,
         "planned_bytes": planned,
     }
 

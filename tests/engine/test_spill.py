@@ -25,6 +25,7 @@ from sargnn.config.run import RunConfig
 from sargnn.errors import SargnnError
 from sargnn.graph.dataset import Dataset
 from tests.parity import cases
+from tests.parity.covering import spread
 from tests.pool import near
 
 ROWS, WIDTH = 1 << 10, 300
@@ -78,8 +79,14 @@ def curve(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
 MORE: dict[str, dict[str, Any]] = {"all": {}, "sqrt": {"keep_layers": "sqrt"}, "sent rounded": {"wire": "bf16"}}
 
 
-@pytest.mark.parametrize(("mode", "groups"), [("sar", None), ("sar", 2), ("no_remat", None), ("one_shot", 2)])
-@pytest.mark.parametrize("model", ["sage", "gat", "gatv2", "rgcn", "gin", "gcn"])
+@pytest.mark.parametrize(
+    ("model", "mode", "groups"),
+    spread(
+        ["sage", "gat", "gatv2", "rgcn", "gin", "gcn"],
+        [("sar", None), ("sar", 2), ("no_remat", None), ("one_shot", 2)],
+        strength=1,
+    ),
+)
 def test_the_same_bits(tmp_path: Path, model: str, mode: str, groups: int | None) -> None:
     config = cases.run_config(
         cases.model_config(model), mode=mode, precision="fp32", world=4, epochs=3, aggregate="post", message_rows=7
@@ -94,9 +101,7 @@ def test_the_same_bits(tmp_path: Path, model: str, mode: str, groups: int | None
     assert sum(rank["read"] for rank in spilled) > 0
 
 
-@pytest.mark.parametrize("precision", [*ROW_DTYPES, "mixed"])
-@pytest.mark.parametrize("more", MORE)
-@pytest.mark.parametrize("model", ["sage", "gat"])
+@pytest.mark.parametrize(("model", "more", "precision"), spread(["sage", "gat"], list(MORE), [*ROW_DTYPES, "mixed"]))
 def test_the_same_bits_of_all_precisions(tmp_path: Path, model: str, more: str, precision: str) -> None:
     if more == "sent rounded" and precision != "fp32":
         pytest.skip("only fp32 rows are rounded on their way")

@@ -16,12 +16,14 @@ def test_halo_rows_that_layers_keep_add_up() -> None:
     )
     own = {("rows", layer, -1): 20 for layer in range(3)}
     halo = HaloBytes(layers, most_rows=50, depth=1, copies=2)
-    found = halo.by_phase(Sizes(own, (), (10, 100, 1000)))
+    sizes = Sizes(own, (), (10, 100, 1000))
+    found = halo.by_phase(sizes)
     buffers = 2 * 3 * 50 * 8  # of the second layer: three messages of at most 50 rows each way
     first, second, third = 10 * 8, 100 * 16 + 20 * 7, 1000 * 4
-    assert found["layer 1 forward"] == first + 10 * 1 + buffers
-    assert found["layer 2 forward"] == first + second + 100 * 2 + buffers
-    assert found["layer 2 backward"] == first + second + 100 * 5 + buffers
-    assert found["layer 3 forward"] == first + second + third + 1000 * 100 + buffers
-    assert found["layer 3 backward"] == first + second + third + 1000 * 50 + buffers
-    assert found[""] == found["layer 3 forward"] and found[INPUTS] == buffers
+    assert found["layer 1 forward"] == first + 10 * 1
+    assert found["layer 2 forward"] == first + second + 100 * 2
+    assert found["layer 2 backward"] == first + second + 100 * 5
+    assert found["layer 3 forward"] == first + second + third + 1000 * 100
+    assert found["layer 3 backward"] == first + second + third + 1000 * 50
+    assert found[""] == found["layer 3 forward"] and found[INPUTS] == 0
+    assert halo.buffers(sizes) == buffers

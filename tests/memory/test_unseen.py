@@ -17,7 +17,6 @@ from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import Schema
 from sargnn.memory import account_record
-from sargnn.memory.account_step import INPUTS
 from sargnn.memory.budget import Budget
 from sargnn.memory.plan_parts import PartSizes
 from sargnn.memory.plan_run import Cut, plan_views
@@ -114,7 +113,7 @@ def held_by_the_exchange(group: Group, config: RunConfig, dataset: Dataset) -> t
     sizes = sizes_of_plans(plans, trainer.graph.num_rows, len(trainer.training.targets.rows["train"]))
     accounts = Account(config, shape_of(dataset, config), dataset.num_nodes).accounts
     step = accounts.step([plan.counts for plan in plans], micro_batches=False, keep_layers="all")
-    return trainer.engine.exchange.held_bytes(), step.halo.by_phase(sizes)[INPUTS]
+    return trainer.engine.exchange.most_held, step.halo.buffers(sizes)
 
 
 @pytest.mark.parametrize(("model", "mode"), [("gat", "sar"), ("sage", "sar")])

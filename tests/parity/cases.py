@@ -380,7 +380,7 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
         "keeps_scores": trainer.engine.mode.keeps_scores,
         "fetched_again": [trainer.engine.mode.fetches(reducer) - 1 for _, reducer in edge_layers(trainer)],
         "halo_rows": plan.halo_rows,
-        "held_bytes": trainer.engine.exchange.held_bytes(),
+        "held_bytes": trainer.engine.exchange.most_held,
         "planned_bytes": sum(
             planned_bytes(trainer, plan) for plan in {id(one): one for one in trainer.training.flow.plans}.values()
         ),

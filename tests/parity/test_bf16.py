@@ -171,9 +171,9 @@ def test_rows_between_layers_are_bf16_everywhere(name: str, mode: str) -> None:
 def _held(group: Group, settings: Any, graph: Any) -> tuple[int, int]:
     trainer = cases.trainer_of(group, settings, graph)
     trainer.loss_by_wire()
-    between = trainer.engine.exchange.held_bytes()
+    between = trainer.engine.exchange.most_held
     trainer.loop.gradients()
-    return between, trainer.engine.exchange.held_bytes()
+    return between, trainer.engine.exchange.most_held
 
 
 def test_asking_what_rounded_messages_change_leaves_no_buffers() -> None:

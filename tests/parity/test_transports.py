@@ -7,6 +7,7 @@ import pytest
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.engine.modes import MODES
 from tests.parity import cases
+from tests.parity.covering import spread
 from tests.pool import near, pool, processes
 
 WORLD, EPOCHS = 3, 3
@@ -24,9 +25,10 @@ def test_the_same_bits(mode: str, precision: str) -> None:
             assert one_process[what] == over_gloo[what], what
 
 
-@pytest.mark.parametrize("precision", ROW_DTYPES)
-@pytest.mark.parametrize("mode", ["sar", "no_remat", "one_shot"])
-@pytest.mark.parametrize("model", ["sage", "gat", "rgcn", "gin"])
+@pytest.mark.parametrize(
+    ("model", "mode", "precision"),
+    spread(["sage", "gat", "rgcn", "gin"], ["sar", "no_remat", "one_shot"], list(ROW_DTYPES)),
+)
 def test_rows_read_where_they_lie_give_the_same_bits(model: str, mode: str, precision: str) -> None:
     """Messages are sent where partial results are made, and where rows are fetched; here several pieces are read at once."""
     config = cases.run_config(

@@ -194,7 +194,12 @@ def stopped(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, sta
 
 
 @pytest.mark.parametrize(
-    ("name", "world", "other"), [pytest.param("sage", 2, 2, marks=pytest.mark.long), ("rgcn", 1, 1), ("gat", 2, 3)]
+    ("name", "world", "other"),
+    [
+        pytest.param("sage", 2, 2, marks=pytest.mark.long),
+        pytest.param("rgcn", 1, 1, marks=pytest.mark.long),
+        ("gat", 2, 3),
+    ],
 )
 def test_going_on_within_an_epoch(tmp_path: Path, name: str, world: int, other: int) -> None:
     """A run that was ended twice between two steps is the run that was not, bit for bit; on other workers the same curve."""

@@ -83,18 +83,17 @@ class CpuMoves(Moves):
     def take(self, source: Tensor, rows: Tensor, out: Tensor) -> Tensor:
         if source.dtype == out.dtype:
             return torch.index_select(source, 0, rows, out=out)
-        _take_rows(array_of(source), rows.numpy(), array_of(out))
+        self.take_runs([source.contiguous()], [slice(0, len(rows))], rows, out)
         return out
 
     def add(self, target: Tensor, rows: Tensor, values: Tensor) -> None:
-        if len(rows):
-            _add_rows(array_of(target), rows.numpy(), array_of(values))
+        self.add_runs([target], [slice(0, len(rows))], rows, values)
 
     def take_runs(self, sources: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, out: Tensor) -> None:
-        _take_rows_of(*_flat(sources, runs), rows.numpy(), array_of(out))
+        _take_rows(*_flat(sources, runs), rows.numpy(), array_of(out))
 
     def add_runs(self, targets: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, values: Tensor) -> None:
-        _add_rows_of(*_flat(targets, runs), rows.numpy(), array_of(values))
+        _add_rows(*_flat(targets, runs), rows.numpy(), array_of(values))
 
 
 def _flat(tables: Sequence[Tensor], runs: Sequence[slice]) -> tuple[np.ndarray, np.ndarray]:
@@ -239,23 +238,7 @@ def _take_winners(winner: Any, rows: Any, ranks: Any, out: Any) -> None:  # prag
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
-def _take_rows(source: Any, rows: Any, out: Any) -> None:  # pragma: no cover - compiled
-    for r in numba.prange(len(rows)):
-        into, value = out[r], source[rows[r]]
-        for f in range(len(into)):
-            into[f] = narrow(widen(value[f]), out)
-
-
-@numba.njit(parallel=True, cache=True, nogil=True)
-def _add_rows(target: Any, rows: Any, values: Any) -> None:  # pragma: no cover - compiled
-    for r in numba.prange(len(rows)):
-        into, value = target[rows[r]], values[r]
-        for f in range(len(into)):
-            into[f] = narrow(widen(into[f]) + widen(value[f]), into)
-
-
-@numba.njit(parallel=True, cache=True, nogil=True)
-def _take_rows_of(flat: Any, begins: Any, rows: Any, out: Any) -> None:  # pragma: no cover - compiled
+def _take_rows(flat: Any, begins: Any, rows: Any, out: Any) -> None:  # pragma: no cover - compiled
     width = out.shape[1]
     for r in numba.prange(len(rows)):
         into, first = out[r], np.uint64(begins[r] + np.int64(rows[r]) * width)
@@ -264,7 +247,7 @@ def _take_rows_of(flat: Any, begins: Any, rows: Any, out: Any) -> None:  # pragm
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
-def _add_rows_of(flat: Any, begins: Any, rows: Any, values: Any) -> None:  # pragma: no cover - compiled
+def _add_rows(flat: Any, begins: Any, rows: Any, values: Any) -> None:  # pragma: no cover - compiled
     width = values.shape[1]
     for r in numba.prange(len(rows)):
         value, first = values[r], np.uint64(begins[r] + np.int64(rows[r]) * width)
@@ -286,16 +269,6 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
         (_merge_softmax, (ints, rows, x, x, x, x)),
         (_merge_maxima, (ints, rows, table, ints, rows, table)),
         (_take_winners, (table, ints, ints, table)),
-        (_add_rows, (rows, ints, rows)),
-        *((move, (table[0], longs, ints, table)) for move in (_take_rows_of, _add_rows_of) for table in (rows, x)),
-        *(
-            [
-                (_add_rows, (rows, ints, half)),
-                (_take_rows, (rows, ints, half)),
-                (_add_rows_of, (rows[0], longs, ints, half)),
-                (_take_rows_of, (rows[0], longs, ints, half)),
-            ]
-            if dtype == torch.float32
-            else []
-        ),
+        *((move, (table[0], longs, ints, table)) for move in (_take_rows, _add_rows) for table in (rows, x)),
+        *((move, (rows[0], longs, ints, half)) for move in (_take_rows, _add_rows) if dtype == torch.float32),
     ]

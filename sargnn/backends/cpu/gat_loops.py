@@ -33,6 +33,7 @@ from sargnn.backends.cpu.attention_vector_code import (
     row_of,
     score_gradients,
 )
+from sargnn.backends.cpu.vector_code import LATER, prefetch_row
 from sargnn.bf16 import array_of, narrow, number, wide, widen
 from sargnn.rng import words_of
 
@@ -79,6 +80,9 @@ def fold_attention(
         factor, carry = np.empty(heads, el.dtype), np.empty(heads, el.dtype)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
+            if not everything:
+                later = np.int64(rows[min(a + LATER, len(rows) - 1)]) * out.strides[0]
+                prefetch_row((out.ctypes.data + later, out.strides[0]), slope)
             top, sums = max_score.ctypes.data + i * heads * item, denominator.ctypes.data + i * heads * item
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))

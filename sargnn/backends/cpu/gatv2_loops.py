@@ -22,6 +22,7 @@ import torch
 from sargnn.backends.cpu.attention_parts import dot, drop_edge
 from sargnn.backends.cpu.attention_vector_code import fold_rows, pair_scores, row_of, score_softmax
 from sargnn.backends.cpu.gat_loops import BATCH, weigh_edges
+from sargnn.backends.cpu.vector_code import LATER, prefetch_row
 from sargnn.bf16 import array_of, narrow, number, wide, widen
 from sargnn.rng import words_of
 
@@ -72,6 +73,9 @@ def fold_attention_v2(
         factor, carry = np.empty(heads, att.dtype), np.empty(heads, att.dtype)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
+            if not everything:
+                later = np.int64(rows[min(a + LATER, len(rows) - 1)]) * out.strides[0]
+                prefetch_row((out.ctypes.data + later, out.strides[0]), slope)
             own = x.ctypes.data + i * x.strides[0]
             top, sums = max_score.ctypes.data + i * heads * item, denominator.ctypes.data + i * heads * item
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):

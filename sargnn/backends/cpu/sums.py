@@ -30,7 +30,7 @@ from sargnn.backends.cpu.sum_vector_code import (
     write_scaled_placed_row,
     write_weighted_row,
 )
-from sargnn.backends.cpu.vector_code import VECTOR_BYTES
+from sargnn.backends.cpu.vector_code import LATER, VECTOR_BYTES, prefetch_row
 from sargnn.backends.operations import WeightedSumOperation
 from sargnn.bf16 import array_of, narrow, wide, widen
 
@@ -41,6 +41,7 @@ class FusedSum(WeightedSumOperation):
 
     lists_sources = True
     splits_sums = True
+    writes_sums = True
 
     @staticmethod
     def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -66,16 +67,27 @@ class FusedSum(WeightedSumOperation):
         *,
         weight: Tensor | None = None,
         lower: Tensor | None = None,
+        add: bool = True,
     ) -> None:
         """``lower``: int16 [M, F], the lower halves of fp32 sums whose upper halves ``out`` holds, which is bf16."""
+        if not add:
+            assert scale is None and block.visits is None
+            if block.num_listed < block.num_dst:
+                out.zero_()
         if not block.num_edges:
             return
+        edges, values = edges_of(block, "forward"), numpy_of(src)
+        if not add:
+            if weight is None:
+                _write_sums(edges, values, _factors(None, src), numpy_of(out))
+            else:
+                _write_weighted_sums(edges, values, _factors(None, src), _weights(weight, block, src), ALL_EDGES, numpy_of(out))
+            return
         target = numpy_of(out), numpy_of(out if lower is None else lower)
-        edges = edges_of(block, "forward")
         if weight is None:
-            _add_sums(edges, numpy_of(src), _factors(scale, src), *target)
+            _add_sums(edges, values, _factors(scale, src), *target)
         else:
-            _add_weighted_sums(edges, numpy_of(src), _factors(scale, src), _weights(weight, block, src), ALL_EDGES, *target)
+            _add_weighted_sums(edges, values, _factors(scale, src), _weights(weight, block, src), ALL_EDGES, *target)
 
     def backward(
         self,
@@ -147,6 +159,11 @@ def _add_sums(edges: Any, src: Any, scale: Any, out: Any, lower: Any) -> None:  
             if start == end:
                 continue
             i = np.int64(a) if everything else np.int64(rows[a])
+            if not everything:
+                later = out.ctypes.data + np.int64(rows[min(a + LATER, len(rows) - 1)]) * out.strides[0]
+                prefetch_row((later, out.strides[0]), unit)
+                if behind != 0:
+                    prefetch_row((later + behind, out.strides[0]), unit)
             factor = scale[i] if scaled else unit
             if width * scale.itemsize >= VECTOR_BYTES:
                 row = (out.ctypes.data + i * out.strides[0], src.ctypes.data, src.strides[0], indices.ctypes.data)
@@ -161,30 +178,31 @@ def _add_sums(edges: Any, src: Any, scale: Any, out: Any, lower: Any) -> None:  
 
 @numba.njit(parallel=True, cache=True, nogil=True)
 def _write_sums(edges: Any, src: Any, weight: Any, out: Any) -> None:  # pragma: no cover - compiled
-    """``out[a] = sum of weight[j] * src[j], j = indices[indptr[a]:indptr[a + 1]]``; rows without edges become 0.
+    """``out[i] = sum of weight[j] * src[j], j = indices[indptr[a]:indptr[a + 1]]``, i = rows[a], for every listed row a.
 
     Args:
-        edges: as of ``_add_sums``; all rows are listed.
+        edges: as of ``_add_sums``.
         weight: [S]; empty: 1.
     """
-    chunks, _, indptr, indices = edges
+    chunks, rows, indptr, indices = edges
     width, kinds = src.shape[1], (src.dtype.type(0), out.dtype.type(0))
-    weighted = len(weight) > 0
+    everything, weighted = len(rows) == 0, len(weight) > 0
     unit, zero = weight.dtype.type(1), weight.dtype.type(0)
     for c in numba.prange(len(chunks) - 1):
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
-            row = (out.ctypes.data + np.int64(a) * out.strides[0], src.ctypes.data, src.strides[0], indices.ctypes.data)
+            i = np.int64(a) if everything else np.int64(rows[a])
+            row = (out.ctypes.data + i * out.strides[0], src.ctypes.data, src.strides[0], indices.ctypes.data)
             run = (start, end, np.int64(len(indices)), width)
             if start == end:
-                out[a, :] = 0
+                out[i, :] = 0
             elif width * weight.itemsize < VECTOR_BYTES:
                 for f in range(width):
                     total = zero
                     for e in range(start, end):
                         value = widen(src[indices[e], f])
                         total += value * weight[indices[e]] if weighted else value
-                    out[a, f] = narrow(total, out)
+                    out[i, f] = narrow(total, out)
             elif weighted:
                 write_weighted_row(row + run + (weight.ctypes.data,), unit, kinds)
             else:
@@ -213,6 +231,11 @@ def _add_weighted_sums(
             if start == end:
                 continue
             i = np.int64(a) if everything else np.int64(rows[a])
+            if not everything:
+                later = out.ctypes.data + np.int64(rows[min(a + LATER, len(rows) - 1)]) * out.strides[0]
+                prefetch_row((later, out.strides[0]), unit)
+                if behind != 0:
+                    prefetch_row((later + behind, out.strides[0]), unit)
             factor = scale[i] if scaled else unit
             row = (out.ctypes.data + i * out.strides[0], src.ctypes.data, src.strides[0], indices.ctypes.data)
             run = (start, end, np.int64(len(indices)), width, weight.ctypes.data)
@@ -235,25 +258,26 @@ def _add_weighted_sums(
 def _write_weighted_sums(
     edges: Any, src: Any, scale: Any, weight: Any, places: Any, out: Any
 ) -> None:  # pragma: no cover - compiled
-    """``out[a] = sum of weight[places[e]] * scale[indices[e]] * src[indices[e]]``; rows without edges become 0.
+    """``out[i] = sum of weight[places[e]] * scale[indices[e]] * src[indices[e]]``, as ``_write_sums``.
 
     Args:
         scale: [S]; empty: 1.
         weight: [E].
         places: int32 [E]; empty: e itself. The others as for ``_write_sums``.
     """
-    chunks, _, indptr, indices = edges
+    chunks, rows, indptr, indices = edges
     width, kinds = src.shape[1], (src.dtype.type(0), out.dtype.type(0))
-    scaled, in_order = len(scale) > 0, len(places) == 0
+    everything, scaled, in_order = len(rows) == 0, len(scale) > 0, len(places) == 0
     unit, zero = weight.dtype.type(1), weight.dtype.type(0)
     for c in numba.prange(len(chunks) - 1):
         sums = np.empty(width, weight.dtype)
         for a in range(chunks[c], chunks[c + 1]):
             start, end = np.int64(indptr[a]), np.int64(indptr[a + 1])
-            row = (out.ctypes.data + np.int64(a) * out.strides[0], src.ctypes.data, src.strides[0], indices.ctypes.data)
+            i = np.int64(a) if everything else np.int64(rows[a])
+            row = (out.ctypes.data + i * out.strides[0], src.ctypes.data, src.strides[0], indices.ctypes.data)
             run = (start, end, np.int64(len(indices)), width, weight.ctypes.data)
             if start == end:
-                out[a, :] = 0
+                out[i, :] = 0
             elif width * weight.itemsize < VECTOR_BYTES:
                 sums[:] = zero
                 for e in range(start, end):
@@ -261,7 +285,7 @@ def _write_weighted_sums(
                     for f in range(width):
                         sums[f] += widen(src[indices[e], f]) * value
                 for f in range(width):
-                    out[a, f] = narrow(sums[f], out)
+                    out[i, f] = narrow(sums[f], out)
             elif scaled and in_order:
                 write_scaled_edge_weighted_row(row + run + (scale.ctypes.data,), unit, kinds)
             elif in_order:

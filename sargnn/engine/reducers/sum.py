@@ -147,8 +147,13 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         self, fold: _Fold, piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: SumState, out: Tensors
     ) -> None:
         block, (total,) = served_shard(fold, piece).block, out
+        settings = self.weight(fold, block, total)
+        if getattr(fold.operation, "writes_sums", False):
+            fold.operation.forward(block, exchanged[0], total, None, add=False, **settings)
+            return
         under_way = _sums_of(fold, total.zero_())
-        settings = self.weight(fold, block, total) | ({} if under_way.lower is None else {"lower": under_way.lower})
+        if under_way.lower is not None:
+            settings["lower"] = under_way.lower
         fold.operation.forward(block, exchanged[0], under_way.rows, None, **settings)
         _round(fold, under_way)
         if under_way.rows is not total:
