@@ -23,6 +23,8 @@ ALL_REDUCE = "all-reduce"
 OPTIMIZER = "optimizer"
 EVALUATION = "evaluation"
 REST = "rest"
+OWN_ROWS, PEER_ROWS, PARTIALS = "own rows", "peers' rows", "partial results"
+SHARDS = (OWN_ROWS, PEER_ROWS, PARTIALS)
 CATEGORIES = (LINEAR, AGGREGATION, NODEWISE, PACKING, EXCHANGE_WAIT, BETWEEN_WAIT, ALL_REDUCE, OPTIMIZER, EVALUATION, REST)
 
 
@@ -37,6 +39,8 @@ class Profile:
         cpu_s: category -> likewise, of all this process's threads: also those that move messages meanwhile.
         done: category -> work: floating-point operations of linear maps, bytes read and written of all others.
         waited_s: peer -> seconds of the exchange's waiting that it was waited for.
+        shard_cpu_s: of aggregation, kind of shard -> seconds of all this process's threads.
+        shard_edges: likewise, edges that were folded, or that gradients went back through.
     """
 
     recording: bool = True
@@ -45,6 +49,8 @@ class Profile:
     cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
     done: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
     waited_s: dict[str, float] = field(default_factory=dict)
+    shard_cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SHARDS, 0.0))
+    shard_edges: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SHARDS, 0.0))
     _inner: list[tuple[float, float]] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)
     _evaluating: int = 0
@@ -78,10 +84,21 @@ class Profile:
             self._evaluating -= category == EVALUATION
             self.events.append((category, start, end))
 
+    def shard(self, kind: str, edges: int) -> AbstractContextManager[None]:
+        """Count the time until the context is left as that of a shard of so many edges, outside of evaluations."""
+        return self._shard(kind, edges) if self.recording and self._inner and not self._evaluating else nullcontext()
+
+    @contextmanager
+    def _shard(self, kind: str, edges: int) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        self.shard_cpu_s[kind] += time.process_time() - start
+        self.shard_edges[kind] += edges
+
     @property
-    def recorded(self) -> tuple[dict[str, float], dict[str, float], dict[str, float], dict[str, float]]:
-        """``own_s``, ``cpu_s``, ``done`` and ``waited_s``."""
-        return self.own_s, self.cpu_s, self.done, self.waited_s
+    def recorded(self) -> tuple[dict[str, float], ...]:
+        """``own_s``, ``cpu_s``, ``done``, ``waited_s``, ``shard_cpu_s`` and ``shard_edges``."""
+        return self.own_s, self.cpu_s, self.done, self.waited_s, self.shard_cpu_s, self.shard_edges
 
     def wait(self, peer: int, seconds: float) -> None:
         """Count time that a peer was waited for, outside of evaluations."""
@@ -94,6 +111,8 @@ class Profile:
         self.waited_s.clear()
         for record in (self.own_s, self.cpu_s, self.done):
             record.update(dict.fromkeys(CATEGORIES, 0.0))
+        for record in (self.shard_cpu_s, self.shard_edges):
+            record.update(dict.fromkeys(SHARDS, 0.0))
 
     def inside(self, category: str) -> bool:
         """Whether the innermost span is of this category."""

@@ -196,7 +196,7 @@ class Turns:
         """Wait until the other end of a message is posted."""
         self.pause(end.rank, lambda: end.other is not None, lambda: f"{doing}: {end}")
         self.taken(end)
-        end.other = None  # the two ends hold each other, and their tensors
+        end.other, end.tensor = None, torch.empty(0)  # the other end, which is still to be waited for, holds this one
 
     def gather(self, rank: int, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, in rank order; each rank gets copies."""

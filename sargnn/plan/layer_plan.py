@@ -78,6 +78,11 @@ class Shard:
         return cls(peer, block.num_src, (RelationBlock(0, 0, 0, 0, block.num_dst, block, None, map_sources=True),))
 
     @property
+    def num_edges(self) -> int:
+        """Of all relations."""
+        return sum(relation.block.num_edges for relation in self.relations)
+
+    @property
     def block(self) -> EdgeBlock:
         """The edges of a homogeneous graph's shard."""
         assert len(self.relations) == 1, "this reducer knows no relations"

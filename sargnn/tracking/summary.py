@@ -119,6 +119,7 @@ class _Took:
         disk_bytes: the most that each process has had on disk at one time.
         preload: ``chosen``: none or shared; where it was chosen by what was measured, by which numbers.
         profile_s, profile_cpu_s, profile_work: by category, one per rank; with ``profile=true``.
+        profile_shard_cpu_s, profile_shard_edges: of aggregation, core-seconds and edges by whose rows were read, likewise.
         profile_wait_s: per rank and peer, the seconds of an epoch in which it waited for rows or gradients from or to that
             peer.
     """
@@ -141,6 +142,8 @@ class _Took:
     profile_s: dict[str, list[float]] | None = None
     profile_cpu_s: dict[str, list[float]] | None = None
     profile_work: dict[str, list[float]] | None = None
+    profile_shard_cpu_s: dict[str, list[float]] | None = None
+    profile_shard_edges: dict[str, list[float]] | None = None
     profile_wait_s: list[list[float]] | None = None
 
 

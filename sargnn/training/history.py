@@ -208,6 +208,7 @@ class History:
         cpu_s: likewise, of all its threads.
         work: likewise, floating-point operations or bytes.
         waited_s: likewise, seconds by the peer that was waited for.
+        shard_cpu_s, shard_edges: likewise, by the kind of shard that was aggregated (``profile.SHARDS``).
     """
 
     task: Task = "classes"
@@ -237,6 +238,8 @@ class History:
     cpu_s: dict[str, float] = field(default_factory=dict)
     work: dict[str, float] = field(default_factory=dict)
     waited_s: dict[str, float] = field(default_factory=dict)
+    shard_cpu_s: dict[str, float] = field(default_factory=dict)
+    shard_edges: dict[str, float] = field(default_factory=dict)
 
     def add_epoch(self, result: EpochResult, peak_train_bytes: int) -> None:
         """Append an epoch; ``peak_train_bytes``: this rank's."""
@@ -261,7 +264,7 @@ class History:
         if not profile.profile.recording:
             return
         epochs = max(len(self.epoch_times_s) - since - 1, 1)
-        self.profile_s, self.cpu_s, self.work, self.waited_s = (
+        self.profile_s, self.cpu_s, self.work, self.waited_s, self.shard_cpu_s, self.shard_edges = (
             {name: (total - early.get(name, 0.0)) / epochs for name, total in totals.items()}
             for totals, early in zip(profile.recorded, profile.first or [{}] * len(profile.recorded), strict=True)
         )

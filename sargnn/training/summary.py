@@ -174,6 +174,14 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     return {name: [of_process[name] for of_process in parts] for name in PARTS}
 
 
+def _of_all(group: Group, recorded: dict[str, float]) -> dict[str, list[float]]:
+    """What every rank has recorded under these names; all of them record the same ones."""
+    if not recorded:
+        return {}
+    numbers = torch.tensor(list(recorded.values()), dtype=torch.float64)
+    return dict(zip(recorded, torch.stack(group.gather(numbers)).T.tolist(), strict=True))
+
+
 def _steady(values: Sequence[float]) -> float | None:
     """Median over the epochs after the first (which warms up), or of the only one; None where no epoch has ended."""
     return float(median(values[1:] or values)) if values else None
@@ -197,12 +205,9 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         on_disk = torch.stack(group.gather(torch.tensor(trainer.engine.pool.on_disk)))
         disk = on_disk.unflatten(0, (trainer.config.num_processes, -1)).amax(1).tolist()
     sharded = [int(count) for count in group.gather(torch.tensor(sum(p.numel() for p in trainer.optimization.sharded)))]
-    categories = list(history.profile_s)
-    profiles, cpu, works = (
-        torch.stack(group.gather(torch.tensor([by_category[name] for name in categories], dtype=torch.float64))).T.tolist()
-        if categories
-        else []
-        for by_category in (history.profile_s, history.cpu_s, history.work)
+    profiles, cpu, works, shard_cpu, shard_edges = (
+        _of_all(group, recorded)
+        for recorded in (history.profile_s, history.cpu_s, history.work, history.shard_cpu_s, history.shard_edges)
     )
     peers = torch.tensor([history.waited_s.get(str(peer), 0.0) for peer in range(group.world)], dtype=torch.float64)
     waits = [rank_waits.tolist() for rank_waits in group.gather(peers)]
@@ -233,10 +238,12 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         "peak_train_bytes": every[:, 1].tolist(),
         "peak_evaluate_bytes": every[:, 2].tolist(),
         "peak_smooth_bytes": every[:, 3].tolist() if history.smoothed else None,
-        "profile_s": dict(zip(categories, profiles, strict=True)) or None,
-        "profile_cpu_s": dict(zip(categories, cpu, strict=True)) or None,
-        "profile_work": dict(zip(categories, works, strict=True)) or None,
-        "profile_wait_s": waits if categories and group.world > 1 else None,
+        "profile_s": profiles or None,
+        "profile_cpu_s": cpu or None,
+        "profile_work": works or None,
+        "profile_shard_cpu_s": shard_cpu or None,
+        "profile_shard_edges": shard_edges or None,
+        "profile_wait_s": waits if profiles and group.world > 1 else None,
         "hosts": [host.name for host in group.hosts] or None,
         "cache_static": holds_constants,
         "planned_train_bytes": None if trainer.planned_bytes is None else list(trainer.planned_bytes),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call, Held, HeldRows
 from sargnn.engine.reducers.base import Fold, PartialColumns, Reducer, Saved, Tensors, WithPartials
 from sargnn.plan.layer_plan import LayerPlan
+from sargnn.profile import OWN_ROWS, PARTIALS, PEER_ROWS
 
 Kept = dict[Piece, list[Callable[[], Tensor]]]
 
@@ -51,11 +53,13 @@ class Sar(ManualMode):
         state = reducer.init(fold, exchanged, dest_local, params)
         partials = _partials_forward(call, exchanged, dest_local, params, state)
         for piece, rows in call.exchange.rows(plan.lists, exchanged, keep=keep, exact=reducer.scores, given=call.given):
-            reducer.step(fold, plan.shards[piece], rows, dest_local, params, state)
+            with _timed(call, piece):
+                reducer.step(fold, plan.shards[piece], rows, dest_local, params, state)
             if piece.peer == plan.rank:
                 partials.finish()
             if keep and piece.peer != plan.rank:  # the own rows are saved as such
                 kept[piece] = [pool.keep(table) for table in rows]
+        rows = ()  # of the last piece: its buffer is given back
         out, stats = reducer.finish(fold, dest_local, params, state)
         return out, stats, kept
 
@@ -67,7 +71,8 @@ class Sar(ManualMode):
         if not call.exchanged_needs_grad:
             partials = _partials_backward(call, saved, state, None, grads)
             for piece, rows in self._sources(call, saved, kept):
-                reducer.backward_step(fold, plan.shards[piece], rows, saved, state, None)
+                with _timed(call, piece):
+                    reducer.backward_step(fold, plan.shards[piece], rows, saved, state, None)
                 if piece.peer == plan.rank:
                     partials.finish()
             return ((), *reducer.backward_finish(saved, state))
@@ -78,11 +83,14 @@ class Sar(ManualMode):
             for piece, rows in self._sources(call, saved, kept, returning.ready):
                 shard = plan.shards[piece]
                 if piece.peer == plan.rank:
-                    reducer.backward_step(fold, shard, rows, saved, state, d_exchanged)
+                    with _timed(call, piece):
+                        reducer.backward_step(fold, shard, rows, saved, state, d_exchanged)
                     partials.finish()  # adds to what the own shard has written
                     returning.begin()
                 else:
-                    reducer.backward_step(fold, shard, rows, saved, state, returning.buffer(piece))
+                    out = returning.buffer(piece)
+                    with _timed(call, piece):
+                        reducer.backward_step(fold, shard, rows, saved, state, out)
                     returning.send(piece)
         del unwritten
         return (d_exchanged, *reducer.backward_finish(saved, state))
@@ -130,6 +138,20 @@ class NoRemat(Sar):
     fetches_again = False
 
 
+def _timed(call: Call, piece: Piece) -> AbstractContextManager[None]:
+    """Times what is done with a shard, by whose rows it reads."""
+    assert call.plan.shards is not None
+    shard = call.plan.shards[piece]
+    return call.fold.profile.shard(OWN_ROWS if shard.peer == call.plan.rank else PEER_ROWS, shard.num_edges)
+
+
+def _timed_partials(call: Call, piece: Piece | None = None) -> AbstractContextManager[None]:
+    """The same of partial results of a piece of a peer's rows, or of what others answer."""
+    assert call.plan.partials is not None
+    shard = None if piece is None else call.plan.partials.shards.get(piece)
+    return call.fold.profile.shard(PARTIALS, 0 if shard is None else shard.num_edges)
+
+
 def _gradient_of(call: Call, exchanged: Tensor | None, grads: Tensors) -> Tensor:
     """Memory for the gradient of one exchanged tensor; a case-1 reducer exchanges one, as wide as its output."""
     pool = call.fold.pool
@@ -162,17 +184,22 @@ def _partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, param
     if call.plan.partials is None:
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)
-    rounds = PartialRounds(
-        call.exchange,
-        call.plan.partials.lists,
-        columns.asked,
-        columns.answered,
-        lambda now, out: reducer.ask(fold, now, dest_local, params, out),
-        lambda piece, asked, out: reducer.serve(fold, piece, exchanged, asked, params, state, out),
-        exchanged[0],
-    )
+
+    def ask(now: PartialRound, out: Tensors) -> None:
+        reducer.ask(fold, now, dest_local, params, out)
+
+    def serve(piece: Piece, asked: Tensors, out: Tensors) -> None:
+        with _timed_partials(call, piece):
+            reducer.serve(fold, piece, exchanged, asked, params, state, out)
+
+    def merge(now: PartialRound, answers: Tensors) -> None:
+        with _timed_partials(call):
+            reducer.merge(fold, now, answers, state)
+
+    lists = call.plan.partials.lists
+    rounds = PartialRounds(call.exchange, lists, columns.asked, columns.answered, ask, serve, exchanged[0])
     rounds.begin(serve=True)
-    return _PartialPass(rounds, lambda now, answers: reducer.merge(fold, now, answers, state))
+    return _PartialPass(rounds, merge)
 
 
 def _partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensors | None, grads: Tensors) -> _PartialPass:
@@ -180,17 +207,22 @@ def _partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensor
     if call.plan.partials is None or (d_exchanged is None and not call.reducer.needs_src_in_backward):
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)
-    rounds = PartialRounds(
-        call.exchange,
-        call.plan.partials.lists,
-        columns.gradients,
-        columns.returned,
-        lambda now, out: reducer.ask_gradients(fold, now, saved, state, out),
-        lambda piece, asked, out: reducer.serve_gradients(fold, piece, asked, saved, state, d_exchanged, out),
-        grads[0],
-    )
+
+    def ask(now: PartialRound, out: Tensors) -> None:
+        reducer.ask_gradients(fold, now, saved, state, out)
+
+    def serve(piece: Piece, asked: Tensors, out: Tensors) -> None:
+        with _timed_partials(call, piece):
+            reducer.serve_gradients(fold, piece, asked, saved, state, d_exchanged, out)
+
+    def merge(now: PartialRound, answers: Tensors) -> None:
+        with _timed_partials(call):
+            reducer.merge_gradients(fold, now, answers, state)
+
+    lists = call.plan.partials.lists
+    rounds = PartialRounds(call.exchange, lists, columns.gradients, columns.returned, ask, serve, grads[0])
     rounds.begin(serve=False)
-    return _PartialPass(rounds, lambda now, answers: reducer.merge_gradients(fold, now, answers, state))
+    return _PartialPass(rounds, merge)
 
 
 def _with_partials(call: Call) -> tuple[WithPartials, Fold[Any], PartialColumns]:

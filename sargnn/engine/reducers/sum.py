@@ -149,7 +149,8 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
         block, (total,) = served_shard(fold, piece).block, out
         settings = self.weight(fold, block, total)
         if getattr(fold.operation, "writes_sums", False):
-            fold.operation.forward(block, exchanged[0], total, None, add=False, **settings)
+            settings["add"] = False
+            fold.operation.forward(block, exchanged[0], total, None, **settings)
             return
         under_way = _sums_of(fold, total.zero_())
         if under_way.lower is not None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.profile import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING
+from sargnn.profile import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING, SHARDS
 from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.roofline import Roofline, better, measure_roofline
 
@@ -32,6 +32,20 @@ _LIMITS = {
     NODEWISE: "copy_bytes_per_s",
     PACKING: "copy_bytes_per_s",
 }
+
+
+@dataclass(frozen=True)
+class ShardPart:
+    """What a kind of shard takes of an epoch's aggregation.
+
+    Attributes:
+        core_s: core-seconds, all workers together.
+        edges: that were folded or went back, all workers together.
+    """
+
+    name: str
+    core_s: float
+    edges: float
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,7 @@ def run(config: RunConfig, bench_dir: Path) -> tuple[list[tuple[str, ...]], str,
         raise ConfigError("The run ended after its first epoch, which is left out.", given=f"model={config.model.name}")
     rooflines = before, measure_roofline(cores, config.precision)
     roofline = better(*rooflines)
-    parts, limits = parts_of(summary, cores, roofline), limit_line(roofline)
+    parts, shards, limits = parts_of(summary, cores, roofline), shards_of(summary), limit_line(roofline)
     about = {
         "config_hash": config.config_hash,
         "world": config.world,
@@ -104,14 +118,15 @@ def run(config: RunConfig, bench_dir: Path) -> tuple[list[tuple[str, ...]], str,
         "roofline": asdict(roofline),
         "rooflines": [asdict(measured) for measured in rooflines],
         "parts": [{**vars(part), "share_of_limit": part.share_of_limit} for part in parts],
+        "shards": [vars(shard) for shard in shards],
         "epoch_time_s": summary["epoch_time_s"],
         "comm_wait_time_s": summary["comm_wait_time_s"],
     }
     for name, text in zip(
-        FILES, (json.dumps(content, indent=1), "\n".join([*markdown(parts, cores), "", limits])), strict=True
+        FILES, (json.dumps(content, indent=1), "\n".join([*markdown(parts, cores, shards), "", limits])), strict=True
     ):
         (bench_dir / name).write_text(text + "\n")
-    return rows_of(parts, cores), limits, run_dir
+    return rows_of(parts, cores, shards), limits, run_dir
 
 
 def counted_modes() -> list[str]:
@@ -134,7 +149,13 @@ def parts_of(summary: dict[str, Any], cores: int, roofline: Roofline) -> list[Pa
     return parts
 
 
-def rows_of(parts: Sequence[Part], cores: int) -> list[tuple[str, ...]]:
+def shards_of(summary: dict[str, Any]) -> list[ShardPart]:
+    """A profiled run's aggregation, by the kind of shard; those that there were."""
+    seconds, edges = (summary[f"profile_shard_{what}"] for what in ("cpu_s", "edges"))
+    return [ShardPart(name, sum(seconds[name]), sum(edges[name])) for name in SHARDS if sum(seconds[name])]
+
+
+def rows_of(parts: Sequence[Part], cores: int, shards: Sequence[ShardPart] = ()) -> list[tuple[str, ...]]:
     """The table's cells, as ``HEADS`` names them. ``cores``: that all workers share."""
     total = sum(part.seconds for part in parts)
     rows: list[tuple[str, ...]] = []
@@ -145,6 +166,9 @@ def rows_of(parts: Sequence[Part], cores: int) -> list[tuple[str, ...]]:
         share = "" if part.share_of_limit is None else f"{part.share_of_limit:.0%}"
         seconds, of_all = f"{part.seconds:.3f}", f"{part.seconds / total:.0%}"
         rows.append((part.name, seconds, of_all, f"{part.core_s:.2f}", work, limit, share))
+        for shard in shards if part.name == AGGREGATION else ():
+            each = f"{shard.core_s / shard.edges * 1e9:.0f} ns" if shard.edges else ""
+            rows.append((f" {shard.name}", "", "", f"{shard.core_s:.2f}", f"{shard.edges / 1e6:.1f} M edges", "", each))
     at_limit = sum(part.limit_core_s or 0 for part in parts)
     spent = sum(part.core_s for part in parts)
     rows.append(("all", f"{total:.3f}", "100%", f"{spent:.2f}", "", f"{at_limit:.2f}", f"{at_limit / (cores * total):.0%}"))
@@ -161,6 +185,7 @@ def limit_line(roofline: Roofline) -> str:
     )
 
 
-def markdown(parts: Sequence[Part], cores: int) -> list[str]:
+def markdown(parts: Sequence[Part], cores: int, shards: Sequence[ShardPart] = ()) -> list[str]:
     """The table, for a log."""
-    return [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(row)} |" for row in rows_of(parts, cores))]
+    rows = rows_of(parts, cores, shards)
+    return [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
