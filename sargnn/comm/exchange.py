@@ -18,9 +18,8 @@ above it last. So gradients for a rank come first from those above it, in their 
 those below it: who adds to a rank below waits for ranks below, who adds to one above for ranks above.
 
 Memory: 1 + d buffers for the rows of a peer (rows coming in, or their gradients going out) and as many for own rows (rows
-going out, or gradients coming in), each of the largest piece, reused over layers and epochs (d = prefetch depth). Where
-rows are fetched while gradients return, one more of each. They are given back when
-the exchange ends. What is rounded on its way takes one more of a peer's rows, two of
+going out, or gradients coming in), each of the largest piece (d = prefetch depth), given back when the exchange ends. Where
+rows are fetched while gradients return, one more of each. What is rounded on its way takes one more of a peer's rows, two of
 them then, to be widened in. ``HaloLists.buffer_bytes`` says how much all that is. The consumer's rows are valid until it asks
 for the next ones. Buffers for rows of ranks in one process are the process's: one for rows, one for gradients.
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from sargnn.comm.lists import PartialRound, Piece
-from sargnn.comm.partial_rounds import PartialRounds
+from sargnn.comm.lists import Columns, PartialRound, Piece
+from sargnn.comm.partial_rounds import Ask, PartialRounds, Serve
 from sargnn.engine.function import ManualMode
 from sargnn.engine.modes.base import Call, Held, HeldRows
 from sargnn.engine.reducers.base import Fold, PartialColumns, Reducer, Saved, Tensors, WithPartials
@@ -22,6 +22,7 @@ from sargnn.plan.layer_plan import LayerPlan
 from sargnn.profile import OWN_ROWS, PARTIALS, PEER_ROWS
 
 Kept = dict[Piece, list[Callable[[], Tensor]]]
+Merge = Callable[[PartialRound, Tensors], None]
 
 
 class Sar(ManualMode):
@@ -145,13 +146,6 @@ def _timed(call: Call, piece: Piece) -> AbstractContextManager[None]:
     return call.fold.profile.shard(OWN_ROWS if shard.peer == call.plan.rank else PEER_ROWS, shard.num_edges)
 
 
-def _timed_partials(call: Call, piece: Piece | None = None) -> AbstractContextManager[None]:
-    """The same of partial results of a piece of a peer's rows, or of what others answer."""
-    assert call.plan.partials is not None
-    shard = None if piece is None else call.plan.partials.shards.get(piece)
-    return call.fold.profile.shard(PARTIALS, 0 if shard is None else shard.num_edges)
-
-
 def _gradient_of(call: Call, exchanged: Tensor | None, grads: Tensors) -> Tensor:
     """Memory for the gradient of one exchanged tensor; a case-1 reducer exchanges one, as wide as its output."""
     pool = call.fold.pool
@@ -170,7 +164,7 @@ class _PartialPass:
     """
 
     rounds: PartialRounds | None = None
-    merge: Callable[[PartialRound, Tensors], None] | None = None
+    merge: Merge | None = None
 
     def finish(self) -> None:
         """Compute all that peers ask for, and fold in what they answer."""
@@ -184,22 +178,15 @@ def _partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, param
     if call.plan.partials is None:
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)
-
-    def ask(now: PartialRound, out: Tensors) -> None:
-        reducer.ask(fold, now, dest_local, params, out)
-
-    def serve(piece: Piece, asked: Tensors, out: Tensors) -> None:
-        with _timed_partials(call, piece):
-            reducer.serve(fold, piece, exchanged, asked, params, state, out)
-
-    def merge(now: PartialRound, answers: Tensors) -> None:
-        with _timed_partials(call):
-            reducer.merge(fold, now, answers, state)
-
-    lists = call.plan.partials.lists
-    rounds = PartialRounds(call.exchange, lists, columns.asked, columns.answered, ask, serve, exchanged[0])
-    rounds.begin(serve=True)
-    return _PartialPass(rounds, merge)
+    return _partials(
+        call,
+        (columns.asked, columns.answered),
+        lambda now, out: reducer.ask(fold, now, dest_local, params, out),
+        lambda piece, asked, out: reducer.serve(fold, piece, exchanged, asked, params, state, out),
+        lambda now, answers: reducer.merge(fold, now, answers, state),
+        exchanged[0],
+        serve=True,
+    )
 
 
 def _partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensors | None, grads: Tensors) -> _PartialPass:
@@ -207,21 +194,42 @@ def _partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensor
     if call.plan.partials is None or (d_exchanged is None and not call.reducer.needs_src_in_backward):
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)
+    return _partials(
+        call,
+        (columns.gradients, columns.returned),
+        lambda now, out: reducer.ask_gradients(fold, now, saved, state, out),
+        lambda piece, asked, out: reducer.serve_gradients(fold, piece, asked, saved, state, d_exchanged, out),
+        lambda now, answers: reducer.merge_gradients(fold, now, answers, state),
+        grads[0],
+        serve=False,
+    )
 
-    def ask(now: PartialRound, out: Tensors) -> None:
-        reducer.ask_gradients(fold, now, saved, state, out)
 
-    def serve(piece: Piece, asked: Tensors, out: Tensors) -> None:
-        with _timed_partials(call, piece):
-            reducer.serve_gradients(fold, piece, asked, saved, state, d_exchanged, out)
+def _partials(
+    call: Call, columns: tuple[Columns, Columns], ask: Ask, serves: Serve, merges: Merge, like: Tensor, *, serve: bool
+) -> _PartialPass:
+    """Begin a pass's; what is computed for peers and what of theirs is folded in is timed.
+
+    Args:
+        columns: of requests and of answers.
+        ask, serves, merges: what happens with a round.
+        like: any tensor on the device of the rows.
+        serve: as of ``PartialRounds.begin``.
+    """
+    partials, profile = call.plan.partials, call.fold.profile
+    assert partials is not None
+
+    def serve_piece(piece: Piece, asked: Tensors, out: Tensors) -> None:
+        shard = partials.shards.get(piece)
+        with profile.shard(PARTIALS, 0 if shard is None else shard.num_edges):
+            serves(piece, asked, out)
 
     def merge(now: PartialRound, answers: Tensors) -> None:
-        with _timed_partials(call):
-            reducer.merge_gradients(fold, now, answers, state)
+        with profile.shard(PARTIALS, 0):
+            merges(now, answers)
 
-    lists = call.plan.partials.lists
-    rounds = PartialRounds(call.exchange, lists, columns.gradients, columns.returned, ask, serve, grads[0])
-    rounds.begin(serve=False)
+    rounds = PartialRounds(call.exchange, partials.lists, *columns, ask, serve_piece, like)
+    rounds.begin(serve=serve)
     return _PartialPass(rounds, merge)
 
 
