@@ -144,6 +144,7 @@ def make_job(config: RunConfig, run_dirs: Sequence[Path], words: Sequence[str], 
         words=words,
         folder=Path.cwd(),
         each=config.world // config.num_processes,
+        on_gpus=config.device == "cuda",
     )
 
 
@@ -316,6 +317,7 @@ def _check_together(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig],
         ("world", [config.world for config in configs]),
         ("processes", [config.num_processes for config in configs]),
         ("threads", [config.threads for config in configs]),
+        ("device", [config.device for config in configs]),
         ("tracking.enabled", [config.tracking.enabled for config in configs]),
     )
     for name, values in same if in_array else ():
@@ -390,7 +392,8 @@ def _show_points(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int, 
             point = left[number]
             name, layout = point.run_dir.name, point.layout
             tasks = point.config.num_processes
-            state = f"nodes={layout.nodes} tasks={tasks} cpus={layout.cpus} mem={point.slurm.mem or 'site'}"
+            gpus = f" gpus={layout.gpus}" if layout.gpus else ""
+            state = f"nodes={layout.nodes} tasks={tasks} cpus={layout.cpus}{gpus} mem={point.slurm.mem or 'site'}"
         print(f"  {name}  {label}\n       {state}")
     print(f"{len(left)} would be submitted; nothing was written: leave --dry-run out to write their scripts")
     return 0

@@ -128,17 +128,17 @@ def gather_table(group: Group, own: Tensor, rows_of_whole: np.ndarray, create: C
         where = torch.from_numpy(rows_of_whole)
         for first, last in chunks:
             for piece in (where, own):
-                group.wait(group.send(piece[first:last].contiguous(), 0, _TABLE_TAG), 0, doing)
+                group.wait(group.send(piece[first:last].cpu().contiguous(), 0, _TABLE_TAG), 0, doing)
         return
-    table = create((sum(counts), *own.shape[1:]), own.numpy().dtype)
+    table = create((sum(counts), *own.shape[1:]), own[:0].cpu().numpy().dtype)
     for first, last in chunks:
-        table[rows_of_whole[first:last]] = own[first:last].numpy()
+        table[rows_of_whole[first:last]] = own[first:last].cpu().numpy()
     for first in range(0, max(counts), _CHUNK_ROWS):
         for rank in range(1, group.world):  # in turn, so that none waits for long
             if first >= counts[rank]:
                 continue
             size = min(_CHUNK_ROWS, counts[rank] - first)
-            rows, values = torch.empty(size, dtype=torch.int64), own.new_empty(size, *own.shape[1:])
+            rows, values = torch.empty(size, dtype=torch.int64), torch.empty((size, *own.shape[1:]), dtype=own.dtype)
             for piece in (rows, values):
                 group.wait(group.receive(piece, rank, _TABLE_TAG), rank, doing)
             table[rows.numpy()] = values.numpy()

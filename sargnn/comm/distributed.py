@@ -1,11 +1,13 @@
-"""Ranks that are processes, over torch.distributed: gloo or MPI."""
+"""Ranks that are processes, over torch.distributed: gloo or MPI. Tensors on a GPU travel by way of the host, or by NCCL."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,22 +15,26 @@ from torch import Tensor
 
 from sargnn.comm.group import Group, Traffic, Work, bytes_of
 from sargnn.comm.join import Host, join, named_in, silent
+from sargnn.comm.staging import Staging
 from sargnn.errors import CommError
 from sargnn.profile import Profile
 
 
-class RankProcesses(NamedTuple):
+@dataclass(frozen=True)
+class RankProcesses:
     """The processes that ranks are.
 
     Attributes:
         group: torch's group of them.
         hosts: of each rank; () where all run on one, or MPI has started them.
         mute: hosts that never answer a probe, such as those behind a firewall: their silence says nothing.
+        staging: of messages of tensors on a GPU.
     """
 
     group: dist.ProcessGroup | None
     hosts: tuple[Host, ...] = ()
     mute: Collection[Host] = ()
+    staging: Staging = field(default_factory=Staging)
 
 
 class DistributedGroup(Group):
@@ -71,7 +77,7 @@ class DistributedGroup(Group):
         """Join the group that the environment names (``comm.join``).
 
         Args:
-            backend: gloo or mpi.
+            backend: gloo, mpi or nccl, which takes this process's current GPU.
             timeout_s: how long the others are waited for, also later.
             rank: this rank.
             world: P; of one the group is alone.
@@ -84,49 +90,66 @@ class DistributedGroup(Group):
         """
         if world == 1:
             return cls.single(profile)
-        group, hosts = join(backend, timeout_s, rank, world, os.environ)
+        group, hosts = join("gloo" if backend == "nccl" else backend, timeout_s, rank, world, os.environ)
         mute = silent([host for host in hosts if host != hosts[rank]])
-        return cls(rank, world, RankProcesses(group, hosts, mute), traffic, profile, servers=servers)
+        made = cls(rank, world, RankProcesses(group, hosts, mute), traffic, profile, servers=servers)
+        if backend == "nccl":
+            from sargnn.comm.nccl import by_nccl
+
+            return by_nccl(made)
+        return made
 
     def _made(self, rank: int, world: int, *given: Any, **placed: Any) -> Group:
         return DistributedGroup(rank, world, self.processes, *given, **placed)
 
     def close(self) -> None:
+        self.processes.staging.close()
         dist.destroy_process_group()
 
     def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        return self._post(dist.isend, tensor, peer, tag, "sending", group_dst=self._first + peer)
+        def post(memory: Tensor) -> Work:
+            work = dist.isend(memory, group=self.processes.group, tag=tag, group_dst=self._first + peer)
+            assert work is not None
+            return work
+
+        with self._losing(peer, "sending"):
+            return self.processes.staging.send(tensor, post)
 
     def _post_receive(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        return self._post(dist.irecv, tensor, peer, tag, "receiving", group_src=self._first + peer)
+        def post(memory: Tensor) -> Work:
+            work = dist.irecv(memory, group=self.processes.group, tag=tag, group_src=self._first + peer)
+            assert work is not None
+            return work
 
-    def _post(self, post: Callable[..., dist.Work | None], tensor: Tensor, peer: int, tag: int, doing: str, **end: int) -> Work:
-        try:
-            work = post(bytes_of(tensor), group=self.processes.group, tag=tag, **end)
-        except RuntimeError as error:
-            raise self._lost(f"rank {self._first + peer}", f"while {doing}", error, peer) from error
-        assert work is not None
-        return work
+        with self._losing(peer, "receiving"):
+            return self.processes.staging.receive(tensor, post)
 
     def _finish(self, work: Work, peer: int, doing: str) -> None:
-        try:
+        with self._losing(peer, doing):
             work.wait()
-        except RuntimeError as error:
-            when = doing if doing.startswith("in ") else f"while {doing}"
-            raise self._lost(f"rank {self._first + peer}", when, error, peer) from error
 
     def _gather(self, tensor: Tensor) -> list[Tensor]:
         """One call of the backend's, where the group is all of its ranks and none of them is far."""
         if self.servers > 1 or not self._is_whole:
             return super()._gather(tensor)
         started = time.perf_counter()
-        parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.world)]
+        own = tensor.cpu().contiguous()
+        parts = [torch.empty_like(own) for _ in range(self.world)]
         try:
-            dist.all_gather([bytes_of(part) for part in parts], bytes_of(tensor.contiguous()), group=self.processes.group)
+            dist.all_gather([bytes_of(part) for part in parts], bytes_of(own), group=self.processes.group)
         except RuntimeError as error:
             raise self._lost("a peer", "in a collective", error) from error
         self.traffic.wait_s += time.perf_counter() - started
-        return parts
+        return [part.to(tensor.device) for part in parts]
+
+    @contextmanager
+    def _losing(self, peer: int, doing: str) -> Iterator[None]:
+        """An error within it is the loss of a peer."""
+        try:
+            yield
+        except RuntimeError as error:
+            when = doing if doing.startswith("in ") else f"while {doing}"
+            raise self._lost(f"rank {self._first + peer}", when, error, peer) from error
 
     def _lost(self, who: str, doing: str, error: RuntimeError, peer: int | None = None) -> CommError:
         """What to say, in one line: of several hosts also which one does not answer, or where the lost peer ran."""

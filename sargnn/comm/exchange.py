@@ -247,7 +247,7 @@ class Exchange:
                 return
             numel = now.receive_rows * width
             message = unit.new_empty(numel) if own_memory else self.buffer("halo", slot, largest_in, numel, unit)
-            incoming[r] = (message, group.receive(message, now.piece.peer, ROWS_TAG) if numel else None)
+            incoming[r] = (message, group.receive(message, now.piece.peer, ROWS_TAG, r) if numel else None)
             if len(now.send) * width:
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
@@ -256,7 +256,8 @@ class Exchange:
                     self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
                     for tensor, section in zip(tensors, layout.sections(message, len(now.send)), strict=True):
                         self.moves.take(tensor, now.send, section)
-                outgoing[slot] = (group.send(message, now.to, ROWS_TAG), now.to)
+                outgoing[slot] = (group.send(message, now.to, ROWS_TAG, r), now.to)
+            group.end_round(ROWS_TAG, r)
 
         def read(now: Round) -> Tensor:
             near.wait_for(now)
@@ -376,12 +377,14 @@ class Exchange:
         works = []
         for k in range(1, group.world):
             asker, owner = (group.rank + k) % group.world, (group.rank - k) % group.world
-            for halo, room in zip(halos, told[asker], strict=True):
+            for t, (halo, room) in enumerate(zip(halos, told[asker], strict=True)):
+                at = k * len(halos) + t
                 if room.numel():
-                    works.append((group.receive(room, asker, GRADIENTS_TAG), asker))
+                    works.append((group.receive(room, asker, GRADIENTS_TAG, at), asker))
                 said = halo[ends[owner] - lists.receive_rows[owner] : ends[owner]].contiguous()
                 if said.numel():
-                    works.append((group.send(said, owner, GRADIENTS_TAG), owner))
+                    works.append((group.send(said, owner, GRADIENTS_TAG, at), owner))
+                group.end_round(GRADIENTS_TAG, at)
         for work, peer in works:
             group.wait(work, peer, "telling owners of rows")
         return told
@@ -498,8 +501,9 @@ class GradientRounds:
             if self._rounds[r].near:
                 self._add_near(self._rounds[r], sections)
             else:
-                work = self._exchange.group.send(message, piece.peer, GRADIENTS_TAG)
+                work = self._exchange.group.send(message, piece.peer, GRADIENTS_TAG, r)
                 self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
+        self._exchange.group.end_round(GRADIENTS_TAG, r)
         self._add_until(r + 1 - self._depth)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -521,7 +525,7 @@ class GradientRounds:
             if numel:
                 slot = self._first_slot + r % (1 + self._depth)
                 message = self._exchange.buffer("own", slot, self._largest_in, numel, self._unit)
-                self._incoming[r] = (message, self._exchange.group.receive(message, now.to, GRADIENTS_TAG))
+                self._incoming[r] = (message, self._exchange.group.receive(message, now.to, GRADIENTS_TAG, r))
 
     def _add_until(self, count: int) -> None:
         while self._added < count:

@@ -140,6 +140,10 @@ class Group(ABC):
     def _post_receive(self, tensor: Tensor, peer: int, tag: int) -> Work:
         """Start receiving into a contiguous tensor, which holds nothing of meaning until the work is done."""
 
+    def _post_in_round(self, tensor: Tensor, peer: int, tag: int, at: int, *, sends: bool) -> Work:
+        """Start a transfer of an exchange."""
+        return self._post_send(tensor, peer, tag) if sends else self._post_receive(tensor, peer, tag)
+
     @abstractmethod
     def _finish(self, work: Work, peer: int, doing: str) -> None:
         """Wait for a transfer. Raises ``CommError`` that names the peer if it died or did not answer in time."""
@@ -159,22 +163,33 @@ class Group(ABC):
         """Let other ranks of this process run until ``ready()``, which they bring about."""
         raise AssertionError("no other rank runs in this process")
 
-    def send(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        """Start sending a contiguous tensor to ``peer``; its bytes are counted. Raises ``CommError`` if the peer has gone."""
+    def send(self, tensor: Tensor, peer: int, tag: int, at: int | None = None) -> Work:
+        """Start sending a contiguous tensor to ``peer``; its bytes are counted. Raises ``CommError`` if the peer has gone.
+
+        Args:
+            at: the round of an exchange that it belongs to, from 0: it is waited for once ``end_round`` was called.
+        """
         self.traffic.sent_bytes += tensor.numel() * tensor.element_size()
         where = EXCHANGE_WAIT if peer in self.mates else BETWEEN_WAIT
         self.profile.work(where, tensor.numel() * tensor.element_size())
-        return self.send_quietly(tensor, peer, tag)
+        return self.send_quietly(tensor, peer, tag, at)
 
-    def send_quietly(self, tensor: Tensor, peer: int, tag: int) -> Work:
+    def send_quietly(self, tensor: Tensor, peer: int, tag: int, at: int | None = None) -> Work:
         """The same for what is no row exchange: it is counted only where it goes to another server."""
         if peer not in self.mates:
             self.traffic.between_bytes += tensor.numel() * tensor.element_size()
-        return self._post_send(tensor, peer, tag)
+        return self._post_send(tensor, peer, tag) if at is None else self._post_in_round(tensor, peer, tag, at, sends=True)
 
-    def receive(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        """Start receiving from ``peer`` into a contiguous tensor. Raises ``CommError`` if the peer has gone."""
-        return self._post_receive(tensor, peer, tag)
+    def receive(self, tensor: Tensor, peer: int, tag: int, at: int | None = None) -> Work:
+        """Start receiving from ``peer`` into a contiguous tensor. Raises ``CommError`` if the peer has gone.
+
+        Args:
+            at: as of ``send``.
+        """
+        return self._post_receive(tensor, peer, tag) if at is None else self._post_in_round(tensor, peer, tag, at, sends=False)
+
+    def end_round(self, tag: int, at: int) -> None:  # noqa: B027 - where each message is known by its tag there is nothing to do
+        """All messages of a tag that this rank sends or receives in this round of an exchange, or before, have been posted."""
 
     def wait(self, work: Work, peer: int, doing: str) -> None:
         """Wait for a transfer. Raises ``CommError`` that names the peer if it died or did not answer in time."""

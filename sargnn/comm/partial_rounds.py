@@ -93,13 +93,14 @@ class PartialRounds:
             now, slot = self._rounds[r], r % (1 + self._depth)
             if now.served:
                 message = self._asked.arriving(slot, now.served)
-                self._requests[r] = message, self._group.receive(message, now.to.peer, ASK_TAG)
+                self._requests[r] = message, self._group.receive(message, now.to.peer, ASK_TAG, r)
             if len(now.wanted):
                 message, sections = self._asked.leaving(slot, len(now.wanted))
                 with self._group.profile.span(PACKING):
                     self._group.profile.work(PACKING, 2 * message.numel() * message.element_size())
                     self._ask(now, sections)
-                self._asked.send(slot, message, sections, now.piece.peer, ASK_TAG)
+                self._asked.send(r, message, sections, now.piece.peer, ASK_TAG)
+            self._group.end_round(ASK_TAG, r)
 
     def _serve_until(self, count: int) -> None:
         while self._num_served < min(count, len(self._rounds)):
@@ -108,8 +109,9 @@ class PartialRounds:
             now, slot = self._rounds[r], r % (1 + self._depth)
             if self._answered.layout and len(now.wanted):
                 message = self._answered.arriving(slot, len(now.wanted))
-                self._answers[r] = message, self._group.receive(message, now.piece.peer, ANSWER_TAG)
+                self._answers[r] = message, self._group.receive(message, now.piece.peer, ANSWER_TAG, r)
             if not now.served:
+                self._group.end_round(ANSWER_TAG, r)
                 continue
             requests: Tensors = ()
             if r in self._requests:
@@ -119,7 +121,8 @@ class PartialRounds:
             if self._answered.layout:
                 message, sections = self._answered.leaving(slot, now.served)
                 self._serve(now.to, requests, sections)
-                self._answered.send(slot, message, sections, now.to.peer, ANSWER_TAG)
+                self._answered.send(r, message, sections, now.to.peer, ANSWER_TAG)
+                self._group.end_round(ANSWER_TAG, r)
             else:
                 self._serve(now.to, requests, ())
 
@@ -161,12 +164,13 @@ class _Messages:
         sections = self.layout.sections(message, rows)
         return message, self._wide(sections, rows) if self.layout.rounds else sections
 
-    def send(self, slot: int, message: Tensor, written: Tensors, peer: int, tag: int) -> None:
-        """Start sending what was written."""
+    def send(self, r: int, message: Tensor, written: Tensors, peer: int, tag: int) -> None:
+        """Start sending what was written, in round ``r``."""
         assert self.layout is not None
         if self.layout.rounds:
             copy_sections(written, self.layout.sections(message, len(written[0])))
-        self._sent[slot] = self._exchange.group.send(message, peer, tag), peer
+        slot = r % (1 + self._exchange.prefetch_depth)
+        self._sent[slot] = self._exchange.group.send(message, peer, tag, r), peer
 
     def finish(self) -> None:
         """Wait for what is still being sent."""

@@ -2,7 +2,8 @@
 
 A rank keeps the turn until it waits: for a message or in a collective. Then it hands the turn to a rank that can go on. So
 ranks need no locks, share one team of compute threads, and a message is one copy. Where nobody can go on, that is a deadlock,
-and it is known at once.
+and it is known at once. On a GPU all ranks give their work to one stream, which does it in the order of their turns: what one
+has given there before it hands the turn on comes before all that others give, so nobody waits for the GPU.
 
 A message is known by who sends it, who receives it and its tag; those of one kind arrive in the order in which they were
 posted. It is copied when both ends have been posted, and both are done then.

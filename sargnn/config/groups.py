@@ -104,13 +104,14 @@ class CommConfig:
     """How workers exchange rows.
 
     Attributes:
-        backend: what carries rows; ``mpi`` where PyTorch was built with it, and mpirun starts the workers.
+        backend: what carries rows; ``mpi`` where PyTorch was built with it, and mpirun starts the workers; ``nccl`` from GPU to
+            GPU, where each process has one of its own: not run yet.
         wire: what fp32 rows and their gradients are rounded to on their way to other workers; ``exact``: they are not.
         aggregate: who aggregates an edge between two workers: the destination's (``post``), the source's (``pre``), or whoever
             makes for fewer bytes (``least``); null: ``least`` where the mode can.
     """
 
-    backend: Literal["gloo", "mpi"]
+    backend: Literal["gloo", "mpi", "nccl"]
     prefetch_depth: int = field(metadata=NOT_NEGATIVE)
     timeout_s: float = field(metadata=POSITIVE)
     message_rows: int | None = field(default=None, metadata=AT_LEAST_ONE)
@@ -119,6 +120,24 @@ class CommConfig:
     port: int | None = field(default=None, metadata=number(low=1, high=65535))
     wire: Literal["exact", "bf16"] = field(default="exact", metadata=LOSSES)
     aggregate: Literal["post", "pre", "least"] | None = field(default=None, metadata=RUN)
+
+    def check_backend(self, device: str, *, several: bool) -> None:
+        """What carries rows goes together with where they lie, and with the workers of a process. Raises ``ConfigError``.
+
+        Args:
+            device: ``cpu`` or ``cuda``.
+            several: whether a process has several workers.
+        """
+        if self.backend == "nccl" and device != "cuda":
+            raise ConfigError(
+                "NCCL carries rows from GPU to GPU.", given=f"device={device} comm.backend=nccl", allowed="comm.backend=gloo"
+            )
+        if self.backend == "nccl" and several:
+            raise ConfigError(
+                "NCCL has a process for each worker.",
+                given="comm.backend=nccl and fewer processes than workers",
+                allowed="comm.backend=gloo",
+            )
 
 
 @dataclass(frozen=True)

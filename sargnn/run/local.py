@@ -20,6 +20,7 @@ from sargnn.memory.settle import Machine, settle
 from sargnn.run.check import Stores, check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_checkpoint, check_epochs_left, choose_checkpoint, find_start
 from sargnn.run.env import kernels_are_compiled, prepare_process, usual_processes, workers_of
+from sargnn.run.gpus import gpu_lines
 from sargnn.run.processes import Failure, Workers, WorkerSettings, start_fork_server
 from sargnn.run.run_folder import begin_run, hold_run_dir, make_run_dir
 from sargnn.tracking import files
@@ -52,7 +53,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     config.dataset.check_files()
     if not kernels_are_compiled():
         say("compiling the kernels, once for this version: a minute or two, beside what follows")
-    if slow := without_bf16(config.precision):
+    if config.device == "cpu" and (slow := without_bf16(config.precision)):
         say(slow)
     start_fork_server()
     check_strategies(config.stand_in)
@@ -77,6 +78,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
         say(f"training {run_dir.name}: {workers_of(config)}, {config.epochs} epochs{start}{changed}")
         for line in (
             *crowd_lines(config),
+            *gpu_lines(config),
             *baseline_lines(config),
             *loss_lines(config, norms_over_rows=stores.norms_over_rows),
         ):

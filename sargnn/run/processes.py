@@ -134,7 +134,8 @@ class Workers:
                 return
             ours, theirs = context.Pipe()
             self._lifelines.append(ours)
-            place = {"RANK": str(rank), "WORLD_SIZE": str(settings.world), "GLOO_SOCKET_IFNAME": interface}
+            place = {"RANK": str(rank), "WORLD_SIZE": str(settings.world), "LOCAL_RANK": str(rank)}
+            place["GLOO_SOCKET_IFNAME"] = interface
             arguments = (entry, config_path, place | {STORE: f"127.0.0.1:{self._store.port}", TOKEN: token}, theirs)
             process = context.Process(target=_live, args=arguments, name=f"worker {rank}")
             self._processes.append(process)

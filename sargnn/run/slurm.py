@@ -31,6 +31,7 @@ _OURS = {
     "ntasks": "world (of the run)",
     "ntasks-per-node": "ntasks_per_node",
     "cpus-per-task": "cpus_per_task",
+    "gpus-per-node": "gpus",
     "mem": "mem",
     "partition": "partition",
     "account": "account",
@@ -61,6 +62,7 @@ class SlurmConfig:
     nodes: int | None = field(default=None, metadata=AT_LEAST_ONE)
     ntasks_per_node: int | None = field(default=None, metadata=AT_LEAST_ONE)
     cpus_per_task: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    gpus: int | None = field(default=None, metadata=AT_LEAST_ONE)
     mem: str | None = None
     partition: str | None = None
     account: str | None = None
@@ -96,6 +98,7 @@ class Job:
         folder: where the command was given, and where the job works.
         point: of a sweep this run is, and what it is called there; None: of none.
         each: workers of a process.
+        on_gpus: whether they compute on GPUs.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Job:
     folder: Path
     point: str | None = None
     each: int = 1
+    on_gpus: bool = False
 
     @property
     def folder_of_all(self) -> Path:
@@ -124,11 +128,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Shape:
-    """How workers are laid out: ``nodes`` of at most ``per_node`` tasks, each with ``cpus`` CPUs."""
+    """How workers are laid out: ``nodes`` of at most ``per_node`` tasks, each with ``cpus`` CPUs; a node has ``gpus`` GPUs."""
 
     nodes: int
     per_node: int
     cpus: int
+    gpus: int
 
 
 def num_nodes(config: SlurmConfig, world: int) -> int:
@@ -168,7 +173,22 @@ def shape(config: SlurmConfig, job: Job) -> Shape:
                 hint=f"name the cluster's network, such as {key}={'ib0' if 'ifname' in key else 'node01'}; null leaves it open",
             )
     _check_time(config)
-    return Shape(nodes, per_node, cpus)
+    return Shape(nodes, per_node, cpus, _gpus(config, job, per_node))
+
+
+def _gpus(config: SlurmConfig, job: Job, per_node: int) -> int:
+    """GPUs of a node. Raises ``ConfigError``."""
+    if not job.on_gpus and config.gpus is not None:
+        raise ConfigError(
+            "A run on CPUs asks for no GPUs.", given=f"device=cpu slurm.gpus={config.gpus}", allowed="device=cuda"
+        )
+    if config.gpus is not None and config.gpus > per_node:
+        raise ConfigError(
+            "A task computes on one GPU, so some would do nothing.",
+            given=f"slurm.gpus={config.gpus}, {_many(per_node, 'task')} on a node",
+            hint=f"slurm.gpus={per_node}, or more workers",
+        )
+    return (config.gpus or per_node) if job.on_gpus else 0
 
 
 def _check_time(config: SlurmConfig) -> None:
@@ -240,8 +260,9 @@ def run_dir_line(job: Job) -> str:
 
 def _about(job: Job, layout: Shape) -> list[str]:
     workers, nodes, cpus = _many(job.world * job.each, "worker"), _many(layout.nodes, "node"), _many(layout.cpus, "CPU")
+    gpus = f" A node has {_many(layout.gpus, 'GPU')} for {_many(layout.per_node, 'task')}." if layout.gpus else ""
     lines = [
-        f"{job.name}: {workers}, {'one' if job.each == 1 else job.each} per task, on {nodes}, with {cpus} each.",
+        f"{job.name}: {workers}, {'one' if job.each == 1 else job.each} per task, on {nodes}, with {cpus} each.{gpus}",
         "",
         f"Written by: sargnn {shlex.join(job.words)}",
     ]
@@ -277,6 +298,7 @@ def _directives(config: SlurmConfig, job: Job, layout: Shape) -> list[str]:
         "ntasks": str(job.world),
         "ntasks-per-node": str(layout.per_node),
         "cpus-per-task": str(layout.cpus),
+        "gpus-per-node": str(layout.gpus) if layout.gpus else None,
         "mem": None if config.mem == SITE else config.mem,
         "output": f"{output}/slurm-%A_%a.out" if job.is_array else f"{output}/slurm-%j.out",
         "open-mode": "append",

@@ -34,6 +34,7 @@ CASES = {
         "+slurm.additional_parameters.exclusive=null", "comm.port=29500",
     ],
     "sweep": ["-m", "model=sage,gat", "seed=0,1", "world=2", "slurm.array=true", "slurm.array_parallelism=2"],
+    "gpus": ["model=gat", "world=8", "device=cuda", "slurm.nodes=2", "slurm.gpus=2"],
     "untracked": ["tracking=none", "slurm.requeue=false", "slurm.signal_s=0", "run_dir=somewhere/else", "world=1"],
 }  # fmt: skip
 
@@ -199,6 +200,10 @@ def test_no_value_of_200_hostile_ones_runs_anything_or_breaks_anything(tmp_path:
         (["slurm.nodes=0"], "out of range"),
         (["slurm.node=2"], "There is no setting 'slurm.node'"),
         (["slurm=nowhere"], "'slurm' has no option 'nowhere'"),
+        (["slurm.gpus=1"], "asks for no GPUs"),
+        (["device=cuda", "world=4", "slurm.nodes=2", "slurm.gpus=3"], "some would do nothing"),
+        (["device=cuda", "+slurm.additional_parameters.gpus=2"], "see: gpus"),
+        (["-m", "device=cpu,cuda", "slurm.array=true"], "'device' cannot be swept"),
         (["slurm.setup=['if true']"], "bash cannot read"),
         (["+slurm.additional_parameters.nodes=2"], "set by sargnn"),
         (["+slurm.additional_parameters.Bad=2"], "another form"),
@@ -224,6 +229,12 @@ def test_what_cannot_be_is_refused_with_the_reason(
     message = capsys.readouterr().err
     assert what in message and "Traceback" not in message
     assert not list(folder.glob("slurm/*"))
+
+
+def test_a_task_gets_a_gpu_where_nothing_else_is_said(folder: Path) -> None:
+    assert sargnn(["slurm", "device=cuda", "world=8", "slurm.nodes=2"]) == 0
+    (script,) = (folder / "slurm").glob("*.sbatch")
+    assert "#SBATCH --gpus-per-node=4\n" in script.read_text()
 
 
 def test_a_site_may_have_a_template_of_its_own(folder: Path) -> None:
