@@ -8,7 +8,7 @@ that a part's speed can be set against the machine's. A profile belongs to one g
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +41,7 @@ class Profile:
         waited_s: peer -> seconds of the exchange's waiting that it was waited for.
         shard_cpu_s: of aggregation, kind of shard -> seconds of all this process's threads.
         shard_edges: likewise, edges that were folded, or that gradients went back through.
+        synchronize: returns when the device that computes is done with what it was given: before a span begins or ends.
     """
 
     recording: bool = True
@@ -51,6 +52,7 @@ class Profile:
     waited_s: dict[str, float] = field(default_factory=dict)
     shard_cpu_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SHARDS, 0.0))
     shard_edges: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SHARDS, 0.0))
+    synchronize: Callable[[], object] = lambda: None
     _inner: list[tuple[float, float]] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)
     _evaluating: int = 0
@@ -67,10 +69,12 @@ class Profile:
         self._evaluating += category == EVALUATION
         self._inner.append((0.0, 0.0))
         self._open.append(category)
+        self.synchronize()
         start, start_cpu = time.perf_counter(), time.process_time()
         try:
             yield
         finally:
+            self.synchronize()
             end = time.perf_counter()
             taken, taken_cpu = end - start, time.process_time() - start_cpu
             inner, inner_cpu = self._inner.pop()

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sargnn.api.words import as_words, store_of_graph
+from sargnn.backends.device import device_of
 from sargnn.bf16 import wide
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.distributed import DistributedGroup, RankProcesses
@@ -40,6 +41,7 @@ from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
 from sargnn.rng import Purpose
 from sargnn.run.env import kernels_are_compiled
+from sargnn.run.gpus import local_device_index
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tasks.kinds import in_split
 from sargnn.tracking.progress import say
@@ -171,6 +173,10 @@ class GraphShard:
             cache_static=False,
             **number_formats(config),
         )
+        place = device_of(device)
+        if place.unavailable is not None:
+            raise ConfigError(place.unavailable, given=f"device={config.device}", allowed="device=cpu")
+        place.start(local_device_index(group.rank, place.count, os.environ))
         self.engine = Engine(group, settings)
         info = partition_info(partition, group.rank)
         part = open_part(info.path, group.rank)
@@ -179,12 +185,12 @@ class GraphShard:
         )
         self._weights = info.weights
         self.num_classes, self.schema = info.num_classes, info.schema
-        self.ids = torch.from_numpy(np.array(self.part.node_ids))
-        self.labels = torch.from_numpy(np.array(self.part.labels))
-        split = torch.from_numpy(np.array(self.part.split))
+        self.ids, self.labels, split = (
+            torch.from_numpy(np.array(rows)).to(device) for rows in (self.part.node_ids, self.part.labels, self.part.split)
+        )
         self.train_mask, self.val_mask, self.test_mask = (in_split(split, name) for name in ("train", "valid", "test"))
         rows = self.part.features[0] if not info.schema.typed else np.zeros((len(self.ids), 0), np.float32)
-        self.features = torch.from_numpy(np.array(rows)).to(self.engine.dtype)
+        self.features = torch.from_numpy(np.array(rows)).to(device, self.engine.dtype)
         self._graphs: dict[tuple[bool, bool], WorkerGraph] = {}
         self._models: set[nn.Module] = set()
 
@@ -317,7 +323,8 @@ class ShardModel(nn.Module):
     def rows(self) -> Tensor:
         """int64, which own rows the output's rows are."""
         output_rows = self._flow.output_rows
-        return torch.arange(len(self._owner[0].ids)) if output_rows is None else output_rows
+        ids = self._owner[0].ids
+        return torch.arange(len(ids), device=ids.device) if output_rows is None else output_rows
 
     def forward(self) -> Tensor:
         """[rows, C], differentiable in the parameters; fp32 where rows are bf16. All ranks must call it together."""

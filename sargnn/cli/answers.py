@@ -24,7 +24,10 @@ _NOT_HERE = {
         ("batch", "batch_size", "batchsize", "bs"),
         ("the steps of an epoch are counted", "batches.steps=16 for sixteen optimizer steps an epoch"),
     ),
-    **dict.fromkeys(("gpu", "gpus", "cuda", "num_gpus"), ("workers run on CPUs", "world=N for so many workers")),
+    **dict.fromkeys(
+        ("gpu", "gpus", "cuda", "num_gpus"),
+        ("each process computes on one GPU", "device=cuda processes=1 for one GPU, with world=N for N parts on it"),
+    ),
 }
 """What others have and this has not -> why, and what there is."""
 _EVERY_VERB = [command for verb in VERBS.values() for command in (verb, *verb.verbs)]

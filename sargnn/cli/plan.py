@@ -188,6 +188,8 @@ class _Asked:
 def main(line: CommandLine) -> int:
     """Print the table, what fits, and the largest worker's parts; or the ways that fit."""
     asked, config, by_mode, worlds = _configurations(line)
+    device, config = config.device, config.on_host
+    by_mode = {mode: {world: of_world.on_host for world, of_world in of_mode.items()} for mode, of_mode in by_mode.items()}
     with Steps():
         graph = planned_graph(config, asked.halo, times=asked.times)
     words = f"model={config.model.name} precision={config.precision}"
@@ -217,6 +219,10 @@ def main(line: CommandLine) -> int:
     longest = max(shown.largest.terms.values())
     for name, value in shown.largest.terms.items():
         say(f"  {name:18}{human_bytes(value):>9} {'#' * round(_BAR * value / longest)}".rstrip())
+    if device != "cpu":
+        there = human_bytes(shown.largest.total - shown.largest.terms["runtime"])
+        say(f"device={device}: all but the runtime lies there, {there} as a CPU's kernels hold it; the runtime and the")
+        say("  device's libraries lie on the host. What fits is said of the host alone.")
     if config.spills:
         _say_spill(config, shown, graph.num_edges)
     if asked.picture is not None:

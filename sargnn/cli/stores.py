@@ -267,9 +267,10 @@ def info(line: CommandLine) -> int:
     import psutil
     import torch
 
-    from sargnn.backends import KERNELS
+    from sargnn.backends import DEVICES, KERNELS
+    from sargnn.backends.choose import make_kernel
+    from sargnn.backends.device import device_of
     from sargnn.cpu import describe_bf16
-    from sargnn.resolve import resolve
     from sargnn.tracking.mlflow.store import database_of, default_uri
     from sargnn.tracking.provenance import versions
     from sargnn.tracking.tables import info_table
@@ -280,12 +281,19 @@ def info(line: CommandLine) -> int:
         ("cores", f"{len(os.sched_getaffinity(0))} usable"),
         ("bf16", describe_bf16()),
         ("memory", f"{human_bytes(memory.total)}, {human_bytes(memory.available)} free"),
-        ("devices", ", ".join(["cpu", *(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))])),
     ]
+    devices = {name: device_of(name) for name in DEVICES}
+    lines = [text for device in devices.values() for text in device.lines()]
+    rows += zip(["devices", *[""] * (len(lines) - 1)], lines, strict=True)
     for name in KERNELS:
-        kernel = resolve("kernel", KERNELS, name)()
-        reasons = kernel.unavailable_reasons(torch.device("cpu"), torch.float32)
-        rows.append((f"kernel {name}", "; ".join(reasons) or f"can run: {', '.join(sorted(kernel.operations))}"))
+        kernel = make_kernel(name)
+        reasons = {
+            kind: [device.unavailable] if device.unavailable else kernel.unavailable_reasons(torch.device(kind), torch.float32)
+            for kind, device in devices.items()
+        }
+        able = [kind for kind, why in reasons.items() if not why]
+        why = "; ".join(dict.fromkeys(reason for why in reasons.values() for reason in why))
+        rows.append((f"kernel {name}", f"can run on {' and '.join(able)}: {', '.join(kernel.operations)}" if able else why))
     uri = str(settings["tracking.uri"] or default_uri())
     database = database_of(uri)
     size = f", {human_bytes(database.stat().st_size)}" if database is not None and database.exists() else ""

@@ -244,6 +244,7 @@ class RunConfig:
         memory_budget: what a worker's whole resident memory may be.
         init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
         init_digest: of those parameters' content. Launching fills it in.
+        device: where rows lie and are computed: ``cpu``, or ``cuda``, a GPU for each process.
         processes: of the run's workers, which take turns in a process that has several; null: as many as ``world``.
         spill: what may lie on disk while nobody reads it, in ``spill_dir``: ``none``; ``auto``: what ``memory_budget`` has no
             room for, of each process; ``all``: what is kept until backward in any case.
@@ -266,7 +267,7 @@ class RunConfig:
     seed: int = field(metadata=number(low=0, high=2**32 - 1) | LOSSES)
     world: int = field(metadata=AT_LEAST_ONE | LOSSES | only_when("world_decides"))
     threads: int | None = field(metadata=AT_LEAST_ONE | FREE)
-    device: Literal["cpu"] = field(metadata=RUN)
+    device: Literal["cpu", "cuda"] = field(metadata=RUN)
     precision: Precision = field(metadata=LOSSES)
     profile: bool = field(metadata=FREE)
     store_dir: str = field(metadata=FREE)
@@ -383,6 +384,11 @@ class RunConfig:
         return self if self.num_processes == self.world else replace(self, world=self.num_processes, processes=None)
 
     @property
+    def on_host(self) -> RunConfig:
+        """The same without a device: its tables are as large there, so that memory is accounted for where there is no GPU."""
+        return self if self.device == "cpu" else replace(self, device="cpu", kernel=KernelConfig("auto"))
+
+    @property
     def may_preload(self) -> bool:
         """Whether servers may come to hold copies of other servers' nodes."""
         return self.preload.name != "none" and self.num_servers > 1 and self.model.no_preload is None
@@ -454,6 +460,7 @@ def parse(mapping: Any) -> RunConfig:
         )
     _check_processes(config)
     _check_spill(config)
+    _check_device(config)
     _check_flows(config)
     config.preload.check(config.world, config.num_servers, config.model.no_preload)
     if config.bounds_preload and config.partitioner.target is None and config.partitioner.name == "auto":
@@ -475,6 +482,7 @@ def _check_processes(config: RunConfig) -> None:
     if config.world % config.num_processes:
         fitting = [f"processes={count}" for count in range(1, config.world + 1) if config.world % count == 0]
         raise ConfigError("All processes have the same number of workers.", given=given, allowed=fitting)
+    config.comm.check_backend(config.device, several=config.num_processes != config.world)
     if config.num_processes == config.world:
         return
     if config.mode.target is None and config.mode.name == "domain_parallel":
@@ -510,6 +518,26 @@ def _check_spill(config: RunConfig) -> None:
             "What goes to disk depends on the memory that a process may take.",
             given="spill=auto",
             hint="memory_budget=8GB, or memory_budget=auto; spill=all writes all that backward needs",
+        )
+
+
+def _check_device(config: RunConfig) -> None:
+    """What a GPU's memory has not. Raises ``ConfigError``."""
+    if config.device == "cpu":
+        return
+    if config.spills:
+        raise ConfigError(
+            "Tables that lie on a GPU do not go to the disk.",
+            given=f"device={config.device} spill={config.spill}",
+            allowed="spill=none",
+            hint="world=N processes=1 and engine.keep_layers=sqrt hold less at a time; or device=cpu",
+        )
+    if config.memory_budget.limits:
+        raise ConfigError(
+            "A memory budget is of resident memory, and not of a GPU's.",
+            given=f"device={config.device} memory_budget={config.memory_budget.size}",
+            allowed="memory_budget=null",
+            hint="batches.count=K and engine.keep_layers=sqrt hold less at a time; or device=cpu",
         )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Backend, Kernel
 from sargnn.backends.choose import choose_kernel, make_backend, make_operation
+from sargnn.backends.device import device_of
 from sargnn.backends.memory import Pool
 from sargnn.bf16 import leave_products, products_in_bf16
 from sargnn.comm.exchange import Exchange
@@ -85,6 +86,7 @@ class Engine:
         within_servers: rows travel between the workers of a server only.
 
     Attributes:
+        place: what answers for the device of all rows.
         backend: what computes all but edge operations.
         operators: linear and node-wise operators: stock in a baseline mode, else fused.
         splits_columns: whether labels stay apart from constant rows, so that the rows' aggregate may be kept; a baseline joins
@@ -103,6 +105,8 @@ class Engine:
     ) -> None:
         self.group, self.profile, self.keep_layers = group, group.profile, settings.keep_layers
         self.seed, self.device, self.dtype = settings.seed, settings.device, settings.dtype
+        self.place = device_of(settings.device)
+        self.profile.synchronize = self.place.synchronize
         self.half_products = settings.half_products
         self.mode: Mode = resolve("training mode", MODES, settings.mode)()
         if settings.keep == "all":

@@ -130,7 +130,7 @@ def _moments(rows: Tensor) -> Tensor:
     if not len(rows):
         return torch.zeros(1, 2 * rows.shape[1] + 1, dtype=torch.float64, device=rows.device)
     variance, mean = torch.var_mean(rows, 0, correction=0)
-    return torch.cat([mean.new_tensor([len(rows)]).double(), mean.double(), variance.double() * len(rows)])[None]
+    return torch.cat([mean.new_full((1,), len(rows)).double(), mean.double(), variance.double() * len(rows)])[None]
 
 
 def _combined(parts: Sequence[Tensor]) -> Tensor:

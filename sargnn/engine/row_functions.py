@@ -172,12 +172,11 @@ class Scale(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, factor: Tensor | float, work: Workspace) -> Tensor:
         ctx.work, ctx.learned = work, isinstance(factor, Tensor) and factor.requires_grad
         ctx.factor = factor.detach() if isinstance(factor, Tensor) else factor
-        ctx.number = float(ctx.factor)  # a tensor of another dtype than the rows' would widen them all
         if ctx.learned:
             keep(ctx, x)
         with work.profile.span(NODEWISE):
             work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())
-            return torch.mul(x, ctx.number, out=work.pool.empty_like(x))
+            return _scaled(work, x, ctx.factor)
 
     @staticmethod
     @once_differentiable
@@ -191,8 +190,16 @@ class Scale(torch.autograd.Function):
                 d_factor = _sum_of_products(grad, x).to(ctx.factor.dtype).view(ctx.factor.shape)
                 del x
             if ctx.needs_input_grad[0]:
-                d_x = torch.mul(grad, ctx.number, out=work.pool.empty_like(grad))
+                d_x = _scaled(work, grad, ctx.factor)
         return d_x, d_factor, None
+
+
+def _scaled(work: Workspace, x: Tensor, factor: Tensor | float) -> Tensor:
+    """c x in a table of its own; c is not rounded to the dtype of x, and the host reads none that it has not."""
+    if isinstance(factor, Tensor) and factor.device.type != "cpu":
+        out = work.pool.empty_like(x).copy_(x)
+        return work.rows.scale(out, factor.to(wide(x.dtype)).reshape(1).expand(len(x)).contiguous())
+    return torch.mul(x, float(factor), out=work.pool.empty_like(x))
 
 
 def _sum_of_products(g: Tensor, x: Tensor) -> Tensor:

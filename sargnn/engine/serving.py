@@ -7,6 +7,7 @@ from collections.abc import Collection
 import torch
 
 from sargnn.backends.choose import make_kernel
+from sargnn.backends.device import Device, device_of
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
@@ -19,8 +20,9 @@ def engine_alone(config: RunConfig) -> Engine:
     """An engine with the run's mode, kernel and precision and one worker.
 
     Raises:
-        ConfigError: they do not exist, or do not go together.
+        ConfigError: they do not exist, or do not go together; there is no such device.
     """
+    usable_device(config.device)
     settings = EngineSettings(
         mode=config.mode.choice,
         keep=config.mode.keep,
@@ -29,6 +31,19 @@ def engine_alone(config: RunConfig) -> Engine:
         dtype=ROW_DTYPES[config.precision],
     )
     return Engine(Group.single(), settings)
+
+
+def usable_device(name: str) -> Device:
+    """What answers for a device. Raises ``ConfigError`` where there is none."""
+    device = device_of(name)
+    if device.unavailable is not None:
+        raise ConfigError(
+            f"There is no device to compute on. {device.unavailable}",
+            given=f"device={name}",
+            allowed="device=cpu",
+            hint="sargnn info lists devices and kernels",
+        )
+    return device
 
 
 def baseline_lines(config: RunConfig) -> list[str]:

@@ -95,6 +95,10 @@ def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig,
     from sargnn.graph.dataset import open_dataset
     from sargnn.memory.plan_stores import Plans
 
+    if config.on_host is not config:
+        if config.chooses_mode:
+            config = _chosen(config, AUTO_MODES[-1], "the leanest; what a GPU holds is planned by sargnn plan alone")
+        return config, None
     if config.spills:
         config = with_budget(config, machine)
         if config.chooses_mode:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from sargnn.backends.device import device_of
 from sargnn.bf16 import wide
 from sargnn.config.run import Task
 from sargnn.engine.linear import linear_map
@@ -112,9 +113,8 @@ class Features(Inputs):
             )
 
     def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
-        # Stays mapped from the store where the precision allows it; reading it in belongs to the baseline.
-        features = torch.from_numpy(part.features[0]).to(device, dtype)
-        features.sum()
+        features = device_of(device).load(part.features[0], dtype)
+        features.sum()  # reading in what stays mapped from the store belongs to the baseline
         return features
 
 
@@ -166,11 +166,10 @@ class TypedRows(Inputs):
                 learned = own.copy_(drawn) if wide(dtype) == dtype else drawn.to(device)
                 self.embeddings[self._embedded[t]] = nn.Parameter(learned)
                 continue
-            features = torch.from_numpy(part.features[t])
             if t in self._mapped:
-                self._features[t] = features.to(device, dtype)
+                self._features[t] = device_of(device).load(part.features[t], dtype)
             else:
-                own.copy_(features)
+                device_of(device).fill(own, part.features[t])
         return rows
 
     def forward(self, rows: Tensor) -> Tensor:

@@ -133,7 +133,7 @@ class _Trial:
     def __init__(
         self, model: CustomModel, config: RunConfig, shape: GraphShape, dtype: torch.dtype, lacking: Collection[int] = ()
     ) -> None:
-        device = torch.device(config.device)
+        device = torch.device("cpu")  # wherever the run's rows lie
         self.model, self.mfg = model.to(device, dtype), config.trains_on_flows
         self.may_split = self.mfg or config.memory_budget.limits
         settings = EngineSettings(

@@ -118,20 +118,11 @@ class StockCalls(TorchFunctionMode):
             if isinstance(output, Tensor):
                 self.observe(name, user_line(self.path), output, mark_of(output), inputs)
 
-    def _states(self) -> list[Tensor]:
-        """Of PyTorch's generators."""
-        on_device = self.engine.device.type == "cuda"
-        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.engine.device)] if on_device else [])]
-
-    def _set(self, states: list[Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        if len(states) > 1:
-            torch.cuda.set_rng_state(states[1], self.engine.device)
-
     def _leave(self) -> Callable[[], None]:
-        states = self._states()
-        self._set(self._outside)
-        return lambda: self._set(states)
+        place = self.engine.place
+        states = place.random_states()
+        place.set_random_states(self._outside)
+        return lambda: place.set_random_states(states)
 
     def __enter__(self) -> StockCalls:
         """A forward pass begins: number its calls anew, and seed PyTorch's generator from the run's seed and the epoch.
@@ -141,7 +132,7 @@ class StockCalls(TorchFunctionMode):
         self._rows.dropout.begin()
         self.told.clear()
         self._trains = torch.is_grad_enabled()
-        self._outside = self._outside or self._states()
+        self._outside = self._outside or self.engine.place.random_states()
         self._passes.append(self.group.putting_away(self._leave))
         self._passes[-1].__enter__()
         torch.manual_seed(int(np.random.SeedSequence((self.engine.seed, self.engine.epoch)).generate_state(1)[0]))
@@ -156,7 +147,7 @@ class StockCalls(TorchFunctionMode):
         super().__exit__(*error)
         self._passes.pop().__exit__(None, None, None)
         if self._outside:
-            self._set(self._outside)
+            self.engine.place.set_random_states(self._outside)
         self._outside = []
 
     def _sizes(self, tensor: Tensor, mark: Mark, rows: Rows) -> torch.Size:

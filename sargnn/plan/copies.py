@@ -38,24 +38,26 @@ class Copies:
         part: the worker's part, which has some.
         exchange: between all ranks.
         message_rows: no message holds more rows.
+        device: of the tables that are fetched.
         counts_rows: of a node's copies one is to count in statistics over rows.
 
     Attributes:
         inner: bool [N], own rows that are no copies.
-        rows: int64 [K], those that are, by owner.
+        rows: int64 [K], those that are, by owner; on the device.
     """
 
-    def __init__(self, part: Part, exchange: Exchange, message_rows: int, *, counts_rows: bool = False) -> None:
+    def __init__(
+        self, part: Part, exchange: Exchange, message_rows: int, device: torch.device, *, counts_rows: bool = False
+    ) -> None:
         lists = part.copies
         assert lists is not None
         self.exchange, self._num_rows, self._counts_rows = exchange, len(part.node_ids), counts_rows
         self.inner = part.inner
-        self.rows = torch.from_numpy(np.asarray(lists.rows).astype(np.int64))
-        copied = np.array(lists.copied_rows)
+        self._rows = np.asarray(lists.rows).astype(np.int64)
+        self.rows, self._device = torch.from_numpy(self._rows).to(device), device
+        copied = torch.from_numpy(np.array(lists.copied_rows)).to(device)
         ends = zip(lists.copied_offsets, lists.copied_offsets[1:], strict=False)
-        self._lists = HaloLists(
-            tuple(torch.from_numpy(copied[a:b]) for a, b in ends), tuple(np.diff(lists.offsets).tolist()), message_rows
-        )
+        self._lists = HaloLists(tuple(copied[a:b] for a, b in ends), tuple(np.diff(lists.offsets).tolist()), message_rows)
         size = exchange.group.world // exchange.group.servers
         self._owners = np.repeat(np.arange(exchange.group.world) // size, np.diff(lists.offsets))
         self._server = exchange.group.rank // size
@@ -82,21 +84,21 @@ class Copies:
             return flow
         depth = np.full(self._num_rows, _NEVER, np.int16)
         for layer in range(len(flow.plans)):
-            depth[flow.rows_of(layer, self._num_rows).numpy()] = layer + 1
+            depth[flow.rows_of(layer, self._num_rows).cpu().numpy()] = layer + 1
         before = self.before(depth)
         plans = []
         for layer, plan in enumerate(flow.plans):
-            outputs = flow.rows_of(layer, self._num_rows).numpy()
-            counted = torch.from_numpy((before[outputs] < layer + 1).astype(np.uint8))
+            outputs = flow.rows_of(layer, self._num_rows).cpu().numpy()
+            counted = torch.from_numpy((before[outputs] < layer + 1).astype(np.uint8)).to(plan.node_ids.device)
             plans.append(dataclasses.replace(plan, counted=counted))
         return dataclasses.replace(flow, plans=tuple(plans))
 
     def total(self, counts: np.ndarray) -> np.ndarray:
         """What all copies of each own row's node have together, fp64 [N, F]."""
-        table = torch.from_numpy(np.ascontiguousarray(counts, np.float64))
+        table = torch.from_numpy(np.ascontiguousarray(counts, np.float64)).to(self._device)
         self.give_back(table)
         self.fetch(table)
-        return table.numpy()
+        return table.cpu().numpy()
 
     def before(self, depth: np.ndarray) -> np.ndarray:
         """int16 [N], the last layer in which another copy counts in place of each row.
@@ -108,14 +110,15 @@ class Copies:
         table = torch.full((self._num_rows, servers), float(_NEVER))
         own = torch.from_numpy(depth.astype(np.float32))
         table[:, self._server] = own
-        said = self.exchange.to_owners(self._lists, (own[self.rows, None],))
+        said = self.exchange.to_owners(self._lists, (own[torch.from_numpy(self._rows), None],))
         size = self.exchange.group.world // servers
         for rank, (rows, (depths,)) in enumerate(zip(self._lists.send_rows, said, strict=True)):
-            table[rows.long(), rank // size] = depths[:, 0]
+            table[rows.cpu().long(), rank // size] = depths[:, 0]
+        table = table.to(self._device)
         self.fetch(table)
         before = np.full(self._num_rows, _NEVER, np.int16)
-        if len(self.rows):
-            copies = table[self.rows].numpy()
+        if len(self._rows):
+            copies = table[self.rows].cpu().numpy()
             first = copies[np.arange(len(copies)), self._owners]
-            before[self.rows.numpy()] = np.maximum(first, copies[:, : self._server].max(1, initial=_NEVER))
+            before[self._rows] = np.maximum(first, copies[:, : self._server].max(1, initial=_NEVER))
         return before

@@ -352,8 +352,8 @@ class FlowDrawer:
                 ranks = np.concatenate([self._id_ranks[inputs], self._id_ranks[self._num_rows + kept]])
                 plan = load_plan(part, self._settings, out_bounds=bounds, id_ranks=ranks)
             plans.append(dataclasses.replace(plan, counts=counts))
-        ends = (np.concatenate(rows).astype(np.int64) for rows in (layers[0].inputs, layers[-1].outputs))
-        return MessageFlow(tuple(plans), *(torch.from_numpy(rows).to(self._settings.device) for rows in ends))
+        ends = (torch.from_numpy(np.concatenate(rows).astype(np.int64)) for rows in (layers[0].inputs, layers[-1].outputs))
+        return MessageFlow(tuple(plans), *(rows.to(self._settings.device, non_blocking=True) for rows in ends))
 
     def _restricted(
         self, layer: DrawnLayer, outward: OutDegrees, places: np.ndarray

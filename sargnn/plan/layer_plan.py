@@ -406,6 +406,11 @@ class LayerPlan:
         return torch.cat([shard.block.columns.tensor(name, like) for shard in self._all_shards().values()])
 
     @cached_property
+    def isolated(self) -> Tensor:
+        """int64, the output rows without an edge."""
+        return torch.nonzero(self.in_degrees == 0)[:, 0]
+
+    @cached_property
     def kept(self) -> dict[Any, Any]:
         """What layers derive from the plan alone, such as scales of rows, by their own keys. It is pickled with the plan."""
         return {}

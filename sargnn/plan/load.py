@@ -496,4 +496,4 @@ def id_ranks_of(part: Part) -> np.ndarray:
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:
     """A tensor with memory of its own (stores are mapped read-only)."""
-    return torch.from_numpy(np.array(array)).to(device)
+    return torch.from_numpy(np.array(array)).to(device, non_blocking=True)

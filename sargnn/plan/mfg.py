@@ -50,7 +50,7 @@ class MessageFlow:
 
     def own_inputs(self, rows: Tensor) -> Tensor:
         """Of own rows [N, ...] those that the first layer reads."""
-        return rows if self.input_rows is None else rows.index_select(0, self.input_rows)
+        return rows if self.input_rows is None else rows.index_select(0, self.input_rows.to(rows.device))
 
     def rows_of(self, layer: int, num_rows: int) -> Tensor:
         """int64, the own rows that a layer computes, in its order.
@@ -59,14 +59,15 @@ class MessageFlow:
             layer: from 0.
         num_rows: N.
         """
-        rows = torch.arange(num_rows) if self.input_rows is None else self.input_rows
+        device = self.plans[0].node_ids.device
+        rows = torch.arange(num_rows, device=device) if self.input_rows is None else self.input_rows
         for plan in self.plans[: layer + 1]:
             rows = plan.self_rows(rows)
         return rows
 
     def own_outputs(self, rows: Tensor) -> Tensor:
         """Of own rows [N, ...] those that the last layer computes."""
-        return rows if self.output_rows is None else rows.index_select(0, self.output_rows)
+        return rows if self.output_rows is None else rows.index_select(0, self.output_rows.to(rows.device))
 
 
 @dataclass(frozen=True)

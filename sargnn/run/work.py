@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from sargnn.backends.device import Device
 from sargnn.backends.memory import Pool
 from sargnn.backends.spill import SpillFile, SpillingPool
 from sargnn.comm.distributed import DistributedGroup
@@ -27,11 +28,12 @@ from sargnn.comm.rates import measure_rates
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig
 from sargnn.cpu import without_bf16
-from sargnn.engine.serving import baseline_lines
+from sargnn.engine.serving import baseline_lines, usable_device
 from sargnn.errors import SargnnError
 from sargnn.partition.store import PartitionInfo, open_part, partition_info
 from sargnn.profile import Profile
 from sargnn.run.env import kernels_are_compiled, warm_up
+from sargnn.run.gpus import local_device_index
 from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, read_inputs
@@ -144,8 +146,11 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
         warm_up()  # as the fork server has done where it can: their code is no part of what training takes
     ranks = f"rank {process}" if each == 1 else f"ranks {process * each} to {process * each + each - 1}"
     print(f"{ranks} of {config.world}, process {os.getpid()}, {threads} threads", flush=True)
-    if slow := without_bf16(config.precision):
+    place = usable_device(config.device)
+    if place.is_host and (slow := without_bf16(config.precision)):
         print(slow, flush=True)
+    number = local_device_index(process, place.count, os.environ)
+    place.start(number)
     asked = _Asked()
     group = _join(config, process, traffics, on_joining)
     if config.budget_bytes is not None:
@@ -158,7 +163,8 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
         for line in _server_lines(group):
             print(line, flush=True)
         info = partition_info(Path(inputs.partition), group.rank)
-        _train_part(_Job(config, run_dir, inputs, info, group, *held, asked), **shared)
+        with place.answers_lack_of_memory():
+            _train_part(_Job(config, run_dir, inputs, info, group, *held, asked), **shared)
 
     pool = Pool()
     if config.spills:
@@ -167,25 +173,25 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
     if each == 1:
         as_rank(group, **{"make_pool": lambda *, enabled: pool} if config.spills else {})
     else:
-        meters = list[SharedMeter]()
+        meters = list[PeakMeter]()
         pool.slack = _SLACK
         parts = Parts(group, config.world, servers=config.num_servers, profiles=config.profile, traffics=traffics)
 
         def as_part(group: Group) -> None:
             torch.set_num_threads(threads)
-            as_rank(group, make_pool=lambda *, enabled: pool, make_meter=lambda: _shared_meter(group, meters))
+            place.start(number)
+            as_rank(group, make_pool=lambda *, enabled: pool, make_meter=partial(_shared_meter, group, meters))
 
         parts.run(as_part)
     pool.close()
     group.close()
 
 
-def _shared_meter(group: Group, meters: list[SharedMeter]) -> SharedMeter:
+def _shared_meter(group: Group, meters: list[PeakMeter], device: Device) -> PeakMeter:
     """The process's, whose baseline is what it holds once all of its workers have read in what they need."""
     group.gather(torch.zeros(1))
     if not meters:
-        here = PeakMeter.here()
-        meters.append(SharedMeter(here.baseline_bytes, here.process_peak_bytes))
+        meters.append(SharedMeter.here(device))
     group.gather(torch.zeros(1))
     return meters[-1]
 

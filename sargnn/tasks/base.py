@@ -32,13 +32,13 @@ class Targets:
         labels: [M] or [M, C], as the task has them.
         rows: split name -> int64, the output rows in it.
         global_counts: split name -> known labels in it over all workers; of a part of a step those of the whole step.
-        own_rows: int64 [M], which own row each output row is; None: all own rows, in their order.
+        trained: int64, on the host, the own rows that ``rows["train"]`` are; None: that is not known.
     """
 
     labels: Tensor
     rows: dict[str, Tensor]
     global_counts: Mapping[str, int]
-    own_rows: Tensor | None = None
+    trained: Tensor | None = None
 
     @staticmethod
     def join(parts: Sequence[Targets]) -> Targets:
@@ -61,7 +61,7 @@ class Counted:
 
     Attributes:
         labels: how many, over all workers; None: those of the step's targets.
-        rows: bool [N], the own rows that they belong to; None: all training rows of the step's views.
+        rows: bool [N], on the host, the own rows that they belong to; None: all training rows of the step's views.
     """
 
     labels: int | None = None

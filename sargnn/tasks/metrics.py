@@ -145,10 +145,10 @@ def roc_auc(scores: Tensor, positive: Tensor) -> float | None:
     if not positives or not negatives:
         return None
     ordered, order = scores.sort()
-    starts = torch.ones(len(ordered), dtype=torch.bool)
+    starts = torch.ones(len(ordered), dtype=torch.bool, device=scores.device)
     starts[1:] = ordered[1:] != ordered[:-1]
     tie = starts.cumsum(0) - 1  # which run of equal scores each row belongs to
-    true = torch.zeros(int(tie[-1]) + 1, dtype=torch.int64).index_add_(0, tie, positive[order].long())
+    true = tie.new_zeros(int(tie[-1]) + 1).index_add_(0, tie, positive[order].long())
     false = torch.bincount(tie) - true
     below = false.cumsum(0) - false
     return int((true * (2 * below + false)).sum()) / (2 * positives * negatives)

@@ -34,7 +34,7 @@ from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS, task_of
 from sargnn.partition.cut import Part
-from sargnn.rng import Draw, Purpose, dropout_mask
+from sargnn.rng import Draw, Purpose, dropout_rows
 from sargnn.tasks.base import Counted, Predict, Targets, Task
 from sargnn.tasks.kinds import KINDS, Scores, choose_metric, in_split
 from sargnn.tasks.metrics import measure
@@ -149,9 +149,9 @@ class LabelInputs:
 
     Args:
         kind: what the labels are.
-        labels: [N] or [N, C].
-        training: bool [N], the own rows that are trained on.
-        ids: int64 [N], original ids of the own rows.
+        labels: [N] or [N, C], where rows lie.
+        training: bool [N], on the host, the own rows that are trained on.
+        ids: int64 [N], on the host, original ids of the own rows.
         num_outputs: C.
         seed: of the draws.
         dtype: of the columns.
@@ -170,6 +170,7 @@ class LabelInputs:
     ) -> None:
         self.training, self._config, self._kind, self._seed = training, config, kind, seed
         self._labels, self._ids, self._num_outputs, self._dtype = labels, ids, num_outputs, dtype
+        self._drawn: tuple[int, Tensor] | None = None
 
     @property
     def masked(self) -> bool:
@@ -177,14 +178,17 @@ class LabelInputs:
         return self._config.name == "masked"
 
     def carried(self, epoch: int | None) -> Tensor:
-        """bool [N], the training rows that carry their label: a draw by original id and epoch; all if there is no epoch."""
+        """bool [N], on the host, the training rows that carry their label: a draw by original id and epoch; all if there is no
+        epoch."""
         if epoch is None or not self.masked:
             return self.training
-        rows = torch.nonzero(self.training)[:, 0]
-        draw = Draw(self._seed, epoch, Purpose.LABELS, 0, 1.0 - self._config.rate)
-        carried = torch.zeros_like(self.training)
-        carried[rows] = dropout_mask(self._ids[rows], 1, draw)[:, 0]
-        return carried
+        if self._drawn is None or self._drawn[0] != epoch:
+            rows = torch.nonzero(self.training)[:, 0]
+            draw = Draw(self._seed, epoch, Purpose.LABELS, 0, 1.0 - self._config.rate)
+            carried = torch.zeros_like(self.training)
+            carried[rows] = dropout_rows(torch.ones(len(rows), 1, dtype=self._dtype), self._ids[rows], draw)[:, 0] > 0
+            self._drawn = epoch, carried
+        return self._drawn[1]
 
     def read(self, step: int | None, predict: Predict, share: Callable[[Tensor], object]) -> Tensor:
         """[N, C]: the labels of those that carry theirs; for the others zeros, or with reuse what is predicted.
@@ -194,15 +198,19 @@ class LabelInputs:
             predict: runs the model with some columns.
             share: gives predictions to copies of their rows on other workers.
         """
-        carried = self.carried(step)
-        columns = torch.zeros(len(carried), self._num_outputs, dtype=self._dtype, device=carried.device)
-        rows = torch.nonzero(carried)[:, 0]
+        carried, device = self.carried(step), self._labels.device
+        columns = torch.zeros(len(carried), self._num_outputs, dtype=self._dtype, device=device)
+        rows = torch.nonzero(carried)[:, 0].to(device, non_blocking=True)
         columns[rows] = self._kind.columns(self._labels[rows], self._num_outputs, self._dtype)
         for _ in range(self._config.reuse):
             logits, predicted = predict(columns)
             soft = self._kind.soft(logits)
-            blank = ~(carried if predicted is None else carried[predicted])
-            columns[torch.nonzero(blank)[:, 0] if predicted is None else predicted[blank]] = soft[blank].to(columns.dtype)
+            blank = torch.nonzero(~carried)[:, 0].to(device, non_blocking=True)
+            if predicted is None:
+                columns[blank] = soft[blank].to(columns.dtype)
+            else:
+                given = carried.to(device, non_blocking=True)[predicted, None]
+                columns[predicted] = torch.where(given, columns[predicted], soft.to(columns.dtype))
             del logits, soft
             share(columns)
         return columns
@@ -248,10 +256,11 @@ class NodeTask(Task):
         self.name = task_of(part.labels)
         self.kind, self.metric, self.outputs = LABELS[self.name], choose_metric(self.name, config.metric, outputs), outputs
         self.label_smoothing, self._group = config.optim.label_smoothing, group
-        device = torch.device(config.device)
-        self._labels, split, ids, self._inner = (
-            torch.from_numpy(np.array(rows)).to(device) for rows in (part.labels, part.split, part.node_ids, part.inner)
+        # What is only chosen by and counted stays on the host, so that a step reads nothing of where rows lie.
+        self._known, split, ids, self._inner = (
+            torch.from_numpy(np.array(rows)) for rows in (part.labels, part.split, part.node_ids, part.inner)
         )
+        self._labels = self._known.to(torch.device(config.device))
         self._inputs: LabelInputs | None = None
         if config.reads_labels or reads_labels:
             training, dtype = in_split(split, "train"), ROW_DTYPES[config.precision]
@@ -275,17 +284,19 @@ class NodeTask(Task):
         return torch.nonzero(wanted)[:, 0].numpy()
 
     def count(self, rows: np.ndarray) -> int:
-        return self.kind.count(self._labels[torch.from_numpy(rows)])
+        return self.kind.count(self._known[torch.from_numpy(rows)])
 
     def targets(self, output_rows: Tensor | None, counts: Mapping[str, int] | None = None) -> Targets:
-        labels, split = self._labels, self._split
+        labels, own_rows = self._labels, torch.arange(len(self._split))
         if output_rows is not None:
-            labels, split = labels.index_select(0, output_rows), split.index_select(0, output_rows)
+            labels, own_rows = labels.index_select(0, output_rows), output_rows.cpu()
+        split = self._split[own_rows]
         rows = {name: torch.nonzero(split == value)[:, 0] for name, value in SPLITS.items()}
         if counts is None:
-            known = self._group.sum_(torch.tensor([self.kind.count(labels[own]) for own in rows.values()], dtype=torch.int64))
-            counts = dict(zip(rows, known.tolist(), strict=True))
-        return Targets(labels, rows, counts, output_rows)
+            own = [self.kind.count(self._known[own_rows[chosen]]) for chosen in rows.values()]
+            counts = dict(zip(rows, self._group.sum_(torch.tensor(own, dtype=torch.int64)).tolist(), strict=True))
+        there = {name: chosen.to(labels.device, non_blocking=True) for name, chosen in rows.items()}
+        return Targets(labels, there, counts, own_rows[rows["train"]])
 
     def columns(self, step: int | None, predict: Predict, share: Callable[[Tensor], object]) -> Tensor | None:
         return None if self._inputs is None else self._inputs.read(step, predict, share)
@@ -298,18 +309,19 @@ class NodeTask(Task):
             in_step = torch.zeros_like(hidden)
             in_step[torch.from_numpy(rows)] = True
             hidden &= in_step
-        known = torch.tensor(self.kind.count(self._labels[hidden]), dtype=torch.int64)
+        known = torch.tensor(self.kind.count(self._known[hidden]), dtype=torch.int64)
         return Counted(int(self._group.sum_(known)), hidden)
 
     def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
         rows, labels = targets.rows["train"], max(counted.total(targets), 1)
         if counted.rows is not None:
-            own_rows = rows if targets.own_rows is None else targets.own_rows[rows]
-            rows = rows[counted.rows[own_rows]]
+            assert targets.trained is not None
+            chosen = torch.nonzero(counted.rows[targets.trained])[:, 0]
+            rows = rows[chosen.to(rows.device, non_blocking=True)]
         if wide(outputs.dtype) != outputs.dtype:
             share: Tensor = _OfRoundedLogits.apply(outputs, targets.labels, rows, labels, self.loss_sum)
             return share
-        return self.loss_sum(outputs[rows], targets.labels[rows]) / labels
+        return self.loss_sum(outputs.index_select(0, rows), targets.labels.index_select(0, rows)) / labels
 
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
         return measure(self.metric, outputs, targets, self._group)

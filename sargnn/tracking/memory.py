@@ -1,4 +1,4 @@
-"""Resident memory of this process, read from the kernel (Linux)."""
+"""Memory of this process: what is resident, read from the kernel (Linux), and what tensors hold on a device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from sargnn.backends.device import Device
 
 _STATUS = Path("/proc/self/status")
 _ROLLUP = Path("/proc/self/smaps_rollup")
@@ -63,28 +65,48 @@ class PeakMeter:
         baseline_bytes: resident memory once graph, features and parameters were read in and nothing else was.
         process_peak_bytes: the largest resident set seen so far.
         training_bytes: the largest peak of this process's epochs above the baseline.
+        device: whose memory's peaks ``end`` gives, above ``device_bytes``; None: the resident set's.
+        device_bytes: what tensors held there when ``baseline_bytes`` was read.
     """
 
     baseline_bytes: int
     process_peak_bytes: int = 0
     training_bytes: int = 0
+    device: Device | None = None
+    device_bytes: int = 0
 
     @classmethod
-    def here(cls) -> PeakMeter:
-        """With the present resident set as the baseline."""
+    def here(cls, device: Device | None = None) -> PeakMeter:
+        """With what is held now as the baseline.
+
+        Args:
+            device: where rows lie; None: on the host.
+        """
         baseline = resident_bytes()
-        return cls(baseline, max(baseline, peak_bytes()))
+        meter = cls(baseline, max(baseline, peak_bytes()))
+        if device is not None and not device.is_host:
+            meter.device, meter.device_bytes = device, device.held_bytes()
+        return meter
 
     def begin(self) -> None:
         """Start a phase."""
         self.process_peak_bytes = max(self.process_peak_bytes, peak_bytes())
         reset_peak()
+        if self.device is not None:
+            self.device.reset_peak()
 
-    def end(self) -> int:
-        """The peak since ``begin`` above the baseline, bytes."""
+    def end(self, *, training: bool = False) -> int:
+        """The peak since ``begin`` above the baseline, bytes; of a device where there is one.
+
+        Args:
+            training: the phase was an epoch, which ``training_bytes`` is of.
+        """
         peak = peak_bytes()
         self.process_peak_bytes = max(self.process_peak_bytes, peak)
-        return max(0, peak - self.baseline_bytes)
+        above = max(0, peak - self.baseline_bytes)
+        if training:
+            self.training_bytes = max(self.training_bytes, above)
+        return above if self.device is None else max(0, self.device.peak_bytes() - self.device_bytes)
 
 
 class SharedMeter(PeakMeter):
@@ -97,9 +119,9 @@ class SharedMeter(PeakMeter):
             super().begin()
         self._inside += 1
 
-    def end(self) -> int:
+    def end(self, *, training: bool = False) -> int:
         self._inside -= 1
-        return super().end()
+        return super().end(training=training)
 
 
 PARTS = ("base", "graph", "features", "parameters", "training", "other")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sargnn.interop.dgl import is_installed
 
-_PACKAGES = ("sargnn", "torch", "dgl", "numpy", "numba", "hydra-core", "pymetis", "kaminpar", "mlflow")
+_PACKAGES = ("sargnn", "torch", "triton", "dgl", "numpy", "numba", "hydra-core", "pymetis", "kaminpar", "mlflow")
 
 
 def git_sha() -> str | None:

@@ -39,6 +39,7 @@ class _Ran:
         config_hash: of what decides the losses.
         cpu: the processor's model of rank 0's machine.
         cores: how many of that machine's cores the process may use.
+        gpu: the model of rank 0's; None: it computed on the CPU.
         hosts: the name of each rank's, where there are several.
         servers: how many.
         processes: how many; figures of memory are lists with one of each, not of each rank.
@@ -67,6 +68,7 @@ class _Ran:
     hosts: list[str] | None = None
     cpu: str | None = None
     cores: int | None = None
+    gpu: str | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sargnn.backends.device import Device
 from sargnn.backends.memory import Pool
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.exchange import Exchange
@@ -51,7 +52,7 @@ def make_trainer(
     make_pool: Callable[..., Pool] = Pool,
     flat: Callable[[], Part] | None = None,
     budget: Budget | None = None,
-    make_meter: Callable[[], PeakMeter] = PeakMeter.here,
+    make_meter: Callable[[Device], PeakMeter] = PeakMeter.here,
 ) -> Trainer:
     """Everything one rank needs to train, from its part.
 
@@ -62,7 +63,7 @@ def make_trainer(
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
         make_pool: as ``Engine`` takes it.
         flat: opens the rank's part without copies, where ``part`` has some.
-        make_meter: gives what measures memory peaks, once all was read in.
+        make_meter: gives what measures memory peaks where rows lie, once all was read in.
         budget: for a graph of such a shape, chooses what fits ``memory_budget``; needed where the run has one.
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
@@ -89,7 +90,7 @@ def make_trainer(
     if preloads:
         exchange = Exchange(group, config.comm.prefetch_depth, engine.backend.moves)
         copied_rows = config.comm.message_rows or _COPIED_ROWS
-        copies = Copies(part, exchange, copied_rows, counts_rows=config.norms_over_rows)
+        copies = Copies(part, exchange, copied_rows, device, counts_rows=config.norms_over_rows)
     of_sums = None if preloads or config.smooth.name == "none" or group.world == 1 else share_of_sums(config, engine)
     graph = WorkerGraph(
         part,
@@ -121,7 +122,7 @@ def make_trainer(
         )
         return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool, make_meter=make_meter)
 
-    ids = torch.from_numpy(np.array(part.node_ids)).to(device)
+    ids = torch.from_numpy(np.array(part.node_ids))
     task = load_task(config.task)(config, part, num_classes, group, reads_labels=model.reads_labels)
     trains_on_all = not config.mfg and not trains_in_batches(config)
     builder = ViewBuilder(model, engine, graph, rows, task, whole_recurs=trains_on_all or task.feeds_back)
@@ -129,7 +130,7 @@ def make_trainer(
     optimization = Optimization(config.optim, config.epochs, model)
     engine.agree_on_room()
     graph.release()  # what is given back is no part of what training starts from
-    setup = Setup(config, model, engine, graph, ids, task, builder, evaluation, optimization, make_meter())
+    setup = Setup(config, model, engine, graph, ids, task, builder, evaluation, optimization, make_meter(engine.place))
     fitted = fit_steps(setup, training, scratch, None if budget is None else budget(shape))
     return Trainer(setup, fitted, without_copies if preloads else None)
 

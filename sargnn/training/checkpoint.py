@@ -111,7 +111,7 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
         _remove(path)
     with StoreWriter(path, "checkpoint", FORMAT_VERSION) as writer:
         for name, tensor in _tables(trainer, sharded=False):
-            writer.put(name, tensor.detach().numpy())
+            writer.put(name, tensor.detach().cpu().numpy())
         for name, table in _tables(trainer, sharded=True):
             _gather_rows(trainer, writer, name, table)
         history = trainer.loop.history
@@ -300,6 +300,7 @@ def _rows_of_whole(trainer: Trainer, name: str) -> np.ndarray:
 def _gather_rows(trainer: Trainer, writer: StoreWriter | None, name: str, own: Tensor) -> None:
     """The whole table into rank 0's store."""
     tables: list[np.ndarray] = []
+    own = own.detach().cpu()
 
     def create(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         assert writer is not None

@@ -84,6 +84,7 @@ class Evaluator(Listener):
         self._model.eval()
         with torch.no_grad(), self._engine.profile.span(EVALUATION):
             scores = self._measure()
+        self._engine.place.synchronize()
         time_s = time.perf_counter() - started
         peak = self._meter.end()
         pool.reset()
@@ -160,6 +161,7 @@ class Evaluator(Listener):
         self._meter.begin()
         scores = self.smoothed(logits)
         self.history.smoothed = self._task.metrics(scores, targets)
+        self._engine.place.synchronize()
         self.history.peak_smooth_bytes = self._meter.end()
         self.history.smooth_time_s = time.perf_counter() - started
 
@@ -189,7 +191,7 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> di
         def create(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
             return np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
 
-        gather_table(trainer.engine.group, rows, rows_of_whole, create, "writing predictions")
+        gather_table(trainer.engine.group, rows.cpu(), rows_of_whole, create, "writing predictions")
         if trainer.engine.group.rank == 0:
             temporary.replace(folder / name)
             files.append(name)

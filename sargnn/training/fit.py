@@ -97,7 +97,7 @@ class Setup:
         model: with its parameters.
         engine: the worker's.
         graph: the worker's part of it.
-        ids: int64 [N], original ids.
+        ids: int64 [N], original ids, on the host.
         task: what is predicted.
         builder: makes views.
         evaluation: the view that evaluations read.

@@ -152,6 +152,8 @@ class Loop:
         self.steps.begin(epoch)
         for step in range(done.steps, self.steps.count):
             done.add(*self.train_step(epoch, step))
+            if step + 1 == self.steps.count:
+                self.engine.place.synchronize()
             done.elapsed_s += time.perf_counter() - started
             done.add_traffic(traffic)
             done.add_moved(moved)
@@ -175,9 +177,7 @@ class Loop:
         return result
 
     def _end_peak(self) -> int:
-        peak = self.meter.end()
-        self.meter.training_bytes = max(self.meter.training_bytes, peak)
-        return peak
+        return self.meter.end(training=True)
 
     def _gather(self, epoch: int, peak: int) -> EpochResult:
         """The figures of all ranks of the epoch that has ended."""
@@ -241,7 +241,8 @@ class Loop:
 
     def gradients(self, step: int = 0) -> StepLoss:
         """Forward and backward of each view, one flattened all-reduce of the gradients; the loss over all ranks."""
-        group, total, labels = self.engine.group, torch.zeros((), dtype=torch.float64), 0
+        group, labels = self.engine.group, 0
+        total = torch.zeros((), dtype=torch.float64, device=self.engine.device)
         with self.engine.rounds_products():
             for share, counted in self.shares(step):
                 labels = counted

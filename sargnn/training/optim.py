@@ -92,7 +92,8 @@ class Optimization:
             for parameter in self.parameters:
                 chosen.setdefault(decays.get(id(parameter), config.weight_decay), []).append(parameter)
             settings = [{"params": some, "weight_decay": decay} for decay, some in chosen.items()]
-            self.optimizer = kinds[config.name](settings, lr=config.lr)
+            # PyTorch updates all parameters of a GPU at once, with temporary tables as large as they are: not of embeddings.
+            self.optimizer = kinds[config.name](settings, lr=config.lr, foreach=False if self.sharded else None)
 
     def set_rate(self, step: int, steps: int) -> float:
         """Set the learning rate of optimizer step ``step`` since the beginning, of ``steps`` an epoch, and give it."""
@@ -104,20 +105,19 @@ class Optimization:
     def step(self, group: Group) -> None:
         """Change the parameters by their gradients; with ``optim.clip`` scaled so that the norm of all, over all parameters and
         workers, is at most that."""
-        if self._config.clip is not None:
-            norm = math.sqrt(float(_squares(self.replicated)) + float(group.sum_(_squares(self.sharded))))
-            if norm > self._config.clip:
-                for parameter in (*self.replicated, *self.sharded):
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(self._config.clip / norm)
+        if self._config.clip is not None and self.parameters:
+            norm = (self._squares(self.replicated) + group.sum_(self._squares(self.sharded))).sqrt()
+            factor = torch.where(norm > self._config.clip, self._config.clip / norm, 1.0)  # read by nobody but the device
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
         if self.optimizer is not None:
             self.optimizer.step()
 
-
-def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """The sum of all gradients' squares."""
-    each = [p.grad.double().square().sum() for p in parameters if p.grad is not None]
-    return torch.stack(each).sum() if each else torch.zeros((), dtype=torch.float64)
+    def _squares(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """The sum of all gradients' squares."""
+        each = [p.grad.double().square().sum() for p in parameters if p.grad is not None]
+        return torch.stack(each).sum() if each else self.parameters[0].new_zeros((), dtype=torch.float64)
 
 
 def learning_rate(config: OptimConfig, step: int, epochs: int, steps: int = 1) -> float:

@@ -108,13 +108,13 @@ def note_tensor(tensor: Tensor, mark: Mark | None, places: Places | None) -> tup
         moved = values.movedim(mark.dim, 0).reshape(mark.number, -1) if mark.number else values.new_zeros(0, 1)
         products = _products(moved)
         if mark.rows.kind == "edges":
-            sources, destinations = places.edge_ids(mark.rows)
+            sources, destinations = (ids.cpu() for ids in places.edge_ids(mark.rows))
             ends = torch.stack([sources, destinations], 1).double()
             factors = torch.cos(ends @ torch.tensor([[12.9898, 39.4251], [78.2331, 11.1352]], dtype=torch.float64))
             ids, place = torch.unique(destinations, return_inverse=True)
             summed = torch.zeros(len(ids), 2, dtype=torch.float64).index_add_(0, place, products * factors)
             return "edges", Noted(summed.numpy(), ids.numpy())
-        return "nodes", Noted(products.numpy(), places.first_node_ids(mark.rows, mark.number).numpy())
+        return "nodes", Noted(products.numpy(), places.first_node_ids(mark.rows, mark.number).cpu().numpy())
     if mark is not None:
         return "loose", Noted(np.zeros(0), None, _sums(values))
     few = values.numel() <= MOST_VALUES

@@ -148,7 +148,7 @@ class MicroBatches:
             if not len(seen):
                 seen = seen.new_zeros(len(view.flow.plans), self._num_rows)
             for layer, computed in enumerate(seen):
-                computed[view.flow.rows_of(layer, self._num_rows)] = True
+                computed[view.flow.rows_of(layer, self._num_rows).cpu()] = True
             if self._folder is None:
                 views.append(view)
             else:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sargnn.backends.device import device_of
 from sargnn.comm.group import Group
 from sargnn.config.losses import losses_depend_on
 from sargnn.config.run import RunConfig
@@ -44,6 +45,7 @@ def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) ->
         "versions": versions(),
         "cpu": cpu_model(),
         "cores": usable_cores(),
+        "gpu": device_of(config.device).name,
     }
 
 
@@ -154,11 +156,12 @@ def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     """
     views = (trainer.loop.steps.last_view, trainer.evaluation, trainer.builder.whole_view)
     gathered = [view.inputs for view in views if view is not None and view.inputs is not None]
-    tables = [trainer.rows, *trainer.model.inputs.held(), *gathered]
+    here = trainer.engine.place.is_host  # else only what is mapped from the store is resident
+    tables = [trainer.rows, *trainer.model.inputs.held(), *gathered] if here else []
     bytes_at = {table.ctypes.data: table.nbytes for table in trainer.graph.part.features}
     bytes_at |= {storage.data_ptr(): storage.nbytes() for storage in (table.untyped_storage() for table in tables)}
-    embeddings = sum(table.nbytes for table in trainer.optimization.sharded)  # runs of the rows
-    parameters = sum(parameter.nbytes for parameter in trainer.model.parameters())
+    embeddings = sum(table.nbytes for table in trainer.optimization.sharded) if here else 0  # runs of the rows
+    parameters = sum(parameter.nbytes for parameter in trainer.model.parameters()) if here else 0
     meter = trainer.meter
     counted = [sum(bytes_at.values()) - embeddings, parameters]
     measured = [base_bytes, meter.baseline_bytes, meter.process_peak_bytes, meter.training_bytes]

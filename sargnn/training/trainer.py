@@ -38,7 +38,7 @@ class Trainer:
         meter: of memory peaks.
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         forward: runs the model on views.
-        ids: int64 [N], original ids.
+        ids: int64 [N], original ids, on the host.
         evaluator: evaluates and predicts.
         loop: trains.
         planned_bytes: per rank what training was to hold at most, where that was asked for.
@@ -110,7 +110,7 @@ class Trainer:
             steps.remake()
             with torch.no_grad():
                 shares = [share for share, _ in self.loop.shares(0)]
-                losses.append(float(engine.group.sum_(sum(shares, torch.zeros((), dtype=torch.float64)))))
+                losses.append(float(engine.group.sum_(sum(shares, torch.zeros((), dtype=torch.float64, device=engine.device)))))
                 for buffer, value in zip(self.model.buffers(), before, strict=True):
                     buffer.copy_(value)
         self.graph.release()

@@ -247,7 +247,8 @@ class ViewBuilder:
             plan = first if others or len(first.schema.node_types) == 1 else None
         if plan is not None:
             constant = model.first_constant(engine, plan, self._first_input(model.inputs(self.rows)))
-            return None if constant is None else Constants(torch.arange(len(self.rows)), constant)
+            places = torch.arange(len(self.rows), device=engine.device)
+            return None if constant is None else Constants(places, constant)
         places, number = torch.full((len(self.rows),), -1, dtype=torch.int64), 0
         table: Tensor | None = None
         for rows in batches:
@@ -260,11 +261,11 @@ class ViewBuilder:
             if table is None:  # memory that nothing is written to is not resident
                 table = constant.new_empty(len(places), constant.shape[1])
             table[number : number + len(constant)] = constant
-            places[flow.rows_of(0, len(places))] = torch.arange(number, number + len(constant))
+            places[flow.rows_of(0, len(places)).cpu()] = torch.arange(number, number + len(constant))
             number += len(constant)
             del flow, x, constant
             self.graph.release(mapped_only=True)
-        return None if table is None else Constants(places, table)
+        return None if table is None else Constants(places.to(engine.device), table)
 
     def _first_input(self, rows: Tensor) -> LayerInput:
         """The first layer's input, with labels of no row."""

@@ -45,7 +45,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
         "There is no setting 'batch_size': the steps of an epoch are counted.", None, None,
         "batches.steps=16 for sixteen optimizer steps an epoch",
     ),
-    "train gpus=2": ("There is no setting 'gpus': workers run on CPUs.", None, None, "..."),
+    "train gpus=2": ("There is no setting 'gpus': each process computes on one GPU.", None, None, "..."),
     "train zzz=1": (NO_SETTING.format("zzz"), None, None, "sargnn train --help lists all groups and settings"),
     "train scale=2": (
         NO_SETTING.format("scale"), None,

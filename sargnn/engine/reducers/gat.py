@@ -134,9 +134,10 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         fold.operation.forward(block, self.attention, inputs, state)
 
     def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
-        nothing = fold.plan.in_degrees == 0 if self.edges is None else state.denominator[:, 0] == 0
-        isolated = torch.nonzero(nothing)[:, 0]
-        state.out.index_fill_(0, isolated, 0)
+        if self.edges is None:
+            state.out.index_fill_(0, fold.plan.isolated, 0)
+        else:
+            state.out.masked_fill_(state.denominator[:, :1] == 0, 0)
         return (fold.narrowed(state.out),), (state.max_score, state.denominator)
 
     def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Backward:
@@ -185,7 +186,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         running = RunningSoftmax.empty(exchanged[0], len(rows), self.attention.heads, held)
         self.step(fold, served_shard(fold, piece), exchanged, asked, params, running)
         if self.edges is not None:  # which may leave nothing of a row's edges
-            running.out.index_fill_(0, torch.nonzero(running.denominator[:, 0] == 0)[:, 0], 0)
+            running.out.masked_fill_(running.denominator[:, :1] == 0, 0)
         torch.add(running.max_score, running.denominator.log(), out=log_sum)
         if held is not rows:
             rows.copy_(held)
