@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -60,7 +61,8 @@ def choose_kernel(
 def make_backend(kernel_name: str, device: torch.device) -> Backend:
     """What computes all but edge operations: the named kernel's backend if it brings one, else the device's."""
     brought = None if kernel_name == "auto" else make_kernel(kernel_name).backend
-    backend: Backend = (brought or resolve("backend", BACKENDS, "cpu" if device.type == "cpu" else "torch"))(device)
+    elsewhere = "torch" if find_spec("triton") is None else "cuda"
+    backend: Backend = (brought or resolve("backend", BACKENDS, "cpu" if device.type == "cpu" else elsewhere))(device)
     return backend
 
 

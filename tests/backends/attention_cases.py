@@ -145,32 +145,41 @@ def expected(case: Case, operation: str) -> tuple[Tensor, list[Tensor | None]]:
 
 
 def run(
-    kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, order: list[int], *, keep: bool = False
+    kernel: Kernel,
+    case: Case,
+    operation: str,
+    dtype: torch.dtype,
+    order: list[int],
+    *,
+    keep: bool = False,
+    device: str = "cpu",
 ) -> tuple[Tensor, list[Any]]:
-    """The same through a kernel's operation. keep: scores stay from forward to backward."""
+    """The same through a kernel's operation, on a device. keep: scores stay from forward to backward."""
     held = wide(dtype)
-    rows = {id(t): t.detach().to(dtype) for t in (*case.z, case.x, *case.keys, case.q)}
+    for block in case.blocks:
+        block.lay(lambda tensor: tensor.to(device))
+    rows = {id(t): t.detach().to(device, dtype) for t in (*case.z, case.x, *case.keys, case.q)}
     # Scores and parameters are fp32 beside bf16 rows.
-    cast = rows | {id(t): t.detach().to(held) for t in (*case.el, case.er, case.att)}
+    cast = rows | {id(t): t.detach().to(device, held) for t in (*case.el, case.er, case.att)}
     sources, local, params = case.parts(operation)
-    own, grad, att = cast[id(local)], case.grad.detach().to(dtype), cast[id(params[0])] if params else None
+    own, grad, att = cast[id(local)], case.grad.detach().to(device, dtype), cast[id(params[0])] if params else None
     running = RunningSoftmax.empty(rows[id(case.x)], len(own), case.attention.heads)
     running.out.fill_(torch.nan)
     attend: Any = kernel.operation(operation)
     for block, weight in zip(case.blocks, case.weights or (), strict=False):
-        block.columns = EdgeColumns.of({"weight": weight.detach().to(held)})
+        block.columns = EdgeColumns.of({"weight": weight.detach().to(device, held)})
         block.__dict__.pop("t_weight", None)
     given: list[dict[str, Any]] = [{} if case.weights is None else {"weight": block.weight} for block in case.blocks]
     for block, arguments in zip(case.blocks, given, strict=True):
         if keep:
-            arguments["scores"] = torch.full((block.num_edges, case.attention.heads), torch.nan, dtype=held)
+            arguments["scores"] = own.new_full((block.num_edges, case.attention.heads), torch.nan, dtype=held)
     inputs = [
         AttentionInputs(tuple(cast[id(t)] for t in tensors), own, att, **arguments)
         for tensors, arguments in zip(sources, given, strict=True)
     ]
     for k in order:
         attend.forward(case.blocks[k], case.attention, inputs[k], running)
-    isolated = torch.cat(case.dense, 1).sum(1) == 0
+    isolated = (torch.cat(case.dense, 1).sum(1) == 0).to(device)
     assert (running.denominator[isolated] == 0).all()
     out = running.out.masked_fill(isolated[:, None], 0)
     finished = RunningSoftmax(out, running.max_score, running.denominator)
@@ -184,4 +193,5 @@ def run(
             attend.backward(case.blocks[k], case.attention, inputs[k], records, grad, into)
     assert all(a is b is None or torch.equal(a, b) for a, b in zip(*both, strict=True))
     found |= {id(t): gradient for t, gradient in zip((local, *params), both[0], strict=False)}
-    return out, [found.get(id(leaf)) for leaf in case.leaves]
+    gradients = [found.get(id(leaf)) for leaf in case.leaves]
+    return out.cpu(), [None if gradient is None else gradient.cpu() for gradient in gradients]

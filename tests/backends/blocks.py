@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sargnn.backends import KERNELS
 from sargnn.backends.block import EdgeBlock
 
+CPU_KERNELS = [name for name in KERNELS if name != "triton"]
+"""All but those of a GPU, which ``tests/backends/cuda`` runs in an interpreter that takes a thousand times as long."""
 SHAPES = [(6, 9, 20), (1, 1, 1), (5, 7, 0), (40, 3, 100), (3, 40, 30), (0, 4, 0), (4, 0, 0)]
 """Sources, destinations and edges of a block."""
 

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.backends import KERNELS
 from sargnn.backends.base import Kernel
 from sargnn.backends.choose import make_kernel
 from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.rng import Draw, Purpose, edge_mask
 from tests.backends.attention_cases import SHAPES, SLOPE, Case, expected, make, run
+from tests.backends.blocks import CPU_KERNELS
 
 OPERATIONS = ["gat", "gatv2", "dot"]
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5}  # fp32: rounding of some hundred sums
@@ -42,7 +42,7 @@ def check(kernel: Kernel, case: Case, operation: str, dtype: torch.dtype, scale:
                 assert_close(found, wish, dtype, size)
 
 
-@pytest.fixture(params=KERNELS)
+@pytest.fixture(params=CPU_KERNELS)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     return make_kernel(request.param)
 
@@ -224,6 +224,7 @@ def test_threads_change_no_bit_between_runs() -> None:
 import sys, torch
 sys.path.insert(0, sys.argv[1])
 from sargnn.backends.choose import make_kernel
+from tests.backends.blocks import CPU_KERNELS
 from tests.backends.attention_cases import expected, make, run
 import numba
 assert numba.get_num_threads() == 3

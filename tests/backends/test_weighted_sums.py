@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sargnn.backends import KERNELS
 from sargnn.backends.choose import make_kernel, make_operation
 from sargnn.backends.operations import WeightedSumOperation
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.profile import AGGREGATION, REST, Profile
-from tests.backends.blocks import SHAPES, block_of, integers
+from tests.backends.blocks import CPU_KERNELS, SHAPES, block_of, integers
 
 
 def sums_of(name: str) -> WeightedSumOperation:
@@ -23,7 +22,7 @@ def sums_of(name: str) -> WeightedSumOperation:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 3, 16, 33, 130, 257, 300])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", CPU_KERNELS)
 def test_weighted_sum(name: str, shape: tuple[int, int, int], width: int, dtype: torch.dtype, own: bool) -> None:
     """Weights of either sign and 0. ``own``: they are the block's, which it also has in the order of its sources."""
     num_src, num_dst, num_edges = shape

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from sargnn.backends import KERNELS
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
@@ -69,15 +68,15 @@ def test_every_curve_is_the_same(name: str, mode: str, precision: str) -> None:
     config = cases.run_config(model, mode=mode, precision=precision)
     kernels = [
         one
-        for one in KERNELS
+        for one in cases.CPU_KERNELS
         if serves(dataclasses.replace(config, kernel=dataclasses.replace(config.kernel, name=one)), graph)
     ]
     assert kernels, "no kernel serves"
     if mode != "domain_parallel":  # which is DGL's operators and plain autograd
-        assert kernels == list(KERNELS)
+        assert kernels == cases.CPU_KERNELS
     for kernel in kernels:
         worst = 0.0
-        for turn, world in enumerate(WORLDS, MODELS.index(name) + list(KERNELS).index(kernel)):
+        for turn, world in enumerate(WORLDS, MODELS.index(name) + cases.CPU_KERNELS.index(kernel)):
             partitioner = SPLITS[turn % len(SPLITS)]
             run = cases.run_config(model, mode=mode, kernel=kernel, partitioner=partitioner, world=world, precision=precision)
             losses = pool(world)(cases.curve, run, graph)[0]["losses"]

@@ -103,9 +103,15 @@ class ModeCase:
 
 @dataclass(frozen=True)
 class KernelCase:
-    """What is particular to a kernel. ``plain_autograd``: it has operators that autograd differentiates."""
+    """What is particular to a kernel.
+
+    Attributes:
+        plain_autograd: it has operators that autograd differentiates.
+        interpreted: it is for a GPU, and runs so slowly here that ``test_interpreted.py`` alone runs it.
+    """
 
     plain_autograd: bool
+    interpreted: bool = False
 
 
 WRITTEN_MODELS = {name: target for name, target in MODELS.items() if name != "custom"}
@@ -153,6 +159,7 @@ MODE_CASES: dict[str, ModeCase] = {
 }
 KERNEL_CASES: dict[str, KernelCase] = {
     "fused": KernelCase(plain_autograd=False),
+    "triton": KernelCase(plain_autograd=False, interpreted=True),
     "dgl": KernelCase(plain_autograd=True),
     "reference": KernelCase(plain_autograd=True),
 }
@@ -184,10 +191,12 @@ NAMES = [name for name in WRITTEN_MODELS if MODEL_CASES[name].definition.reads_e
 ]
 """Models that learn from edges, and the scorings of GAT."""
 _LIKE_OTHERS = [name for name in NAMES if name != "gatv2" and MODEL_CASES[name].folds_as]
+CPU_KERNELS = [kernel for kernel in KERNELS if not KERNEL_CASES[kernel].interpreted]
+"""What runs at a CPU's speed."""
 PAIRS = [
     (mode, kernel)
     for mode in MODES
-    for kernel in KERNELS
+    for kernel in CPU_KERNELS
     if KERNEL_CASES[kernel].plain_autograd or not MODE_CASES[mode].plain_autograd
 ]
 """Modes with the kernels that they run."""

@@ -21,7 +21,10 @@ from tests.parity.oracle import Definition
 from tests.pool import pool
 
 GRAPHS = {name: cases.graph_for(name) for name in [*cases.NAMES, *cases.WRITTEN_MODELS]}
-GRAPHS |= {kind: small_typed_graph(kind) for kind in ("sink", "features", "one_type", "names")} | {"homogeneous": nasty_graph()}
+GRAPHS |= {kind: small_typed_graph(kind) for kind in ("sink", "features", "one_type", "names")} | {
+    "homogeneous": nasty_graph(),
+    "few_nodes": nasty_graph(40),
+}
 """What models are checked on; tests add graphs of their own."""
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-4}
 """Of a first step's loss, outputs and gradients, relative."""

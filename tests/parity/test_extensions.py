@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.backends import KERNELS
 from sargnn.engine.modes import MODES
 from sargnn.models import MODELS
 from sargnn.resolve import resolve
@@ -62,7 +61,7 @@ def test_a_reducer(folder: Path, mode: str, kernel: str, world: int) -> None:
     check(model, definition=Definition(half_of_the_sum), mode=mode, kernel=kernel, world=world)
 
 
-@pytest.mark.parametrize(("name", "kernel", "world"), cases.spread_models(list(KERNELS), WORLDS, strength=1))
+@pytest.mark.parametrize(("name", "kernel", "world"), cases.spread_models(cases.CPU_KERNELS, WORLDS, strength=1))
 def test_a_mode(folder: Path, name: str, kernel: str, world: int) -> None:
     check(cases.model_config(name), mode=f"{folder}/toy_mode.py:Patient", kernel=kernel, world=world)
 
