@@ -19,6 +19,7 @@ from sargnn.interop.dgl import NOT_INSTALLED, is_installed
 from sargnn.report.bench.settings import (
     BenchPlanConfig,
     BenchTableConfig,
+    parse_bench_gpu,
     parse_bench_kernels,
     parse_bench_plan,
     parse_bench_table,
@@ -54,6 +55,17 @@ def kernels(line: CommandLine) -> int:
             table(results[name])
     say("stock: DGL's operators" if is_installed() else f"stock: PyTorch's operators (kernel=reference); {NOT_INSTALLED}")
     say(f"figures and plots: {Path(config.bench_dir)}")
+    return 0
+
+
+def gpu(line: CommandLine) -> int:
+    """``sargnn bench gpu``; prints its page."""
+    config = parse_bench_gpu(compose_verb("bench_gpu", line.overrides, keep=("bench_dir",), folders=line.folders))
+    from sargnn.report.bench.gpu import FILES, run
+
+    for text in run(config):
+        print(text)
+    say(f"figures: {', '.join(f'{config.bench_dir}/{name}' for name in FILES)}")
     return 0
 
 

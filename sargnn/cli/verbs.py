@@ -407,6 +407,17 @@ _BENCH = Verb(
             config="bench_epoch",
         ),
         Verb(
+            "bench gpu",
+            "a GPU's kernels, checked and timed",
+            usage="[key=value ...] [dataset=option]",
+            text="On a GPU: every kernel beside the reference on the CPU, sums and attention against the speed of a copy, "
+            "and an attention layer against PyG's, in seconds and memory; some minutes, a page of figures. Whole epochs "
+            "beside PyG's: sargnn bench table device=cuda 'worlds=[1]'.",
+            entry="sargnn.cli.bench:gpu",
+            examples=(("bench gpu", ""), ("bench gpu dataset.scale=0.05 'heads=[8]'", "")),
+            config="bench_gpu",
+        ),
+        Verb(
             "bench network",
             "how fast workers talk, inside a server and between servers",
             usage="[world=P] [servers=S] [comm.KEY=VALUE ...]",

@@ -259,7 +259,7 @@ complete_it sargnn train -m seed = 1 model = sage,g
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
     benchmarks = " ".join(below.name.split()[-1] for below in VERBS["bench"].verbs)
     assert done.stdout.splitlines() == [
-        " ".join(VERBS), benchmarks, "what=", "train track", "sar", "auto dgl fused reference",
+        " ".join(VERBS), benchmarks, "what=", "train track", "sar", "auto dgl fused reference triton",
         "model.heads= model.hidden=", "fp32 fp64", "tour", "sage,gat sage,gcn sage,gcnii sage,gin",
     ], done.stdout + done.stderr  # fmt: skip
 

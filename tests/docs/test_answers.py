@@ -18,8 +18,6 @@ NOT_YET = (
     "link prediction",
     "edge features",
     "edge_attr",
-    "GPU",
-    "cuda",
     "new graphs",
     "W&B",
     "wandb",
@@ -40,6 +38,8 @@ THERE = {
     "torch_geometric": "model.target=",
     "out of memory": "memory_budget=",
     "slurm": "torchrun",
+    "GPU": "device=cuda",
+    "cuda": "what is proven",
     "hetero": "HGTConv",
 }
 

@@ -23,6 +23,7 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.backends.choose import make_kernel
 from sargnn.backends.memory import Pool
 from sargnn.comm.group import Group
+from sargnn.config.run import DatasetSettings
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.row_norm import LayerNorm, RowNorm
 from sargnn.engine.workspace import Workspace
@@ -49,7 +50,7 @@ def run(config: BenchKernelsConfig) -> dict[str, list[Row]]:
     threads = config.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
     return_freed_memory()
-    block = _block(config)
+    block = whole_block(config.dataset, config.store_dir, config.order)
     folder = Path(config.bench_dir)
     folder.mkdir(parents=True, exist_ok=True)
     about: dict[str, Any] = {
@@ -80,18 +81,19 @@ def run(config: BenchKernelsConfig) -> dict[str, list[Row]]:
     return results
 
 
-def _block(config: BenchKernelsConfig) -> EdgeBlock:
-    dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir), verify=False)
+def whole_block(config: DatasetSettings, store_dir: str, order: str) -> EdgeBlock:
+    """All edges of a dataset, prepared if need be, with its nodes in an ``order`` as ``BenchKernelsConfig`` names them."""
+    dataset = open_dataset(prepare_dataset(config, store_dir), verify=False)
     if dataset.schema.typed:
         raise ConfigError("Kernels are measured on homogeneous graphs.", hint="dataset.homogenize=true drops the types")
     n = dataset.num_nodes
-    _, nodes = order_nodes(dataset, np.zeros(n, np.int32), 1, config.order)
+    _, nodes = order_nodes(dataset, np.zeros(n, np.int32), 1, order)
     position = np.empty(n, np.int32)
     position[nodes] = np.arange(n, dtype=np.int32)
     destination = position[np.repeat(np.arange(n), np.diff(dataset.indptr))]
     source = position[np.asarray(dataset.indices)]
-    order = np.lexsort((source, destination))
-    return EdgeBlock(torch.from_numpy(source[order]), torch.from_numpy(destination[order]), n, n)
+    edges = np.lexsort((source, destination))
+    return EdgeBlock(torch.from_numpy(source[edges]), torch.from_numpy(destination[edges]), n, n)
 
 
 def _copy_bandwidth() -> float:

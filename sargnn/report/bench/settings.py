@@ -51,6 +51,38 @@ def parse_bench_kernels(mapping: dict[str, Any]) -> BenchKernelsConfig:
 
 
 @dataclass(frozen=True)
+class BenchGpuConfig:
+    """``sargnn bench gpu``: a GPU's kernels, checked and timed, and an attention layer beside PyG's.
+
+    Attributes:
+        widths: features of rows that are summed.
+        heads: of attention, each of ``head_width`` columns.
+        features: of the layer's input.
+        precisions: of the rows.
+        repeats: measurements of each.
+        bench_dir: where results go.
+    """
+
+    dataset: DatasetSettings = field(metadata=DATASETS)
+    widths: list[int]
+    heads: list[int]
+    head_width: int = field(metadata=AT_LEAST_ONE)
+    features: int = field(metadata=AT_LEAST_ONE)
+    precisions: list[Precision]
+    repeats: int = field(metadata=AT_LEAST_ONE)
+    store_dir: str
+    bench_dir: str
+
+
+def parse_bench_gpu(mapping: dict[str, Any]) -> BenchGpuConfig:
+    """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
+    config = build(BenchGpuConfig, mapping, "")
+    if "mixed" in config.precisions:
+        raise ConfigError("Kernels have no precision of products.", given="mixed", allowed="fp32, bf16, fp64")
+    return config
+
+
+@dataclass(frozen=True)
 class BenchTableConfig:
     """``sargnn bench table``: runs of this project beside stock DGL and stock PyG in one process.
 

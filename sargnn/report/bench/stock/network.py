@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from sargnn.config.models import StackSettings
 from sargnn.config.run import RunConfig
@@ -75,6 +76,14 @@ class StockNetwork(nn.Module, ABC):
         loss.backward()
         optimizer.step()
         return loss.item()
+
+    def place(self, device: torch.device) -> None:
+        """Parameters, graph, features and labels go to a device."""
+        self.to(device)
+        for name, value in vars(self).items():
+            if not name.startswith("_"):  # not what a module keeps of its own
+                moved = tree_map(lambda part: part.to(device) if isinstance(part, Tensor) else part, value)
+                setattr(self, name, moved)
 
     def to_bf16(self) -> None:
         """Graph, features and parameters become bf16, as DGL's guide on mixed precision has it."""

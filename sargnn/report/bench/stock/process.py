@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from sargnn.backends.device import device_of
 from sargnn.config.run import RunConfig, load
 from sargnn.errors import SargnnError
 from sargnn.graph.dataset import Dataset, open_dataset
@@ -36,8 +37,10 @@ def measure(config: RunConfig, store: Path, threads: int, form: str | None) -> d
     network = build(config, open_dataset(store, verify=False), form or import_dgl())
     if config.precision == "bf16":
         network.to_bf16()
+    device = device_of(config.device)
+    network.place(device.device)
     optimizer = torch.optim.Adam(network.parameters(), lr=config.optim.lr, weight_decay=config.optim.weight_decay)
-    meter = PeakMeter.here()
+    meter = PeakMeter.here(device)
     times, losses, peak = [], [], 0
     for _ in range(config.epochs):
         meter.begin()
@@ -55,6 +58,6 @@ if __name__ == "__main__":
     except SargnnError as error:
         sys.exit(str(error))
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         print(json.dumps({"out_of_memory": str(error)}))

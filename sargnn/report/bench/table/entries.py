@@ -140,6 +140,8 @@ def _varied(config: RunConfig, mode: str, world: int, precision: Precision | Non
 
 def reasons_without_stock(case: Case) -> list[str]:
     """Why stock DGL is not measured with this run's model; none: it is."""
+    if case.config.device != "cpu":
+        return ["DGL from PyPI runs on a CPU only"]
     if not is_installed():
         return [NOT_INSTALLED]
     from sargnn.report.bench.stock import SAMPLED
