@@ -6,8 +6,10 @@ import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sargnn.backends.device import Device
+if TYPE_CHECKING:  # it imports torch, which who only plans or writes job scripts does not wait for
+    from sargnn.backends.device import Device
 
 _STATUS = Path("/proc/self/status")
 _ROLLUP = Path("/proc/self/smaps_rollup")

@@ -17,8 +17,7 @@ from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.nccl import TAGS, Lines, NcclGroup, by_nccl
-from tests.comm.test_exchange import WIDTHS, WORLD, lists_of, rows_of, run
-from tests.comm.test_partial_rounds import asks, wanted
+from tests.comm.exchanges import WIDTHS, WORLD, asks, lists_of, rows_of, run, wanted
 from tests.pool import processes
 
 Message = tuple[int, int]

@@ -7,40 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.comm.rates import measure_rates
+from tests.comm.exchanges import collectives, in_servers, own_of
 from tests.pool import processes
 
 SIZES = [1, 3, 1000, 300_007]
-
-
-def _own(rank: int, size: int, dtype: torch.dtype) -> Tensor:
-    generator = torch.Generator().manual_seed(rank)
-    return (1000 * torch.randn(size, generator=generator, dtype=torch.float64)).to(dtype)
-
-
-def _in_servers(group: Group, servers: int) -> Group:
-    return group.again(servers=servers)
-
-
-def collectives(group: Group, servers: int, size: int) -> dict[str, Any]:
-    group = _in_servers(group, servers)
-    found: dict[str, Any] = {}
-    for dtype in (torch.float64, torch.int64, torch.float32):
-        given = _own(group.rank, size, dtype)
-        total = group.sum_(given)
-        assert total is given
-        found[str(dtype)] = total.numpy()
-    found["between"] = group.traffic.between_bytes
-    found["table"] = group.sum_(_own(group.rank, 12, torch.float64).view(3, 4).T).numpy()
-    found["gathered"] = [one.numpy() for one in group.gather(_own(group.rank, 5, torch.float64))]
-    found["one number"] = [int(one) for one in group.gather(torch.tensor(group.rank))]
-    found["folded"] = group.fold(_own(group.rank, 6, torch.float64), lambda parts: torch.stack(list(parts)).amax(0)).numpy()
-    found["sent"] = group.traffic.sent_bytes
-    found["within"] = group.within.sum_(torch.tensor([float(group.rank), 1.0])).numpy()
-    return found
 
 
 @pytest.mark.parametrize(("world", "servers"), [(4, 2), (4, 4), (6, 3), (8, 2), (8, 4)])
@@ -49,17 +22,17 @@ def test_collectives(world: int, servers: int, size: int) -> None:
     """What every rank gets, bit for bit the same, and how much crosses."""
     answers = processes(world)(collectives, servers, size)
     for dtype, close in ((torch.float64, 1e-12), (torch.int64, 0.0), (torch.float32, 1e-6)):
-        want = torch.stack([_own(rank, size, dtype).double() for rank in range(world)]).sum(0).numpy()
+        want = torch.stack([own_of(rank, size, dtype).double() for rank in range(world)]).sum(0).numpy()
         for one in answers:
             assert (one[str(dtype)] == answers[0][str(dtype)]).all()
         assert np.abs(answers[0][str(dtype)] - want).max() <= close * max(1.0, 1000 * world)
-    own = [_own(rank, 5, torch.float64).numpy() for rank in range(world)]
+    own = [own_of(rank, 5, torch.float64).numpy() for rank in range(world)]
     for one in answers:
         assert all((a == b).all() for a, b in zip(one["gathered"], own, strict=True))
         assert one["one number"] == list(range(world))
-        assert (one["folded"] == np.stack([_own(rank, 6, torch.float64).numpy() for rank in range(world)]).max(0)).all()
+        assert (one["folded"] == np.stack([own_of(rank, 6, torch.float64).numpy() for rank in range(world)]).max(0)).all()
         assert one["sent"] == 0
-    assert np.allclose(answers[0]["table"], sum(_own(rank, 12, torch.float64).view(3, 4).T.numpy() for rank in range(world)))
+    assert np.allclose(answers[0]["table"], sum(own_of(rank, 12, torch.float64).view(3, 4).T.numpy() for rank in range(world)))
     members = world // servers
     for rank, one in enumerate(answers):
         first = rank // members * members
@@ -74,7 +47,7 @@ def test_collectives(world: int, servers: int, size: int) -> None:
 
 
 def rates(group: Group, servers: int) -> tuple[Any, ...]:
-    found = measure_rates(_in_servers(group, servers))
+    found = measure_rates(in_servers(group, servers))
     return found.inside, found.between, found.sum_s
 
 

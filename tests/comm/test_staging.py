@@ -20,9 +20,7 @@ from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists
 from sargnn.comm.staging import Staging
 from sargnn.comm.turns import Turns
-from tests.comm.test_exchange import ROW_BYTES, ROWS, WIDTHS, WORLD, lists_of, rows_of, run
-from tests.comm.test_partial_rounds import asks, wanted
-from tests.comm.test_servers import collectives
+from tests.comm.exchanges import ROW_BYTES, ROWS, WIDTHS, WORLD, asks, collectives, lists_of, rows_of, run, wanted
 from tests.device.pretended import DEVICE, Present, Pretended, host_of, noted
 from tests.pool import Pool, near, pool, processes
 
