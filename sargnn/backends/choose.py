@@ -59,10 +59,21 @@ def choose_kernel(
 
 
 def make_backend(kernel_name: str, device: torch.device) -> Backend:
-    """What computes all but edge operations: the named kernel's backend if it brings one, else the device's."""
-    brought = None if kernel_name == "auto" else make_kernel(kernel_name).backend
+    """What computes all but edge operations: the named kernel's backend if it brings one, else the device's.
+
+    Raises:
+        KernelError: the kernel brings one, and cannot run on the device.
+    """
+    kernel = None if kernel_name == "auto" else make_kernel(kernel_name)
+    if kernel is not None and kernel.backend is not None:
+        if reasons := kernel.unavailable_reasons(device, torch.float32):
+            raise KernelError(
+                f"kernel={kernel_name} cannot run: {'; '.join(reasons)}.",
+                allowed=["auto", *(name for name in KERNELS if name != kernel_name)],
+            )
+        return kernel.backend(device)
     elsewhere = "torch" if find_spec("triton") is None else "cuda"
-    backend: Backend = (brought or resolve("backend", BACKENDS, "cpu" if device.type == "cpu" else elsewhere))(device)
+    backend: Backend = resolve("backend", BACKENDS, "cpu" if device.type == "cpu" else elsewhere)(device)
     return backend
 
 

@@ -11,7 +11,7 @@ import torch
 from sargnn.backends import KERNELS
 from sargnn.backends.base import Kernel
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.choose import CountedOperation, choose_kernel, make_kernel, make_operation
+from sargnn.backends.choose import CountedOperation, choose_kernel, make_backend, make_kernel, make_operation
 from sargnn.backends.operations import MaxOperation, Operation, SumOperation
 from sargnn.errors import ConfigError, KernelError
 from sargnn.profile import Profile
@@ -236,3 +236,9 @@ def test_a_kernel_in_a_file_holds_its_operations_itself(tmp_path: Path) -> None:
         choose(target, "sum")
     with pytest.raises(KernelError, match="has no operation 'max'"):
         choose(target, "max", torch.float64)
+
+
+def test_a_kernel_with_a_backend_says_why_it_cannot_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(KernelError, match="kernel=triton cannot run: .*it runs on a GPU, not on cpu"):
+        make_backend("triton", torch.device("cpu"))
