@@ -60,7 +60,7 @@ class _Heads:
 
     def constants(self, kind: int, attention: Attention, like: torch.dtype) -> dict[str, Any]:
         wide_columns = max(triton.next_power_of_2(size) for size in (self.width, self.keys, self.edges, 1))
-        warps = max(1, wide_columns // 256)
+        warps = launch.warps_of(wide_columns)
         return {
             "K": self.heads,
             "D": self.width,
@@ -317,7 +317,7 @@ def _sizes(attention: Attention, inputs: AttentionInputs) -> _Heads:
 def _tiles(sizes: _Heads) -> dict[str, int]:
     columns = triton.next_power_of_2(sizes.width)
     edges = triton.next_power_of_2(max(1, sizes.edges))
-    return {"D_TILE": columns, "F_TILE": edges, "num_warps": max(1, max(columns, edges) // 256)}
+    return {"D_TILE": columns, "F_TILE": edges, "num_warps": launch.warps_of(max(columns, edges))}
 
 
 def _rows(inputs: AttentionInputs) -> tuple[Tensor | None, ...]:

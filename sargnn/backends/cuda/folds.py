@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cuda import launch
-from sargnn.backends.cuda.launch import drawn
+from sargnn.backends.cuda.launch import WORDS, drawn
 from sargnn.backends.cuda.runs import walk
 from sargnn.backends.torch.backend import TorchFolds, TorchMoves
 from sargnn.bf16 import wide
@@ -204,7 +204,7 @@ def _carried_sums(
         tl.store(target, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=WORDS)
 def _drop_factors(
     near_rows,
     begin,

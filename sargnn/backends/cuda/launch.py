@@ -53,8 +53,13 @@ def tile(width: int, dtype: torch.dtype, most: int = 256) -> dict[str, Any]:
         most: columns of a tile; wider rows are several.
     """
     columns = min(triton.next_power_of_2(max(width, 1)), most)
-    warps = max(1, columns // 256)
+    warps = warps_of(columns)
     return {"HELD": held(dtype), "EDGES": edges_of(columns, warps, dtype), "COLUMNS": columns, "num_warps": warps}
+
+
+def warps_of(columns: int) -> int:
+    """Eight columns a thread, as long as there are warps."""
+    return min(32, max(1, columns // 256))
 
 
 def edges_of(columns: int, warps: int, dtype: torch.dtype) -> int:
