@@ -42,6 +42,11 @@ def test_a_page_of_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path) -> None:
-    done = sargnn_here(tmp_path, "bench", "gpu")
+@pytest.mark.parametrize(
+    "words",
+    [("bench", "gpu"), ("bench", "table", "device=cuda", "worlds=[1]", "limits=false"), ("train", "device=cuda")],
+    ids=str,
+)
+def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = sargnn_here(tmp_path, *words)
     assert done.returncode == 1 and "CUDA" in done.stderr and "sargnn info" in done.stderr

@@ -20,6 +20,7 @@ from statistics import mean
 
 from sargnn.config.run import save
 from sargnn.engine.modes import MODES
+from sargnn.engine.serving import usable_device
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.dataset import open_dataset
 from sargnn.graph.edge_columns import WEIGHT
@@ -254,6 +255,7 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
         resolve("mode", MODES, mode)
     for case in cases:
         resolve("partitioner", PARTITIONERS, case.config.partitioner.name)
+        usable_device(case.config.device)
     folder = Path(table.bench_dir)
     open_folder(folder, FILES)
     planned = [[Kept(folder, case, entry, number) for entry, number in entries_of(case, table)] for case in cases]
