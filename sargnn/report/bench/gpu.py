@@ -26,7 +26,7 @@ from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import Gat
-from sargnn.errors import ConfigError
+from sargnn.engine.serving import usable_device
 from sargnn.report.bench.attention import whole_plan
 from sargnn.report.bench.kernels import whole_block
 from sargnn.report.bench.report import machine, open_folder
@@ -45,9 +45,7 @@ _ROWS_OF = {"gat": (1, 1), "gatv2": (1, 3), "dot": (2, 4)}
 def run(config: BenchGpuConfig) -> list[str]:
     """Measure; write ``gpu.json`` and ``gpu.md`` into ``bench_dir``. Returns the page's lines."""
     device, folder = torch.device("cuda"), Path(config.bench_dir)
-    place = device_of(device)
-    if place.unavailable is not None:
-        raise ConfigError(place.unavailable, hint="sargnn info says what there is")
+    place = usable_device(device.type)
     open_folder(folder, FILES)
     checks = [row for precision in ("fp64", "fp32", "bf16") for row in _checks(device, ROW_DTYPES[precision])]
     copied = _COPIED * 8 / _seconds(_copy(device), config.repeats)
@@ -200,6 +198,7 @@ def _attention(block: EdgeBlock, name: str, heads: int, width: int, dtype: torch
             operation.forward(block, attention, inputs, running)
 
         seconds = _seconds(forward, repeats)
+        running.out.masked_fill_((running.denominator == 0)[:, :1], 0)  # undefined so far
         own = inputs.destinations if name == "gat" else None
         records = operation.destination_records(own, running, tables["grad"])
         back = _seconds(lambda: operation.backward(block, attention, inputs, records, tables["grad"], into), repeats)
