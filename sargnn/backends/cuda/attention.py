@@ -14,6 +14,7 @@ edge's row.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -58,10 +59,16 @@ class _Heads:
     keys: int = 0
     edges: int = 0
 
+    def tiles(self) -> dict[str, int]:
+        """Powers of two that values, keys and edges' rows fit into, and the warps for them."""
+        sizes = {"D_TILE": self.width, "C_TILE": self.keys, "F_TILE": self.edges}
+        tiles = {name: triton.next_power_of_2(max(1, size)) for name, size in sizes.items()}
+        return tiles | {"num_warps": launch.warps_of(max(tiles.values()))}
+
     def constants(self, kind: int, attention: Attention, like: torch.dtype) -> dict[str, Any]:
-        wide_columns = max(triton.next_power_of_2(size) for size in (self.width, self.keys, self.edges, 1))
-        warps = launch.warps_of(wide_columns)
-        return {
+        tiles = self.tiles()
+        widest = max(tiles["D_TILE"], tiles["C_TILE"], tiles["F_TILE"])
+        return tiles | {
             "K": self.heads,
             "D": self.width,
             "C": self.keys,
@@ -72,11 +79,7 @@ class _Heads:
             "DROPS": attention.draw is not None,
             "KEEP": attention.scale,
             "HELD": launch.held(like),
-            "EDGES": launch.edges_of(wide_columns, warps, like),
-            "D_TILE": triton.next_power_of_2(self.width),
-            "C_TILE": triton.next_power_of_2(max(1, self.keys)),
-            "F_TILE": triton.next_power_of_2(max(1, self.edges)),
-            "num_warps": warps,
+            "EDGES": launch.edges_of(widest, tiles["num_warps"], like),
         }
 
 
@@ -99,7 +102,9 @@ class _TritonAttention(AttentionOperation):
                 of_edges = running.edge_out.new_empty(pieces, running.edge_out.shape[1])
                 of_pieces = RunningSoftmax(of_pieces.out, of_pieces.max_score, of_pieces.denominator, of_edges)
             self._fold(block, by.pieces, attention, inputs, of_pieces, into_near=False)
-            constants = {"ALL": False, "K": sizes.heads, "D": sizes.width, "F": sizes.edges} | _tiles(sizes)
+            tiles = sizes.tiles()
+            del tiles["C_TILE"]  # a merge reads no keys
+            constants = {"ALL": False, "K": sizes.heads, "D": sizes.width, "F": sizes.edges} | tiles
             grid, held = (by.joins.number * sizes.heads,), launch.held(running.out.dtype)
             launch.run(kernels.join, grid, *by.joins, *_tensors(of_pieces), *_tensors(running), HELD=held, **constants)
 
@@ -160,19 +165,20 @@ class _TritonAttention(AttentionOperation):
         packed = records.view(len(records), 4, attention.heads).permute(2, 0, 1).contiguous()
         d_scores = packed.new_empty(block.num_edges)
         weights = packed.new_empty(block.num_edges if inputs.edges else 0)
+        weight = None if inputs.weight is None else block.by_source(inputs.weight)
         for head in range(attention.heads):
-            back = _Head(block, attention, inputs, packed[head], grad, into, head, self.kind_of(inputs))
+            back = _Head(block, attention, inputs, weight, packed[head], grad, into, head, self.kind_of(inputs))
             back.by_source(d_scores, weights, add=add)
             back.of_edges(d_scores, weights)
             self._by_destination(back, d_scores)
 
+    @abstractmethod
     def _by_destination(self, back: _Head, d_scores: Tensor) -> None:
         """Add the gradient of the destinations' part of one head.
 
         Args:
             d_scores: [E], in the order of ``block.src``; of ``dot`` multiplied with its factor.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -180,6 +186,7 @@ class _Head:
     """The backward pass of one head.
 
     Attributes:
+        weight: [E], the edges' weights in the order of ``block.t_dst``; None: ones.
         records: [M, 4], er, m, 1 / s and delta of this head.
         head: its number.
         kind: of its scores.
@@ -189,6 +196,7 @@ class _Head:
     block: EdgeBlock
     attention: Attention
     inputs: AttentionInputs
+    weight: Tensor | None
     records: Tensor
     grad: Tensor
     into: AttentionGradients
@@ -216,7 +224,6 @@ class _Head:
         self, runs: Runs, into: list[Tensor] | None, d_scores: Tensor, weights: Tensor, *, add: bool, into_near: bool
     ) -> None:
         block, inputs, attention, like = self.block, self.inputs, self.attention, self.inputs.sources[0]
-        weight = None if inputs.weight is None else launch.in_wide(block.by_source(inputs.weight), like.dtype)
         into = into or []
         f, p, d_sums = _edge_rows(inputs)
         targets = [(gradient, gradient.stride(0)) for gradient in into] + [(None, 0)] * (2 - len(into))
@@ -224,7 +231,7 @@ class _Head:
             gradients.attend_backward,
             (runs.number,),
             *runs,
-            *(block.t_edge, *_rows(inputs), f, p, d_sums, weight, self.records, self.grad),
+            *(block.t_edge, *_rows(inputs), f, p, d_sums, launch.in_wide(self.weight, like.dtype), self.records, self.grad),
             *(*targets[0], *targets[1], d_scores, weights if inputs.edges else None),
             *(block.src_ids, block.dst_ids, *launch.words(attention.draw)[:4]),
             self.head,
@@ -242,14 +249,13 @@ class _Head:
         by = walk(block, "destination")
         numbers = torch.arange(block.num_edges, dtype=torch.int32, device=f.device)
         of_edges = Walk(by.whole._replace(far=numbers), by.pieces and by.pieces._replace(far=numbers), by.joins)
-        sum_rows(of_edges, f, self.columns(d_p), Factors(d_scores, None, None, None), add=True)
+        sum_rows(of_edges, f, self.columns(d_p), Factors(d_scores), add=True)
         for gradient in d_f:
             width = f.shape[1]
             tables = self.columns(p), p.stride(0), self.columns(d_sums), d_sums.stride(0), weights, d_scores, gradient, width
-            for runs in (by.whole, by.pieces):
-                if runs is not None:
-                    flags, sizes = {"ALL": runs.near is None, "ADD": self.head > 0}, launch.tile(width, f.dtype, most=1 << 16)
-                    launch.run(gradients.edge_row_gradients, (runs.number,), *runs, *tables, **flags, **sizes)
+            for runs in by.of_edges:
+                flags, sizes = {"ALL": runs.near is None, "ADD": self.head > 0}, launch.tile(width, f.dtype, most=1 << 16)
+                launch.run(gradients.edge_row_gradients, (runs.number,), *runs, *tables, **flags, **sizes)
 
 
 class TritonGat(_TritonAttention, GatOperation):
@@ -304,7 +310,7 @@ class TritonDot(_TritonAttention, DotOperation):
 
     def _by_destination(self, back: _Head, d_scores: Tensor) -> None:
         keys, d_q = back.columns(back.inputs.sources[-1]), back.columns(back.into.destinations)
-        sum_rows(walk(back.block, "destination"), keys, d_q, Factors(d_scores, None, None, None), add=True)
+        sum_rows(walk(back.block, "destination"), keys, d_q, Factors(d_scores), add=True)
 
 
 def _sizes(attention: Attention, inputs: AttentionInputs) -> _Heads:
@@ -312,12 +318,6 @@ def _sizes(attention: Attention, inputs: AttentionInputs) -> _Heads:
     width = sources[0].shape[1] // heads
     keys = sources[1].shape[1] // heads if len(sources) == 2 else 0
     return _Heads(heads, width, keys, inputs.edges[0].shape[1] if inputs.edges else 0)
-
-
-def _tiles(sizes: _Heads) -> dict[str, int]:
-    columns = triton.next_power_of_2(sizes.width)
-    edges = triton.next_power_of_2(max(1, sizes.edges))
-    return {"D_TILE": columns, "F_TILE": edges, "num_warps": launch.warps_of(max(columns, edges))}
 
 
 def _rows(inputs: AttentionInputs) -> tuple[Tensor | None, ...]:

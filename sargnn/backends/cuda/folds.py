@@ -65,10 +65,9 @@ class CudaFolds(TorchFolds):
         factors = torch.empty(block.num_edges, dtype=dtype, device=block.src.device)
         *words, keep = launch.words(draw)
         by = walk(block, "destination")
-        for runs in (by.whole, by.pieces):
-            if runs is not None:
-                ids, sizes = (block.src_ids, block.dst_ids), {"KEEP": keep, "EDGES": _DRAWN, "num_warps": 1}
-                launch.run(_drop_factors, (runs.number,), *runs, *ids, factors, *words, ALL=runs.near is None, **sizes)
+        ids, sizes = (block.src_ids, block.dst_ids), {"KEEP": keep, "EDGES": _DRAWN, "num_warps": 1}
+        for runs in by.of_edges:
+            launch.run(_drop_factors, (runs.number,), *runs, *ids, factors, *words, ALL=runs.near is None, **sizes)
         return factors
 
 

@@ -5,7 +5,9 @@
 import triton
 import triton.language as tl
 
-_NOT_SPECIALIZED = ["rows", "seed", "epoch", "tag", "threshold"]
+from sargnn.backends.cuda.launch import WORDS
+
+_NOT_SPECIALIZED = ["rows", *WORDS]
 """Numbers that change from call to call: no code of their own for 1 and for multiples of 16."""
 
 

@@ -58,6 +58,11 @@ class Walk:
     pieces: Runs | None = None
     joins: Runs | None = None
 
+    @property
+    def of_edges(self) -> tuple[Runs, ...]:
+        """Runs that together have every edge once."""
+        return (self.whole,) if self.pieces is None else (self.whole, self.pieces)
+
 
 def walk(block: EdgeBlock, by: Literal["destination", "source"]) -> Walk:
     """Made at the first call, which waits for the device, and kept in ``block.cache``."""

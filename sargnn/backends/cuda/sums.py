@@ -8,6 +8,8 @@ Letters: S source rows, M destination rows, E edges, F features.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -38,7 +40,7 @@ class TritonSum(WeightedSumOperation):
         if not add and block.num_listed < block.num_dst:
             out.zero_()
         if block.num_edges:
-            factors = Factors(launch.in_wide(weight, src.dtype), None, launch.in_wide(scale, src.dtype), None)
+            factors = Factors(launch.in_wide(weight, src.dtype), near=launch.in_wide(scale, src.dtype))
             sum_rows(walk(block, "destination"), src, out, factors, add=add)
 
     def backward(
@@ -58,7 +60,7 @@ class TritonSum(WeightedSumOperation):
             return
         places = None if weight is None or weight is block.weight else block.t_edge
         weight = block.t_weight if weight is not None and weight is block.weight else weight
-        factors = Factors(launch.in_wide(weight, grad.dtype), places, None, launch.in_wide(scale, grad.dtype))
+        factors = Factors(launch.in_wide(weight, grad.dtype), places, far=launch.in_wide(scale, grad.dtype))
         sum_rows(walk(block, "source"), grad, out, factors, add=add)
 
     def weight_gradient(self, block: EdgeBlock, src: Tensor, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
@@ -67,26 +69,27 @@ class TritonSum(WeightedSumOperation):
         by, width = walk(block, "destination"), src.shape[1]
         sizes = launch.tile(width, src.dtype, most=1 << 16)
         tables = src, src.stride(0), grad, grad.stride(0), launch.in_wide(scale, src.dtype), out, width
-        for runs in (by.whole, by.pieces):
-            if runs is not None:
-                launch.run(_weight_gradients, (runs.number,), *runs, *tables, ALL=runs.near is None, **sizes)
+        for runs in by.of_edges:
+            launch.run(_weight_gradients, (runs.number,), *runs, *tables, ALL=runs.near is None, **sizes)
 
 
-class Factors:
+class Factors(NamedTuple):
     """What rows are multiplied with on their way into sums; all in wide numbers, None for ones.
 
-    Args:
+    Attributes:
         weight: [E], of edges.
         places: int32 [E], where in ``weight`` each edge stands; None: in order.
         near: of rows at the ends that are summed into.
         far: of rows that are read.
     """
 
-    def __init__(self, weight: Tensor | None, places: Tensor | None, near: Tensor | None, far: Tensor | None) -> None:
-        self.weight, self.places, self.near, self.far = weight, places, near, far
+    weight: Tensor | None = None
+    places: Tensor | None = None
+    near: Tensor | None = None
+    far: Tensor | None = None
 
 
-NO_FACTORS = Factors(None, None, None, None)
+NO_FACTORS = Factors()
 
 
 def sum_rows(by: Walk, src: Tensor, out: Tensor, factors: Factors = NO_FACTORS, *, add: bool) -> None:
@@ -111,7 +114,7 @@ def _sum(runs: Runs, src: Tensor, out: Tensor, factors: Factors, *, add: bool, i
         (runs.number * tiles,),
         *runs,
         *(src, src.stride(0), out, out.stride(0), width, tiles),
-        *(factors.weight, factors.places, factors.near, factors.far),
+        *factors,
         ALL=runs.near is None,
         INTO_NEAR=into_near,
         ADD=add,
