@@ -96,9 +96,10 @@ class CpuRows(Rows):
             self.uncounted_flops += tile_products.multiply(x, w, out, bias)
             return out
         if x.dtype != out.dtype:
+            room = x.new_empty(min(len(x), _ROWS), x.shape[1], dtype=out.dtype)  # fresh memory would cost more than the product
             with products_in_bf16():
                 for rows, size in _blocks(len(x)):
-                    _take(_write, size, x[rows].to(out.dtype), w, out[rows], bias)
+                    _take(_write, size, room[: rows.stop - rows.start].copy_(x[rows]), w, out[rows], bias)
             return out
         w, bias = w.to(x.dtype), None if bias is None else bias.to(x.dtype)
         if not multiplies_in_bf16(x):
