@@ -12,7 +12,7 @@ import numpy as np
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import Task
 from sargnn.graph.dataset import Dataset, by_destination
-from sargnn.graph.edge_columns import EdgeColumns
+from sargnn.graph.edge_columns import ATTR, EdgeColumns
 from sargnn.graph.schema import SPLITS, Relation
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import PARTITIONERS
@@ -188,6 +188,12 @@ def _assign(dataset: Dataset, partitioner: str, world: int) -> np.ndarray:
         config = PartitionerConfig(name="given" if file else "one", seed=0, order="original", file=file, threads=1)
         assignment = resolve("partitioner", PARTITIONERS, partitioner)(dataset, world, config)
     return np.asarray(assignment)
+
+
+def with_edge_features(dataset: Dataset, columns: int = 3, seed: int = 0) -> Dataset:
+    """The same graph whose edges have features, beside what they carry."""
+    features = np.random.default_rng(seed).standard_normal((dataset.num_edges, columns)).astype(np.float32)
+    return dataclasses.replace(dataset, columns=dataset.columns.put(ATTR, features))
 
 
 def with_weights(dataset: Dataset, seed: int = 0, *, lowest: float = 0.25) -> Dataset:

@@ -213,13 +213,19 @@ class GinSettings(BuiltIn, StackSettings):
         eps: a node's own row counts 1 + eps times; where it is learned, each layer starts with it.
         learn_eps: learn one eps per layer.
         mlp_layers: linear maps of a layer's perceptron.
+        edge_features: read features of edges, where there are some: GINE (Hu et al., 2020).
     """
 
     eps: float
     learn_eps: bool
     mlp_layers: int = field(metadata=number(low=1, high=256))
+    edge_features: bool = True
 
     builder = "sargnn.models.gin:build"
+
+    @property
+    def reads_edge_features(self) -> bool:
+        return self.edge_features
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,11 @@ class ModelSettings(ABC):
         return False
 
     @property
+    def reads_edge_features(self) -> bool:
+        """Whether it reads features of edges, where there are some."""
+        return False
+
+    @property
     def reads_degrees(self) -> bool:
         """Whether it is built with a histogram of the nodes' in-degrees."""
         return False

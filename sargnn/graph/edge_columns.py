@@ -11,6 +11,7 @@ Letters: E edges, D numbers of an edge.
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 WEIGHT = "weight"
 """The column of edge weights."""
 WEIGHT_FORM = np.dtype(np.float32)
+ATTR = "attr"
+"""The column of edge features, float32 [E, D]."""
 FIXED_FORMS: Mapping[str, np.dtype] = {WEIGHT: WEIGHT_FORM}
 """Of columns that have the same form in every graph: what a row is."""
 _ADDED: Mapping[str, float] = {WEIGHT: 1.0}
@@ -166,6 +169,10 @@ class EdgeColumns:
     def forms(self) -> dict[str, np.dtype]:
         """What an edge has in each column: a dtype, with a shape where it is several numbers."""
         return {name: column.form for name, column in self.columns.items()}
+
+    def width(self, name: str) -> int:
+        """D of a column [E, D], 1 of one [E]; 0 where there is none of this name."""
+        return math.prod(self.columns[name].array.shape[1:]) if name in self else 0
 
     @property
     def edge_bytes(self) -> int:

@@ -16,7 +16,7 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.graph.dataset import Dataset, in_edge_blocks
-from sargnn.graph.edge_columns import WEIGHT
+from sargnn.graph.edge_columns import ATTR, WEIGHT
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer, Stack
@@ -157,6 +157,7 @@ def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
         dataset.task,
         int(types.argmax()),
         WEIGHT in dataset.columns and uses_edge_weights(config),
+        dataset.columns.width(ATTR) if config.model.reads_edge_features else 0,
     )
 
 

@@ -23,7 +23,7 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
-from sargnn.graph.edge_columns import WEIGHT
+from sargnn.graph.edge_columns import ATTR, WEIGHT
 from sargnn.memory.plan_parts import PartSizes
 from sargnn.memory.plan_reach import Opened, OpenParts, Reached, Travelling, Wanted, reach
 from sargnn.memory.plan_traffic import MOST_CUT_EDGES, CutEdges, Messages
@@ -92,7 +92,8 @@ class Views:
         self._preloads, self._holds_constants = config.may_preload, holds_constants(config, model, engine)
         preload = config.preload
         bounds = Bounds(sum(model.uses_edges), preload.max_hop, preload.fanout, config.seed) if self._preloads else None
-        self.parts = OpenParts(config, dataset, part, store, bounds, columns=[WEIGHT] if shape.weighted else [])
+        columns = [*([WEIGHT] if shape.weighted else []), *([ATTR] if shape.edge_width else [])]
+        self.parts = OpenParts(config, dataset, part, store, bounds, columns=columns)
         self._split = np.asarray(dataset.split)
         self._weight_bytes = wide(ROW_DTYPES[config.precision]).itemsize
         self.training, self._cut = cache(self._make_training), cache(self._find_cut)

@@ -20,7 +20,7 @@ import numpy as np
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import Task
 from sargnn.graph.dataset import Dataset
-from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
 from sargnn.graph.schema import Relation, random_labels
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import metis, stream
@@ -57,6 +57,7 @@ class Outline:
         skew: of popularity.
         far_skew: of popularity, for edges that lead anywhere.
         weighted: whether edges have weights.
+        edge_width: features of an edge.
     """
 
     shares: tuple[float, ...]
@@ -71,6 +72,7 @@ class Outline:
     skew: float
     far_skew: float
     weighted: bool = False
+    edge_width: int = 0
 
     @classmethod
     def of(cls, dataset: Dataset) -> Outline:
@@ -99,6 +101,7 @@ class Outline:
             skew=round(2 * _skew(np.diff(np.asarray(dataset.indptr)))) / 2,
             far_skew=float(round(far_skew)),
             weighted=WEIGHT in dataset.columns,
+            edge_width=dataset.columns.width(ATTR),
         )
 
     @classmethod
@@ -126,10 +129,10 @@ class Outline:
         for number, (source, destination, per_node) in enumerate(self.relations):
             ends = self._ends(rng, counts[source], counts[destination], max(1, round(per_node * rows)), cut)
             weights = rng.random(len(ends[0]), dtype=np.float32) + 0.5 if self.weighted else None
-            relations.append(
-                Edges(Relation(source, f"relation {number}", destination), *ends, EdgeColumns.of({WEIGHT: weights}))
-            )
-        features = [rng.standard_normal((n, width), dtype=np.float32) for n, width in zip(counts, self.widths, strict=True)]
+            features = rng.random((len(ends[0]), self.edge_width), dtype=np.float32) if self.edge_width else None
+            carried = EdgeColumns.of({WEIGHT: weights, ATTR: features})
+            relations.append(Edges(Relation(source, f"relation {number}", destination), *ends, carried))
+        of_nodes = [rng.standard_normal((n, width), dtype=np.float32) for n, width in zip(counts, self.widths, strict=True)]
         n = counts[self.labelled]
         train = max(1, min(n, round(self.trained * n)))
         split = make_split(n, rng.permutation(n)[:train], rest="test")
@@ -138,7 +141,7 @@ class Outline:
             "outline",
             self.classes,
             types,
-            features,
+            of_nodes,
             relations,
             self.labelled,
             random_labels(self.task, rng, n, self.classes),

@@ -5,7 +5,8 @@
 MLP: linear maps with norm and activation between them. Its first map W_1 may come before the sum, which is linear:
 W_1 ((1 + eps) h_i + sum of h_j) = (1 + eps) W_1 h_i + sum of W_1 h_j; it does where that is no wider.
 
-Of a graph with edge weights w_e it is the sum of w_e h_j. Initialised as PyTorch's linear layers.
+Of a graph with edge weights w_e it is the sum of w_e h_j. Where edges have features f_e it is that of
+w_e relu(h_j + W f_e + b), GINE (Hu et al., 2020), with W and b of each layer's own. Initialised as PyTorch's linear layers.
 
 Letters: N input rows, M output rows.
 """
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 
 from sargnn.config.models import GinSettings
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.gine import Gine
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.row_norm import RowNorm
 from sargnn.models.base import LayerInput
@@ -31,14 +34,18 @@ class GinLayer(GraphLayer):
     Args:
         spec: its place in the stack.
         config: the model's settings: ``hidden``, ``norm`` and ``activation`` inside the perceptron.
+        edge_width: D, features of an edge; 0: there are none.
     """
 
     reads_blocks = True
     reads_out_degrees = False
-    reducer = Sum(weighted=True)
+    reducer: Reducer = Sum(weighted=True)
 
-    def __init__(self, spec: LayerSpec, config: GinSettings) -> None:
+    def __init__(self, spec: LayerSpec, config: GinSettings, edge_width: int = 0) -> None:
         super().__init__(spec)
+        self.edge_map = nn.Linear(edge_width, self.in_width) if edge_width else None
+        if edge_width:
+            self.reducer = Gine()
         self.activation = config.activation
         self.eps = nn.Parameter(torch.tensor([config.eps])) if config.learn_eps else config.eps
         inside = [config.hidden] * (config.mlp_layers - 1)
@@ -72,14 +79,17 @@ class GinLayer(GraphLayer):
         return linear
 
     def _with_neighbours(self, engine: Engine, plan: LayerPlan, rows: Tensor) -> Tensor:
-        """``(1 + eps) x_i + sum of x_j`` [M, F] of rows x [N, F]."""
+        """``(1 + eps) x_i + sum of x_j`` [M, F] of rows x [N, F]; of relu(x_j + W f_e + b) where edges have features."""
         rows, own = engine.operators.fork_own(plan, rows)
         own = engine.operators.scale(own, 1 + self.eps)
-        (total,) = engine.aggregate(plan, self.reducer, (rows,), (own,))
+        of_edges = () if self.edge_map is None else (self.edge_map.weight, self.edge_map.bias)
+        (total,) = engine.aggregate(plan, self.reducer, (rows,), (own,), of_edges)
         return total
 
     def _blocks_with_neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
         """The same of each block of columns; of constant rows computed once, with a learned eps their sums alone."""
+        if self.edge_map is not None:
+            return [self._with_neighbours(engine, plan, x.joined())]
         if not (self.constant_input and isinstance(self.eps, Tensor)):
             return self.gathered(engine, plan, x, lambda rows: self._with_neighbours(engine, plan, rows))
         sums = self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
@@ -91,4 +101,4 @@ class GinLayer(GraphLayer):
 
 def build(config: GinSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
-    return build_stack(config, Features(shape, config.name), shape, lambda spec: GinLayer(spec, config))
+    return build_stack(config, Features(shape, config.name), shape, lambda spec: GinLayer(spec, config, shape.edge_width))

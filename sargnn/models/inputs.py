@@ -37,6 +37,7 @@ class GraphShape:
         task: what is predicted.
         labelled: the node type that has labels.
         weighted: whether its edges have weights that the model is to use.
+        edge_width: D, features of an edge that the model is to read; 0: there are none.
         degrees: how many nodes have 0, 1, 2, ... edges into them, where the model reads that; None: not known.
     """
 
@@ -47,6 +48,7 @@ class GraphShape:
     task: Task = "classes"
     labelled: int = 0
     weighted: bool = False
+    edge_width: int = 0
     degrees: tuple[int, ...] | None = None
 
 

@@ -35,6 +35,7 @@ from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer, WithPartials
 from sargnn.graph.dataset import Dataset, group_by
+from sargnn.graph.edge_columns import names_to_json
 from sargnn.graph.store import StoreWriter
 from sargnn.memory.budget import chooser
 from sargnn.models import MODELS
@@ -332,8 +333,9 @@ def preloaded_part(dataset: Dataset, assignment: np.ndarray, servers: int, world
         with StoreWriter(path, "partition", FORMAT_VERSION) as writer:
             write_preloaded(writer, dataset, offsets, nodes, servers, bounds)
             weighted = {} if dataset.columns.weight is None else {"edge_weights": [0, 1]}
+            carried = names_to_json(dataset.columns.columns)
             writer.meta = {
-                "schema": dataset.schema.to_json(), "num_classes": dataset.num_classes, "preload": {}, **weighted
+                "schema": dataset.schema.to_json(), "num_classes": dataset.num_classes, "preload": {}, **weighted, **carried
             }  # fmt: skip
         return open_part(path, rank)
 

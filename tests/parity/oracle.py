@@ -31,6 +31,7 @@ from sargnn.config.models import (
 )
 from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.graph.dataset import Dataset
+from sargnn.graph.edge_columns import ATTR
 from sargnn.graph.schema import SPLITS
 from sargnn.rng import Draw, Purpose, draw_words, dropout_mask, edge_mask, neighbour_keys, philox
 
@@ -373,16 +374,28 @@ def resgcn(place: Place, h: Tensor, params: Params) -> Tensor:
 
 
 def gin(place: Place, h: Tensor, params: Params) -> Tensor:
-    """A perceptron of (1 + eps) h + the neighbours' sum."""
+    """A perceptron of (1 + eps) h + the neighbours' sum, or that of what edges' features make of them."""
     model = place.config.model
     assert isinstance(model, GinSettings)
     eps = params["eps"] if model.learn_eps else model.eps
-    h = (1 + eps) * h + place.sums @ h
+    h = (1 + eps) * h + (_changed_by_edges(place, h, params) if "edge_map.weight" in params else place.sums @ h)
     for index in range(model.mlp_layers):
         if index:
             h = getattr(F, model.activation)(_between(place, h, params, f"norms.{index - 1}."))
         h = h @ params[f"maps.{index}.weight"].T + params.get(f"maps.{index}.bias", 0.0)
     return h
+
+
+def _changed_by_edges(place: Place, h: Tensor, params: Params) -> Tensor:
+    """The sum of w_e relu(h_j + W f_e + b) over edges e = j -> i, every edge at once."""
+    graph = place.dataset
+    rows = torch.from_numpy(np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)))
+    features = torch.from_numpy(np.asarray(graph.columns[ATTR])).double()
+    messages = h[torch.from_numpy(np.asarray(graph.indices)).long()] + features @ params["edge_map.weight"].T
+    messages = (messages + params["edge_map.bias"]).relu()
+    if graph.columns.weight is not None:
+        messages = messages * torch.from_numpy(np.asarray(graph.columns.weight)).double()[:, None]
+    return torch.zeros_like(h).index_add(0, rows, messages)
 
 
 def gat(place: Place, h: Tensor, params: Params) -> Tensor:
