@@ -18,6 +18,8 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.bf16 import wide
 from sargnn.rng import Draw
 
+Maps = tuple[Tensor, Tensor]
+"""A linear map of edges' features: W [F, D] and b [F]; or the gradients of both."""
 AutogradOperation = Callable[..., Tensor]
 """``operation(block, ...) -> [M, F]`` in operators that autograd differentiates by itself."""
 
@@ -357,3 +359,34 @@ def takes_weights(operation: Operation | AutogradOperation) -> bool:
     """Whether what a kernel runs takes a weight for each edge; one from outside of the package need not."""
     declared: bool | None = getattr(operation, "takes_weights", None)
     return "weight" in inspect.signature(operation).parameters if callable(operation) and declared is None else bool(declared)
+
+
+class GineOperation(Operation):
+    """Sums of rows changed by their edges' features. For autograd: ``operation(block, z [S, F], W [F, D], b [F]) -> [M, F]``.
+
+    With f_e the column ``ATTR`` of the block's edges, w_e their weights, 1 where there are none, and u_e = z_j + W f_e + b:
+
+        out_i += sum of w_e relu(u_e)        d z_j = sum of h_e        d W += sum of h_e f_e^T        d b += sum of h_e
+
+    where h_e = w_e g_i where u_e > 0, else 0. W, b, sums and their gradients are wide.
+    """
+
+    forward_rows = MovedRows(per_edge=1, per_destination=2)
+    backward_rows = MovedRows(per_edge=1, per_source=2)
+
+    @abstractmethod
+    def forward(self, block: EdgeBlock, z: Tensor, maps: Maps, out: Tensor) -> None:
+        """Add to ``out`` [M, F]. z: [S, F]."""
+
+    @abstractmethod
+    def backward(
+        self, block: EdgeBlock, z: Tensor, maps: Maps, grad: Tensor, out: Tensor | None, d_maps: Maps, *, add: bool = False
+    ) -> None:
+        """Gradients.
+
+        Args:
+            grad: [M, F], like z.
+            out: [S, F], d z, like z: overwritten, or added to; None: it is not wanted.
+            d_maps: added to.
+            add: whether to add to ``out``.
+        """

@@ -44,6 +44,7 @@ class FusedKernel(Kernel):
     operations = {
         "sum": "sargnn.backends.cpu.sums:FusedSum",
         "max": "sargnn.backends.cpu.maxima:FusedMax",
+        "gine": "sargnn.backends.cpu.gine:FusedGine",
         "gat": "sargnn.backends.cpu.attention:FusedGat",
         "gatv2": "sargnn.backends.cpu.attention:FusedGatV2",
         "dot": "sargnn.backends.cpu.attention:FusedDot",

@@ -52,7 +52,7 @@ class Factor:
     in_order: tuple[tuple[Any, int], ...] = ()
 
 
-def _each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None], *, overlaps: bool) -> None:
+def each_tile(v: VectorCode, width: Any, emit: Callable[[int, Any, Any], None], *, overlaps: bool) -> None:
     """The loop over a row's tiles, a switch on the number of vectors that are left.
 
     Args:
@@ -98,7 +98,7 @@ def _row(
         offsets = [v.b.add(base, const(v.lanes * k)) for k in range(count - 1)] + [final]
         _tile(v, integers, scales, formats, offsets, accumulate=accumulate, factor=factor)
 
-    _each_tile(v, integers[7], emit, overlaps=True)
+    each_tile(v, integers[7], emit, overlaps=True)
 
 
 def _tile(
@@ -237,4 +237,4 @@ def write_edge_dots(v: VectorCode, integers: Any, scale: Any, of_sources: RowFor
             before = b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
             v.store_scalar(b.fadd(before, b.fmul(v.sum_lanes(products), scale)), slot)
 
-    _each_tile(v, width, emit, overlaps=False)
+    each_tile(v, width, emit, overlaps=False)

@@ -20,10 +20,13 @@ from sargnn.backends.operations import (
     DotOperation,
     GatOperation,
     GatV2Operation,
+    GineOperation,
+    Maps,
     MaxOperation,
     RunningSoftmax,
     WeightedSumOperation,
 )
+from sargnn.graph.edge_columns import ATTR
 from sargnn.rng import edge_mask
 
 
@@ -34,6 +37,7 @@ class ReferenceKernel(Kernel):
     operations = {
         "sum": "sargnn.backends.torch.reference:ReferenceSum",
         "max": "sargnn.backends.torch.reference:ReferenceMax",
+        "gine": "sargnn.backends.torch.reference:ReferenceGine",
         "gat": "sargnn.backends.torch.reference:ReferenceGat",
         "gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
         "dot": "sargnn.backends.torch.reference:ReferenceDot",
@@ -41,6 +45,7 @@ class ReferenceKernel(Kernel):
     autograd_operations = {
         "sum": "sargnn.backends.torch.reference:sum_autograd",
         "max": "sargnn.backends.torch.reference:max_autograd",
+        "gine": "sargnn.backends.torch.reference:gine_autograd",
         "gat": "sargnn.backends.torch.reference:gat_autograd",
         "gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
         "dot": "sargnn.backends.torch.reference:dot_autograd",
@@ -353,3 +358,36 @@ def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tenso
     """The operation in plain PyTorch, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
     *k, q = keys
     return attend(block, attention, v, _products(block, attention, k[0] if k else v, q), weight)
+
+
+class ReferenceGine(GineOperation):
+    """See ``GineOperation``."""
+
+    def forward(self, block: EdgeBlock, z: Tensor, maps: Maps, out: Tensor) -> None:
+        out.index_add_(0, block.dst_per_edge(), _of_each_edge(block, _changed(block, z, *maps).relu()))
+
+    def backward(
+        self, block: EdgeBlock, z: Tensor, maps: Maps, grad: Tensor, out: Tensor | None, d_maps: Maps, *, add: bool = False
+    ) -> None:
+        gradients = grad[block.dst_per_edge()] * (_changed(block, z, *maps) > 0)
+        gradients = _of_each_edge(block, gradients)
+        if out is not None:
+            (out if add else out.zero_()).index_add_(0, block.src.long(), gradients)
+        d_maps[0].add_(gradients.T @ block.columns.tensor(ATTR, z))
+        d_maps[1].add_(gradients.sum(0))
+
+
+def gine_autograd(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """See ``GineOperation``."""
+    messages = _of_each_edge(block, _changed(block, z, weight, bias).relu())
+    return z.new_zeros(block.num_dst, z.shape[1]).index_add(0, block.dst_per_edge(), messages)
+
+
+def _changed(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """z_j + W f_e + b, [E, F]."""
+    return z[block.src.long()] + block.columns.tensor(ATTR, z) @ weight.T + bias
+
+
+def _of_each_edge(block: EdgeBlock, values: Tensor) -> Tensor:
+    """Values [E, F] times the edges' weights."""
+    return values if block.weight is None else values * block.weight[:, None]

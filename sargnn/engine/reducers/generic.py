@@ -67,10 +67,6 @@ class EdgeRun:
     def __len__(self) -> int:
         return self.end - self.begin
 
-    def column(self, name: str, like: Tensor) -> Tensor:
-        """What the run's edges carry of one name, [E] or [E, D], read for them alone; ``like``: see ``EdgeColumns.tensor``."""
-        return self.block.columns.run(slice(self.begin, self.end)).tensor(name, like)
-
     @property
     def src_ids(self) -> Tensor:
         """int64 [E], original ids of the edges' sources."""
@@ -137,7 +133,7 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
     def step(
         self, fold: Fold[Operation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: list[Any]
     ) -> None:
-        for run in runs_of(fold.plan, shard, self.messages.width):
+        for run in self._runs(fold.plan, shard):
             computed = self.messages.compute(self._filled(run, rows, dest_local))
             for message_fold, mine, own in self._shared_out(computed, state):
                 message_fold.step(fold.backend.folds, run, mine, own)
@@ -168,7 +164,7 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
         assert rows is not None
         for table in out or ():
             table.zero_()
-        for run in runs_of(fold.plan, shard, self.messages.width):
+        for run in self._runs(fold.plan, shard):
             self._backward_run(fold.backend.folds, self._filled(run, rows, saved.dest_local, leaves=True), state, out)
 
     def _backward_run(self, by: Folds, run: EdgeRun, state: _Backward, out: Tensors | None) -> None:
@@ -247,30 +243,25 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
             edges=gathered(dest_local[count:], slice(run.first, run.first + len(run)), messages.edge_grads),
         )
 
+    def _runs(self, plan: LayerPlan, shard: Shard) -> Iterator[EdgeRun]:
+        """A shard's edges, so many at a time that a run takes no more memory than a fraction of the layer's rows."""
+        block = shard.block
+        if not block.num_edges:
+            return
+        first, itemsize = plan.edge_run(shard).start, 8
+        room = min(max(plan.num_out * self.messages.width * itemsize // 8, _LEAST_BYTES), _MOST_BYTES)
+        size = max(room // (self.messages.width * itemsize * _COPIES), 256)
+        dst = block.dst_per_edge().to(torch.int32)
+        for begin in range(0, block.num_edges, size):
+            end = min(begin + size, block.num_edges)
+            yield EdgeRun(block, begin, end, first + begin, block.src[begin:end], dst[begin:end])
+
     def _like(self, plan: LayerPlan, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensor:
         """A tensor of the dtype and on the device of the layer."""
         for tensor in (*exchanged, *dest_local, *params):
             if tensor.is_floating_point():
                 return tensor
         return torch.empty(0, device=plan.node_ids.device)
-
-
-def runs_of(plan: LayerPlan, shard: Shard, width: int) -> Iterator[EdgeRun]:
-    """A shard's edges, so many at a time that a run takes no more memory than a fraction of the layer's rows.
-
-    Args:
-        width: columns of what a run holds for each edge, beside copies of it.
-    """
-    block = shard.block
-    if not block.num_edges:
-        return
-    first, itemsize = plan.edge_run(shard).start, 8
-    room = min(max(plan.num_out * width * itemsize // 8, _LEAST_BYTES), _MOST_BYTES)
-    size = max(room // (width * itemsize * _COPIES), 256)
-    dst = block.dst_per_edge().to(torch.int32)
-    for begin in range(0, block.num_edges, size):
-        end = min(begin + size, block.num_edges)
-        yield EdgeRun(block, begin, end, first + begin, block.src[begin:end], dst[begin:end])
 
 
 def _flat(messages: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
     out_i = l_i + sum over edges e = j -> i of w_e relu(u_e)        u_e = z_j + W f_e + b
 
-f_e are the edge's features, the column ``ATTR``, w_e its weight, 1 without weights. u_e is computed for a run of edges at a
-time, forward and again in backward, so nothing of size E x F is held, and features are read from where they lie.
+f_e are the edge's features, the column ``ATTR``, w_e its weight, 1 without weights. u_e is computed for one edge at a time,
+forward and again in backward, so nothing of size E x F is held, and features are read from where they lie.
 
 Backward. With g_i the gradient of out_i and q_e = 1 where u_e > 0, else 0, column by column, the gradient of u_e is
 
@@ -11,6 +11,8 @@ Backward. With g_i the gradient of out_i and q_e = 1 where u_e > 0, else 0, colu
 
 and since u_e is a sum, d z_j = sum of h_e over the edges from j, d W = sum of h_e f_e^T, d b = sum of h_e, d l_i = g_i. q_e
 depends on the source row, so rows are fetched again (case 2).
+
+A partial result is a sum over some of the edges, its gradient g_i: who owns the sources has what else h_e depends on.
 
 Letters: N input rows, M output rows, S source rows of a shard, E edges, F columns of rows, D features of an edge.
 """
@@ -23,104 +25,92 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sargnn.backends.operations import Operation
-from sargnn.bf16 import wide
-from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.engine.reducers.generic import EdgeRun, runs_of
+from sargnn.backends.operations import GineOperation
+from sargnn.comm.lists import Column, PartialRound, Piece
+from sargnn.engine.reducers.base import Fold, PartialColumns, Reducer, Saved, Tensors, WithPartials, served_shard
 from sargnn.engine.rounding import widened, zero_sums
-from sargnn.graph.edge_columns import ATTR
 from sargnn.plan.layer_plan import Shard
+
+_Fold = Fold[GineOperation]
 
 
 @dataclass(frozen=True)
 class _Backward:
-    """Gradients so far, in what sums are held in: the output's [M, F], d W [F, D], d b [F]."""
+    """The output's gradient [M, F], and so far d W [F, D] and d b [F]."""
 
     grad: Tensor
-    d_weight: Tensor
-    d_bias: Tensor
+    d_maps: tuple[Tensor, Tensor]
 
 
-class Gine(Reducer[Operation, Tensor, _Backward]):
+class Gine(Reducer[GineOperation, Tensor, _Backward], WithPartials):
     """See the module's text. ``exchanged`` is (z [N, F],), ``dest_local`` (l [M, F],), of no further use to the caller, which
     becomes the output; ``params`` are (W [F, D], b [F]).
 
-    Saves z. Memory beside input and output: a run's edges.
+    Saves z. Memory beside input and output: none.
     """
 
     name = "gine"
-    operation = "sum"
+    operation = "gine"
     needs_src_in_backward = True
-    no_partials = "the features of edges stay with their destinations' owner"
+    has_partials = True
 
-    def init(self, fold: Fold[Operation], exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensor:
+    def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensor:
         return widened(fold.pool, dest_local[0])
 
-    def step(
-        self, fold: Fold[Operation], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: Tensor
-    ) -> None:
-        for run in runs_of(fold.plan, shard, state.shape[1]):
-            messages, _ = _messages(fold, run, rows[0], params)
-            fold.backend.folds.add_to_ends(_weighted(messages.relu_(), run), run.dst, state)
+    def step(self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: Tensor) -> None:
+        weight, bias = params
+        fold.operation.forward(shard.block, rows[0], (weight, bias), state)
 
-    def finish(self, fold: Fold[Operation], dest_local: Tensors, params: Tensors, state: Tensor) -> tuple[Tensors, Tensors]:
+    def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: Tensor) -> tuple[Tensors, Tensors]:
         return (fold.narrowed(state, dest_local[0]),), ()
 
-    def backward_init(self, fold: Fold[Operation], saved: Saved, grads: Tensors) -> _Backward:
+    def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Backward:
         weight, bias = saved.params
-        return _Backward(grads[0].contiguous(), torch.zeros_like(weight), torch.zeros_like(bias))
+        return _Backward(grads[0].contiguous(), (torch.zeros_like(weight), torch.zeros_like(bias)))
 
     def backward_step(
-        self,
-        fold: Fold[Operation],
-        shard: Shard,
-        rows: Tensors | None,
-        saved: Saved,
-        state: _Backward,
-        out: Tensors | None,
+        self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: _Backward, out: Tensors | None
     ) -> None:
         assert rows is not None
-        z, width = rows[0], state.grad.shape[1]
-        d_rows = None if out is None else zero_sums(fold.pool, len(z), width, z) if _is_half(z) else out[0].zero_()
-        for run in runs_of(fold.plan, shard, width):
-            messages, attributes = _messages(fold, run, z, saved.params)
-            gradients = state.grad.index_select(0, run.dst).to(messages.dtype)
-            _weighted(gradients.masked_fill_(messages <= 0, 0), run)
-            with fold.linear():
-                state.d_weight.addmm_(gradients.T, attributes)
-            state.d_bias.add_(gradients.sum(0))
-            if d_rows is not None:
-                fold.backend.folds.add_to_starts(gradients, run.src, d_rows)
-        if out is not None and d_rows is not None and d_rows is not out[0]:
-            out[0].copy_(d_rows)
+        weight, bias = saved.params
+        into = None if out is None else out[0]
+        fold.operation.backward(shard.block, rows[0], (weight, bias), state.grad, into, state.d_maps)
 
     def backward_finish(self, saved: Saved, state: _Backward) -> tuple[Tensors, Tensors]:
-        return (state.grad,), (state.d_weight, state.d_bias)
+        return (state.grad,), state.d_maps
+
+    def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
+        columns = (Column(widths[0], rows),)
+        return PartialColumns(answered=columns, gradients=columns)
+
+    def serve(
+        self, fold: _Fold, piece: Piece, exchanged: Tensors, asked: Tensors, params: Tensors, state: Tensor, out: Tensors
+    ) -> None:
+        (total,), (weight, bias) = out, params
+        held = total.zero_() if total.dtype == state.dtype else zero_sums(fold.pool, len(total), total.shape[1], total)
+        fold.operation.forward(served_shard(fold, piece).block, exchanged[0], (weight, bias), held)
+        if held is not total:
+            total.copy_(held)
+
+    def merge(self, fold: _Fold, now: PartialRound, answers: Tensors, state: Tensor) -> None:
+        fold.backend.moves.add(state, now.wanted, answers[0])
+
+    def ask_gradients(self, fold: _Fold, now: PartialRound, saved: Saved, state: _Backward, out: Tensors) -> None:
+        fold.backend.moves.take(state.grad, now.wanted, out[0])
+
+    def serve_gradients(
+        self,
+        fold: _Fold,
+        piece: Piece,
+        asked: Tensors,
+        saved: Saved,
+        state: _Backward,
+        d_exchanged: Tensors | None,
+        out: Tensors,
+    ) -> None:
+        (weight, bias), block = saved.params, served_shard(fold, piece).block
+        into = None if d_exchanged is None else d_exchanged[0]
+        fold.operation.backward(block, saved.exchanged[0], (weight, bias), asked[0], into, state.d_maps, add=True)
 
     def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
-        block, (z,), (weight, bias) = shard.block, rows, params
-        attributes = block.columns.tensor(ATTR, weight)
-        messages = (z.index_select(0, block.src) + attributes @ weight.T + bias).relu()
-        if block.weight is not None:
-            messages = messages * block.weight[:, None]
-        total = messages.new_zeros(fold.plan.num_out, z.shape[1]).index_add(0, block.dst_per_edge(), messages)
-        return ((dest_local[0] + total).to(z.dtype),)
-
-
-def _messages(fold: Fold[Any], run: EdgeRun, z: Tensor, params: Tensors) -> tuple[Tensor, Tensor]:
-    """u_e [E, F] and f_e [E, D] of a run, in what sums are held in."""
-    weight, bias = params
-    attributes = run.column(ATTR, weight)
-    with fold.linear():
-        messages = torch.addmm(bias, attributes, weight.T)
-    return messages.add_(z.index_select(0, run.src)), attributes
-
-
-def _weighted(values: Tensor, run: EdgeRun) -> Tensor:
-    """Values [E, F] times w_e, in place."""
-    weight = run.block.weight
-    return values if weight is None else values.mul_(weight[run.begin : run.end, None])
-
-
-def _is_half(rows: Tensor) -> bool:
-    return wide(rows.dtype) != rows.dtype
+        return (dest_local[0] + fold.operation(shard.block, rows[0], *params),)
