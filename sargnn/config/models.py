@@ -410,6 +410,7 @@ class CustomSettings(BuiltIn, ModelSettings):
     draws_by_id = True
     norms_over_rows = True
     reads_degrees = True
+    reads_edge_features = True
     no_preload = "What a module of your own asks about all rows counts each of them once, and servers that preload have copies."
     reads_target: ClassVar[str] = "a torch.nn.Module"
     no_embeddings: ClassVar[str] = "A module of your own does not say which of its rows the last layer reads."

@@ -203,13 +203,13 @@ class ModelSettings(ABC):
         return False
 
     @property
-    def reads_edge_features(self) -> bool:
-        """Whether it reads features of edges, where there are some."""
+    def reads_degrees(self) -> bool:
+        """Whether it is built with a histogram of the nodes' in-degrees."""
         return False
 
     @property
-    def reads_degrees(self) -> bool:
-        """Whether it is built with a histogram of the nodes' in-degrees."""
+    def reads_edge_features(self) -> bool:
+        """Whether it reads the graph's features of edges, where there are any."""
         return False
 
     @property

@@ -15,7 +15,7 @@ import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, cast
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class Column:
     def take(self, edges: Array) -> Column:
         """See ``EdgeColumns.take``."""
         if not isinstance(self.array, np.ndarray):
-            return Column(self.array[edges], None, self.added)
+            return Column(self._picked(edges), None, self.added)
         order = np.asarray(edges)
         if order.dtype == bool:
             order = np.flatnonzero(order)
@@ -109,6 +109,15 @@ class Column:
         elif self.order is not None:
             order = np.where(order < 0, order, self.order[order] if len(self.order) else order)
         return Column(self.array, order, self.added)
+
+    def _picked(self, edges: Any) -> Array:
+        """Rows of a tensor; places of -1 get what an added edge carries."""
+        array: Any = self.array
+        if len(edges) and edges.min() < 0:
+            rows = array[edges] if len(array) else array.new_empty((len(edges), *array.shape[1:]))
+            rows[edges < 0] = self.added
+            return cast("torch.Tensor", rows)
+        return cast("torch.Tensor", array[edges])
 
     def run(self, span: slice) -> Column:
         """See ``EdgeColumns.run``."""

@@ -88,7 +88,7 @@ def made_up_part(shape: GraphShape, layers: int) -> Part:
     edge_src, edge_dst = (np.concatenate(ends).astype(np.int32) for ends in (sources, destinations))
     first = int(offsets[shape.labelled])
     weights = np.full(len(edge_src), 0.5, np.float32) if shape.weighted else None
-    attributes = np.ones((len(edge_src), shape.edge_width), np.float32) if shape.edge_width else None
+    attr = np.ones((len(edge_src), shape.edge_width), np.float32) if shape.edge_width else None
     inward, outward = (np.bincount(ends, minlength=nodes) for ends in (edge_dst, edge_src))
     return Part(
         schema=Schema(shape.schema.node_types, tuple(int(offset) for offset in offsets), shape.schema.relations),
@@ -105,7 +105,7 @@ def made_up_part(shape: GraphShape, layers: int) -> Part:
         halo_offsets=np.zeros(2, np.int64),
         send_rows=np.zeros(0, np.int32),
         send_offsets=np.zeros(2, np.int64),
-        columns=EdgeColumns.of({WEIGHT: weights, ATTR: attributes}),
+        columns=EdgeColumns.of({WEIGHT: weights, ATTR: attr}),
         weights=None if weights is None else WeightedDegrees(0.5 * inward, 0.5 * outward),
     )
 

@@ -16,13 +16,13 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.graph.dataset import Dataset, in_edge_blocks
-from sargnn.graph.edge_columns import ATTR, WEIGHT
+from sargnn.graph.edge_columns import WEIGHT
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.plan.cover import MOST_EDGES, TILT, TILTS_MORE, TRIALS, Share, least_cover, shares_of
 from sargnn.plan.layer_plan import RowCounts
-from sargnn.training.build import label_columns, make_engine, make_model, uses_edge_weights
+from sargnn.training.build import edge_width, label_columns, make_engine, make_model, uses_edge_weights
 
 MOST_CUT_EDGES = 50_000_000
 """Beyond so many the fewest messages are not found: that takes a maximum flow for each pair of parts."""
@@ -157,7 +157,7 @@ def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
         dataset.task,
         int(types.argmax()),
         WEIGHT in dataset.columns and uses_edge_weights(config),
-        dataset.columns.width(ATTR) if config.model.reads_edge_features else 0,
+        edge_width=edge_width(dataset.columns, config),
     )
 
 

@@ -82,7 +82,8 @@ class UserModule:
         relations = [(types[relation.source], relation.name, types[relation.destination]) for relation in schema.relations]
         values = dict.fromkeys(IN_WIDTHS, in_width) | dict.fromkeys(NUM_OUTPUTS, num_outputs)
         degrees = torch.tensor(shape.degrees or (0, 1))  # nobody knows them yet where a module is only tried out
-        of_types = (list(types), relations, (list(types), relations), len(relations), schema.num_nodes, None, degrees)
+        pair, edge_dim = (list(types), relations), shape.edge_width or None
+        of_types = (*pair, pair, len(relations), schema.num_nodes, edge_dim, degrees)
         known = values | dict(zip(_OF_TYPES, of_types, strict=True))
         return {name: known[name] for name in self.takes if name in known and name not in args}
 

@@ -27,7 +27,7 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
-from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.graph.examine_edges import ALL_RELATIONS
 from sargnn.graph.schema import Relation, Schema, zero_labels
 from sargnn.models.base import LayerInput
@@ -334,6 +334,8 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
         weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)
         columns = EdgeColumns.of({WEIGHT: weights})
         sums = WeightedDegrees(*(np.bincount(ends, weights=weights, minlength=nodes) for ends in (destinations, sources)))
+    if shape.edge_width:
+        columns = columns.put(ATTR, rng.standard_normal((len(sources), shape.edge_width)).astype(np.float32))
     return Part(
         schema=schema,
         features=tuple(rng.standard_normal((NODES, width)).astype(np.float32) for width in shape.feature_widths),

@@ -33,6 +33,8 @@ NODE_ID = "_ID"
 """The field of original ids, as DGL calls it."""
 WEIGHT = "w"
 """The field of the graph's edge weights, [E], where it has any."""
+FEATURES = "feat"
+"""The field of the graph's features of edges, [E, D], where it has any, as DGL's data sets call it."""
 MOST_BLOCKS = 256
 """Where nobody knows yet how many there are."""
 Etype = tuple[str, str, str]
@@ -81,7 +83,11 @@ class Frame(MutableMapping[str, Any]):
             field = self.fixed[name]()
             return tagged(field, self.rows, shared=True) if isinstance(field, Tensor) else field
         hint = None
-        if name in _OF_DATA:
+        if name in _OF_DATA and self.rows.kind == "edges":
+            hint = "the run's graph has no edge features (sargnn help own data)"
+            if FEATURES in self:
+                hint = f"the graph's features of edges are edata['{FEATURES}']"
+        elif name in _OF_DATA:
             hint = "features are what forward gets beside the graph"
         elif self.rows.kind == "edges" and name in _OF_WEIGHTS:
             hint = "the run's graph has no edge weights (sargnn help own data)"
@@ -211,6 +217,8 @@ class ShardedGraph(AnyGraph, Edges):
         self.edata = Frame(session, "edges", rows, plan.num_edges) if edata is None else edata
         if plan.weighted:  # an expression, so that the number of weights is told for all workers
             self.edata.fixed[WEIGHT] = lambda: EdgeTensor(self, self.field("e", self.weights()))
+        if (features := self.features()) is not None:
+            self.edata.fixed[FEATURES] = lambda: EdgeTensor(self, features)
 
     @property
     def frames(self) -> dict[str, Frame]:

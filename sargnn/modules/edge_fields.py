@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from sargnn.modules.expressions import EDGE_COUNT, Call, Dropped, Field, Item, Node, Softmax, map_values
+from sargnn.modules.expressions import EDGE_COUNT, Call, Column, Dropped, Field, Item, Node, Softmax, map_values
 from sargnn.modules.tag import Count, rows_of, user_line
 from sargnn.rng import Draw
 
@@ -154,6 +154,8 @@ class EdgeTensor(OfEdges):
     def requires_grad(self) -> bool:
         if isinstance(self.node, Field) and self.node.where == "e":
             return self.node.tensor.requires_grad
+        if isinstance(self.node, Column):
+            return False
         return torch.is_grad_enabled()
 
     def is_floating_point(self) -> bool:
@@ -233,6 +235,11 @@ def _takes_each_edge(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], n
     plain = plain[1:] if plain in ("radd", "rsub", "rmul", "rtruediv", "rpow") else plain
     if plain in _BY_ELEMENT:
         return True
+    if plain == "matmul" and ndim >= 3 and all(isinstance(arg, EdgeTensor) and arg.ndim == ndim for arg in args):
+        return True  # a product of matrices for each edge
+    if plain == "repeat":
+        times = args[1] if isinstance(args[1], (tuple, list)) else args[1:]
+        return len(times) == ndim and times[0] == 1
     if plain == "matmul" or plain == "mm":
         return isinstance(args[0], EdgeTensor) and isinstance(args[1], Tensor) and args[1].dim() <= 2 and ndim >= 2
     if plain in _BY_DIMENSION:

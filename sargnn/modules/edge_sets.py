@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sargnn.engine.reducers.generic import EdgeRun
-from sargnn.modules.expressions import AtEnd, Call, Changer, Field, Node, Softmax, Where, Written, function_of
+from sargnn.modules.expressions import AtEnd, Call, Changer, Column, Field, Node, Softmax, Where, Written, function_of
 from sargnn.modules.folds import Edges
 from sargnn.modules.session import paused
 from sargnn.modules.tag import Mark, set_mark, tag_of
@@ -108,6 +109,8 @@ def _key(node: Any) -> Hashable | None:
         return ("number", node)
     if isinstance(node, Field) and node.where == "e" and tag_of(node.tensor).constant:
         return ("field", id(node.tensor))
+    if isinstance(node, Column):
+        return ("column", node.name)
     if isinstance(node, Written) and node.func is loops_of_run:
         return ("loops",)
     if isinstance(node, Call) and not node.kwargs:
@@ -149,24 +152,26 @@ def moved(node: Node, edges: Edges, to: Edges) -> Node:
     """
     if edges.plan is to.plan:
         return node
-    with paused():
-        known = _ancestors(edges)
-        plan, wanted = next((plan, wanted) for plan, wanted in _ancestors(to) if any(plan is other for other, _ in known))
-        own = next(positions for other, positions in known if other is plan)
-        place = torch.full((plan.num_edges + 1,), -1)  # -1 picks the last
-        place[own[own >= 0]] = torch.nonzero(own >= 0)[:, 0]
-        places = place[wanted].clamp(min=0)
-
-    changed: Node = _Moved(places).changed(node)
+    changed: Node = _Moved(edges, to).changed(node)
     return changed
 
 
 class _Moved(Changer):
-    """Puts other rows in place of those that edges carry. places: int64 [E], which of the former rows."""
+    """Puts other rows in place of those that edges carry; the graph's own columns need none."""
 
-    def __init__(self, places: Tensor) -> None:
+    def __init__(self, edges: Edges, to: Edges) -> None:
         super().__init__()
-        self._places = places
+        self._edges, self._to = edges, to
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """int64 [E], which of the former rows each edge has."""
+        known = _ancestors(self._edges)
+        plan, wanted = next((plan, wanted) for plan, wanted in _ancestors(self._to) if any(plan is other for other, _ in known))
+        own = next(positions for other, positions in known if other is plan)
+        place = torch.full((plan.num_edges + 1,), -1)  # -1 picks the last
+        place[own[own >= 0]] = torch.nonzero(own >= 0)[:, 0]
+        return place[wanted].clamp(min=0)
 
     def change(self, node: Node) -> Node:
         if isinstance(node, Field) and node.where == "e":
@@ -222,6 +227,8 @@ class Reversed(Changer):
             if node.where == "e":
                 return self._carried(node)
             return dataclasses.replace(node, where=_OTHER_END[node.where])
+        if isinstance(node, Column):
+            return self._carried_column(node)
         if isinstance(node, AtEnd):
             return dataclasses.replace(node, where=_OTHER_END[node.where])
         if isinstance(node, Softmax):
@@ -240,3 +247,10 @@ class Reversed(Changer):
         _, crossing = self._edges.plan.kept["reversed"]
         with paused():
             return dataclasses.replace(node, tensor=crossing.carry(session.engine.group, node.tensor))
+
+    def _carried_column(self, node: Column) -> Field:
+        """What the graph's edges carry, at who has the reversed edges: a table, sent once and kept."""
+        kept = self._edges.plan.kept
+        if (name := ("reversed", node.name)) not in kept:
+            kept[name] = self._carried(Field(node.shape, node.dtype, "e", self._edges.column(node))).tensor
+        return Field(node.shape, node.dtype, "e", kept[name])

@@ -64,6 +64,17 @@ class Field(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class Column(Node):
+    """What the graph's edges carry, read for the edges of a run: never a table of all of them, and without a gradient.
+
+    Attributes:
+        name: of ``EdgeBlock.columns``, which have it wherever the edges are, also where they are some of others.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
 class Call(Node):
     """A function of other nodes, tensors and values. ``func(*args, **kwargs)`` computes every edge from itself."""
 
@@ -282,6 +293,8 @@ class Program:
         self._width += size(node)
         if isinstance(node, Field):
             return self._read(node.where, node.tensor)
+        if isinstance(node, Column):
+            return lambda run, memo: run.column(node.name, node.dtype)
         if isinstance(node, Call):
             return self._call(node)
         if isinstance(node, Item):

@@ -35,10 +35,11 @@ from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, Gat, GatV
 from sargnn.engine.reducers.generic import Generic
 from sargnn.engine.reducers.max import Max
 from sargnn.engine.reducers.sum import Mean, Sum, WeightedMean, WeightedSum
-from sargnn.graph.edge_columns import WEIGHT
+from sargnn.graph.edge_columns import ATTR, WEIGHT
 from sargnn.modules.expressions import (
     Call,
     Changer,
+    Column,
     Dropped,
     Field,
     Node,
@@ -141,6 +142,17 @@ class Edges:
         """The graph's weights, [E], constant."""
         return tagged(self.plan.edge_column(WEIGHT), self.rows, shared=True)
 
+    def features(self) -> Column | None:
+        """The edges' features, [E, D], as an expression that is read run by run; None: the graph has none."""
+        width = self.plan.column_width(ATTR)
+        return None if width is None else Column((width,), self.dtype, ATTR)
+
+    def column(self, node: Column) -> Tensor:
+        """All that this worker's edges carry of a name, [E, D], in memory."""
+        self.session.note(f"features of all edges are held: {self.plan.num_edges} edges x {size(node)}")
+        like = torch.empty(0, dtype=node.dtype, device=self.device)
+        return tagged(self.plan.edge_column(node.name, like), self.rows, shared=True)
+
     def field(self, where: Where, tensor: Tensor) -> Field:
         """A tensor's rows as an expression."""
         count = {"u": self.plan.num_rows, "v": self.plan.num_out, "e": self.plan.num_edges}[where]
@@ -164,6 +176,8 @@ class Edges:
         node = Resolved().changed(node)
         if isinstance(node, Field) and node.where == "e":
             return node.tensor
+        if isinstance(node, Column):
+            return self.column(node)
         self.session.note(f"a field of all edges is held: {self.plan.num_edges} edges x {size(node)}")
         if node.dtype.is_floating_point:
             values = _generic(self, [node], folds.Edges(size(node)), node.shape)

@@ -15,7 +15,7 @@ from torch import Tensor
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.edge_sets import DerivedEdges, is_loop, masked, moved, with_self_loops
-from sargnn.modules.expressions import AtEnd, Call, Field, Node, Written, map_values
+from sargnn.modules.expressions import AtEnd, Call, Column, Field, Node, Written, map_values
 from sargnn.modules.joined import join, joined_call, repeated
 from sargnn.modules.lazy import (
     EdgeCount,
@@ -310,6 +310,8 @@ def _narrow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if isinstance(x, EdgeIndex) and dim % 2 == 1:
         return _index(length.edges, flipped=x.flipped)
+    if isinstance(x, EdgeRows) and dim == 0 and isinstance(x.field.node, Column):
+        return rows_of_edges(EdgeTensor(length.edges, x.field.node))
     if isinstance(x, EdgeRows) and dim == 0 and isinstance(x.field.node, Field) and is_shared(x.field.node.tensor):
         return rows_of_edges(EdgeTensor(length.edges, length.edges.field("e", length.edges.weights())))
     return NotImplemented

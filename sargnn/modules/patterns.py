@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sargnn.modules.expressions import Call, Field, Node, Written, function_of, map_values
+from sargnn.modules.expressions import Call, Column, Field, Node, Written, function_of, map_values
 from sargnn.modules.session import paused
 from sargnn.modules.tag import tagged
 
@@ -162,7 +162,7 @@ def _needs_no_source(node: Any) -> bool:
         parts: list[Any] = []
         map_values((node.args, node.kwargs), parts.append)
         return all(_needs_no_source(part) for part in parts)
-    return not isinstance(node, Node)
+    return isinstance(node, Column) or not isinstance(node, Node)
 
 
 def _all_factors(node: Any) -> list[Any]:

@@ -6,6 +6,7 @@
 | ``edge_indices``, ``adjs`` | one of them for each layer, where layers work on graphs of their own |
 | ``edge_index_dict`` | a mapping by relation, beside ``x_dict``, rows by node type |
 | ``edge_weight``, ``edge_weight_dict`` | the graph's weights |
+| ``edge_attr``, ``edge_attr_dict`` | the graph's features of edges |
 | ``edge_type``, ``node_type`` | all types as one graph, with the number of each relation and type in ``metadata`` |
 | ``num_sampled_nodes_per_hop``, ``num_sampled_edges_per_hop`` | what ``trim_to_layer`` cuts a layer's edges out with |
 | ``data`` alone | an object with ``x``, ``edge_index`` and the like |
@@ -26,7 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sargnn.modules.dgl_graph import WEIGHT
+from sargnn.graph.edge_columns import ATTR
+from sargnn.modules.dgl_graph import FEATURES, WEIGHT
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.lazy import Hop, edge_index, rows_of_edges, values
 from sargnn.modules.session import Session
@@ -39,7 +41,7 @@ _DATA = ("data", "batch")
 _HOPS = ("num_sampled_nodes_per_hop", "num_sampled_edges_per_hop", "num_sampled_nodes_dict", "num_sampled_edges_dict")
 FLOWS = "trim_to_layer with num_sampled_edges_per_hop, or an argument edge_indices with the edges of each layer"
 """How a forward takes a graph for each layer."""
-KNOWN = (*_ONE_INDEX, *_BY_LAYER, *_BY_RELATION, "edge_weight", "edge_weight_dict", "edge_type", "node_type", *_HOPS)
+KNOWN = (*_ONE_INDEX, *_BY_LAYER, *_BY_RELATION, "edge_weight", "edge_weight_dict", "edge_attr", "edge_attr_dict", "edge_type", "node_type", *_HOPS)
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,12 @@ class PygGraph:
             if self._typed and self._homogeneous is None:
                 return {etype: rows_of_edges(graph[etype].edata[WEIGHT]) for etype in graph.relation_types}
             return rows_of_edges(graph.edata[WEIGHT])
+        if name in ("edge_attr", "edge_attr_dict"):
+            if graph.plan.column_width(ATTR) is None:
+                return None
+            if self._typed and self._homogeneous is None:
+                return {etype: rows_of_edges(graph[etype].edata[FEATURES]) for etype in graph.relation_types}
+            return rows_of_edges(graph.edata[FEATURES])
         if self._homogeneous is None:
             return torch.zeros_like(self._graph.alone(FLOWS).plan.node_ids) if name == "node_type" else None
         if name == "node_type":
@@ -206,7 +214,8 @@ class PygGraph:
 _WHY_NOT = {
     "edge_weight": "the run's graph has no edge weights (sargnn help own data)",
     "edge_type": "the run's graph has one relation",
-    "edge_attr": "features of edges are not read",
+    "edge_attr": "the run's graph has no edge features (sargnn help own data)",
+    "edge_attr_dict": "the run's graph has no edge features (sargnn help own data)",
 }
 
 
@@ -260,7 +269,7 @@ class _Data:
             raise graph._session.wrong(
                 f"The graph has no '{name}'.",
                 given=f"data.{name}",
-                allowed="x, edge_index, edge_weight, num_nodes, x_dict, ...",
+                allowed="x, edge_index, edge_weight, edge_attr, num_nodes, x_dict, ...",
             )
         return value
 

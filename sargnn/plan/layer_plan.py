@@ -405,6 +405,12 @@ class LayerPlan:
         """
         return torch.cat([shard.block.columns.tensor(name, like) for shard in self._all_shards().values()])
 
+    def column_width(self, name: str) -> int | None:
+        """D of what edges carry of one name, [E, D]; None: they do not carry it. Of a plan of several relations that of all."""
+        plan = self if self.relations is None else self.relations.plans[0]
+        columns = next(iter(plan._all_shards().values())).block.columns
+        return int(columns.columns[name].array.shape[1]) if name in columns else None
+
     @cached_property
     def isolated(self) -> Tensor:
         """int64, the output rows without an edge."""

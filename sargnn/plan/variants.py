@@ -66,7 +66,10 @@ def with_loops(plan: LayerPlan, loops: Loops) -> tuple[LayerPlan, Tensor]:
     src, dst = torch.cat([block.src, _own_rows(plan, rows)]), torch.cat([block.dst_per_edge().to(torch.int32), rows])
     order = torch.argsort(dst, stable=True)
     ids = EndIds(block.src_ids, block.dst_ids, block.src_id_rank)
-    looped = Shard.whole(shards[piece].peer, EdgeBlock(src[order], dst[order], block.num_src, block.num_dst, ids))
+    added = torch.full((len(rows),), -1, dtype=torch.int64, device=rows.device)
+    places = torch.cat([torch.arange(block.num_edges, device=rows.device), added])[order]
+    columns = block.columns.take(places) if block.columns else block.columns
+    looped = Shard.whole(shards[piece].peer, EdgeBlock(src[order], dst[order], block.num_src, block.num_dst, ids, columns))
     own = torch.cat([positions[run], torch.full((len(rows),), -1, device=positions.device)])[order]
     looped_plan = _counting_sources(_replaced(made, {**shards, piece: looped}), plan, loops)
     return looped_plan, torch.cat([positions[: run.start], own, positions[run.stop :]])

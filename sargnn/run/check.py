@@ -107,11 +107,11 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
 
     from sargnn.graph.check import weight_range
     from sargnn.graph.dataset import open_dataset
-    from sargnn.graph.edge_columns import ATTR, WEIGHT
+    from sargnn.graph.edge_columns import WEIGHT
     from sargnn.graph.examine_edges import nodes_without_edges
     from sargnn.models.inputs import GraphShape
     from sargnn.tasks.base import load_task
-    from sargnn.training.build import check_edge_weights, label_columns, make_model, uses_edge_weights
+    from sargnn.training.build import check_edge_weights, edge_width, label_columns, make_model, uses_edge_weights
     from sargnn.training.checkpoint import check_start
 
     dataset = open_dataset(dataset_path, verify=False)
@@ -121,10 +121,8 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     columns = label_columns(config, dataset.num_classes)
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
-    edge_width = dataset.columns.width(ATTR) if config.model.reads_edge_features else 0
-    shape = GraphShape(
-        schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, weighted, edge_width
-    )
+    shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, weighted)
+    shape = dataclasses.replace(shape, edge_width=edge_width(dataset.columns, config))
     model = make_model(config, shape)
     if not config.add_self_loops:  # then nodes may lack edges: among those that the run surely computes
         computed = np.asarray(dataset.split) > 0 if config.mfg or config.eval == "sampled" else None

@@ -21,7 +21,7 @@ from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.graph.check import Range
-from sargnn.graph.edge_columns import ATTR, WEIGHT
+from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
 from sargnn.graph.schema import task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
@@ -81,15 +81,9 @@ def make_trainer(
         )
     columns = label_columns(config, num_classes)
     shape = GraphShape(
-        part.schema,
-        widths,
-        num_classes,
-        columns,
-        task_of(part.labels),
-        find_labelled(part, group),
-        part.weighted,
-        part.columns.width(ATTR),
+        part.schema, widths, num_classes, columns, task_of(part.labels), find_labelled(part, group), part.weighted
     )
+    shape = dataclasses.replace(shape, edge_width=edge_width(part.columns, config))
     if config.model.reads_degrees:
         shape = dataclasses.replace(shape, degrees=degree_histogram(part, group))
     model = make_model(config, shape)
@@ -275,5 +269,10 @@ def uses_edge_weights(config: RunConfig) -> bool:
 
 def used_columns(config: RunConfig) -> tuple[str, ...]:
     """Names of what edges carry and the run reads; the rest is not loaded."""
-    names = {WEIGHT: uses_edge_weights(config), ATTR: config.model.reads_edge_features}
-    return tuple(name for name, used in names.items() if used)
+    weights = (WEIGHT,) if uses_edge_weights(config) else ()
+    return (*weights, ATTR) if config.model.reads_edge_features else weights
+
+
+def edge_width(columns: EdgeColumns, config: RunConfig) -> int:
+    """D, the features of an edge that the run reads; 0: none."""
+    return columns.width(ATTR) if config.model.reads_edge_features else 0

@@ -77,6 +77,15 @@ class EdgeRun:
         """int64 [E], original ids of the edges' destinations."""
         return self.block.dst_ids.index_select(0, self.dst)
 
+    def column(self, name: str, dtype: torch.dtype) -> Tensor:
+        """What the edges carry of one name, [E, D], read now. Raises ``KeyError`` where they do not carry it.
+
+        Args:
+            name: of the block's columns.
+            dtype: of fractions.
+        """
+        return self.block.columns.run(slice(self.begin, self.end)).tensor(name, self.src.new_empty(0, dtype=dtype))
+
 
 @dataclass(frozen=True)
 class Messages:
