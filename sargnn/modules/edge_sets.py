@@ -107,6 +107,11 @@ def _key(node: Any) -> Hashable | None:
     """What tells an expression of constant fields from others in every pass; None where it reads anything else."""
     if isinstance(node, (bool, int, float, str)):
         return ("number", node)
+    if isinstance(node, slice):
+        return ("slice", node.start, node.stop, node.step)
+    if isinstance(node, tuple):
+        parts = [_key(part) for part in node]
+        return None if None in parts else ("several", *parts)
     if isinstance(node, Field) and node.where == "e" and tag_of(node.tensor).constant:
         return ("field", id(node.tensor))
     if isinstance(node, Column):

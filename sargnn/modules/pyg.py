@@ -41,7 +41,8 @@ _DATA = ("data", "batch")
 _HOPS = ("num_sampled_nodes_per_hop", "num_sampled_edges_per_hop", "num_sampled_nodes_dict", "num_sampled_edges_dict")
 FLOWS = "trim_to_layer with num_sampled_edges_per_hop, or an argument edge_indices with the edges of each layer"
 """How a forward takes a graph for each layer."""
-KNOWN = (*_ONE_INDEX, *_BY_LAYER, *_BY_RELATION, "edge_weight", "edge_weight_dict", "edge_attr", "edge_attr_dict", "edge_type", "node_type", *_HOPS)
+_OF_EDGES = ("edge_weight", "edge_weight_dict", "edge_attr", "edge_attr_dict")
+KNOWN = (*_ONE_INDEX, *_BY_LAYER, *_BY_RELATION, *_OF_EDGES, "edge_type", "node_type", *_HOPS)
 
 
 @dataclass(frozen=True)
@@ -184,18 +185,14 @@ class PygGraph:
         graph = self._homogeneous or (self._graph.blocks[0] if trims else self._graph.alone(FLOWS))
         if name in (*_ONE_INDEX, *_BY_RELATION):
             return self._index_of(graph)
-        if name in ("edge_weight", "edge_weight_dict"):
-            if not graph.plan.weighted:
+        if name in _OF_EDGES:
+            weights = name.startswith("edge_weight")
+            if not (graph.plan.weighted if weights else graph.plan.column_width(ATTR)):
                 return None
+            field = WEIGHT if weights else FEATURES
             if self._typed and self._homogeneous is None:
-                return {etype: rows_of_edges(graph[etype].edata[WEIGHT]) for etype in graph.relation_types}
-            return rows_of_edges(graph.edata[WEIGHT])
-        if name in ("edge_attr", "edge_attr_dict"):
-            if graph.plan.column_width(ATTR) is None:
-                return None
-            if self._typed and self._homogeneous is None:
-                return {etype: rows_of_edges(graph[etype].edata[FEATURES]) for etype in graph.relation_types}
-            return rows_of_edges(graph.edata[FEATURES])
+                return {etype: rows_of_edges(graph[etype].edata[field]) for etype in graph.relation_types}
+            return rows_of_edges(graph.edata[field])
         if self._homogeneous is None:
             return torch.zeros_like(self._graph.alone(FLOWS).plan.node_ids) if name == "node_type" else None
         if name == "node_type":

@@ -1,16 +1,33 @@
-"""Layers of PyG's that read features of edges, as ``test_edge_attr.py`` calls them."""
+"""Layers of PyG's that read features of edges, as ``test_edge_attr.py`` calls them, and graphs that have some."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.edge_columns import ATTR, EdgeColumns
+
 IN, OUT, D = 8, 4, 5
+
+
+def with_attr(dataset: Dataset, width: int = D, seed: int = 0) -> Dataset:
+    """The same graph with features of edges, and nothing else on them."""
+    rows = np.random.default_rng(seed).standard_normal((dataset.num_edges, width)).astype(np.float32)
+    return dataclasses.replace(dataset, columns=EdgeColumns.of({ATTR: rows}))
+
+
+def close(got: np.ndarray, wanted: np.ndarray) -> None:
+    """Whether they are the same but for rounding in fp64."""
+    assert got.shape == wanted.shape
+    assert np.linalg.norm(got - wanted) <= 1e-9 * max(float(np.linalg.norm(wanted)), 1e-2)
 
 
 class Own(gnn.MessagePassing):
