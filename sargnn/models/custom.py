@@ -29,7 +29,7 @@ from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
 from sargnn.models.probe import try_module, try_without_edges
 from sargnn.modules.calls import StockCalls, describe_replaced
 from sargnn.modules.dgl_typed import GraphMaker
-from sargnn.modules.pyg import KNOWN, PygGraph, signature_of
+from sargnn.modules.pyg import KNOWN, NO_FEATURES, PygGraph, signature_of
 from sargnn.modules.session import Asked, Places
 from sargnn.modules.tag import Rows, constant, rows_of, tagged
 from sargnn.plan.layer_plan import LayerPlan
@@ -93,7 +93,8 @@ class UserModule:
         Raises:
             ConfigError: it fails, or gives no module with a ``forward(graph, x)``.
         """
-        with self.blame("The model's constructor"):
+        nothing = f"edge_dim=None, for {NO_FEATURES}" if args.get("edge_dim", 0) is None else None
+        with self.blame("The model's constructor", note=nothing):
             module = self.make(**args)
         if not isinstance(module, nn.Module):
             kind = type(module).__name__
@@ -139,7 +140,7 @@ class UserModule:
         Args:
             what: that fails, at the beginning of a sentence.
             module: whose forward it is.
-            note: where it was found.
+            note: where it was found, or what may be the reason.
             typed: whether the graph is, so that its nodes can get no self-loops.
         """
         try:

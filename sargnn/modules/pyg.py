@@ -208,11 +208,11 @@ class PygGraph:
         return {etype: edge_index(graph[etype]) for etype in graph.relation_types}
 
 
+NO_FEATURES = "the run's graph has no edge features (sargnn help own data)"
 _WHY_NOT = {
     "edge_weight": "the run's graph has no edge weights (sargnn help own data)",
     "edge_type": "the run's graph has one relation",
-    "edge_attr": "the run's graph has no edge features (sargnn help own data)",
-    "edge_attr_dict": "the run's graph has no edge features (sargnn help own data)",
+    **dict.fromkeys(("edge_attr", "edge_attr_dict"), NO_FEATURES),
 }
 
 
