@@ -272,22 +272,26 @@ NO_COLUMNS = EdgeColumns()
 
 
 def join(parts: Sequence[EdgeColumns], counts: Sequence[int]) -> EdgeColumns:
-    """The edges of several graphs, one behind the other, in memory.
+    """The edges of several graphs, one behind the other, in memory; runs of one table's rows stay where they are.
 
     Args:
         parts: where one lacks a column that another has, its edges carry what added ones do.
         counts: how many edges each has.
     """
-    joined: dict[str, Array | None] = {}
+    joined: dict[str, Column] = {}
     for name in dict.fromkeys(name for part in parts for name in part.columns):
-        known = next(part.columns[name] for part in parts if name in part)
-        joined[name] = np.concatenate(
-            [
-                part[name] if name in part else np.full((count, *known.form.shape), known.added, known.form.base)
-                for part, count in zip(parts, counts, strict=True)
-            ]
-        )
-    return EdgeColumns.of(joined)
+        columns = [part.columns.get(name) for part in parts]
+        known = next(column for column in columns if column is not None)
+        if not known.narrow and all(column is not None and column.array is known.array for column in columns):
+            orders = [column.take(np.arange(len(column))).order for column in columns if column is not None]
+            joined[name] = Column(known.array, np.concatenate(cast("list[np.ndarray]", orders)), known.added)
+            continue
+        rows = [
+            np.full((count, *known.form.shape), known.added, known.form.base) if column is None else column.read()
+            for column, count in zip(columns, counts, strict=True)
+        ]
+        joined[name] = Column(np.concatenate(rows), None, known.added)
+    return EdgeColumns(joined)
 
 
 def file_of(name: str) -> str:

@@ -91,6 +91,10 @@ def test_blocks_have_narrow_ones_as_tensors(columns: EdgeColumns) -> None:
     assert block.tensor("wide", like).dtype == torch.float64 and block.tensor("kind", like).dtype == torch.uint8
     kept = block.take(torch.arange(10) % 2 == 0)
     assert kept[WEIGHT].tolist() == [10, 12, 14, 16, 18] and kept["wide"].tolist() == WIDE[10:20:2].tolist()
+    added = block.take(torch.tensor([3, -1, 0]))
+    assert added[WEIGHT].tolist() == [13, 1, 10] and added["kind"].tolist() == [13, 0, 10]
+    assert added["wide"].tolist() == [WIDE[13].tolist(), [0, 0, 0], WIDE[10].tolist()]
+    assert block.take(torch.zeros(10, dtype=torch.bool)).take(torch.tensor([-1, -1]))[WEIGHT].tolist() == [1, 1]
 
 
 def test_joined_graphs() -> None:
@@ -100,6 +104,13 @@ def test_joined_graphs() -> None:
     assert joined["kind"].tolist() == [1, 1, *range(EDGES), 0]
     assert joined["wide"][:2].tolist() == [[0, 0, 0]] * 2 and joined["wide"].dtype == np.float32
     assert not join([NO_COLUMNS, NO_COLUMNS], [3, 4])
+
+
+def test_joined_runs_of_one_table_stay_where_they_are(columns: EdgeColumns) -> None:
+    some = np.array([7, -1, 3])
+    joined = join([columns.run(slice(20, 25)), columns.take(some), columns], [5, 3, EDGES])
+    check(joined, np.concatenate([np.arange(20, 25), some, np.arange(EDGES)]))
+    assert joined.columns["wide"].array is columns.columns["wide"].array
 
 
 def test_none() -> None:
