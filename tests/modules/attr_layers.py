@@ -63,7 +63,7 @@ class Normed(gnn.MessagePassing):
 
 
 def _mlp(*widths: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(*widths[:2]), nn.ReLU(), nn.Linear(*widths[1:]))
+    return nn.Sequential(nn.Linear(widths[0], widths[1]), nn.ReLU(), nn.Linear(widths[1], widths[2]))
 
 
 def _pna() -> nn.Module:

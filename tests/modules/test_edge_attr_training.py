@@ -19,6 +19,7 @@ from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
+from sargnn.graph.edge_columns import ATTR, EdgeColumns
 from sargnn.models.inputs import GraphShape
 from sargnn.training.build import make_model
 from tests.graphs import nasty_graph
@@ -28,7 +29,7 @@ from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import pool
 
-MODULE = '''import torch
+MODULE = """import torch
 from torch import nn
 from torch_geometric.nn import GATv2Conv, GINEConv, MessagePassing
 from torch_geometric.utils import trim_to_layer
@@ -116,10 +117,10 @@ class Typed(nn.Module):
             if destination == "paper":
                 relation.srcdata["h"] = self.lin(x[source])
                 relation.edata["e"] = self.edge(relation.edata["feat"])
-                relation.update_all(lambda edges: {"m": edges.src["h"] * edges.data["e"]}, lambda n: {"o": n.mailbox["m"].sum(1)})
+                relation.update_all(lambda e: {"m": e.src["h"] * e.data["e"]}, lambda n: {"o": n.mailbox["m"].sum(1)})
                 out = out + relation.dstdata["o"]
         return out
-'''
+"""
 PLAIN_GRAPH = with_attr(nasty_graph())
 VIEWS: dict[str, dict[str, Any]] = {
     "whole": {},
@@ -161,10 +162,12 @@ def test_training(file: Path, mode: str, world: int, view: str, loops: bool) -> 
     assert losses(Group.single(), config(file, loops=loops, **VIEWS[view]), with_attr(nasty_graph(), seed=1)) != wanted
 
 
-@pytest.mark.parametrize(("mode", "world"), [("sar", 3), ("no_remat", 2), ("domain_parallel", 3)])
-def test_attention_with_dropout_and_loops_of_means(file: Path, mode: str, world: int) -> None:
-    wanted = losses(Group.single(), config(file, "Gat"))
-    for got in pool(world)(losses, config(file, "Gat", mode=mode, world=world)):
+@pytest.mark.parametrize(("mode", "world", "width"), [("sar", 3, 5), ("no_remat", 2, 1), ("domain_parallel", 3, 1)])
+def test_attention_with_dropout_and_loops_of_means(file: Path, mode: str, world: int, width: int) -> None:
+    """Also of one feature, which a block holds as a tensor."""
+    graph = with_attr(nasty_graph(), width)
+    wanted = losses(Group.single(), config(file, "Gat"), graph)
+    for got in pool(world)(losses, config(file, "Gat", mode=mode, world=world), graph):
         np.testing.assert_allclose(got, wanted, rtol=1e-9)
 
 
@@ -181,9 +184,14 @@ class _Tables(TorchDispatchMode):
         return out
 
 
-def test_no_table_of_all_edges_is_made_forward_or_backward(file: Path) -> None:
-    """A map of features of edges to 64 columns, and the features themselves, in any width: what is made is a run's."""
+def test_no_table_of_all_edges_is_made_forward_or_backward(file: Path, tmp_path: Path) -> None:
+    """A map of features of edges to 64 columns, and the features themselves, which lie in a file: what is made is a run's."""
     graph = with_attr(nasty_graph(4000), width=40)
+    np.save(tmp_path / "attr.npy", graph.columns[ATTR])
+    mapped = EdgeColumns.of({ATTR: np.load(tmp_path / "attr.npy", mmap_mode="r")})
+    wanted = losses(Group.single(), config(file, "Wide"), graph)
+    graph = dataclasses.replace(graph, columns=mapped)
+    assert losses(Group.single(), config(file, "Wide"), graph) == wanted
     trainer = cases.trainer_of(Group.single(), config(file, "Wide"), graph)
     trainer.loop.steps.begin(0)
     tables = _Tables()

@@ -78,8 +78,9 @@ class EdgeRun:
         return self.block.dst_ids.index_select(0, self.dst)
 
     def column(self, name: str, dtype: torch.dtype) -> Tensor:
-        """What the edges carry of one name, [E, D], read now and not kept: what is mapped is let go at once, so that a walk over
-        all edges has the pages of a run in memory. Raises ``KeyError`` where edges do not carry it.
+        """What the edges carry of one name, [E, D], read now. Raises ``KeyError`` where they do not carry it.
+
+        What is mapped is let go at once, so that a walk over all edges has a run's pages in memory.
 
         Args:
             name: of the block's columns.
