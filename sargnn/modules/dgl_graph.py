@@ -215,10 +215,12 @@ class ShardedGraph(AnyGraph, Edges):
         self.canonical_etypes = [etype]
         self.srcdata, self.dstdata = srcdata, dstdata
         self.edata = Frame(session, "edges", rows, plan.num_edges) if edata is None else edata
+        # Of edges that know no frames: in a cycle with these, rows would stay until Python looks for cycles.
+        edges = Edges(session, plan, srcdata.rows, dstdata.rows, rows, self._totals)
         if plan.weighted:  # an expression, so that the number of weights is told for all workers
-            self.edata.fixed[WEIGHT] = lambda: EdgeTensor(self, self.field("e", self.weights()))
+            self.edata.fixed[WEIGHT] = lambda: EdgeTensor(edges, edges.field("e", edges.weights()))
         if (features := self.features()) is not None:
-            self.edata.fixed[FEATURES] = lambda: EdgeTensor(self, features)
+            self.edata.fixed[FEATURES] = lambda: EdgeTensor(edges, features)
 
     @property
     def frames(self) -> dict[str, Frame]:
