@@ -36,7 +36,9 @@ def net(body: str, layer: str = SAGE, arguments: str = "x, edge_index") -> str:
 
 WRONG: dict[str, tuple[str, str]] = {
     "an argument that nobody knows": (net("return self.conv(x, edge_index)", arguments="x, edge_index, magic"), "for 'magic'"),
-    "features of edges": (net("return self.conv(x, edge_index)", arguments="x, edge_index, edge_attr"), "for 'edge_attr'"),
+    "features of edges that are not there": (
+        net("return self.conv(x, edge_index)", arguments="x, edge_index, edge_attr"), "needs 'edge_attr'",
+    ),
     "weights that are not there": (
         net("return self.conv(x, edge_index)", arguments="x, edge_index, edge_weight"), "needs 'edge_weight'",
     ),
