@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.edge_columns import FIXED_FORMS, WEIGHT, EdgeColumns, file_of
+from sargnn.graph.edge_columns import ATTR, FIXED_FORMS, WEIGHT, EdgeColumns, file_of
 from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED, Schema, has_label, task_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ LARGE_FEATURE = 1e6
 visibly on the order in which things are added."""
 LARGEST_WEIGHT = 1e30
 """In size: sums of a hundred million of them are still fp32 numbers."""
+LARGEST_WHOLE = 2**24
+"""In size, of an edge's feature that is a whole number: single precision holds every one up to here."""
 _LARGEST_LABEL = 1e15
 """Of a regression: the squares of a hundred million of them still have a sum in fp32."""
 _FEW_CLASSES = 1000
@@ -36,6 +38,11 @@ _CHUNK = 1 << 22
 
 Range = tuple[float, float]
 """The smallest and the largest weight."""
+
+
+def edge_place(position: int) -> str:
+    """What an edge's place is called that has no better name."""
+    return f"edge {position} (counted from 0)"
 
 
 class FeatureCheck:
@@ -46,6 +53,8 @@ class FeatureCheck:
         unit: what a row is called there.
         first: the number of the first.
     """
+
+    _what, _advice = "a feature", "Scale the columns, or use dataset.normalize_features=true."
 
     def __init__(self, source: str, *, unit: str = "row", first: int = 1) -> None:
         self._source, self._unit, self._row = source, unit, first
@@ -69,7 +78,7 @@ class FeatureCheck:
             row, column = divmod(_first_beyond(rows, LARGEST_FEATURE), rows.shape[1])
             what = "too large" if np.isfinite(rows[row, column]) else "not finite"
             raise DataError(
-                f"'{self._source}' holds a feature that is {what} in {self._place(row, column)}.",
+                f"'{self._source}' holds {self._what} that is {what} in {self._place(row, column)}.",
                 given=str(rows[row, column]),
                 allowed=f"numbers from {-LARGEST_FEATURE:g} to {LARGEST_FEATURE:g}, whose squares single precision can hold",
             )
@@ -86,17 +95,46 @@ class FeatureCheck:
         """All rows were given: warn if any of them holds a number above ``LARGE_FEATURE`` in size."""
         if self._where:
             logging.getLogger(__name__).warning(
-                f"warning: '{self._source}' holds features up to {self._largest:.3g} in size ({self._where}): rounding will "
-                "show in the losses. Scale the columns, or use dataset.normalize_features=true."
+                f"warning: '{self._source}' holds {self._what.partition(' ')[2]}s up to {self._largest:.3g} in size "
+                f"({self._where}): rounding will show in the losses. {self._advice}"
             )
 
     def _place(self, row: int, column: int) -> str:
         return f"{self._unit} {self._row + row}, column {column + 1}"
 
 
-def edge_place(position: int) -> str:
-    """What an edge's place is called that has no better name."""
-    return f"edge {position} (counted from 0)"
+class EdgeFeatureCheck(FeatureCheck):
+    """The same for features of edges, in the edges' order.
+
+    Args:
+        source: where they come from, for errors.
+        place: what an edge's place is called there, from its position.
+    """
+
+    _what, _advice = "an edge feature", "Scale the columns."
+
+    def __init__(self, source: str, place: Callable[[int], str] = edge_place) -> None:
+        super().__init__(source, first=0)
+        self._place_of = place
+
+    def to_float32(self, rows: np.ndarray, *, normalize: bool = False) -> np.ndarray:
+        """The next rows, numbers or bool [rows, D], in fp32.
+
+        Raises:
+            DataError: as for nodes; or a whole number above ``LARGEST_WHOLE`` in size.
+        """
+        if rows.dtype.kind in "iu" and rows.size and (rows.max() > LARGEST_WHOLE or rows.min() < -LARGEST_WHOLE):
+            row, column = divmod(_first_beyond(rows, LARGEST_WHOLE), rows.shape[1])
+            raise DataError(
+                f"'{self._source}' holds an edge feature that single precision cannot hold, in {self._place(row, column)}.",
+                given=str(rows[row, column]),
+                allowed=f"whole numbers from {-LARGEST_WHOLE} to {LARGEST_WHOLE}",
+                hint="of times subtract the first; number ids from 0, or leave them out; fractions are rounded",
+            )
+        return super().to_float32(rows, normalize=normalize)
+
+    def _place(self, row: int, column: int) -> str:
+        return f"{self._place_of(self._row + row)}, feature {column + 1}"
 
 
 class WeightCheck:
@@ -135,15 +173,35 @@ class WeightCheck:
         self._edge += len(weights)
         return taken
 
-    def checked(self, columns: EdgeColumns) -> EdgeColumns:
-        """The next edges' columns, as a store has them: their weights in fp32. Raises as ``to_float32``."""
-        weights = columns.weight
-        return columns if weights is None else columns.put(WEIGHT, self.to_float32(weights))
-
     @property
     def range(self) -> Range:
         """Of all weights so far; 0 to 0 where there was none."""
         return (self._low, self._high) if self._edge else (0.0, 0.0)
+
+
+class EdgeCheck:
+    """Takes what edges carry, in the edges' order, and gives it back as a store has it: weights and features in fp32.
+
+    Args:
+        weights, features: where they come from, for errors.
+        place: what an edge's place is called there, from its position.
+    """
+
+    def __init__(self, weights: str, features: str, place: Callable[[int], str] = edge_place) -> None:
+        self._weights, self._features = WeightCheck(weights, place), EdgeFeatureCheck(features, place)
+
+    def checked(self, columns: EdgeColumns) -> EdgeColumns:
+        """The next edges' columns. Raises ``DataError`` for what cannot be trained on; its place and value are named."""
+        if (weights := columns.weight) is not None:
+            columns = columns.put(WEIGHT, self._weights.to_float32(weights))
+        if ATTR in columns:
+            columns = columns.put(ATTR, self._features.to_float32(np.asarray(columns[ATTR])))
+        return columns
+
+    def finish(self) -> Range:
+        """All edges were given: the range of their weights. Warns as ``FeatureCheck``."""
+        self._features.finish()
+        return self._weights.range
 
 
 def _first_beyond(numbers: np.ndarray, largest: float) -> int:
@@ -283,7 +341,8 @@ def check_form(dataset: Dataset) -> None:
     if dataset.relation is not None:
         wanted.append(("relation", dataset.relation, np.uint8, (e,)))
     for name, column in dataset.columns.columns.items():
-        form = FIXED_FORMS.get(name, column.form)
+        width = column.form.shape or (1,)
+        form = np.dtype((np.float32, width)) if name == ATTR else FIXED_FORMS.get(name, column.form)
         if column.form != form or len(column) != e:
             raise DataError(
                 f"{title} has {file_of(name)} of a wrong form.",
@@ -321,7 +380,12 @@ def check_content(dataset: Dataset) -> None:
 
 
 def check_features(dataset: Dataset) -> None:
-    """Every feature can be trained on; one pass over all of them. Raises ``DataError``."""
+    """Every feature, of edges too, can be trained on; one pass over all of them. Raises ``DataError``."""
+    if ATTR in dataset.columns:
+        of_edges, numbers = EdgeFeatureCheck(dataset.name), np.asarray(dataset.columns[ATTR])
+        for _, piece in _pieces(numbers):
+            of_edges.to_float32(piece)
+        of_edges.finish()
     for node_type, rows in zip(dataset.schema.node_types, dataset.features, strict=True):
         source = dataset.name if len(dataset.features) == 1 else f"{dataset.name}, {node_type}"
         check = FeatureCheck(source, unit="node", first=0)

@@ -50,6 +50,7 @@ class EdgeBuckets:
         if forms:  # sorting holds records, keys, an order and sorted records
             self._dtype = np.dtype([("key", _KEY), *((file_of(name), form.base, form.shape) for name, form in forms.items())])
             bucket_edges = max(1, bucket_edges * 8 // (2 * self._dtype.itemsize + 16))
+        self._chunk = max(1, _CHUNK_KEYS * _KEY.itemsize // self._dtype.itemsize)
         self.num_nodes, self.bucket_edges = num_nodes, bucket_edges
         self.count = max(1, min(num_nodes, -(-num_edges // bucket_edges), _MOST_FILES))
         self.rows = -(-num_nodes // self.count)
@@ -109,7 +110,7 @@ class EdgeBuckets:
         parts = [path.with_name(f"{path.name}.{k}") for k in range(len(starts))]
         with ExitStack() as stack, path.open("rb") as whole:
             files = [stack.enter_context(part.open("wb")) for part in parts]
-            while len(records := np.fromfile(whole, self._dtype, _CHUNK_KEYS)):
+            while len(records := np.fromfile(whole, self._dtype, self._chunk)):
                 which = (_keys(records) // self.num_nodes - first) // rows
                 for k, file in enumerate(files):
                     records[which == k].tofile(file)
@@ -131,8 +132,8 @@ class EdgeBuckets:
             fields = {file_of(name): forms[file_of(name)] for name in self._names}
             columns = {name: stack.enter_context(writer.append(name, form.base, form.shape)) for name, form in fields.items()}
             for records in self.runs():
-                for start in range(0, len(records), _CHUNK_KEYS):
-                    some = records[start : start + _CHUNK_KEYS]
+                for start in range(0, len(records), self._chunk):
+                    some = records[start : start + self._chunk]
                     chunk = _keys(some)
                     destination = chunk // self.num_nodes
                     source = chunk - destination * self.num_nodes

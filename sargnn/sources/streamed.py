@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from sargnn.errors import StoreError
-from sargnn.graph.check import FeatureCheck, Range, WeightCheck, check_split, count_classes, edge_place
+from sargnn.graph.check import EdgeCheck, FeatureCheck, Range, check_split, count_classes, edge_place
 from sargnn.graph.dataset import FORMAT_VERSION, Reader, describe, features_name
 from sargnn.graph.edge_buckets import EdgeBuckets
 from sargnn.graph.edge_columns import WEIGHT, EdgePiece
@@ -43,7 +43,7 @@ class StreamedReader(Reader):
         normalize_features: divide each row by its L1 norm.
         forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
         row_unit: what a row of features or labels is called in errors, and the number of the first.
-        weights_source, features_source, labels_source: where these come from, for errors.
+        weights_source, edge_features_source, features_source, labels_source: where these come from, for errors.
         label_bytes: of a node's labels.
     """
 
@@ -57,13 +57,14 @@ class StreamedReader(Reader):
     normalize_features: bool
     forms: Mapping[str, np.dtype] = MappingProxyType({})
     weights_source: str = ""
+    edge_features_source: str = ""
     features_source: str
     labels_source: str
     label_bytes: int = 8
 
     @abstractmethod
     def edges(self, rows: int) -> Iterator[EdgePiece]:
-        """Sources and destinations, checked, and columns with weights not yet checked: [at most ``rows``] each."""
+        """Sources and destinations, checked, and columns whose numbers are not yet checked: [at most ``rows``] each."""
 
     def edge_place(self, position: int) -> str:
         """What an edge's place is called, for errors."""
@@ -86,6 +87,11 @@ class StreamedReader(Reader):
         """E."""
         return self.num_rows * (2 if self.add_inverse_edges else 1)
 
+    @property
+    def _column_bytes(self) -> int:
+        """What an edge carries."""
+        return sum(form.itemsize for form in self.forms.values())
+
     def write(self, path: Path, buffer_bytes: int) -> None:
         """Make the store.
 
@@ -103,12 +109,14 @@ class StreamedReader(Reader):
             writer.put("labels", labels)
             writer.put("split", split)
             del labels, split
-            weights = self._write_edges(writer, max(1, piece // 64), max(1, buffer_bytes // 32))
+            # What edges carry is held as it comes, in fp32, and in records, in their order and sorted.
+            edge_bytes = 64 + 6 * self._column_bytes
+            weights = self._write_edges(writer, max(1, piece // edge_bytes), max(1, buffer_bytes // 32))
             self._write_features(writer, max(1, piece // (16 * max(1, self.num_features))))
             describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity(), self.forms, weights)
 
     def _check_disk(self, folder: Path) -> None:
-        column_bytes = sum(form.itemsize for form in self.forms.values())
+        column_bytes = self._column_bytes
         edge_bytes = (4 if self.num_nodes < 2**31 else 8) + column_bytes
         stored = self.num_edges * edge_bytes + self.num_nodes * (8 + self.label_bytes + 1 + 4 * self.num_features)
         needed = stored + (8 + column_bytes) * self.num_edges
@@ -125,7 +133,7 @@ class StreamedReader(Reader):
 
     def _write_edges(self, writer: StoreWriter, rows: int, bucket_edges: int) -> Range | None:
         """The range of the weights, if there are any."""
-        check = WeightCheck(self.weights_source, self.edge_place)
+        check = EdgeCheck(self.weights_source, self.edge_features_source, self.edge_place)
         with (
             tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
             EdgeBuckets(Path(scratch), self.num_nodes, self.num_edges, bucket_edges, self.forms) as buckets,
@@ -139,7 +147,8 @@ class StreamedReader(Reader):
                 if self.add_inverse_edges:
                     buckets.add(source, destination, columns)
             buckets.write(writer)
-        return check.range if WEIGHT in self.forms else None
+        weights = check.finish()
+        return weights if WEIGHT in self.forms else None
 
     def _write_features(self, writer: StoreWriter, rows: int) -> None:
         done, check = 0, FeatureCheck(self.features_source, unit=self.row_unit[0], first=self.row_unit[1])

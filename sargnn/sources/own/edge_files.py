@@ -1,9 +1,10 @@
 """Edges in files: ``.npy``, ``.csv`` (also ``.csv.gz``) and ``.parquet``, read piece by piece.
 
 A CSV file may have a header: its first line, where no field of it is a number. The columns called source and destination, or
-the like, count, and one called weight; without names the first two, since a third may be anything.
+the like, count, one called weight, and those whose names begin with edge_attr, in the order of the file; without names the
+first two, since a third may be anything.
 
-Letters: E edges.
+Letters: E edges, D features of edges.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import numpy as np
 import pandas as pd
 
 from sargnn.errors import DataError
-from sargnn.graph.edge_columns import WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
-from sargnn.sources.own.graph import NAMES, WEIGHTS, EdgeList
+from sargnn.graph.check import LARGEST_WHOLE
+from sargnn.graph.edge_columns import ATTR, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
+from sargnn.sources.own.graph import ALIASES, EDGE_FEATURES, NAMES, WEIGHTS, EdgeList, features_form
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _SOURCE = ("source", "src", "from", "u", "head")
+_NAMED = 8
 _DESTINATION = ("destination", "dst", "target", "to", "v", "tail")
 _BROKEN = (OSError, EOFError, zlib.error, UnicodeDecodeError)
 
@@ -38,29 +41,46 @@ class EdgeTable(EdgeList):
         self.path, self.name = path, f"'{path}'"
 
     def _columns(self, names: list[str]) -> tuple[int, ...]:
-        """Which columns hold sources, destinations and, if there are some, weights, by their names.
+        """Which columns hold sources, destinations and, if there are some, weights and features, by their names.
 
         Raises:
             DataError: they cannot be told.
         """
         lower = [name.strip().strip("\"'").lower() for name in names]
         weight = [k for k, name in enumerate(lower) if NAMES.get(name) == WEIGHTS]
+        features = [k for k, name in enumerate(lower) if name.startswith(ALIASES[EDGE_FEATURES])]
         if len(weight) > 1:
             given = ", ".join(names[k] for k in weight)
             raise DataError(f"{self.name} has several columns of weights.", given=given, hint="name one of them weight")
         if weight:
             self.forms = {WEIGHT: WEIGHT_FORM}
             self.weights_name = f"{self.name}, column '{lower[weight[0]]}',"
+        if features:
+            self.forms = {**self.forms, ATTR: features_form(len(features))}
+            self.features_name = self.name
+        known = [*weight, *features]
+        others = [k for k in range(len(names)) if k not in known]
         ends = [next((k for k, name in enumerate(lower) if name in words), None) for words in (_SOURCE, _DESTINATION)]
-        if ends[0] is not None and ends[1] is not None:
-            return ends[0], ends[1], *weight
-        if len(names) - len(weight) == 2:
-            first, second = (k for k in range(len(names)) if k not in weight)
-            return first, second, *weight
-        raise DataError(
-            f"{self.name} does not say which columns are an edge's two nodes.",
-            given=", ".join(names[:8]),
-            hint="two columns; or name them source and destination",
+        if ends[0] is None or ends[1] is None:
+            if len(others) != 2:
+                raise DataError(
+                    f"{self.name} does not say which columns are an edge's two nodes.",
+                    given=", ".join(names[:8]),
+                    hint="two columns; or name them source and destination",
+                )
+            return others[0], others[1], *known
+        if unread := [names[k] for k in others if k not in ends]:
+            more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+            hint = f"names that begin with {EDGE_FEATURES}, such as {EDGE_FEATURES}_{unread[0]}, make them features of edges"
+            self.unread = f"columns of {self.name}: {', '.join(unread[:_NAMED])}{more} ({hint})"
+        return ends[0], ends[1], *known
+
+    def _carried(self, columns: list[np.ndarray]) -> EdgeColumns:
+        """What edges carry, from the columns behind their ends."""
+        weights = columns[:1] if WEIGHT in self.forms else []
+        features = columns[len(weights) :]
+        return EdgeColumns.of(
+            {WEIGHT: weights[0] if weights else None, ATTR: np.stack(features, 1) if features else None}
         )
 
     def digest(self) -> str:
@@ -68,8 +88,8 @@ class EdgeTable(EdgeList):
         for *ends, columns in self.pieces(1 << 20):
             for column in ends:
                 hasher.update(column.astype(np.int64).data)
-            if (weights := columns.weight) is not None:
-                hasher.update(weights.astype(np.float64).data)
+            for name in self.forms:
+                hasher.update(np.ascontiguousarray(columns[name], np.float64).data)
         return hasher.hexdigest()
 
 
@@ -93,7 +113,8 @@ class CsvEdges(EdgeTable):
             raise DataError(f"{self.name} has one column; an edge has two nodes.", given=f"line {number}: {first[:60]}")
         self.columns = self._columns(fields) if self.header else (0, 1)
         if not self.header and len(fields) > 2:
-            self.unread = f"columns of {self.name} after the second (a first line source,target,weight names weights)"
+            names = f"source,target,weight,{EDGE_FEATURES}_0,..."
+            self.unread = f"columns of {self.name} after the second (a first line {names} names weights and features)"
 
     @cached_property
     def count(self) -> int:  # type: ignore[override]
@@ -111,13 +132,13 @@ class CsvEdges(EdgeTable):
             "skipinitialspace": True,
             "skiprows": self.header,
             "chunksize": rows,
-            "dtype": dict(zip(self.columns, (np.int64, np.int64, np.float64), strict=False)),
+            "dtype": dict.fromkeys(self.columns[2:], np.float64) | dict.fromkeys(self.columns[:2], np.int64),
         }
         try:
             with pd.read_csv(self.path, sep=self.separator, usecols=sorted(self.columns), **options) as reader:
                 for frame in reader:
-                    source, destination, *weight = (np.array(frame[column].to_numpy()) for column in self.columns)
-                    yield source, destination, EdgeColumns.of(dict(zip([WEIGHT], weight, strict=False)))
+                    source, destination, *others = (np.array(frame[column].to_numpy()) for column in self.columns)
+                    yield source, destination, self._carried(others)
         except _BROKEN as error:
             raise DataError(f"{self.name} cannot be read: {error}") from error
         except (ValueError, OverflowError) as error:
@@ -136,6 +157,7 @@ class CsvEdges(EdgeTable):
             whole = len(fields) > max(self.columns) and all(_is_number(fields[k], whole=True) for k in self.columns[:2])
             if not whole or not all(_is_number(fields[k]) for k in self.columns[2:]):
                 allowed = "two whole numbers" + (" and a weight, a number" if self.weights_name else "")
+                allowed += f", and {len(self.columns) - 2 - (WEIGHT in self.forms)} numbers, features" if self.features_name else ""
                 return DataError(f"{self.name} holds no edge in line {number}.", given=line[:60], allowed=allowed)
         return None
 
@@ -171,7 +193,8 @@ class ParquetEdges(EdgeTable):
         for name in self.columns[2:]:
             kind = schema.field(name).type
             if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-                raise DataError(f"{self.name} holds weights that are no numbers.", given=f"column '{name}': {kind}")
+                what = "weights" if WEIGHT in self.forms and name == self.columns[2] else "edge features"
+                raise DataError(f"{self.name} holds {what} that are no numbers.", given=f"column '{name}': {kind}")
         self.count = self._file.metadata.num_rows
 
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
@@ -185,8 +208,8 @@ class ParquetEdges(EdgeTable):
                     if column.null_count:
                         row = first + int(np.asarray(column.is_null()).argmax())
                         raise DataError(f"{self.name} holds no edge in {self.place(row)}.", given=f"column '{name}' is null")
-                source, destination, *weight = (column.to_numpy(zero_copy_only=False) for column in columns)
-                yield source, destination, EdgeColumns.of(dict(zip([WEIGHT], weight, strict=False)))
+                source, destination, *others = (column.to_numpy(zero_copy_only=False) for column in columns)
+                yield source, destination, self._carried(others)
                 first += batch.num_rows
         except (ArrowException, OSError) as error:
             raise DataError(f"{self.name} cannot be read: {error}") from error

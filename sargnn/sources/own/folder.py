@@ -2,13 +2,14 @@
 
     edge_index.npy [2, E]  or edges.csv, edges.csv.gz, edges.parquet
     edge_weight.npy [E]  or a column of that file called weight; neither: edges have no weights
+    edge_attr.npy [E, D]  or columns of that file whose names begin so; neither: edges have no features
     x.npy [N, F]   y.npy [N] or [N, C]
     train_mask.npy, val_mask.npy, test_mask.npy [N]  or train_idx.npy, ...; without them dataset.split draws a split
 
 Of a typed graph each of them is a folder: ``edge_index/author___writes___paper.npy``, ``x/paper.npy``, ``y/paper.npy``; in an
 ``.npz`` file the arrays are named likewise, ``x/paper``. Files of the heterophilous benchmark: ``own.heterophilous``.
 
-Letters: N nodes, E edges, F features, C columns of labels.
+Letters: N nodes, E edges, F features, D features of edges, C columns of labels.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from sargnn.sources.own.graph import (
     NAMES,
     NUMBERS,
     OF_EDGES,
+    ON_EDGES,
     WEIGHTS,
     EdgeArrays,
     EdgeList,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 LAYOUT = """\
     edge_index.npy   whole numbers [2, edges]: sources, destinations; or edges.csv, edges.parquet
     edge_weight.npy  a number for each edge; optional
+    edge_attr.npy    features of edges, numbers [edges, features]; optional
     x.npy            features, numbers [nodes, features]
     y.npy            classes, whole numbers [nodes], -1 for a node without one
     train_mask.npy, val_mask.npy, test_mask.npy
@@ -147,7 +150,7 @@ def _triplet(root: Path, key: str) -> tuple[str, ...]:
     parts = tuple(key.split(_JOINER))
     if len(parts) != 3 or not all(parts):
         raise DataError(
-            f"'{root}' has edges, or weights of some, whose name does not say which types they join.",
+            f"'{root}' has edges, or what some carry, whose name does not say which types they join.",
             given=key,
             allowed=f"SOURCE{_JOINER}RELATION{_JOINER}DESTINATION, such as author{_JOINER}writes{_JOINER}paper",
         )
@@ -165,7 +168,7 @@ def _leaf(root: Path, used: str, leaf: Path | str) -> GivenArray | EdgeList | in
     if used == EDGES:
         return EdgeArrays.of_index(array)
     if used != COUNT and not array.shape:
-        unit = "edge" if used == WEIGHTS else "node"
+        unit = "edge" if used in ON_EDGES else "node"
         raise DataError(f"{array.name} is a single number.", allowed=f"an array with an entry for each {unit}")
     if used == COUNT:
         count = array.whole().reshape(-1)

@@ -161,7 +161,7 @@ def given(name: str, value: Any, of: str = "node") -> GivenArray:
         hint = "rows of one length" if isinstance(value, list) else None
         if array is not None and array.dtype.kind in "USO":
             hint = "number texts first: np.unique(texts, return_inverse=True)[1]; give every row the same length"
-            hint = "texts that are numbers: np.asarray(weights, np.float32)" if of == "edge" else hint
+            hint = "texts that are numbers: np.asarray(texts, np.float32); others: np.unique" if of == "edge" else hint
         raise DataError(f"{name} holds no numbers.", given=kind, allowed="an array, a tensor or a list of numbers", hint=hint)
     if not array.shape:
         raise DataError(f"{name} is a single number.", given=array, allowed=f"an array with an entry for each {of}")

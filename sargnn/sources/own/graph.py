@@ -7,13 +7,14 @@ type, relation, destination type), to arrays.
 |---|---|---|
 | ``edge_index`` | integers [2, E]: sources, destinations | ``edges`` |
 | ``edge_weight`` | numbers [E], in the order of the edges | ``edge_weights``, ``weight``, ``w`` |
+| ``edge_attr`` | numbers [E] or [E, D], features of edges, in their order | ``edge_attributes``, ``edge_feat``, ``edge_features``, ... |
 | ``x`` | numbers [N, F], features | ``feat``, ``feats``, ``feature``, ``features``, also behind ``node_`` |
 | ``y`` | [N] or [N, C], what is to be predicted | ``label``, ``labels``, also behind ``node_`` |
 | ``train_mask``, ``val_mask``, ``test_mask`` | bool [N], or [N, k]: k splits | ``valid_mask`` |
 | ``train_idx``, ``val_idx``, ``test_idx`` | node numbers | ``..._index``, ``..._nodes``, ``valid_...`` |
 | ``num_nodes`` | N, where nothing else says it | |
 
-Letters: N nodes, E edges, F features, C columns of labels.
+Letters: N nodes, E edges, F features, D features of edges, C columns of labels.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.check import edge_place
-from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece
 from sargnn.sources.own.given import GivenArray
 
-EDGES, WEIGHTS, FEATURES, LABELS, COUNT = "edge_index", "edge_weight", "x", "y", "num_nodes"
+EDGES, WEIGHTS, EDGE_FEATURES, FEATURES, LABELS, COUNT = "edge_index", "edge_weight", "edge_attr", "x", "y", "num_nodes"
 _SPLIT_WORDS = {"train": ("train",), "valid": ("val", "valid"), "test": ("test",)}
 MASKS = {f"{word}_mask": name for name, words in _SPLIT_WORDS.items() for word in words}
 """Name of a mask -> name of the split."""
@@ -46,13 +47,16 @@ _OF_NODES = {FEATURES: ("feat", "feats", "feature", "features"), LABELS: ("label
 ALIASES = {
     EDGES: (EDGES, "edges"),
     WEIGHTS: (WEIGHTS, "edge_weights", "weight", "w"),
+    EDGE_FEATURES: (EDGE_FEATURES, "edge_attributes", "edge_attr_dict", *(f"edge_{name}" for name in _OF_NODES[FEATURES])),
     **{used: (used, *names, *(f"node_{name}" for name in names)) for used, names in _OF_NODES.items()},
     COUNT: (COUNT,),
 } | {name: (name,) for name in (*MASKS, *NUMBERS)}
 NAMES = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
 """Every name that is known -> the one that is used here."""
-OF_EDGES = (EDGES, WEIGHTS)
+OF_EDGES = (EDGES, WEIGHTS, EDGE_FEATURES)
 """What a typed graph has by relation; the rest by node type."""
+ON_EDGES = {WEIGHTS: ALIASES[WEIGHTS], EDGE_FEATURES: (*ALIASES[EDGE_FEATURES], *_OF_NODES[FEATURES], "attr")}
+"""What edges carry -> what it is called among data of edges."""
 _ALIKE = 0.8
 
 Triplet = tuple[str, str, str]
@@ -66,7 +70,7 @@ class EdgeList(ABC):
         name: what messages call it.
         count: E.
         forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
-        weights_name: what messages call the edges' weights; empty: they have none.
+        weights_name, features_name: what messages call the edges' weights and features; empty: they have none.
         unread: what stands beside the edges and is not read, and what to do; empty: nothing.
     """
 
@@ -74,6 +78,7 @@ class EdgeList(ABC):
     count: int
     forms: Mapping[str, np.dtype] = MappingProxyType({})
     weights_name: str = ""
+    features_name: str = ""
     unread: str = ""
 
     @abstractmethod
@@ -132,7 +137,42 @@ class EdgeArrays(EdgeList):
         return self.sources.digest() + self.destinations.digest()
 
 
-class WeightedEdges(EdgeList):
+class _EdgesWith(EdgeList):
+    """Edges with a column more, an array of its own with a row for each edge."""
+
+    def __init__(self, edges: EdgeList, given: GivenArray, column: str, form: np.dtype, what: str) -> None:
+        self.edges, self.given, self.column, self.shape = edges, given, column, form.shape
+        self.name, self.count, self.unread = edges.name, edges.count, edges.unread
+        self.weights_name, self.features_name = edges.weights_name, edges.features_name
+        self.forms = {**edges.forms, column: form}
+        rows = given.shape[0] if given.shape else 1
+        if column in edges.forms:
+            other = edges.weights_name if column == WEIGHT else edges.features_name
+            raise DataError(f"{other} and {given.name} both say what the edges' {what}s are.", hint="leave one out")
+        if rows != self.count:
+            raise DataError(
+                f"{given.name} does not have a {what} for each edge.",
+                given=f"{rows} {what}s, {self.count} edges in {edges.name}",
+                allowed=f"[{', '.join(map(str, (self.count, *form.shape)))}], in the order of the edges",
+            )
+
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
+        given, waiting = self.given.pieces(rows), np.zeros((0, *self.shape), self.given.dtype)
+        for source, destination, columns in self.edges.pieces(rows):
+            while len(waiting) < len(source):
+                piece = next(given)
+                waiting = np.concatenate([waiting, piece.reshape(len(piece), *self.shape)])
+            yield source, destination, columns.put(self.column, waiting[: len(source)])
+            waiting = waiting[len(source) :]
+
+    def place(self, position: int) -> str:
+        return self.edges.place(position)
+
+    def digest(self) -> str:
+        return self.edges.digest() + ("" if self.column == WEIGHT else self.column) + self.given.digest()
+
+
+class WeightedEdges(_EdgesWith):
     """Edges whose weights are an array of their own, [E] or [E, 1].
 
     Raises:
@@ -140,39 +180,39 @@ class WeightedEdges(EdgeList):
     """
 
     def __init__(self, edges: EdgeList, weights: GivenArray) -> None:
-        self.edges, self.weights = edges, weights
-        self.name, self.count, self.weights_name, self.unread = edges.name, edges.count, weights.name, edges.unread
-        self.forms = {**edges.forms, WEIGHT: WEIGHT_FORM}
-        if edges.weights_name:
-            both = f"{edges.weights_name} and {weights.name}"
-            raise DataError(f"{both} both say what the edges' weights are.", hint="leave one out")
         if len(weights.shape) > 1 and weights.shape[1:] != (1,):
             raise DataError(
                 f"{weights.name} must hold one number for each edge.",
                 given=f"shape {list(weights.shape)}",
-                allowed=f"[{self.count}]",
-                hint="give one of its columns, such as edge_weight[:, 0]",
+                allowed=f"[{edges.count}]",
+                hint=f"give one of its columns, such as edge_weight[:, 0]; several are features: name it {EDGE_FEATURES}",
             )
-        if weights.shape[:1] != (self.count,):
+        super().__init__(edges, weights, WEIGHT, WEIGHT_FORM, "weight")
+        self.weights_name = weights.name
+
+
+class FeaturedEdges(_EdgesWith):
+    """Edges whose features are an array of their own, [E, D], or [E] for one feature.
+
+    Raises:
+        DataError: it has another shape, or no column; or the edges have features already.
+    """
+
+    def __init__(self, edges: EdgeList, features: GivenArray) -> None:
+        if len(features.shape) not in (1, 2) or features.shape[1:] == (0,):
             raise DataError(
-                f"{weights.name} does not have a weight for each edge.",
-                given=f"{weights.shape[0] if weights.shape else 1} weights, {self.count} edges in {edges.name}",
-                allowed=f"[{self.count}], in the order of the edges",
+                f"{features.name} must be a table of features, with a row for each edge.",
+                given=f"shape {list(features.shape)}",
+                allowed=f"[{edges.count}, 1 or more]",
+                hint="leave it out" if 0 in features.shape[1:] else f"edge_attr.reshape({edges.count}, -1)",
             )
+        super().__init__(edges, features, ATTR, features_form(features.shape[1] if features.shape[1:] else 1), "feature")
+        self.features_name = features.name
 
-    def pieces(self, rows: int) -> Iterator[EdgePiece]:
-        given, waiting = self.weights.pieces(rows), np.zeros(0, self.weights.dtype)
-        for source, destination, columns in self.edges.pieces(rows):
-            while len(waiting) < len(source):
-                waiting = np.concatenate([waiting, next(given).reshape(-1)])
-            yield source, destination, columns.put(WEIGHT, waiting[: len(source)])
-            waiting = waiting[len(source) :]
 
-    def place(self, position: int) -> str:
-        return self.edges.place(position)
-
-    def digest(self) -> str:
-        return self.edges.digest() + self.weights.digest()
+def features_form(width: int) -> np.dtype:
+    """Of edges' features in a store: float32 [D]."""
+    return np.dtype((np.float32, (width,)))
 
 
 @dataclass(frozen=True)
@@ -239,7 +279,7 @@ class OwnGraph:
             what = f"Features are read from {features}, labels from {labels}; all names: docs/howto/own-arrays.md."
             yield f"not read of {self.whole}: {', '.join(of_graph)}. {what}"
         if of_edges := self.unread.of_edges:
-            what = f"Of edges only weights are read: name them {WEIGHTS} (in NetworkX weight)."
+            what = f"Of edges weights and features are read: name them {WEIGHTS} (in NetworkX weight) and {EDGE_FEATURES}."
             yield f"not read of {self.whole}: {', '.join(of_edges)}. {what}"
         yield from (f"not read: {edges.unread}" for edges in self.edges.values() if edges.unread)
 
@@ -254,6 +294,8 @@ class OwnGraph:
         return {"nodes": nodes, "edges": [[*triplet, edges.digest()] for triplet, edges in self.edges.items()]}
 
 
+_MAKE = {WEIGHTS: WeightedEdges, EDGE_FEATURES: FeaturedEdges}
+"""What edges carry -> edges with it."""
 Tree = Mapping[str, Any]
 """Name -> ``GivenArray``, ``EdgeList`` or whole number; of a typed graph a mapping from type or triplet to those."""
 
@@ -309,7 +351,9 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
             raise DataError(
                 f"{whole} has types in '{mixed}' and none in '{EDGES}'.", hint="edges by (source, relation, destination)"
             )
-        only = tree[EDGES] if WEIGHTS not in tree else WeightedEdges(tree[EDGES], tree[WEIGHTS])
+        only = tree[EDGES]
+        for key, make in _MAKE.items():
+            only = make(only, tree[key]) if key in tree else only
         edges: dict[Triplet, EdgeList] = {("node", "edge", "node"): only}
         by_type: dict[str, dict[str, Any]] = {"node": {key: value for key, value in tree.items() if key not in OF_EDGES}}
     else:
@@ -320,16 +364,16 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
             if key == EDGES:
                 continue
             if not isinstance(values, Mapping):
-                how = "(source, relation, destination)" if key == WEIGHTS else "node type"
+                how = "(source, relation, destination)" if key in _MAKE else "node type"
                 raise DataError(f"{whole} has types, but '{key}' does not say of which.", hint=f"'{key}' by {how}")
-            if key == WEIGHTS:
+            if (make := _MAKE.get(key)) is not None:
                 if unknown := [triplet for triplet in values if triplet not in edges]:
                     raise DataError(
-                        f"{whole} has edge weights of a relation that has no edges.",
+                        f"{whole} has {'edge weights' if key == WEIGHTS else 'edge features'} of a relation that has no edges.",
                         given=" ".join(unknown[0]),
                         allowed=[" ".join(relation) for relation in edges],
                     )
-                edges |= {triplet: WeightedEdges(edges[triplet], weights) for triplet, weights in values.items()}
+                edges |= {triplet: make(edges[triplet], array) for triplet, array in values.items()}
                 continue
             for node_type, value in values.items():
                 if node_type not in joined:
@@ -337,6 +381,14 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
                     if alike:
                         raise DataError(f"{whole} has a type in '{key}' that no edge joins.", given=node_type, allowed=alike)
                 by_type.setdefault(node_type, {})[key] = value
+    widths = {triplet: edge_list.forms[ATTR].shape[0] for triplet, edge_list in edges.items() if ATTR in edge_list.forms}
+    if len(set(widths.values())) > 1:
+        raise DataError(
+            f"{whole} has edge features of different widths, and one table holds those of all relations.",
+            given=", ".join(f"{' '.join(triplet)}: {width}" for triplet, width in widths.items()),
+            allowed="as many columns in every relation that has some",
+            hint="fill up with columns of zeros; relations without features get zeros",
+        )
     nodes = {type_name: _nodes(type_name, by_type[type_name], edges, whole) for type_name in sorted(by_type)}
     return OwnGraph(name, whole, nodes, edges, unread)
 

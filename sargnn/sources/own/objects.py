@@ -18,15 +18,18 @@ from sargnn.sources.own.given import GivenArray, PlainArray, as_array, as_matrix
 from sargnn.sources.own.graph import (
     ALIASES,
     COUNT,
+    EDGE_FEATURES,
     EDGES,
     FEATURES,
     LABELS,
     MASKS,
     NUMBERS,
     OF_EDGES,
+    ON_EDGES,
     WEIGHTS,
     EdgeArrays,
     EdgeList,
+    FeaturedEdges,
     Tree,
     Unread,
     WeightedEdges,
@@ -35,6 +38,7 @@ from sargnn.sources.own.graph import (
 
 _TRANSPOSED = "adj_t"
 """Where PyG has a sparse adjacency: a row has the sources of a node's edges."""
+_NOT_OF_NODES = (*ALIASES[WEIGHTS], *ALIASES[EDGE_FEATURES])
 FORMS = (
     "a DGLGraph (ndata feat, label, train_mask, ...), a PyG Data or HeteroData (x, y, train_mask, ...), a NetworkX graph (node "
     "attributes x, y, train_mask, ...), a mapping of arrays (edge_index, x, y, train_mask, ...), or a pair of a graph and a "
@@ -101,7 +105,7 @@ def _leaf(used: str, called: str, value: Any, *, of_type: bool = False) -> Any:
         return int(value)
     if used == EDGES:
         return _edges(called, value, of_relation=of_type)
-    return given(called, value, "edge" if used == WEIGHTS else "node")
+    return given(called, value, "edge" if used in ON_EDGES else "node")
 
 
 def _edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
@@ -126,7 +130,10 @@ def _edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
     if hasattr(value, "coo") and hasattr(value, "sparse_sizes"):  # PyG's SparseTensor, transposed: rows are destinations
         destinations, sources, values = value.coo()
         edges = EdgeArrays(called, given(called, sources), given(called, destinations))
-        return edges if values is None else WeightedEdges(edges, given(f"the values of {called}", values, "edge"))
+        if values is None:
+            return edges
+        numbers = given(f"the values of {called}", values, "edge")
+        return WeightedEdges(edges, numbers) if numbers.shape[1:] in ((), (1,)) else FeaturedEdges(edges, numbers)
     return EdgeArrays.of_index(given(called, value))
 
 
@@ -175,7 +182,7 @@ def _collect(
 ) -> None:
     """Add one type's arrays to a tree by types."""
     names = {str(name): called(str(name)) for name in data}
-    for used, name in known_names(names, whole, unread.of_graph, without=ALIASES[WEIGHTS]).items():
+    for used, name in known_names(names, whole, unread.of_graph, without=_NOT_OF_NODES).items():
         if used not in (EDGES, COUNT) and data[name] is not None:
             tree.setdefault(used, {})[node_type] = _leaf(used, names[name], data[name])
 
@@ -199,9 +206,8 @@ def _from_dgl(graph: Any, whole: str, unread: Unread) -> Tree:
         several, data = len(graph.canonical_etypes) > 1, dict(graph.edges[triplet].data)
         prefix = f"edges[{tuple(triplet)}].data" if several else "edata"
         names = {str(name): f"{prefix}['{name}']" for name in data}
-        weights = _weights_among(names, data, whole, unread)
-        if weights is not None:
-            tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
+        for used, array in _on_edges(names, data, whole, unread).items():
+            tree.setdefault(used, {})[tuple(triplet)] = array
         called = f"the edges {triplet}" if several else "the graph's edges"
         sources, destinations = in_all_formats.edges(etype=triplet)
         tree[EDGES][tuple(triplet)] = EdgeArrays(called, given(called, sources), given(called, destinations))
@@ -211,8 +217,8 @@ def _from_dgl(graph: Any, whole: str, unread: Unread) -> Tree:
     return _flat_if_single(tree)
 
 
-def _weights_among(names: Mapping[str, str], data: Mapping[str, Any], whole: str, unread: Unread) -> GivenArray | None:
-    """Edge data that are weights, if there are any; the others are left out.
+def _on_edges(names: Mapping[str, str], data: Mapping[str, Any], whole: str, unread: Unread) -> dict[str, GivenArray]:
+    """Which data of edges are weights, and which are features, if any; the others are left out.
 
     Args:
         names: of the data, with what messages call each.
@@ -220,12 +226,15 @@ def _weights_among(names: Mapping[str, str], data: Mapping[str, Any], whole: str
     Raises:
         DataError: several are.
     """
-    weight_names = [name for name in names if name in ALIASES[WEIGHTS]]
-    if len(weight_names) > 1:
-        both = " and ".join(names[name] for name in weight_names)
-        raise DataError(f"{whole} has {both}, which mean the same.", hint="leave one out")
-    unread.of_edges.extend(names[name] for name in names if name not in weight_names)
-    return given(names[weight_names[0]], data[weight_names[0]], "edge") if weight_names else None
+    arrays: dict[str, GivenArray] = {}
+    for used, known in ON_EDGES.items():
+        alike = [name for name in names if name in known]
+        if len(alike) > 1:
+            both = " and ".join(names[name] for name in alike)
+            raise DataError(f"{whole} has {both}, which mean the same.", hint="leave one out")
+        arrays |= {used: given(names[name], data[name], "edge") for name in alike}
+    unread.of_edges.extend(names[name] for name in names if not any(name in known for known in ON_EDGES.values()))
+    return arrays
 
 
 def _from_pyg(data: Any, whole: str, unread: Unread) -> Tree:
@@ -261,10 +270,11 @@ def _from_hetero(data: Any, whole: str, unread: Unread) -> Tree:
             tree[EDGES][tuple(triplet)] = _transposed_edges(f"{called}.{_TRANSPOSED}", turned, of_relation=True)
         else:
             raise DataError(f"{whole} has no edges of the type {triplet}.", hint=f"{called}.{EDGES}, [2, E]")
-        if store.get(WEIGHTS) is not None:
-            weights = given(f"{called}.{WEIGHTS}", store[WEIGHTS], "edge")
-            tree.setdefault(WEIGHTS, {})[tuple(triplet)] = weights
-        unread.of_edges.extend(f"{called}.{key}" for key in store if key not in (EDGES, _TRANSPOSED, WEIGHTS))
+        others = {str(key): store[key] for key in store if key not in (EDGES, _TRANSPOSED) and store[key] is not None}
+        names = {key: f"{called}.{key}" for key in others if key == WEIGHTS or key in ALIASES[EDGE_FEATURES]}
+        for used, array in _on_edges(names, others, whole, unread).items():
+            tree.setdefault(used, {})[tuple(triplet)] = array
+        unread.of_edges.extend(f"{called}.{key}" for key in others if key not in names)
     for ntype in data.node_types:
         store = data[ntype]
         values = {str(key): store[key] for key in store}
@@ -279,21 +289,34 @@ def _from_hetero(data: Any, whole: str, unread: Unread) -> Tree:
 def _from_networkx(graph: Any, whole: str, unread: Unread) -> Tree:
     numbers = {node: number for number, node in enumerate(graph.nodes)}
     pairs = np.array([(numbers[a], numbers[b]) for a, b in graph.edges()], np.int64).reshape(-1, 2)
-    both = pairs[:, 0] != pairs[:, 1] if not graph.is_directed() else np.zeros(len(pairs), bool)
-    pairs = np.concatenate([pairs, pairs[both][:, ::-1]])  # an edge without direction goes both ways; a loop once
+    count, directed = len(pairs), graph.is_directed()
+    both_ways = np.zeros(count, bool) if directed else pairs[:, 0] != pairs[:, 1]
+    pairs = np.concatenate([pairs, pairs[both_ways][:, ::-1]])  # an edge without direction goes both ways; a loop once
     called = "the graph's edges"
     tree: dict[str, Any] = {
         COUNT: len(numbers),
         EDGES: EdgeArrays(called, PlainArray(called, pairs[:, 0]), PlainArray(called, pairs[:, 1])),
     }
     names = {str(name): f"the edge attribute '{name}'" for _, _, data in graph.edges(data=True) for name in data}
+    given_arrays: dict[str, GivenArray] = {}
     if names.pop("weight", None) is not None:  # NetworkX takes an edge without one for 1
-        weights = given("the edge attribute 'weight'", [weight for *_, weight in graph.edges(data="weight", default=1)], "edge")
-        array = weights.whole()
-        tree[WEIGHTS] = PlainArray(weights.name, np.concatenate([array, array[both]]) if len(array) == len(both) else array)
+        weights = [weight for *_, weight in graph.edges(data="weight", default=1)]
+        given_arrays[WEIGHTS] = given("the edge attribute 'weight'", weights, "edge")
+    features = [name for name in names if name in ON_EDGES[EDGE_FEATURES]]
+    if len(features) > 1:
+        both = " and ".join(names[name] for name in features)
+        raise DataError(f"{whole} has {both}, which mean the same.", hint="leave one out")
+    for name in features:
+        called = names.pop(name)
+        values = [value for *_, value in graph.edges(data=name)]
+        array = _stack(values, [f"edge {edge!r}" for edge in graph.edges()], called, "edges")
+        given_arrays[EDGE_FEATURES] = PlainArray(called, array)
+    for used, given_array in given_arrays.items():
+        array = given_array.whole()
+        tree[used] = PlainArray(given_array.name, np.concatenate([array, array[both_ways]]) if len(array) == count else array)
     unread.of_edges.extend(names.values())
     attributes = {str(name): f"the node attribute '{name}'" for _, data in graph.nodes(data=True) for name in data}
-    for used, name in known_names(attributes, whole, unread.of_graph, without=ALIASES[WEIGHTS]).items():
+    for used, name in known_names(attributes, whole, unread.of_graph, without=_NOT_OF_NODES).items():
         if used not in (EDGES, COUNT):
             tree[used] = given(attributes[name], _attribute(graph, used, name, attributes[name]))
     return tree
@@ -306,24 +329,29 @@ def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | li
     first = as_array(example)
     if (used in MASKS or used in NUMBERS) and (first is None or not first.shape):
         return np.array([bool(value) for value in values])
+    if first is not None and used in MASKS:  # a column for each split
+        values = [np.zeros(first.shape, bool) if value is None else value for value in values]
+    if first is not None and used == LABELS:
+        blank = np.full(first.shape, np.nan) if first.shape or first.dtype.kind == "f" else -1
+        values = [blank if value is None else value for value in values]
+    return _stack(values, [f"node {node!r}" for node in graph.nodes], called, "nodes")
+
+
+def _stack(values: list[Any], places: list[str], called: str, of: str) -> np.ndarray:
+    """An attribute's values, which all have one shape; ``places``, ``of``: what messages call each, and all."""
+    example = next((value for value in values if value is not None), None)
+    first = as_array(example)
     if first is None or first.dtype.kind not in "fiub":
         hint = "number texts first: np.unique(texts, return_inverse=True)[1]" if isinstance(example, str) else None
         raise DataError(f"{called} holds no numbers.", given=repr(example)[:60], hint=hint)
-    if used in MASKS:  # a column for each split
-        values = [np.zeros(first.shape, bool) if value is None else value for value in values]
-    if used == LABELS:
-        blank = np.full(first.shape, np.nan) if first.shape or first.dtype.kind == "f" else -1
-        values = [blank if value is None else value for value in values]
-    for node, value in zip(graph.nodes, values, strict=True):
-        array = None if value is None else as_array(value)
-        if array is None or array.shape != first.shape:
-            what = "nothing" if array is None else f"shape {list(array.shape)}"
+    arrays = [None if value is None else as_array(value) for value in values]
+    for place, array in zip(places, arrays, strict=True):
+        if array is None or array.shape != first.shape or array.dtype.kind not in "fiub":
+            what = "nothing" if array is None else f"shape {list(array.shape)}, {array.dtype.name}"
             raise DataError(
-                f"{called} is not there for all nodes in one shape.",
-                given=f"node {node!r}: {what}",
-                allowed=f"shape {list(first.shape)}",
+                f"{called} is not there for all {of} in one shape.", given=f"{place}: {what}", allowed=f"shape {list(first.shape)}"
             )
-    return np.stack([np.asarray(as_array(value)) for value in values])
+    return np.stack([np.asarray(array) for array in arrays])
 
 
 _CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, str, Unread], Tree]], ...] = (

@@ -20,9 +20,9 @@ import numpy as np
 
 from sargnn.config.run import DatasetSettings
 from sargnn.errors import DataError, SargnnError
-from sargnn.graph.check import FeatureCheck, WeightCheck, count_classes
+from sargnn.graph.check import EdgeCheck, FeatureCheck, count_classes
 from sargnn.graph.dataset import Dataset, InMemoryReader, Reader
-from sargnn.graph.edge_columns import WEIGHT, EdgePiece
+from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece
 from sargnn.graph.schema import LABEL_DTYPES, SPLITS, Relation, has_label
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
 from sargnn.interop.dgl import missing_in
@@ -143,6 +143,7 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
             "task": config.task,
             **({"split_column": config.split_column} if config.split_column is not None else {}),
             **({"edge_weights": True} if any(WEIGHT in edges.forms for edges in graph.edges.values()) else {}),
+            **({"edge_features": True} if any(ATTR in edges.forms for edges in graph.edges.values()) else {}),
         }
         return (_Typed if graph.typed else _Homogeneous)(graph, config, identity, origin)
 
@@ -233,6 +234,7 @@ class _Homogeneous(_OwnReader, StreamedReader):
         (self._edges,) = graph.edges.values()
         self.name, self.num_nodes, self.num_rows = graph.name, self.labelled.count, self._edges.count
         self.forms, self.weights_source = self._edges.forms, self._edges.weights_name
+        self.edge_features_source = _bare(self._edges.features_name)
         self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
         self._features = self.labelled.features
         self.num_features = _width(self._features)
@@ -288,8 +290,10 @@ class _Typed(_OwnReader, InMemoryReader):
     def _relation(self, triplet: Triplet, edges: EdgeList, node_types: list[str]) -> Edges:
         source, name, destination = triplet
         counts = self.graph.nodes[source].count, self.graph.nodes[destination].count
-        check = WeightCheck(edges.weights_name, edges.place)
-        pieces = [(a, b, check.checked(columns)) for a, b, columns in checked_edges(edges, _PIECE_NUMBERS, *counts)]
+        check = EdgeCheck(edges.weights_name, _bare(edges.features_name), edges.place)
+        rows = max(1, _PIECE_NUMBERS // (1 + sum(form.itemsize for form in edges.forms.values()) // 4))
+        pieces = [(a, b, check.checked(columns)) for a, b, columns in checked_edges(edges, rows, *counts)]
+        check.finish()
         relation = Relation(node_types.index(source), name, node_types.index(destination))
         return Edges.of_pieces(relation, pieces, edges.forms)
 
