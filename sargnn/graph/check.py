@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,18 +123,34 @@ class EdgeFeatureCheck(FeatureCheck):
         Raises:
             DataError: as for nodes; or a whole number above ``LARGEST_WHOLE`` in size.
         """
-        if rows.dtype.kind in "iu" and rows.size and (rows.max() > LARGEST_WHOLE or rows.min() < -LARGEST_WHOLE):
-            row, column = divmod(_first_beyond(rows, LARGEST_WHOLE), rows.shape[1])
-            raise DataError(
-                f"'{self._source}' holds an edge feature that single precision cannot hold, in {self._place(row, column)}.",
-                given=str(rows[row, column]),
-                allowed=f"whole numbers from {-LARGEST_WHOLE} to {LARGEST_WHOLE}",
-                hint="of times subtract the first; number ids from 0, or leave them out; fractions are rounded",
-            )
+        expect_held(self._source, rows, self._place)
         return super().to_float32(rows, normalize=normalize)
 
     def _place(self, row: int, column: int) -> str:
         return f"{self._place_of(self._row + row)}, feature {column + 1}"
+
+
+def expect_held(source: str, numbers: np.ndarray, place: Callable[[int, int], str]) -> None:
+    """Edge features of whole numbers are such as fp32 holds.
+
+    Args:
+        source: where they come from.
+        numbers: [rows, D], of any dtype.
+        place: what a number's place is called, from its row and column.
+
+    Raises:
+        DataError: one is above ``LARGEST_WHOLE`` in size; its place and value are named.
+    """
+    if numbers.dtype.kind not in "iu" or not numbers.size:
+        return
+    if numbers.max() > LARGEST_WHOLE or numbers.min() < -LARGEST_WHOLE:
+        row, column = divmod(_first_beyond(numbers, LARGEST_WHOLE), numbers.shape[1])
+        raise DataError(
+            f"'{source}' holds an edge feature that single precision cannot hold, in {place(row, column)}.",
+            given=str(numbers[row, column]),
+            allowed=f"whole numbers from {-LARGEST_WHOLE} to {LARGEST_WHOLE}",
+            hint="of times subtract the first, of ids number those that occur; fractions are rounded",
+        )
 
 
 class WeightCheck:
@@ -202,6 +218,25 @@ class EdgeCheck:
         """All edges were given: the range of their weights. Warns as ``FeatureCheck``."""
         self._features.finish()
         return self._weights.range
+
+
+def check_widths(title: str, widths: Mapping[str, int]) -> None:
+    """Edges of all relations have as many features.
+
+    Args:
+        title: what messages call the graph.
+        widths: D by relation, of those that have features.
+
+    Raises:
+        DataError: they differ.
+    """
+    if len(set(widths.values())) > 1:
+        raise DataError(
+            f"{title} has edge features of different widths, and one table holds those of all relations.",
+            given=", ".join(f"{relation}: {width}" for relation, width in widths.items()),
+            allowed="as many columns in every relation that has some",
+            hint="fill up with columns of zeros; relations without features get zeros",
+        )
 
 
 def _first_beyond(numbers: np.ndarray, largest: float) -> int:

@@ -294,6 +294,11 @@ def join(parts: Sequence[EdgeColumns], counts: Sequence[int]) -> EdgeColumns:
     return EdgeColumns(joined)
 
 
+def attr_form(width: int) -> np.dtype:
+    """Of edge features: float32 [D]."""
+    return np.dtype((np.float32, (width,)))
+
+
 def file_of(name: str) -> str:
     """What a column is called in a store."""
     return f"edge_{name}"

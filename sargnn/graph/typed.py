@@ -13,9 +13,9 @@ import numpy as np
 from scipy import sparse
 
 from sargnn.errors import DataError
-from sargnn.graph.check import index_dtype
+from sargnn.graph.check import check_widths, index_dtype
 from sargnn.graph.dataset import Dataset, destination_order
-from sargnn.graph.edge_columns import NO_COLUMNS, EdgeColumns, EdgePiece, join
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, EdgeColumns, EdgePiece, join
 from sargnn.graph.schema import MAX_RELATIONS, UNLABELLED, Relation, Schema
 
 
@@ -72,10 +72,14 @@ def typed_dataset(
         split: uint8, of the same.
 
     Raises:
-        DataError: more relations than can be numbered.
+        DataError: more relations than can be numbered, or edge features of different widths.
     """
     if len(relations) > MAX_RELATIONS:
         raise DataError("The graph has too many relations.", given=len(relations), allowed=f"at most {MAX_RELATIONS}")
+    featured = [edges for edges in relations if ATTR in edges.columns]
+    names = [f"{node_types[head]} {relation} {node_types[tail]}" for head, relation, tail in (e.relation for e in featured)]
+    widths = [edges.columns.forms[ATTR].shape[0] for edges in featured]
+    check_widths(f"The dataset '{name}'", dict(zip(names, widths, strict=True)))
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in features])])
     schema = Schema(tuple(node_types), tuple(offsets.tolist()), tuple(edges.relation for edges in relations))
     n = schema.num_nodes

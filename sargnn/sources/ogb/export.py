@@ -22,7 +22,7 @@ from numpy.lib import format as npy_format
 
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset, row_runs
-from sargnn.graph.edge_columns import WEIGHT, EdgePiece
+from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece
 from sargnn.graph.manifest import file_name
 from sargnn.graph.schema import SPLITS, UNLABELLED
 from sargnn.steps import step
@@ -37,7 +37,7 @@ def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> Non
 
     Args:
         layout: ``csv``, ``binary`` or ``typed``.
-        symmetric: every edge is there in both directions, with one weight.
+        symmetric: every edge is there in both directions, carrying the same.
 
     Raises:
         ConfigError: the folder exists, or the layout cannot hold the graph.
@@ -84,6 +84,13 @@ def _weights(dataset: Dataset, once: bool) -> Iterator[np.ndarray]:
     return (weights for *_, columns in edge_pieces(dataset, once) if (weights := columns.weight) is not None)
 
 
+def _edge_features(dataset: Dataset, once: bool) -> Iterator[np.ndarray]:
+    """The features of the edges of ``edge_pieces``."""
+    for *_, columns in edge_pieces(dataset, once):
+        for piece in columns.pieces(_CHUNK // 16):
+            yield np.asarray(piece[ATTR])
+
+
 def _table(path: Path, pieces: Iterator[np.ndarray] | list[np.ndarray]) -> None:
     """A headerless gzip CSV."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +129,8 @@ def _csv(dataset: Dataset, root: Path, symmetric: bool) -> None:
     _table(raw / "edge.csv.gz", pieces())
     if WEIGHT in dataset.columns:
         _table(raw / "edge-weight.csv.gz", _weights(dataset, symmetric))
+    if ATTR in dataset.columns:
+        _table(raw / "edge-feat.csv.gz", _edge_features(dataset, symmetric))
     _table(raw / "node-feat.csv.gz", _rows(dataset.features[0]))
     _table(raw / "node-label.csv.gz", [_label_rows(np.asarray(dataset.labels), whole=True)])
     _table(raw / "num-node-list.csv.gz", [np.array([dataset.num_nodes])])
@@ -138,6 +147,10 @@ def _binary(dataset: Dataset, root: Path, symmetric: bool) -> None:
         if WEIGHT in dataset.columns:
             weights = (piece.tobytes() for piece in _weights(dataset, symmetric))
             _member(archive, "edge_weight", (total,), np.dtype(np.float32), weights)
+        if ATTR in dataset.columns:
+            form = dataset.columns.forms[ATTR]
+            features = (piece.tobytes() for piece in _edge_features(dataset, symmetric))
+            _member(archive, "edge_feat", (total, *form.shape), form.base, features)
         for name, count in (("num_nodes_list", dataset.num_nodes), ("num_edges_list", total)):
             _member(archive, name, (1,), np.dtype(np.int64), iter([np.array([count]).tobytes()]))
         rows = (np.ascontiguousarray(piece, np.float32).tobytes() for piece in _rows(dataset.features[0]))
@@ -176,6 +189,11 @@ def _typed(dataset: Dataset, root: Path, symmetric: bool) -> None:
         _table(folder / "edge.csv.gz", [edges])
         if dataset.columns.weight is not None:
             _table(folder / "edge-weight.csv.gz", [np.asarray(dataset.columns.weight)[own]])
+        if ATTR in dataset.columns:
+            _table(
+                folder / "edge-feat.csv.gz",
+                [np.asarray(dataset.columns.only([ATTR]).take(np.arange(dataset.num_edges)[own])[ATTR])],
+            )
         _table(folder / "num-edge-list.csv.gz", [np.array([len(edges)])])
         _table(folder / "edge_reltype.csv.gz", [np.full((len(edges), 1), number)])
     for t, rows in enumerate(dataset.features):

@@ -2,20 +2,21 @@
 
 Gzip CSV without header (ogbn-products, ogbn-arxiv):
 
-    raw/edge.csv.gz [E, 2]   raw/edge-weight.csv.gz [E, 1], where edges have weights
+    raw/edge.csv.gz [E, 2]   raw/edge-weight.csv.gz [E, 1], raw/edge-feat.csv.gz [E, D], where edges have weights, features
     raw/node-feat.csv.gz [N, F]   raw/node-label.csv.gz [N, 1]
     raw/num-node-list.csv.gz [1]   raw/num-edge-list.csv.gz [1]: where they are missing, rows are counted
 
 Binary (ogbn-papers100M), arrays in deflated ``.npz`` files, too large to be read at once:
 
     raw/data.npz: edge_index int [2, E], node_feat float [N, F] (node_year is not used); num_nodes_list, num_edges_list [1],
-        which may be missing: then the shapes of the others say it; edge_weight [E] or [E, 1] where edges have weights
+        which may be missing: then the shapes of the others say it; edge_weight [E] or [E, 1] where edges have weights,
+        edge_feat [E, D] where they have features
     raw/node-label.npz: node_label float [N, 1], nan where there is none
 
 Both have ``split/NAME/{train,valid,test}.csv.gz``: node numbers. Members of archives are inflated piece by piece, never
 unpickled. Sources and destinations lie one after the other in ``edge_index``, so that it is inflated twice, once for each.
 
-Letters: N nodes, E edges, F features.
+Letters: N nodes, E edges, F features, D features of edges.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.check import edge_place
-from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
 from sargnn.graph.manifest import shape_fits
 from sargnn.sources.npz import blame_archive
 from sargnn.sources.ogb import tables
@@ -86,8 +87,12 @@ class OgbDir(OgbFolder):
 
     def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
         super().__init__(config, root, find_csv(root))
-        if "edge-weight" in self.raw:
-            self.forms, self.weights_source = {WEIGHT: WEIGHT_FORM}, f"'{self.raw['edge-weight']}'"
+        self._beside: dict[str, Path] = {}
+        if (path := self.raw.get("edge-weight")) is not None:
+            self.forms, self.weights_source, self._beside[WEIGHT] = {WEIGHT: WEIGHT_FORM}, f"'{path}'", path
+        if (path := self.raw.get("edge-feat")) is not None:
+            self.forms = {**self.forms, ATTR: attr_form(tables.width_of(path))}
+            self.edge_features_source, self._beside[ATTR] = str(path), path
         self.features_source, self.labels_source = str(self.raw["node-feat"]), str(self.raw["node-label"])
 
     @cached_property
@@ -112,18 +117,23 @@ class OgbDir(OgbFolder):
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         path = self.raw["edge"]
-        weights = self._weights(rows) if self.forms else repeat(NO_COLUMNS)
+        columns = self._columns(rows) if self.forms else repeat(NO_COLUMNS)
         for first, piece in tables.table_pieces(path, np.int64, rows, 2, self.num_rows):
             tables.expect_range(path, piece, 0, self.num_nodes, "a node that does not exist", first)
-            yield piece[:, 0], piece[:, 1], next(weights)
+            yield piece[:, 0], piece[:, 1], next(columns)
 
-    def _weights(self, rows: int) -> Iterator[EdgeColumns]:
-        """Float64 [at most ``rows``] each, cut as the edges are."""
+    def _columns(self, rows: int) -> Iterator[EdgeColumns]:
+        """Float64, of at most ``rows`` edges each, cut as the edges are."""
         last = None
-        for _, piece in tables.table_pieces(self.raw["edge-weight"], np.float64, rows, 1, self.num_rows):
+        widths = {name: form.shape[0] if form.shape else 1 for name, form in self.forms.items()}
+        pieces = [
+            tables.table_pieces(path, np.float64, rows, widths[name], self.num_rows) for name, path in self._beside.items()
+        ]
+        for arrays in zip(*pieces, strict=True):
             if last is not None:
                 yield last
-            last = EdgeColumns.of({WEIGHT: piece[:, 0]})
+            given = dict(zip(self._beside, (piece for _, piece in arrays), strict=True))
+            last = EdgeColumns.of({name: piece if name == ATTR else piece[:, 0] for name, piece in given.items()})
         if last is not None:  # only now is it known that there are as many as edges
             yield last
 
@@ -152,7 +162,10 @@ class BinaryOgbDir(OgbFolder):
         with blame_archive(self.data), zipfile.ZipFile(self.data) as archive:
             self._held = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
         self.forms = {WEIGHT: WEIGHT_FORM} if "edge_weight" in self._held else {}
+        if "edge_feat" in self._held:
+            self.forms[ATTR] = attr_form(self._array(self.data, "edge_feat", (None, None), "fiub").shape[1])
         self.weights_source, self.features_source, self.labels_source = f"'{self.data}'", str(self.data), str(self.label)
+        self.edge_features_source = f"{self.data}, 'edge_feat'"
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
@@ -191,17 +204,23 @@ class BinaryOgbDir(OgbFolder):
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         index, first = self._array(self.data, "edge_index", (2, self.num_rows), "iu"), 0
-        weights = self._weights(rows) if self.forms else repeat(NO_COLUMNS, -(-self.num_rows // rows))
-        for source, destination, columns in zip(index.row(0).pieces(rows), index.row(1).pieces(rows), weights, strict=True):
+        carried = self._columns(rows) if self.forms else repeat(NO_COLUMNS, -(-self.num_rows // rows))
+        for source, destination, columns in zip(index.row(0).pieces(rows), index.row(1).pieces(rows), carried, strict=True):
             pair = np.stack([source, destination], 1)
             tables.expect_range(self.data, pair, 0, self.num_nodes, "a node that does not exist", first)
             yield source, destination, columns
             first += len(source)
 
-    def _weights(self, rows: int) -> Iterator[EdgeColumns]:
-        columns = MemberArray(self.data, "edge_weight").shape[1:]
-        array = self._array(self.data, "edge_weight", (self.num_rows, 1) if columns else (self.num_rows,), "fiub")
-        return (EdgeColumns.of({WEIGHT: piece.reshape(-1)}) for piece in array.pieces(rows))
+    def _columns(self, rows: int) -> Iterator[EdgeColumns]:
+        arrays: dict[str, MemberArray] = {}
+        if WEIGHT in self.forms:
+            columns = MemberArray(self.data, "edge_weight").shape[1:]
+            arrays[WEIGHT] = self._array(self.data, "edge_weight", (self.num_rows, 1) if columns else (self.num_rows,), "fiub")
+        if ATTR in self.forms:
+            arrays[ATTR] = self._array(self.data, "edge_feat", (self.num_rows, None), "fiub")
+        for pieces in zip(*(array.pieces(rows) for array in arrays.values()), strict=True):
+            given = dict(zip(arrays, pieces, strict=True))
+            yield EdgeColumns.of({name: piece if name == ATTR else piece.reshape(-1) for name, piece in given.items()})
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
         return self._array(self.data, "node_feat", (self.num_nodes, self.num_features), "f").pieces(rows)

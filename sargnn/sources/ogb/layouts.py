@@ -56,6 +56,7 @@ CSV = Layout(
     (
         ("raw/edge.csv.gz", "source,destination of each edge"),
         ("raw/edge-weight.csv.gz", "weight of each edge; optional"),
+        ("raw/edge-feat.csv.gz", "features of each edge; optional"),
         ("raw/node-feat.csv.gz", "features of each node"),
         ("raw/node-label.csv.gz", "label of each node, or nan"),
         _SPLIT,
@@ -72,6 +73,7 @@ BINARY = Layout(
         ("", "num_nodes_list [1]; optional"),
         ("", "num_edges_list [1]; optional"),
         ("", "edge_weight [E]; optional"),
+        ("", "edge_feat [E, D]; optional"),
         ("raw/node-label.npz", "node_label [N, 1], nan for none"),
         _SPLIT,
     ),
@@ -84,6 +86,7 @@ TYPED = Layout(
         ("raw/triplet-type-list.csv.gz", "H,R,T: relations, their ends"),
         ("raw/relations/H___R___T/edge.csv.gz", "head,tail of each edge"),
         ("raw/relations/H___R___T/edge-weight.csv.gz", "weights; optional"),
+        ("raw/relations/H___R___T/edge-feat.csv.gz", "features; optional"),
         ("raw/node-feat/TYPE/node-feat.csv.gz", "features; optional"),
         ("raw/node-label/TYPE/node-label.csv.gz", "labels, of one type"),
         ("split/NAME/TYPE/{train,valid,test}.csv.gz", "a node number in each row"),
@@ -213,7 +216,7 @@ def find_csv(root: Path) -> FlatFiles:
     """The files of a folder in the CSV layout. Raises ``DataError`` with all that are missing."""
     files = RawFiles(root, CSV)
     raw = {name: files.need(f"raw/{name}.csv.gz") for name in ("edge", "node-feat", "node-label")}
-    for name in ("num-node-list", "num-edge-list", "edge-weight"):
+    for name in ("num-node-list", "num-edge-list", "edge-weight", "edge-feat"):
         if (path := files.may(f"raw/{name}.csv.gz")) is not None:
             raw[name] = path
     split = files.split()
@@ -248,7 +251,7 @@ class TypedFiles:
         counts: of their nodes, where a table says them.
         triplets: relations.
         edges: a file for each relation.
-        edge_counts, edge_weights: for those that have such a file.
+        edge_counts, edge_weights, edge_features: for those that have such a file.
         features: for types that have them.
         labelled: the type that has labels.
         labels: their file.
@@ -262,6 +265,7 @@ class TypedFiles:
     edges: dict[Triplet, Path]
     edge_counts: dict[Triplet, Path]
     edge_weights: dict[Triplet, Path]
+    edge_features: dict[Triplet, Path]
     features: dict[str, Path]
     labelled: str
     labels: Path
@@ -297,19 +301,19 @@ def find_typed(root: Path) -> TypedFiles:
             )
         labelled = next(iter(with_labels), "TYPE")
     features = {t: path for t in node_types if (path := files.may(_FEATURES.format(t))) is not None}
-    edges, edge_counts, edge_weights = {}, {}, {}
+    edges: dict[Triplet, Path] = {}
+    beside: dict[str, dict[Triplet, Path]] = {"num-edge-list": {}, "edge-weight": {}, "edge-feat": {}}
     for triplet in triplets:
         place = f"raw/relations/{'___'.join(triplet)}"
         edges[triplet] = files.need(f"{place}/edge.csv.gz")
-        if (path := files.may(f"{place}/num-edge-list.csv.gz")) is not None:
-            edge_counts[triplet] = path
-        if (path := files.may(f"{place}/edge-weight.csv.gz")) is not None:
-            edge_weights[triplet] = path
+        for name, paths in beside.items():
+            if (path := files.may(f"{place}/{name}.csv.gz")) is not None:
+                paths[triplet] = path
     labels = files.need(_LABELS.format(labelled))
     split = files.split(labelled)
     files.check()
     tables = [path for path in (count_table, table, label_table) if path is not None]
-    return TypedFiles(tables, node_types, counts, triplets, edges, edge_counts, edge_weights, features, labelled, labels, split)
+    return TypedFiles(tables, node_types, counts, triplets, edges, *beside.values(), features, labelled, labels, split)
 
 
 def _counts(path: Path) -> dict[str, int]:

@@ -3,7 +3,7 @@
     raw/num-node-dict.csv.gz: node types, then their counts          raw/triplet-type-list.csv.gz: h,r,t
     raw/nodetype-has-label.csv.gz: node types, then True or False
     raw/relations/h___r___t/edge.csv.gz [E, 2]: node numbers within their types      .../num-edge-list.csv.gz [1]
-    raw/relations/h___r___t/edge-weight.csv.gz [E, 1], where edges have weights
+    raw/relations/h___r___t/edge-weight.csv.gz [E, 1], edge-feat.csv.gz [E, D], where edges have weights, features
     raw/node-feat/TYPE/node-feat.csv.gz [N, F], where the type has features
     raw/node-label/TYPE/node-label.csv.gz [N, 1]
     split/NAME/TYPE/{train,valid,test}.csv.gz: node numbers
@@ -11,7 +11,7 @@
 Tables of counts may be missing. A type then has as many nodes as there are rows of features, or of labels, or as its largest
 number among the edges says.
 
-Letters: N nodes of a type, E rows of a relation's edge file, F features.
+Letters: N nodes of a type, E rows of a relation's edge file, F features, D features of edges.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.graph.check import WeightCheck, count_classes
+from sargnn.graph.check import EdgeCheck, count_classes
 from sargnn.graph.dataset import Dataset, InMemoryReader
-from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
 from sargnn.graph.schema import Relation
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
 from sargnn.sources.ogb import tables
@@ -42,7 +42,7 @@ class TypedOgbDir(InMemoryReader):
     def identity(self) -> dict[str, Any]:
         own = self.files
         paths = [*own.tables, *own.edges.values(), *own.edge_counts.values(), *own.features.values(), own.labels]
-        paths += own.edge_weights.values()
+        paths += [*own.edge_weights.values(), *own.edge_features.values()]
         return {
             "reader": "ogb_dir typed",
             "version": _VERSION,
@@ -117,13 +117,21 @@ class TypedOgbDir(InMemoryReader):
             tables.expect_range(path, numbers, 0, counts[node_type], f"a {node_type} that does not exist")
         types = self.files.node_types
         ends = Relation(types.index(head), name, types.index(tail))
-        return Edges(ends, edges[:, 0], edges[:, 1], EdgeColumns.of({WEIGHT: self._weights(triplet, len(edges))}))
+        return Edges(ends, edges[:, 0], edges[:, 1], self._columns(triplet, len(edges)))
 
-    def _weights(self, triplet: Triplet, count: int) -> np.ndarray | None:
-        """A relation's weights, float32 [count], if it has some."""
-        path = self.files.edge_weights.get(triplet)
-        if path is None:
-            return None
-        table = tables.read_table(path, np.float64, may_be_empty=not count)
-        tables.expect_shape(path, table, (count, 1))
-        return WeightCheck(f"'{path}'", lambda position: f"row {position + 1}").to_float32(table[:, 0])
+    def _columns(self, triplet: Triplet, count: int) -> EdgeColumns:
+        """What a relation's edges carry."""
+        weights, features = self.files.edge_weights.get(triplet), self.files.edge_features.get(triplet)
+        columns = EdgeColumns()
+        if weights is not None:
+            table = tables.read_table(weights, np.float64, may_be_empty=not count)
+            tables.expect_shape(weights, table, (count, 1))
+            columns = columns.put(WEIGHT, table[:, 0])
+        if features is not None and count:
+            table = tables.read_table(features, np.float64)
+            tables.expect_shape(features, table, (count, table.shape[1]))
+            columns = columns.put(ATTR, table)
+        check = EdgeCheck(f"'{weights}'", str(features), lambda position: f"row {position + 1}")
+        columns = check.checked(columns)
+        check.finish()
+        return columns

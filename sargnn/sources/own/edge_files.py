@@ -23,9 +23,9 @@ import numpy as np
 import pandas as pd
 
 from sargnn.errors import DataError
-from sargnn.graph.check import LARGEST_WHOLE
-from sargnn.graph.edge_columns import ATTR, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece
-from sargnn.sources.own.graph import ALIASES, EDGE_FEATURES, NAMES, WEIGHTS, EdgeList, features_form
+from sargnn.graph.check import expect_held
+from sargnn.graph.edge_columns import ATTR, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
+from sargnn.sources.own.graph import ALIASES, EDGE_FEATURES, NAMES, WEIGHTS, EdgeList
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _SOURCE = ("source", "src", "from", "u", "head")
@@ -56,7 +56,7 @@ class EdgeTable(EdgeList):
             self.forms = {WEIGHT: WEIGHT_FORM}
             self.weights_name = f"{self.name}, column '{lower[weight[0]]}',"
         if features:
-            self.forms = {**self.forms, ATTR: features_form(len(features))}
+            self.forms = {**self.forms, ATTR: attr_form(len(features))}
             self.features_name = self.name
         known = [*weight, *features]
         others = [k for k in range(len(names)) if k not in known]
@@ -79,9 +79,7 @@ class EdgeTable(EdgeList):
         """What edges carry, from the columns behind their ends."""
         weights = columns[:1] if WEIGHT in self.forms else []
         features = columns[len(weights) :]
-        return EdgeColumns.of(
-            {WEIGHT: weights[0] if weights else None, ATTR: np.stack(features, 1) if features else None}
-        )
+        return EdgeColumns.of({WEIGHT: weights[0] if weights else None, ATTR: np.stack(features, 1) if features else None})
 
     def digest(self) -> str:
         hasher = hashlib.sha256()
@@ -157,7 +155,9 @@ class CsvEdges(EdgeTable):
             whole = len(fields) > max(self.columns) and all(_is_number(fields[k], whole=True) for k in self.columns[:2])
             if not whole or not all(_is_number(fields[k]) for k in self.columns[2:]):
                 allowed = "two whole numbers" + (" and a weight, a number" if self.weights_name else "")
-                allowed += f", and {len(self.columns) - 2 - (WEIGHT in self.forms)} numbers, features" if self.features_name else ""
+                allowed += (
+                    f", and {len(self.columns) - 2 - (WEIGHT in self.forms)} numbers, features" if self.features_name else ""
+                )
                 return DataError(f"{self.name} holds no edge in line {number}.", given=line[:60], allowed=allowed)
         return None
 
@@ -209,6 +209,9 @@ class ParquetEdges(EdgeTable):
                         row = first + int(np.asarray(column.is_null()).argmax())
                         raise DataError(f"{self.name} holds no edge in {self.place(row)}.", given=f"column '{name}' is null")
                 source, destination, *others = (column.to_numpy(zero_copy_only=False) for column in columns)
+                features = self.columns[2 + (WEIGHT in self.forms) :]
+                for name, column in zip(features[::-1], others[::-1], strict=False):  # beside fractions all would be some
+                    expect_held(str(self.path), column[:, None], lambda row, _: f"{self.place(first + row)}, '{name}'")  # noqa: B023
                 yield source, destination, self._carried(others)
                 first += batch.num_rows
         except (ArrowException, OSError) as error:

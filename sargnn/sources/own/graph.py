@@ -7,7 +7,7 @@ type, relation, destination type), to arrays.
 |---|---|---|
 | ``edge_index`` | integers [2, E]: sources, destinations | ``edges`` |
 | ``edge_weight`` | numbers [E], in the order of the edges | ``edge_weights``, ``weight``, ``w`` |
-| ``edge_attr`` | numbers [E] or [E, D], features of edges, in their order | ``edge_attributes``, ``edge_feat``, ``edge_features``, ... |
+| ``edge_attr`` | numbers [E, D] or [E], features of edges | ``edge_attributes``, and those of ``x`` behind ``edge_`` |
 | ``x`` | numbers [N, F], features | ``feat``, ``feats``, ``feature``, ``features``, also behind ``node_`` |
 | ``y`` | [N] or [N, C], what is to be predicted | ``label``, ``labels``, also behind ``node_`` |
 | ``train_mask``, ``val_mask``, ``test_mask`` | bool [N], or [N, k]: k splits | ``valid_mask`` |
@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.check import edge_place
-from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece
+from sargnn.graph.check import check_widths, edge_place
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece, attr_form
 from sargnn.sources.own.given import GivenArray
 
 EDGES, WEIGHTS, EDGE_FEATURES, FEATURES, LABELS, COUNT = "edge_index", "edge_weight", "edge_attr", "x", "y", "num_nodes"
@@ -206,13 +206,8 @@ class FeaturedEdges(_EdgesWith):
                 allowed=f"[{edges.count}, 1 or more]",
                 hint="leave it out" if 0 in features.shape[1:] else f"edge_attr.reshape({edges.count}, -1)",
             )
-        super().__init__(edges, features, ATTR, features_form(features.shape[1] if features.shape[1:] else 1), "feature")
+        super().__init__(edges, features, ATTR, attr_form(features.shape[1] if features.shape[1:] else 1), "feature")
         self.features_name = features.name
-
-
-def features_form(width: int) -> np.dtype:
-    """Of edges' features in a store: float32 [D]."""
-    return np.dtype((np.float32, (width,)))
 
 
 @dataclass(frozen=True)
@@ -381,14 +376,8 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
                     if alike:
                         raise DataError(f"{whole} has a type in '{key}' that no edge joins.", given=node_type, allowed=alike)
                 by_type.setdefault(node_type, {})[key] = value
-    widths = {triplet: edge_list.forms[ATTR].shape[0] for triplet, edge_list in edges.items() if ATTR in edge_list.forms}
-    if len(set(widths.values())) > 1:
-        raise DataError(
-            f"{whole} has edge features of different widths, and one table holds those of all relations.",
-            given=", ".join(f"{' '.join(triplet)}: {width}" for triplet, width in widths.items()),
-            allowed="as many columns in every relation that has some",
-            hint="fill up with columns of zeros; relations without features get zeros",
-        )
+    carry = {" ".join(triplet): edge_list.forms for triplet, edge_list in edges.items()}
+    check_widths(whole, {relation: forms[ATTR].shape[0] for relation, forms in carry.items() if ATTR in forms})
     nodes = {type_name: _nodes(type_name, by_type[type_name], edges, whole) for type_name in sorted(by_type)}
     return OwnGraph(name, whole, nodes, edges, unread)
 

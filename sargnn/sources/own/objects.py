@@ -232,7 +232,8 @@ def _on_edges(names: Mapping[str, str], data: Mapping[str, Any], whole: str, unr
         if len(alike) > 1:
             both = " and ".join(names[name] for name in alike)
             raise DataError(f"{whole} has {both}, which mean the same.", hint="leave one out")
-        arrays |= {used: given(names[name], data[name], "edge") for name in alike}
+        for name in alike:
+            arrays[used] = given(names[name], data[name], "edge")
     unread.of_edges.extend(names[name] for name in names if not any(name in known for known in ON_EDGES.values()))
     return arrays
 
@@ -349,7 +350,9 @@ def _stack(values: list[Any], places: list[str], called: str, of: str) -> np.nda
         if array is None or array.shape != first.shape or array.dtype.kind not in "fiub":
             what = "nothing" if array is None else f"shape {list(array.shape)}, {array.dtype.name}"
             raise DataError(
-                f"{called} is not there for all {of} in one shape.", given=f"{place}: {what}", allowed=f"shape {list(first.shape)}"
+                f"{called} is not there for all {of} in one shape.",
+                given=f"{place}: {what}",
+                allowed=f"shape {list(first.shape)}",
             )
     return np.stack([np.asarray(array) for array in arrays])
 

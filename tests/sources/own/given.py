@@ -13,9 +13,10 @@ import pytest
 from scipy import sparse
 
 from sargnn.graph.dataset import Dataset
+from sargnn.graph.edge_columns import ATTR
 from sargnn.graph.schema import SPLITS
 
-OF_EDGES = ("edge_index", "edge_weight")
+OF_EDGES = ("edge_index", "edge_weight", "edge_attr")
 MASKS = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 Arrays = dict[str, Any]
 
@@ -26,9 +27,11 @@ def arrays_of(dataset: Dataset) -> Arrays:
     order = np.random.default_rng(1).permutation(dataset.num_edges)
     edges = np.stack([np.asarray(dataset.indices, np.int64), destination])[:, order]
     weights = {} if dataset.columns.weight is None else {"edge_weight": dataset.columns.weight[order]}
+    features = {"edge_attr": np.asarray(dataset.columns[ATTR])[order]} if ATTR in dataset.columns else {}
     return {
         "edge_index": edges,
         **weights,
+        **features,
         "x": np.asarray(dataset.features[0]),
         "y": np.asarray(dataset.labels),
         **{name: np.asarray(dataset.split) == SPLITS[split] for name, split in MASKS.items()},
@@ -42,6 +45,7 @@ def typed_arrays_of(dataset: Dataset) -> Arrays:
     assert dataset.relation is not None
     edges: dict[Any, Any] = {}
     weights: dict[Any, Any] = {}
+    features: dict[Any, Any] = {}
     for number, (source, name, end) in enumerate(schema.relations):
         own = dataset.relation == number
         pair = np.asarray(dataset.indices)[own] - schema.offsets[source], destination[own] - schema.offsets[end]
@@ -49,12 +53,15 @@ def typed_arrays_of(dataset: Dataset) -> Arrays:
         edges[triplet] = np.stack(pair).astype(np.int64)
         if dataset.columns.weight is not None:
             weights[triplet] = dataset.columns.weight[own]
+        if ATTR in dataset.columns:
+            features[triplet] = np.asarray(dataset.columns[ATTR])[own]
     labelled = int(schema.types_of(np.flatnonzero(np.asarray(dataset.split))[:1])[0])
     own_nodes = slice(*schema.offsets[labelled : labelled + 2])
     labelled_name = schema.node_types[labelled]
     return {
         "edge_index": edges,
         **({"edge_weight": weights} if weights else {}),
+        **({"edge_attr": features} if features else {}),
         "x": {t: rows for t, rows in zip(schema.node_types, dataset.features, strict=True) if rows.shape[1]},
         "num_nodes": {t: schema.count(k) for k, t in enumerate(schema.node_types)},
         "y": {labelled_name: dataset.labels[own_nodes]},
@@ -78,10 +85,11 @@ def write_csv(
     weight: str = "",
 ) -> Path:  # fmt: skip
     """Weights as a file of their own, or as a third column called ``weight``."""
-    save_arrays(folder, {name: value for name, value in arrays.items() if name not in ("edge_index", weight and "edge_weight")})
+    save_arrays(folder, {name: value for name, value in arrays.items() if name not in ("edge_index", weight and "edge_weight", weight and "edge_attr")})
     if weight:
-        table = zip(*arrays["edge_index"].tolist(), arrays["edge_weight"].tolist(), strict=True)
-        lines = [["source", "target", weight], *table]
+        others = [] if "edge_attr" not in arrays else arrays["edge_attr"].T.tolist()
+        table = zip(*arrays["edge_index"].tolist(), arrays["edge_weight"].tolist(), *others, strict=True)
+        lines = [["source", "target", weight, *(f"Edge_Attr_{name}" for name in "ab"[: len(others)])], *table]
         (folder / "edges.csv").write_text("".join(separator.join(map(str, one)) + "\n" for one in lines))
         return folder
     rows = "".join(f"{quote}{a}{separator}{b}{quote}{more}\n" for a, b in arrays["edge_index"].T.tolist())
@@ -93,9 +101,10 @@ def write_parquet(folder: Path, arrays: Arrays) -> Path:
     pytest.importorskip("pyarrow")
     from pyarrow import parquet, table
 
-    save_arrays(folder, {name: value for name, value in arrays.items() if name != "edge_index"})
+    save_arrays(folder, {name: value for name, value in arrays.items() if name not in ("edge_index", "edge_attr")})
     source, destination = arrays["edge_index"]
-    columns = {"year": np.ones(len(source)), "dst": destination.astype(np.int32), "src": source.astype(np.int32)}
+    features = {f"edge_features_{k}": column for k, column in enumerate(arrays.get("edge_attr", np.zeros((1, 0))).T)}
+    columns = features | {"year": np.ones(len(source)), "dst": destination.astype(np.int32), "src": source.astype(np.int32)}
     parquet.write_table(table(columns), folder / "edges.parquet", row_group_size=100)
     return folder
 
@@ -122,6 +131,8 @@ def as_dgl(arrays: Arrays) -> Any:
     graph.ndata.update({names.get(k, k): torch.from_numpy(v) for k, v in arrays.items() if k not in OF_EDGES})
     if "edge_weight" in arrays:
         graph.edata["w"] = torch.from_numpy(arrays["edge_weight"])[:, None]
+    if "edge_attr" in arrays:
+        graph.edata["feat"] = torch.from_numpy(arrays["edge_attr"])
     return graph
 
 
@@ -133,6 +144,8 @@ def as_typed_dgl(arrays: Arrays) -> Any:
     graph = dgl.heterograph(edges, num_nodes_dict=arrays["num_nodes"])
     for triplet, value in arrays.get("edge_weight", {}).items():
         graph.edges[triplet].data["weight"] = torch.from_numpy(value)
+    for triplet, value in arrays.get("edge_attr", {}).items():
+        graph.edges[triplet].data["edge_attr"] = torch.from_numpy(value)
     for key, name in (("x", "feat"), ("y", "label"), *((mask, mask) for mask in MASKS)):
         for node_type, value in arrays[key].items():
             graph.nodes[node_type].data[name] = torch.from_numpy(np.array(value))
@@ -159,6 +172,8 @@ def as_hetero(arrays: Arrays) -> Any:
         data[triplet].edge_index = torch.from_numpy(pair)
         if "edge_weight" in arrays:
             data[triplet].edge_weight = torch.from_numpy(arrays["edge_weight"][triplet])
+        if "edge_attr" in arrays:
+            data[triplet].edge_attr = torch.from_numpy(arrays["edge_attr"][triplet])
     for key in ("x", "y", *MASKS):
         for node_type, value in arrays[key].items():
             data[node_type][key] = torch.from_numpy(np.array(value))
@@ -172,6 +187,8 @@ def as_networkx(arrays: Arrays) -> Any:
     nodes = {name: value for name, value in arrays.items() if name not in OF_EDGES}
     graph.add_nodes_from((f"node {i}", {name: value[i] for name, value in nodes.items()}) for i in range(len(arrays["x"])))
     weights: Any = [{"weight": one} for one in arrays.get("edge_weight", np.zeros(0)).tolist()] or repeat({})
+    if "edge_attr" in arrays:
+        weights = [own | {"feat": row} for own, row in zip(weights, arrays["edge_attr"].tolist(), strict=False)]
     graph.add_edges_from(
         (f"node {a}", f"node {b}", w) for (a, b), w in zip(arrays["edge_index"].T.tolist(), weights, strict=False)
     )

@@ -14,10 +14,11 @@ import pytest
 
 from sargnn.errors import DataError
 from sargnn.graph.dataset import Dataset, open_dataset, write_dataset
-from sargnn.graph.edge_columns import EdgeColumns
+from sargnn.graph.edge_columns import ATTR, EdgeColumns
 from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.own.folder import arrays_reader
 from sargnn.sources.own.reader import object_reader
+from sargnn.sources.prepare import key_of
 from sargnn.sources.settings import ArraysConfig, OgbDirConfig, PythonConfig
 from tests.graphs import nasty_graph, typed_graph, with_weights
 from tests.sources.own import given
@@ -82,6 +83,66 @@ FOLDERS: dict[str, Callable[[Path, Any], Path]] = {
     "npz": lambda folder, arrays: given.write_npz(folder, arrays, np.savez),
     "npz, deflated": lambda folder, arrays: given.write_npz(folder, arrays, np.savez_compressed),
 }
+
+
+def featured(graph: Dataset) -> Dataset:
+    """Parallel edges have the same two features, which fp32 holds in few digits."""
+    destination = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    features = np.stack([(graph.indices * 3 + destination) % 17 / 4, destination - 8.0 * graph.indices], 1)
+    return dataclasses.replace(graph, columns=graph.columns.put(ATTR, features.astype(np.float32)))
+
+
+def wide(arrays: given.Arrays) -> given.Arrays:
+    return arrays | {"edge_attr": np.asfortranarray(arrays["edge_attr"].astype(np.float64))}
+
+
+OF_EDGES: dict[str, Callable[[Path, Any], Any]] = {
+    "npy": given.save_arrays,
+    "npy fortran fp64": lambda folder, arrays: given.save_arrays(folder, wide(arrays)),
+    "npz": lambda folder, arrays: given.write_npz(folder, arrays, np.savez),
+    "csv": lambda folder, arrays: given.write_csv(folder, arrays, weight="w"),
+    "parquet": given.write_parquet,
+    "mapping": lambda _, arrays: {name.replace("attr", "features"): value for name, value in arrays.items()},
+    "DGLGraph": lambda _, arrays: given.as_dgl(arrays),
+    "Data": lambda _, arrays: given.as_pyg(arrays),
+    "networkx": lambda _, arrays: given.as_networkx(arrays),
+}
+
+
+@pytest.mark.parametrize("form", OF_EDGES)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_edge_features(form: str, tmp_path: Path) -> None:
+    """Also read in many pieces, where edges are sorted on disk."""
+    graph = featured(labelled(weighted=True))
+    write_dataset(tmp_path / "wanted", graph, {})
+    value = OF_EDGES[form](tmp_path / "given", given.arrays_of(graph))
+    for buffer_bytes in (256 * 10**6, 20_000):
+        folder = tmp_path / str(buffer_bytes)
+        is_folder = isinstance(value, Path)
+        content = hash_of_folder(folder, value, buffer_bytes) if is_folder else hash_of_object(folder, value)
+        assert content == open_dataset(tmp_path / "wanted", verify=True).content_hash
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, bool, np.float16])
+def test_edge_features_of_whole_numbers_and_flags(kind: Any, tmp_path: Path) -> None:
+    """[E] is one feature; 300 are as good as one."""
+    arrays = given.arrays_of(labelled(weighted=False))
+    for shape in ((), (300,)):
+        numbers = (np.arange(arrays["edge_index"].shape[1] * 300).reshape(-1, 300) % 3).astype(kind)
+        numbers = numbers if shape else numbers[:, 0]
+        wanted = hash_of_object(tmp_path / f"wanted{shape}", arrays | {"edge_attr": numbers.astype(np.float32)})
+        assert hash_of_object(tmp_path / f"given{shape}", arrays | {"edge_attr": numbers}) == wanted
+        graph = open_dataset(tmp_path / f"given{shape}" / "own-store", verify=True)
+        assert graph.columns.forms[ATTR] == np.dtype((np.float32, shape or (1,)))
+
+
+def test_edge_features_decide_the_store(tmp_path: Path) -> None:
+    """Other numbers are another dataset, and so are the same ones as weights."""
+    arrays = given.arrays_of(labelled(weighted=True))
+    numbers, config = arrays.pop("edge_weight"), PythonConfig("python", **OWN, args={})
+    others: list[Any] = [{}, {"edge_weight": numbers}, {"edge_attr": numbers}, {"edge_attr": numbers + 1}]
+    identities = [object_reader(arrays | more, config, "graph", "the graph", None).identity() for more in others]
+    assert len({key_of(identity) for identity in identities}) == len(others)
 
 
 def in_one_format(name: str, arrays: Any) -> Any:
@@ -221,23 +282,36 @@ def test_weights_of_some_relations(tmp_path: Path) -> None:
     assert (found.columns.weight[~own] == 1).all() and np.isclose(np.sort(found.columns.weight[own]), weights[chosen]).all()
 
 
+def test_edge_features_of_some_relations(tmp_path: Path) -> None:
+    """The edges of the others carry zeros."""
+    arrays = given.typed_arrays_of(typed_graph())
+    chosen = ("author", "writes", "paper")
+    features = np.arange(3.0 * arrays["edge_index"][chosen].shape[1]).reshape(-1, 3) + 1
+    hash_of_object(tmp_path, arrays | {"edge_attr_dict": {chosen: features}})
+    graph = open_dataset(tmp_path / "own-store", verify=True)
+    assert graph.relation is not None
+    own = np.asarray(graph.relation) == [relation.name for relation in graph.schema.relations].index("writes")
+    numbers = np.asarray(graph.columns[ATTR])
+    assert not numbers[~own].any() and np.array_equal(np.sort(numbers[own], 0), features)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("form", ["folder", "npz", "mapping", "DGLGraph", "HeteroData"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_typed(form: str, weighted: bool, tmp_path: Path) -> None:
     """Types and relations are taken in sorted order, whatever order they come in."""
-    graph = with_weights(typed_graph()) if weighted else typed_graph()
+    graph = featured(with_weights(typed_graph())) if weighted else typed_graph()
     arrays = given.typed_arrays_of(graph)
     relations = sorted(arrays["edge_index"])
     schema = graph.schema
     from sargnn.graph.schema import Relation
     from sargnn.graph.typed import Edges, typed_dataset
 
-    types, weights = schema.node_types, arrays.get("edge_weight", {})
+    types, weights, features = schema.node_types, arrays.get("edge_weight", {}), arrays.get("edge_attr", {})
     edges = []
     for a, r, b in relations:
         sources, destinations = arrays["edge_index"][a, r, b]
-        columns = EdgeColumns.of({"weight": weights.get((a, r, b))})
+        columns = EdgeColumns.of({"weight": weights.get((a, r, b)), ATTR: features.get((a, r, b))})
         edges.append(Edges(Relation(types.index(a), r, types.index(b)), sources, destinations, columns))
     labelled = types.index("paper")
     own = slice(*schema.offsets[labelled : labelled + 2])
@@ -262,6 +336,8 @@ def test_inverse_edges_and_normalised_rows(graph: Dataset, tmp_path: Path) -> No
     both = arrays | {"edge_index": np.concatenate([arrays["edge_index"], arrays["edge_index"][::-1]], 1)}
     if "edge_weight" in arrays:
         both["edge_weight"] = np.concatenate([arrays["edge_weight"]] * 2)
+        arrays["edge_attr"] = arrays["edge_weight"][:, None] * [1, 2, 3]
+        both["edge_attr"] = np.concatenate([arrays["edge_attr"]] * 2)
     sums = np.maximum(np.abs(arrays["x"]).sum(1, keepdims=True), 1e-12)
     wanted = hash_of_object(tmp_path, both | {"x": arrays["x"] / sums})
     (tmp_path / "own-store").rename(tmp_path / "by-hand")
@@ -274,12 +350,15 @@ def test_an_undirected_graph_of_networkx_goes_both_ways(tmp_path: Path) -> None:
     graph = networkx.karate_club_graph()
     for number, (_, data) in enumerate(graph.nodes(data=True)):
         data.update(x=[1.0, number], y=int(data["club"] == "Officer"), train_mask=True)
+    for _, _, data in graph.edges(data=True):
+        data["edge_attr"] = data["weight"] + 0.5
     hash_of_object(tmp_path, graph)
     found = open_dataset(tmp_path / "own-store", verify=True)
     assert (found.num_nodes, found.num_edges, found.num_classes) == (34, 2 * graph.number_of_edges(), 2)
     weights = networkx.to_numpy_array(graph)
     destination = np.repeat(np.arange(34), np.diff(found.indptr))
     assert found.columns.weight is not None and np.array_equal(found.columns.weight, weights[found.indices, destination])
+    assert np.array_equal(found.columns[ATTR], found.columns.weight[:, None] + 0.5)
     (_, _, data), *_ = graph.edges(data=True)
     del data["weight"]
     hash_of_object(tmp_path / "less", graph)
