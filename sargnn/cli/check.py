@@ -86,9 +86,12 @@ def _figures(findings: Findings) -> Iterator[Row]:
         yield "  isolated", f"{of_type.without_edges:,}; without in-edges {of_type.without_in_edges:,}"
     yield from _of_edges(findings)
     yield from _of_labels(findings.labels)
-    for name, features in findings.features.items():
+    tables = {(f"features: {name}" if len(findings.features) > 1 else "features"): f for name, f in findings.features.items()}
+    if findings.edge_features is not None:
+        tables["edge features"] = findings.edge_features
+    for name, features in tables.items():
         text = f"{features.width:,}, up to {features.largest:.3g} in size" if features.width else "none"
-        yield (f"features: {name}" if len(findings.features) > 1 else "features"), text
+        yield name, text
         if features.width:
             yield "  constant columns", f"{len(features.constant):,}; rows of zeros {features.zero_rows:,}"
     sizes = findings.sizes

@@ -14,6 +14,7 @@ import numpy as np
 from sargnn.config.run import Task
 from sargnn.graph.check import weight_range
 from sargnn.graph.dataset import Dataset
+from sargnn.graph.edge_columns import ATTR
 from sargnn.graph.examine_edges import EdgeFindings, Homophily, NodeFindings, examine_edges
 from sargnn.graph.schema import SPLITS, has_label, known_entries
 from sargnn.steps import step
@@ -26,12 +27,12 @@ _PIECE, _ROWS = 1 << 22, 1 << 20
 
 @dataclass(frozen=True)
 class FeatureFindings:
-    """The features of a type's nodes.
+    """The features of a type's nodes, or of all edges.
 
     Attributes:
         width: F.
-        constant: columns that are the same for all nodes, numbered from 0.
-        zero_rows: nodes with nothing but zeros.
+        constant: columns that are the same for all of them, numbered from 0.
+        zero_rows: those with nothing but zeros.
         largest: number in size.
         smallest_column, largest_column: by the largest number in size that each column holds, with that number; columns of
             zeros left out, None where there are no others.
@@ -77,6 +78,7 @@ class Findings:
     features: dict[str, FeatureFindings]
     sizes: Sizes
     weights: WeightFindings | None = None
+    edge_features: FeatureFindings | None = None
 
     @property
     def typed(self) -> bool:
@@ -110,6 +112,7 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
             hidden_bytes=dataset.num_nodes * HIDDEN * 4,
         ),
         weights=_examine_weights(dataset),
+        edge_features=examine_features(np.asarray(dataset.columns[ATTR]), piece) if ATTR in dataset.columns else None,
     )
 
 

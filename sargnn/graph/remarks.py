@@ -42,6 +42,8 @@ def make_remarks(findings: Findings, settings: Mapping[str, Any]) -> list[Remark
     for name, features in findings.features.items():
         if features.width or not several:
             remarks += _of_features(features, f" of type '{name}'" if several else "", findings.nodes[name].count, settings)
+    if findings.edge_features is not None and sum(relation.count for relation in findings.edges):
+        remarks += _of_edge_features(findings.edge_features)
     return remarks
 
 
@@ -183,17 +185,29 @@ def _of_features(findings: FeatureFindings, of_type: str, count: int, settings: 
     if findings.zero_rows:
         nodes = f"{_count(findings.zero_rows, 'node')}{of_type}{_share(findings.zero_rows, count)}"
         yield Remark(f"{nodes} {_have(findings.zero_rows)} nothing but zeros as features.")
+    advice = "scale the columns, or normalize the rows"
+    yield from _of_scales(findings, f"Feature columns{of_type}", f"Features{of_type}", advice, _true(settings, _NORMALIZE))
+
+
+def _of_edge_features(findings: FeatureFindings) -> Iterator[Remark]:
+    if findings.constant:
+        columns = f"{_count(len(findings.constant), 'column')} of {findings.width} edge features"
+        yield Remark(
+            f"{columns} {_have(len(findings.constant))} one value on all edges ({_named(findings.constant)}; the first is 0): "
+            "leave out what tells nothing."
+        )
+    yield from _of_scales(findings, "Columns of edge features", "Edge features", "scale the columns", "")
+
+
+def _of_scales(findings: FeatureFindings, columns: str, features: str, advice: str, setting: str) -> Iterator[Remark]:
     small, large = findings.smallest_column, findings.largest_column
     if small is not None and large is not None and large[1] > _SCALES * small[1]:
         yield Remark(
-            f"Feature columns{of_type} differ in scale: column {large[0]} reaches {large[1]:.3g}, column {small[0]} only "
+            f"{columns} differ in scale: column {large[0]} reaches {large[1]:.3g}, column {small[0]} only "
             f"{small[1]:.3g} (the first is 0). Scale each column, such as to mean 0 and standard deviation 1."
         )
     elif findings.largest > _LARGE:
-        setting = _true(settings, _NORMALIZE)
-        yield Remark(
-            f"Features{of_type} reach {findings.largest:.3g} in size: scale the columns, or normalize the rows.", setting
-        )
+        yield Remark(f"{features} reach {findings.largest:.3g} in size: {advice}.", setting)
 
 
 def _true(settings: Mapping[str, Any], name: str) -> str:

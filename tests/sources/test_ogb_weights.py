@@ -1,4 +1,4 @@
-"""Edge weights in OGB's layouts, and through the sorting on disk."""
+"""Edge weights and features in OGB's layouts, and through the sorting on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sargnn.errors import DataError
 from sargnn.graph.check import weight_range
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_buckets import EdgeBuckets
-from sargnn.graph.edge_columns import EdgeColumns
+from sargnn.graph.edge_columns import ATTR, EdgeColumns
 from sargnn.sources.ogb.export import export
 from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.prepare import key_of
@@ -26,7 +26,12 @@ from tests.sources.stores import write_and_read
 
 
 def graph_of(layout: str) -> Dataset:
-    return with_weights(typed_graph() if layout == "typed" else nasty_graph(), lowest=-1)
+    """The features of an edge go by its ends and its weight."""
+    graph = with_weights(typed_graph() if layout == "typed" else nasty_graph(), lowest=-1)
+    assert graph.columns.weight is not None
+    destination = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    features = np.stack([graph.indices / 7, destination * 1e-6, graph.columns.weight * 3], 1).astype(np.float32)
+    return dataclasses.replace(graph, columns=graph.columns.put(ATTR, features))
 
 
 def reader_of(folder: Path, **changes: Any) -> Any:
@@ -34,13 +39,15 @@ def reader_of(folder: Path, **changes: Any) -> Any:
     return ogb_dir(OgbDirConfig("ogb_dir", str(folder), **settings))
 
 
-def edges_of(dataset: Dataset) -> list[tuple[int, int, str, float]]:
-    """Source, destination, relation and weight of every edge."""
+def edges_of(dataset: Dataset) -> list[tuple[int, int, str, list[float]]]:
+    """Source, destination, relation, and weight and features of every edge."""
     assert dataset.columns.weight is not None
     destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
     relation = np.zeros(dataset.num_edges, int) if dataset.relation is None else np.asarray(dataset.relation)
     names = [dataset.schema.relations[r].name for r in relation]
-    columns = dataset.indices.tolist(), destination.tolist(), names, dataset.columns.weight.tolist()
+    weights = dataset.columns.weight[:, None]
+    carried = np.concatenate([weights, np.asarray(dataset.columns[ATTR])], 1) if ATTR in dataset.columns else weights
+    columns = dataset.indices.tolist(), destination.tolist(), names, carried.tolist()
     return list(zip(*columns, strict=True))
 
 
@@ -125,6 +132,33 @@ WRONG: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "infinite": (write(ONES + "inf\n"), ["not finite", "row 1135", "inf"]),
     "empty": (write(""), ["is empty"]),
 }
+
+
+def test_files_of_other_features(tmp_path: Path) -> None:
+    """What is wrong is found as with weights, beside which features are read."""
+    export(graph_of("csv"), tmp_path / "raw", "csv", symmetric=False)
+    path = tmp_path / "raw" / "raw" / "edge-feat.csv.gz"
+    for text, words in (
+        ("1,2\n" * 1134, "1134 rows.*1135 rows"),
+        ("1,2\n" * 1134 + "1\n", "1135 rows|row 1135, feature 2|1 columns in row 1135"),
+        ("1,2\n" * 1134 + "1,1e39\n", "an edge feature that is too large in row 1135, feature 2"),
+    ):
+        write(text)(path)
+        for buffer_bytes in (10**9, 20_000):
+            with pytest.raises(DataError, match=f"(?s)edge-feat.csv.gz.*({words})"):
+                write_and_read(reader_of(tmp_path / "raw"), buffer_bytes)
+
+
+def test_relations_with_features_of_two_widths(tmp_path: Path) -> None:
+    export(graph_of("typed"), tmp_path / "raw", "typed", symmetric=False)
+    path = tmp_path / "raw" / "raw" / "relations" / "author___writes___paper" / "edge-feat.csv.gz"
+    write("1,2\n" * 350)(path)
+    with pytest.raises(DataError, match="different widths.*\n.*author writes paper: 2"):
+        reader_of(tmp_path / "raw").read()
+    path.unlink()
+    graph = reader_of(tmp_path / "raw").read()
+    own = np.asarray(graph.relation) == [relation.name for relation in graph.schema.relations].index("writes")
+    assert not graph.columns[ATTR][own].any() and graph.columns[ATTR][~own].any(1).all()
 
 
 @pytest.mark.parametrize("case", WRONG)

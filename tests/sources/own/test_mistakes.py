@@ -69,6 +69,21 @@ FOLDERS: dict[str, tuple[Arrays, tuple[str, ...]]] = {
     "an infinite weight": (changed(w=np.array([1, 2, 3, 4, -np.inf])), ("w.npy", "not finite", "edge 4", "-inf")),
     "a huge weight": (changed(w=np.array([1, 1e31, 3, 4, 5])), ("w.npy", "too large", "edge 1", "1e+31")),
     "text weights": (changed(edge_weight=np.array(list("abcde"))), ("edge_weight.npy", "no numbers", "astype(np.float32)")),
+    "few edge features": (changed(edge_attr=np.ones((4, 2))), ("edge_attr.npy", "4 features, 5 edges", "[5, 2]")),
+    "surplus edge features": (changed(edge_feat=np.ones(6)), ("edge_feat.npy", "6 features, 5 edges", "edge_index.npy")),
+    "edge features of a cube": (changed(edge_attr=np.ones((5, 2, 2))), ("edge_attr.npy", "[5, 2, 2]", "reshape(5, -1)")),
+    "edge features of no column": (changed(edge_attr=np.ones((5, 0))), ("edge_attr.npy", "[5, 0]", "leave it out")),
+    "an edge feature that is none": (
+        changed(edge_attr=np.array([[1, 1], [1, 1], [1, np.nan], [1, 1], [1, 1]])),
+        ("edge_attr.npy", "an edge feature that is not finite", "edge 2", "feature 2", "nan"),
+    ),
+    "a huge edge feature": (changed(edge_attr=np.array([1, 1e39, 3, 4, 5])), ("too large", "edge 1", "feature 1", "1e+39")),
+    "an edge feature that fp32 rounds": (
+        changed(edge_attr=np.array([1, 2, 3, 4, -(2**24) - 1])), ("edge_attr.npy", "edge 4", "-16777217", "16777216")
+    ),
+    "complex edge features": (changed(edge_attr=np.ones(5, complex)), ("edge_attr.npy", "no numbers", "complex128")),
+    "text edge features": (changed(edge_attr=np.array(list("abcde"))), ("edge_attr.npy", "no numbers", "np.unique")),
+    "edge features twice": (changed(edge_attr=np.ones(5), edge_feat=np.ones(5)), ("'edge_attr'", "mean the same")),
     "a weight alone": (changed(edge_weight=np.array(2.0)), ("edge_weight.npy", "single number", "each edge")),
     "weights twice": (changed(edge_weight=np.ones(5), w=np.ones(5)), ("'edge_weight'", "'w'", "mean the same")),
     "two names": (changed(label=GRAPH["y"]), ("'y'", "'label'", "mean the same")),
@@ -111,6 +126,18 @@ FILES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     ),
     "a weight left out": (
         lambda folder: broken_csv(folder, "source,target,weight\n0,1,2\n\n1,2,\n"), ("edges.csv", "'weight'", "line 4", "nan")
+    ),
+    "an edge feature that is a word": (
+        lambda folder: broken_csv(folder, "source,target,edge_attr_a,edge_attr_b\n0,1,2,3\n1,2,3,much\n"),
+        ("edges.csv", "line 3", "1,2,3,much", "2 numbers, features"),
+    ),
+    "an edge feature left out": (
+        lambda folder: broken_csv(folder, "source,target,edge_attr\n0,1,2\n\n1,2,\n"),
+        ("edges.csv", "an edge feature", "line 4", "feature 1", "nan"),
+    ),
+    "columns of edge features and a file": (
+        lambda folder: broken_csv(folder, "source,target,edge_attr\n0,1,2\n", edge_attr=np.ones(1)),
+        ("edges.csv", "edge_attr.npy", "leave one out"),
     ),
     "two columns of weights": (
         lambda folder: broken_csv(folder, "source,target,weight,w\n0,1,2,2\n"), ("edges.csv", "several columns", "weight, w")
@@ -195,6 +222,17 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         "def graph():\n    e = {('a', 'to', 'b'): G['edge_index']}\n"
         "    return {'edge_index': e, 'edge_weight': np.ones(2), 'x': {'a': G['x']}, 'y': {'a': G['y']}}",
         ("'edge_weight'", "of which", "(source, relation, destination)", "line 5, graph"),
+    ),
+    "edge features of two widths": (
+        "def graph():\n    e = {('a', 'to', 'b'): G['edge_index'], ('b', 'of', 'a'): G['edge_index']}\n"
+        "    f = {('a', 'to', 'b'): np.ones((2, 2)), ('b', 'of', 'a'): np.ones((2, 3))}\n"
+        "    return {'edge_index': e, 'edge_attr': f, 'y': {'a': G['y']}}",
+        ("different widths", "a to b: 2", "b of a: 3", "line 5, graph"),
+    ),
+    "edge features of networkx that some edges lack": (
+        "def graph():\n    import networkx as nx\n    g = nx.path_graph(3)\n    g.edges[1, 2]['edge_attr'] = [1, 2]\n"
+        "    return g, {'x': np.ones((3, 1)), 'y': [0, 1, 0]}",
+        ("edge attribute 'edge_attr'", "for all edges", "edge (0, 1): nothing", "shape [2]"),
     ),
     "weights of another relation": (
         "def graph():\n    e = {('a', 'to', 'b'): G['edge_index']}\n"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sargnn.sources.own.graph import ALIASES, FEATURES, LABELS
+from sargnn.sources.own.graph import ALIASES, EDGE_FEATURES, FEATURES, LABELS, NAMES, ON_EDGES
 from tests.in_process import sargnn_here
 from tests.sources.own import given
 from tests.sources.own.small import GRAPH, of_folder, of_object
@@ -67,16 +67,42 @@ def test_what_is_not_read_is_said_once_with_what_is(tmp_path: Path, caplog: pyte
     (names,) = [line for line in said if "'year'" in line]
     assert "features" in names and "node_feat" in names and "labels" in names and "docs/howto/own-arrays.md" in names
     (columns,) = [line for line in said if "after the second" in line]
-    assert "source,target,weight" in columns and len(said) == 2
+    assert "source,target,weight,edge_attr_0" in columns and len(said) == 2
+
+
+def test_named_columns_that_are_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = given.save_arrays(tmp_path / "mine", {name: value for name, value in GRAPH.items() if name != "edge_index"})
+    (folder / "edges.csv").write_text("source,year,target,edge_attr_km\n0,2015,1,3.5\n")
+    reader = of_folder(folder)
+    (record,) = caplog.records
+    assert "year" in record.message and "edge_attr_year" in record.message and "km" not in record.message
+    ((*_, columns),) = reader.edges(9)
+    assert columns["attr"].tolist() == [[3.5]]
+
+
+@pytest.mark.parametrize("name", ON_EDGES[EDGE_FEATURES])
+def test_every_name_of_edge_features(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Some only where nothing else can be meant, as among DGL's edge data."""
+    features = np.arange(10.0).reshape(5, 2)
+    graph = as_dgl(GRAPH)
+    import torch
+
+    graph.edata[name] = torch.from_numpy(features)
+    readers = [of_object(graph)]
+    if NAMES.get(name) == EDGE_FEATURES:
+        readers += [of_folder(given.save_arrays(tmp_path, GRAPH | {name: features})), of_object(GRAPH | {name: features})]
+    for reader in readers:
+        assert np.concatenate([columns["attr"] for *_, columns in reader.edges(2)]).tolist() == features.tolist()
+    assert not caplog.records
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_data_of_edges_of_pyg_that_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
     data = given.as_pyg(GRAPH)
-    data.edge_attr = data.edge_index.T
+    data.edge_time = data.edge_index.T
     of_object(data)
     (record,) = caplog.records
-    assert "data.edge_attr" in record.message and "name them edge_weight" in record.message
+    assert "data.edge_time" in record.message and "name them edge_weight" in record.message and "edge_attr" in record.message
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -84,10 +110,10 @@ def test_data_of_edges_of_a_typed_graph_of_pyg(caplog: pytest.LogCaptureFixture)
     arrays: given.Arrays = {name: {"a": value} for name, value in GRAPH.items() if name != "edge_index"}
     arrays |= {"edge_index": {("b", "to", "a"): GRAPH["edge_index"]}, "num_nodes": {"a": 6, "b": 6}}
     data = given.as_hetero(arrays)
-    data["b", "to", "a"].edge_attr = data["b", "to", "a"].edge_index.T
+    data["b", "to", "a"].edge_time = data["b", "to", "a"].edge_index.T
     of_object(data)
     (record,) = caplog.records
-    assert "data['b', 'to', 'a'].edge_attr" in record.message
+    assert "data['b', 'to', 'a'].edge_time" in record.message
 
 
 def test_data_of_edges_that_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
