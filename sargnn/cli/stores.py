@@ -53,7 +53,7 @@ def prepare(line: CommandLine) -> int:
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
     dataset = open_dataset(path, verify=False)
     size = dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes, dataset.task
-    lines = graph_lines(*size, weighted=WEIGHT in dataset.columns)
+    lines = graph_lines(*size, weighted=WEIGHT in dataset.columns, edge_width=dataset.columns.width)
     say(f"{config.dataset.title_of(dataset.name)}: {lines[0]}")
     for text in lines[1:]:
         say(text)

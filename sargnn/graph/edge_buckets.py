@@ -22,6 +22,7 @@ from sargnn.graph.store import StoreWriter
 from sargnn.steps import step
 
 _CHUNK_KEYS, _MOST_FILES = 1 << 20, 256
+_PIECE_BYTES, _FAST_BYTES = 1 << 22, 1 << 26
 _KEY: np.dtype = np.dtype(np.int64)
 
 
@@ -47,12 +48,15 @@ class EdgeBuckets:
         forms: Mapping[str, np.dtype] = MappingProxyType({}),
     ) -> None:
         self._names, self._dtype = tuple(forms), _KEY
-        if forms:  # sorting holds records, keys, an order and sorted records
+        if forms:  # sorting holds records, keys, an order and what counting needs
             self._dtype = np.dtype([("key", _KEY), *((file_of(name), form.base, form.shape) for name, form in forms.items())])
-            bucket_edges = max(1, bucket_edges * 8 // (2 * self._dtype.itemsize + 16))
+            bucket_edges = max(1, bucket_edges * 8 // (self._dtype.itemsize + 48))
         self._chunk = max(1, _CHUNK_KEYS * _KEY.itemsize // self._dtype.itemsize)
         self.num_nodes, self.bucket_edges = num_nodes, bucket_edges
-        self.count = max(1, min(num_nodes, -(-num_edges // bucket_edges), _MOST_FILES))
+        wanted = -(-num_edges // bucket_edges)
+        if forms:  # memory that is used again and again is fast
+            wanted = max(wanted, num_edges * self._dtype.itemsize // _FAST_BYTES)
+        self.count = max(1, min(num_nodes, wanted, _MOST_FILES))
         self.rows = -(-num_nodes // self.count)
         self._paths = [folder / f"bucket_{number:05d}" for number in range(self.count)]
         self._open = ExitStack()
@@ -69,7 +73,7 @@ class EdgeBuckets:
             records["key"] = keys
             for name in self._names:
                 records[file_of(name)] = columns[name]
-        records = records[order]
+        records = np.take(records, order)
         for number, file in enumerate(self._files):
             records[indptr[number] : indptr[number + 1]].tofile(file)
 
@@ -88,7 +92,8 @@ class EdgeBuckets:
     def runs(self) -> Iterator[np.ndarray]:
         """Sorted keys, or records sorted by key, run by run; each bucket's file is removed once its run was given.
 
-        A bucket with too many edges is divided further. The edges of one node always come in one run.
+        A bucket with too many edges is divided further. The keys of one node always come in one run; records come in pieces
+        that a processor's cache holds, for a sorted copy of all takes most of the time.
         """
         for number, path in enumerate(self._paths):
             step("sorting edges", number, self.count)
@@ -101,9 +106,12 @@ class EdgeBuckets:
             path.unlink()
             if self._dtype == _KEY:
                 records.sort()
-            else:
-                records = records[np.argsort(_keys(records), kind="stable")]
-            yield records
+                yield records
+                return
+            order = self._order(_keys(records), first, last)
+            size = max(1, _PIECE_BYTES // self._dtype.itemsize)
+            for start in range(0, len(order), size):
+                yield np.take(records, order[start : start + size])
             return
         rows = -(-(last - first) // min(pieces, _MOST_FILES))
         starts = list(range(first, last, rows))
@@ -117,6 +125,15 @@ class EdgeBuckets:
         path.unlink()
         for start, part in zip(starts, parts, strict=True):
             yield from self._sorted(part, start, min(start + rows, last))
+
+    def _order(self, keys: np.ndarray, first: int, last: int) -> np.ndarray:
+        """Positions of edges into the nodes from ``first`` up to ``last``, sorted by key; equal ones stay in their order."""
+        if self.num_nodes > len(keys):
+            return np.argsort(keys, kind="stable")
+        destination = keys // self.num_nodes
+        _, order = group_by(keys - destination * self.num_nodes, self.num_nodes)
+        _, again = group_by(destination[order] - first, last - first)
+        return order[again]
 
     def write(self, writer: StoreWriter, keep: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None) -> None:
         """``indptr``, ``indices`` and columns of a dataset's store.

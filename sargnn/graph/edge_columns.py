@@ -175,6 +175,11 @@ class EdgeColumns:
         return array
 
     @property
+    def width(self) -> int:
+        """D, how many features an edge has; 0: the graph has none."""
+        return int(self.columns[ATTR].form.shape[0]) if ATTR in self else 0
+
+    @property
     def forms(self) -> dict[str, np.dtype]:
         """What an edge has in each column: a dtype, with a shape where it is several numbers."""
         return {name: column.form for name, column in self.columns.items()}

@@ -78,7 +78,7 @@ def typed_dataset(
         raise DataError("The graph has too many relations.", given=len(relations), allowed=f"at most {MAX_RELATIONS}")
     featured = [edges for edges in relations if ATTR in edges.columns]
     names = [f"{node_types[head]} {relation} {node_types[tail]}" for head, relation, tail in (e.relation for e in featured)]
-    widths = [edges.columns.forms[ATTR].shape[0] for edges in featured]
+    widths = [edges.columns.width for edges in featured]
     check_widths(f"The dataset '{name}'", dict(zip(names, widths, strict=True)))
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in features])])
     schema = Schema(tuple(node_types), tuple(offsets.tolist()), tuple(edges.relation for edges in relations))

@@ -107,11 +107,18 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
 
     from sargnn.graph.check import weight_range
     from sargnn.graph.dataset import open_dataset
-    from sargnn.graph.edge_columns import WEIGHT
+    from sargnn.graph.edge_columns import ATTR, WEIGHT
     from sargnn.graph.examine_edges import nodes_without_edges
     from sargnn.models.inputs import GraphShape
     from sargnn.tasks.base import load_task
-    from sargnn.training.build import check_edge_weights, edge_width, label_columns, make_model, uses_edge_weights
+    from sargnn.training.build import (
+        check_edge_weights,
+        edge_width,
+        label_columns,
+        make_model,
+        used_columns,
+        uses_edge_weights,
+    )
     from sargnn.training.checkpoint import check_start
 
     dataset = open_dataset(dataset_path, verify=False)
@@ -129,6 +136,8 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
         model.try_without_edges(config, shape, lambda: nodes_without_edges(dataset, computed))
     for line in model.remarks():
         say(f"model: {line}")
+    if ATTR in dataset.columns and ATTR not in used_columns(config):
+        say(f"model: it leaves out the edges' {dataset.columns.width} features: docs/howto/edge-features.md has those that do")
     if begins and config.init_from is not None:
         check_start(config, model, schema)
     if config.smooth.name != "none" and schema.typed:
@@ -175,6 +184,7 @@ def prepare_stores(config: RunConfig, *, begins: bool = False) -> Stores:
     Args:
         begins: as of ``check_graph``.
     """
+    from sargnn.graph.dataset import open_dataset
     from sargnn.partition.preload import Bounds
     from sargnn.partition.prepare import prepare_partition, prepare_preloaded
     from sargnn.sources.prepare import prepare_dataset
@@ -193,7 +203,8 @@ def prepare_stores(config: RunConfig, *, begins: bool = False) -> Stores:
             preloaded = prepare_preloaded(wanted, dataset_path, info, bounds)
     stats = dataclasses.asdict(info.stats)
     size = info.num_edges, info.schema, info.feature_widths, info.num_classes, info.task
-    for line in graph_lines(*size, weighted=info.weights is not None):
+    edge_width = open_dataset(dataset_path, verify=False).columns.width
+    for line in graph_lines(*size, weighted=info.weights is not None, edge_width=edge_width):
         say(f"  {line}")
     if info.weights is not None and not wanted.dataset.edge_weights:
         say("  its edge weights are not used: dataset.edge_weights=false")

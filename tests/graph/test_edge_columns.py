@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from sargnn.errors import StoreError
-from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns, join, open_columns
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, EdgeColumns, join, open_columns
 from sargnn.graph.store import Store, StoreWriter
 
 EDGES = 50
 WIDE = np.arange(EDGES * 3, dtype=np.float32).reshape(EDGES, 3)
-ARRAYS: dict[str, Any] = {WEIGHT: np.arange(EDGES, dtype=np.float32), "wide": WIDE, "kind": np.arange(EDGES, dtype=np.uint8)}
+ARRAYS: dict[str, Any] = {WEIGHT: np.arange(EDGES, dtype=np.float32), ATTR: WIDE, "kind": np.arange(EDGES, dtype=np.uint8)}
 
 
 def stored(folder: Path) -> EdgeColumns:
@@ -55,7 +55,7 @@ def test_edges_are_taken_and_cut_in_any_order(columns: EdgeColumns) -> None:
     check(columns.runs([slice(3, 5), slice(40, 50), slice(0, 0)]), np.r_[3:5, 40:50])
     check(columns.take(order).runs([slice(3, 5), slice(1, 9)]), order[np.r_[3:5, 1:9]])
     check(columns.take(np.zeros(0, np.int64)), np.zeros(0, np.int64))
-    pieces = [piece["wide"] for piece in columns.take(order).pieces(16)]
+    pieces = [piece[ATTR] for piece in columns.take(order).pieces(16)]
     assert [len(piece) for piece in pieces] == [16, 16, 16, 16, 6]
 
 
@@ -70,8 +70,8 @@ def test_added_edges(columns: EdgeColumns) -> None:
 
 def test_wide_columns_are_read_when_asked_for(columns: EdgeColumns) -> None:
     taken = columns.take(np.arange(0, EDGES, 2))
-    assert taken.columns["wide"].array is columns.columns["wide"].array
-    order = taken.columns["wide"].order
+    assert taken.columns[ATTR].array is columns.columns[ATTR].array
+    order = taken.columns[ATTR].order
     assert isinstance(order, np.ndarray) and order.dtype == np.int32
     assert taken.columns[WEIGHT].order is None and len(taken.columns[WEIGHT].array) == EDGES // 2
 
@@ -79,7 +79,7 @@ def test_wide_columns_are_read_when_asked_for(columns: EdgeColumns) -> None:
 def test_pickled_they_hold_their_own_edges_only(columns: EdgeColumns) -> None:
     taken = pickle.loads(pickle.dumps(columns.take(np.array([4, 2]))))
     check(taken, np.array([4, 2]))
-    assert len(taken.columns["wide"].array) == 2
+    assert len(taken.columns[ATTR].array) == 2
 
 
 def test_blocks_have_narrow_ones_as_tensors(columns: EdgeColumns) -> None:
@@ -87,13 +87,13 @@ def test_blocks_have_narrow_ones_as_tensors(columns: EdgeColumns) -> None:
     weight, like = block[WEIGHT], torch.zeros(1, dtype=torch.float64)
     assert isinstance(weight, torch.Tensor) and weight.dtype == torch.bfloat16
     assert block["kind"].dtype == torch.uint8  # whole numbers stay
-    assert block.tensor("wide", like).tolist() == WIDE[10:20].tolist()
-    assert block.tensor("wide", like).dtype == torch.float64 and block.tensor("kind", like).dtype == torch.uint8
+    assert block.tensor(ATTR, like).tolist() == WIDE[10:20].tolist()
+    assert block.tensor(ATTR, like).dtype == torch.float64 and block.tensor("kind", like).dtype == torch.uint8
     kept = block.take(torch.arange(10) % 2 == 0)
-    assert kept[WEIGHT].tolist() == [10, 12, 14, 16, 18] and kept["wide"].tolist() == WIDE[10:20:2].tolist()
+    assert kept[WEIGHT].tolist() == [10, 12, 14, 16, 18] and kept[ATTR].tolist() == WIDE[10:20:2].tolist()
     added = block.take(torch.tensor([3, -1, 0]))
     assert added[WEIGHT].tolist() == [13, 1, 10] and added["kind"].tolist() == [13, 0, 10]
-    assert added["wide"].tolist() == [WIDE[13].tolist(), [0, 0, 0], WIDE[10].tolist()]
+    assert added[ATTR].tolist() == [WIDE[13].tolist(), [0, 0, 0], WIDE[10].tolist()]
     assert block.take(torch.zeros(10, dtype=torch.bool)).take(torch.tensor([-1, -1]))[WEIGHT].tolist() == [1, 1]
 
 
@@ -102,7 +102,7 @@ def test_joined_graphs() -> None:
     joined = join([other, one, NO_COLUMNS], [2, EDGES, 1])
     assert joined[WEIGHT].tolist() == [1, 1, *range(EDGES), 1]
     assert joined["kind"].tolist() == [1, 1, *range(EDGES), 0]
-    assert joined["wide"][:2].tolist() == [[0, 0, 0]] * 2 and joined["wide"].dtype == np.float32
+    assert joined[ATTR][:2].tolist() == [[0, 0, 0]] * 2 and joined[ATTR].dtype == np.float32
     assert not join([NO_COLUMNS, NO_COLUMNS], [3, 4])
 
 
@@ -123,13 +123,13 @@ def test_none() -> None:
 def test_a_column_has_a_file_of_its_own(tmp_path: Path) -> None:
     columns = stored(tmp_path / "store")
     assert sorted(file.name for file in (tmp_path / "store" / "part_000").iterdir()) == [
+        "edge_attr.npy",
         "edge_kind.npy",
         "edge_weight.npy",
-        "edge_wide.npy",
     ]
-    assert columns.forms["wide"] == np.dtype((np.float32, (3,)))
+    assert columns.forms[ATTR] == np.dtype((np.float32, (3,)))
     store = Store(tmp_path / "store", "test", 1)
-    for names, count in ((["wide"], EDGES + 1), (["length"], EDGES)):
+    for names, count in (([ATTR], EDGES + 1), (["length"], EDGES)):
         with pytest.raises(StoreError):
             open_columns(store, names, count, "part_000/")
     with pytest.raises(ValueError, match="src"):
