@@ -186,7 +186,7 @@ def graph_lines(
     """A graph's size, in one line; of a typed graph with its types and relations. ``edge_width``: features of an edge."""
     outputs = f"{num_classes} {KINDS[task].output if num_classes == 1 else KINDS[task].outputs}"
     total = f"{schema.num_nodes} nodes, {num_edges} directed{' weighted' if weighted else ''} edges"
-    total += f" with {edge_width} feature{'s' * (edge_width > 1)}, " if edge_width else ", "
+    total += f" ({edge_width} feature{'s' * (edge_width > 1)} each), " if edge_width else ", "
     if not schema.typed:
         return [f"{total}{feature_widths[0]} features, {outputs}"]
     lines = [f"{total}{len(schema.relations)} relations, {outputs}"]

@@ -12,8 +12,11 @@ import pytest
 
 from sargnn.errors import DataError
 from sargnn.graph.dataset import Dataset
+from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.prepare import key_of
+from sargnn.sources.settings import OgbDirConfig
 from tests.sources.ogb_files import read, reader_of, write_gz
+from tests.sources.stores import write_and_read
 
 EDGES = [(0, 1), (1, 2), (2, 0), (2, 0), (3, 3), (1, 4)]
 FEATURES = [[0.5, 1.0], [2.0, -2.0], [0.0, 0.0], [1.0, 3.0], [4.0, 4.0], [7.0, 1.0]]
@@ -47,6 +50,36 @@ def test_equals_ogbs_own_reader(folder: Path, inverse: bool) -> None:
     assert ours.num_nodes == graph["num_nodes"]
     assert edges_of(ours) == sorted(zip(*graph["edge_index"].tolist(), strict=True))
     assert np.array_equal(ours.features[0], graph["node_feat"].astype(np.float32))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("buffer_bytes", [10**9, 4000])
+def test_proteins(buffer_bytes: int, tmp_path: Path) -> None:
+    """A folder in the layout of ogbn-proteins, against OGB's own reader: 8 features an edge, 112 labels, none of a node's own
+    features, which OGB's baselines take to be the mean of its edges' (examples/nodeproppred/proteins)."""
+    sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]
+    from ogb.io.read_graph_raw import read_csv_graph_raw
+
+    rng = np.random.default_rng(0)
+    n, tables = 40, {"edge": rng.integers(38, size=(150, 2)), "node-label": rng.integers(2, size=(40, 112))}
+    tables |= {"edge-feat": rng.integers(1, 1000, size=(150, 8)) / 1000, "node_species": rng.integers(3702, 9606, size=(n, 1))}
+    tables |= {"num-node-list": np.array([[n]]), "num-edge-list": np.array([[150]])}
+    for name, table in tables.items():
+        write_gz(tmp_path / f"raw/{name}.csv.gz", "".join(",".join(map(str, row)) + "\n" for row in table.tolist()))
+    for name, rows in (("train", range(20)), ("valid", range(20, 30)), ("test", range(30, n))):
+        write_gz(tmp_path / f"split/species/{name}.csv.gz", "".join(f"{row}\n" for row in rows))
+    (graph,) = read_csv_graph_raw(str(tmp_path / "raw"), add_inverse_edge=True, additional_node_files=["node_species"])
+    config = OgbDirConfig("ogb_dir", str(tmp_path), add_inverse_edges=True, normalize_features=False, task="multilabel")
+    ours = write_and_read(ogb_dir(config), buffer_bytes)
+    assert (ours.task, ours.num_classes) == ("multilabel", 112) and np.array_equal(ours.labels, tables["node-label"])
+    features = np.asarray(ours.columns["attr"])
+    destination = np.repeat(np.arange(n), np.diff(ours.indptr))
+    theirs = zip(*graph["edge_index"].tolist(), graph["edge_feat"].tolist(), strict=True)
+    assert sorted(zip(ours.indices.tolist(), destination.tolist(), features.tolist(), strict=True)) == sorted(theirs)
+    means = np.zeros((n, 8))
+    np.add.at(means, graph["edge_index"][0], graph["edge_feat"].astype(np.float64))
+    means /= np.maximum(np.bincount(graph["edge_index"][0], minlength=n), 1)[:, None]
+    assert np.array_equal(ours.features[0], means.astype(np.float32)) and not ours.features[0][38:].any()
 
 
 def test_labels_split_and_normalisation(folder: Path) -> None:

@@ -4,6 +4,7 @@ Gzip CSV without header (ogbn-products, ogbn-arxiv):
 
     raw/edge.csv.gz [E, 2]   raw/edge-weight.csv.gz [E, 1], raw/edge-feat.csv.gz [E, D], where edges have weights, features
     raw/node-feat.csv.gz [N, F]   raw/node-label.csv.gz [N, 1]
+    raw/node-feat.csv.gz may be missing where edges have features (ogbn-proteins): a node's are then the mean of its in-edges'
     raw/num-node-list.csv.gz [1]   raw/num-edge-list.csv.gz [1]: where they are missing, rows are counted
 
 Binary (ogbn-papers100M), arrays in deflated ``.npz`` files, too large to be read at once:
@@ -32,8 +33,10 @@ import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.check import edge_place
-from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
+from sargnn.graph.dataset import row_runs
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form, file_of
 from sargnn.graph.manifest import shape_fits
+from sargnn.graph.store import StoreWriter
 from sargnn.sources.npz import blame_archive
 from sargnn.sources.ogb import tables
 from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES, FlatFiles, find_binary, find_csv
@@ -93,7 +96,9 @@ class OgbDir(OgbFolder):
         if (path := self.raw.get("edge-feat")) is not None:
             self.forms = {**self.forms, ATTR: attr_form(tables.width_of(path))}
             self.edge_features_source, self._beside[ATTR] = str(path), path
-        self.features_source, self.labels_source = str(self.raw["node-feat"]), str(self.raw["node-label"])
+        self._store = Path()
+        self.features_source = str(self.raw.get("node-feat", self.edge_features_source))
+        self.labels_source = str(self.raw["node-label"])
 
     @cached_property
     def num_nodes(self) -> int:  # type: ignore[override]
@@ -110,7 +115,7 @@ class OgbDir(OgbFolder):
 
     @cached_property
     def num_features(self) -> int:  # type: ignore[override]
-        return tables.width_of(self.raw["node-feat"])
+        return tables.width_of(self.raw["node-feat"]) if "node-feat" in self.raw else self.forms[ATTR].shape[0]
 
     def edge_place(self, position: int) -> str:
         return f"row {position + 1}"
@@ -137,7 +142,14 @@ class OgbDir(OgbFolder):
         if last is not None:  # only now is it known that there are as many as edges
             yield last
 
+    def _write_features(self, writer: StoreWriter, rows: int) -> None:
+        self._store = writer.folder  # the edges are there
+        super()._write_features(writer, rows)
+
     def features(self, rows: int) -> Iterator[np.ndarray]:
+        if "node-feat" not in self.raw:
+            yield from in_edge_means(self._store, max(1, rows))
+            return
         # As OGB's reader: parsed in double precision, rounded by who stores them.
         for _, piece in tables.table_pieces(self.raw["node-feat"], np.float64, rows, self.num_features, self.num_nodes):
             yield piece
@@ -229,3 +241,24 @@ class BinaryOgbDir(OgbFolder):
         array = self._array(self.label, "node_label", (self.num_nodes, None), "fiu")
         tables.expect_one_column(self.label, array.shape[1], self.task)
         return tables.labels_from(self.label, array.whole(), self.num_nodes, self.task)
+
+
+def in_edge_means(folder: Path, entries: int) -> Iterator[np.ndarray]:
+    """The mean features of each node's in-edges, float64 [some nodes, D], zeros without any, from a store being made.
+
+    Args:
+        folder: the store's, which has its edges.
+        entries: about how many edges are read at once; all of a node in any case.
+    """
+    indptr = np.load(folder / "indptr.npy")
+    numbers = np.load(folder / f"{file_of(ATTR)}.npy", mmap_mode="r")
+    for first, last in row_runs(indptr, entries):
+        for start in range(first, last, entries):  # nodes without edges cost something, too
+            ends = indptr[start : min(last, start + entries) + 1]
+            degrees = np.diff(ends)
+            sums = np.zeros((len(degrees), numbers.shape[1]))
+            used = np.flatnonzero(degrees)
+            if len(used):
+                block = np.asarray(numbers[ends[0] : ends[-1]], np.float64)
+                sums[used] = np.add.reduceat(block, ends[used] - ends[0], axis=0)
+            yield sums / np.maximum(degrees, 1)[:, None]

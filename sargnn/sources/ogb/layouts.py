@@ -57,7 +57,7 @@ CSV = Layout(
         ("raw/edge.csv.gz", "source,destination of each edge"),
         ("raw/edge-weight.csv.gz", "weight of each edge; optional"),
         ("raw/edge-feat.csv.gz", "features of each edge; optional"),
-        ("raw/node-feat.csv.gz", "features of each node"),
+        ("raw/node-feat.csv.gz", "features of each node, or edge-feat"),
         ("raw/node-label.csv.gz", "label of each node, or nan"),
         _SPLIT,
         ("raw/num-node-list.csv.gz", "number of nodes; optional"),
@@ -215,10 +215,12 @@ def layout_at(root: Path) -> Layout:
 def find_csv(root: Path) -> FlatFiles:
     """The files of a folder in the CSV layout. Raises ``DataError`` with all that are missing."""
     files = RawFiles(root, CSV)
-    raw = {name: files.need(f"raw/{name}.csv.gz") for name in ("edge", "node-feat", "node-label")}
-    for name in ("num-node-list", "num-edge-list", "edge-weight", "edge-feat"):
+    raw = {name: files.need(f"raw/{name}.csv.gz") for name in ("edge", "node-label")}
+    for name in ("num-node-list", "num-edge-list", "edge-weight", "edge-feat", "node-feat"):
         if (path := files.may(f"raw/{name}.csv.gz")) is not None:
             raw[name] = path
+    if "edge-feat" not in raw:  # from which features of nodes are made
+        raw["node-feat"] = files.need("raw/node-feat.csv.gz")
     split = files.split()
     files.check()
     return FlatFiles(raw, split)

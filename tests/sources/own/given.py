@@ -85,7 +85,8 @@ def write_csv(
     weight: str = "",
 ) -> Path:  # fmt: skip
     """Weights as a file of their own, or as a third column called ``weight``."""
-    save_arrays(folder, {name: value for name, value in arrays.items() if name not in ("edge_index", weight and "edge_weight", weight and "edge_attr")})
+    columns = ("edge_weight", "edge_attr") if weight else ()
+    save_arrays(folder, {name: value for name, value in arrays.items() if name not in ("edge_index", *columns)})
     if weight:
         others = [] if "edge_attr" not in arrays else arrays["edge_attr"].T.tolist()
         table = zip(*arrays["edge_index"].tolist(), arrays["edge_weight"].tolist(), *others, strict=True)
