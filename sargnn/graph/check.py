@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.edge_columns import ATTR, FIXED_FORMS, WEIGHT, EdgeColumns, file_of
+from sargnn.graph.edge_columns import ATTR, FIXED_FORMS, WEIGHT, EdgeColumns, attr_form, file_of
 from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED, Schema, has_label, task_of
 
 if TYPE_CHECKING:
@@ -376,8 +376,9 @@ def check_form(dataset: Dataset) -> None:
     if dataset.relation is not None:
         wanted.append(("relation", dataset.relation, np.uint8, (e,)))
     for name, column in dataset.columns.columns.items():
-        width = column.form.shape or (1,)
-        form = np.dtype((np.float32, width)) if name == ATTR else FIXED_FORMS.get(name, column.form)
+        form = FIXED_FORMS.get(name, column.form)
+        if name == ATTR:
+            form = attr_form(column.form.shape[0] if len(column.form.shape) == 1 else 1)
         if column.form != form or len(column) != e:
             raise DataError(
                 f"{title} has {file_of(name)} of a wrong form.",

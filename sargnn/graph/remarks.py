@@ -42,7 +42,7 @@ def make_remarks(findings: Findings, settings: Mapping[str, Any]) -> list[Remark
     for name, features in findings.features.items():
         if features.width or not several:
             remarks += _of_features(features, f" of type '{name}'" if several else "", findings.nodes[name].count, settings)
-    if findings.edge_features is not None and sum(relation.count for relation in findings.edges):
+    if findings.edge_features is not None and any(relation.count > 0 for relation in findings.edges):
         remarks += _of_edge_features(findings.edge_features)
     return remarks
 

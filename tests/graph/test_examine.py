@@ -12,7 +12,7 @@ import pytest
 
 from sargnn.graph import examine_edges as edges_module
 from sargnn.graph.dataset import Dataset, by_destination
-from sargnn.graph.edge_columns import EdgeColumns
+from sargnn.graph.edge_columns import ATTR, EdgeColumns
 from sargnn.graph.examine import Findings, examine, examine_features
 from sargnn.graph.remarks import Remark, make_remarks
 from sargnn.graph.schema import Relation
@@ -196,6 +196,23 @@ def test_edge_weights(tmp_path: Path) -> None:
     assert found.sizes.edges_bytes == 11 * 8 + 7 * 8 and not [one for one in remarks if "dge weights" in one.text]
 
 
+def test_edge_features(tmp_path: Path) -> None:
+    def featured(features: object) -> tuple[Findings, list[Remark]]:
+        columns = EdgeColumns.of({ATTR: np.array(features, np.float32)})
+        return look(dataclasses.replace(graph(), columns=columns), tmp_path)
+
+    found, remarks = featured([[k, 7, 5000 * k - 2000] for k in range(11)])
+    assert found.edge_features is not None
+    assert (found.edge_features.width, found.edge_features.constant, found.edge_features.largest) == (3, [1], 48000)
+    assert found.sizes.edges_bytes == 11 * (8 + 8) + 7 * 8
+    assert said(remarks, "1 column of 3 edge features has one value on all edges (1;")
+    assert said(remarks, "Columns of edge features differ in scale: column 2 reaches 4.8e+04, column 1 only 7")
+    assert (
+        said(featured([[2e4 * k] for k in range(11)])[1], "Edge features reach 2e+05 in size: scale the columns.").setting == ""
+    )
+    assert featured([[k] for k in range(11)])[1] == look(graph(), tmp_path)[1]
+
+
 def test_numbers(tmp_path: Path) -> None:
     labels = np.array([[1, 100, 7], [-1, 300, 7], [np.nan, 200, 7], [5, 5, 5], [5, 5, 5], [np.nan] * 3], np.float32)
     found, remarks = look(graph(labels=labels), tmp_path)
@@ -206,7 +223,9 @@ def test_numbers(tmp_path: Path) -> None:
 
 
 def test_check_prints_figures_and_advice(tmp_path: Path) -> None:
-    export(nasty_graph(), tmp_path / "graph", "csv", symmetric=False)
+    nasty = nasty_graph()
+    columns = EdgeColumns.of({ATTR: np.ones((nasty.num_edges, 3), np.float32)})
+    export(dataclasses.replace(nasty, columns=columns), tmp_path / "graph", "csv", symmetric=False)
     words = ("check", "dataset=ogb_dir", f"dataset.root={tmp_path / 'graph'}", "dataset.add_inverse_edges=false")
     done = sargnn_here(tmp_path, *words)
     assert done.returncode == 0, done.stderr
@@ -215,6 +234,7 @@ def test_check_prints_figures_and_advice(tmp_path: Path) -> None:
         "graph  ",
         "300 nodes",
         "self-loops ",
+        "edge features         3, up to 1 in size",
         "What matters for training:\n- ",
         "\n  dataset.add_inverse_edges=true\n",
     ):

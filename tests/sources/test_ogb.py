@@ -61,7 +61,8 @@ def test_proteins(buffer_bytes: int, tmp_path: Path) -> None:
     from ogb.io.read_graph_raw import read_csv_graph_raw
 
     rng = np.random.default_rng(0)
-    n, tables = 40, {"edge": rng.integers(38, size=(150, 2)), "node-label": rng.integers(2, size=(40, 112))}
+    n = 40
+    tables: dict[str, np.ndarray] = {"edge": rng.integers(38, size=(150, 2)), "node-label": rng.integers(2, size=(n, 112))}
     tables |= {"edge-feat": rng.integers(1, 1000, size=(150, 8)) / 1000, "node_species": rng.integers(3702, 9606, size=(n, 1))}
     tables |= {"num-node-list": np.array([[n]]), "num-edge-list": np.array([[150]])}
     for name, table in tables.items():

@@ -315,7 +315,9 @@ def find_typed(root: Path) -> TypedFiles:
     split = files.split(labelled)
     files.check()
     tables = [path for path in (count_table, table, label_table) if path is not None]
-    return TypedFiles(tables, node_types, counts, triplets, edges, *beside.values(), features, labelled, labels, split)
+    counted, weights, edge_features = beside.values()
+    edge_tables = edges, counted, weights, edge_features
+    return TypedFiles(tables, node_types, counts, triplets, *edge_tables, features, labelled, labels, split)
 
 
 def _counts(path: Path) -> dict[str, int]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -289,7 +289,7 @@ class OwnGraph:
         return {"nodes": nodes, "edges": [[*triplet, edges.digest()] for triplet, edges in self.edges.items()]}
 
 
-_MAKE = {WEIGHTS: WeightedEdges, EDGE_FEATURES: FeaturedEdges}
+_MAKE: Mapping[str, Callable[[EdgeList, GivenArray], EdgeList]] = {WEIGHTS: WeightedEdges, EDGE_FEATURES: FeaturedEdges}
 """What edges carry -> edges with it."""
 Tree = Mapping[str, Any]
 """Name -> ``GivenArray``, ``EdgeList`` or whole number; of a typed graph a mapping from type or triplet to those."""
@@ -361,14 +361,14 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
             if not isinstance(values, Mapping):
                 how = "(source, relation, destination)" if key in _MAKE else "node type"
                 raise DataError(f"{whole} has types, but '{key}' does not say of which.", hint=f"'{key}' by {how}")
-            if (make := _MAKE.get(key)) is not None:
+            if key in _MAKE:
                 if unknown := [triplet for triplet in values if triplet not in edges]:
                     raise DataError(
                         f"{whole} has {'edge weights' if key == WEIGHTS else 'edge features'} of a relation that has no edges.",
                         given=" ".join(unknown[0]),
                         allowed=[" ".join(relation) for relation in edges],
                     )
-                edges |= {triplet: make(edges[triplet], array) for triplet, array in values.items()}
+                edges |= {triplet: _MAKE[key](edges[triplet], array) for triplet, array in values.items()}
                 continue
             for node_type, value in values.items():
                 if node_type not in joined:
