@@ -11,7 +11,6 @@ Letters: E edges, D numbers of an edge.
 
 from __future__ import annotations
 
-import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -183,10 +182,6 @@ class EdgeColumns:
     def forms(self) -> dict[str, np.dtype]:
         """What an edge has in each column: a dtype, with a shape where it is several numbers."""
         return {name: column.form for name, column in self.columns.items()}
-
-    def width(self, name: str) -> int:
-        """D of a column [E, D], 1 of one [E]; 0 where there is none of this name."""
-        return math.prod(self.columns[name].array.shape[1:]) if name in self else 0
 
     @property
     def edge_bytes(self) -> int:

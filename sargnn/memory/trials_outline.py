@@ -101,7 +101,7 @@ class Outline:
             skew=round(2 * _skew(np.diff(np.asarray(dataset.indptr)))) / 2,
             far_skew=float(round(far_skew)),
             weighted=WEIGHT in dataset.columns,
-            edge_width=dataset.columns.width(ATTR),
+            edge_width=dataset.columns.width,
         )
 
     @classmethod

@@ -275,4 +275,4 @@ def used_columns(config: RunConfig) -> tuple[str, ...]:
 
 def edge_width(columns: EdgeColumns, config: RunConfig) -> int:
     """D, the features of an edge that the run reads; 0: none."""
-    return columns.width(ATTR) if config.model.reads_edge_features else 0
+    return columns.width if config.model.reads_edge_features else 0
