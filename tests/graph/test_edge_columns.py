@@ -110,7 +110,7 @@ def test_joined_runs_of_one_table_stay_where_they_are(columns: EdgeColumns) -> N
     some = np.array([7, -1, 3])
     joined = join([columns.run(slice(20, 25)), columns.take(some), columns], [5, 3, EDGES])
     check(joined, np.concatenate([np.arange(20, 25), some, np.arange(EDGES)]))
-    assert joined.columns["wide"].array is columns.columns["wide"].array
+    assert joined.columns[ATTR].array is columns.columns[ATTR].array
 
 
 def test_none() -> None:

@@ -30,6 +30,7 @@ class DglKernel(Kernel):
         "gat": "sargnn.backends.torch.dgl_operations:DglGat",
         "gatv2": "sargnn.backends.torch.dgl_operations:DglGatV2",
         "dot": "sargnn.backends.torch.dgl_operations:DglDot",
+        "gine": "sargnn.backends.torch.reference:ReferenceGine",  # DGL's layer makes a row for each edge, too
     }
     autograd_operations = {
         "sum": "sargnn.backends.torch.dgl_operations:sum_autograd",
@@ -37,6 +38,7 @@ class DglKernel(Kernel):
         "gat": "sargnn.backends.torch.dgl_operations:gat_autograd",
         "gatv2": "sargnn.backends.torch.dgl_operations:gatv2_autograd",
         "dot": "sargnn.backends.torch.dgl_operations:dot_autograd",
+        "gine": "sargnn.backends.torch.reference:gine_autograd",
     }
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:

@@ -380,12 +380,12 @@ class ReferenceGine(GineOperation):
 def gine_autograd(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """See ``GineOperation``."""
     messages = _of_each_edge(block, _changed(block, z, weight, bias).relu())
-    return z.new_zeros(block.num_dst, z.shape[1]).index_add(0, block.dst_per_edge(), messages)
+    return messages.new_zeros(block.num_dst, z.shape[1]).index_add(0, block.dst_per_edge(), messages).to(z.dtype)
 
 
 def _changed(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """z_j + W f_e + b, [E, F]."""
-    return z[block.src.long()] + block.columns.tensor(ATTR, z) @ weight.T + bias
+    return z[block.src.long()] + block.columns.tensor(ATTR, weight) @ weight.T + bias
 
 
 def _of_each_edge(block: EdgeBlock, values: Tensor) -> Tensor:
