@@ -293,3 +293,16 @@ def test_a_graph_of_dgl_without_features_under_their_name(tmp_path: Path) -> Non
     )
     said = refused(tmp_path, "dataset=python", "dataset.target=load.py:graph")
     assert "ndata['lable']" in said and "label" in said and "line 1, graph" in said
+
+
+def test_a_column_of_whole_numbers_that_fp32_rounds(tmp_path: Path) -> None:
+    """Also beside a column of fractions, with which it is one table."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    save_arrays(tmp_path / "graph", changed(edge_index=None))
+    source, target = GRAPH["edge_index"]
+    columns = {"src": source, "dst": target, "edge_attr_time": np.arange(5) + 2**24 - 2, "edge_attr_km": np.ones(5)}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "graph" / "edges.parquet", row_group_size=2)
+    text = refused(tmp_path, "dataset=arrays", "dataset.root=graph")
+    assert all(word in text for word in ("edges.parquet", "edge 3 (counted from 0), 'edge_attr_time'", "16777217")), text

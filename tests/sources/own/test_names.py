@@ -78,6 +78,8 @@ def test_named_columns_that_are_not_read(tmp_path: Path, caplog: pytest.LogCaptu
     assert "year" in record.message and "edge_attr_year" in record.message and "km" not in record.message
     ((*_, columns),) = reader.edges(9)
     assert columns["attr"].tolist() == [[3.5]]
+    done = sargnn_here(tmp_path, "prepare", "dataset=arrays", "dataset.root=mine")
+    assert "1 directed edges (1 feature each), 2 features" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("name", ON_EDGES[EDGE_FEATURES])
