@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from sargnn.graph.dataset import Dataset
+from sargnn.graph.edge_columns import ATTR
 from sargnn.graph.schema import SPLITS
 from sargnn.interop.dgl import import_dgl
 
@@ -33,7 +34,8 @@ def write_parts(folder: Path, dataset: Dataset, parts: int, *, original: bool = 
 
 
 def dgl_graph(dataset: Dataset, *, original: bool) -> Any:
-    """The graph with ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``; and ``w`` of edges with weights."""
+    """The graph with ``feat``, ``label``, ``train_mask``, ``val_mask`` and ``test_mask``; and ``w`` and ``feat`` of edges
+    with weights and features."""
     dgl, schema = import_dgl(), dataset.schema
     sources = torch.from_numpy(dataset.indices.astype(np.int64))
     destinations = torch.from_numpy(np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr)))
@@ -51,6 +53,10 @@ def dgl_graph(dataset: Dataset, *, original: bool) -> Any:
         for r, etype in enumerate(graph.canonical_etypes if not schema.typed else edges):
             own = torch.from_numpy(dataset.relation == r) if dataset.relation is not None else slice(None)
             graph.edges[etype].data["w"] = torch.from_numpy(np.array(dataset.columns.weight))[own]
+    if ATTR in dataset.columns:
+        for r, etype in enumerate(graph.canonical_etypes if not schema.typed else edges):
+            own = torch.from_numpy(dataset.relation == r) if dataset.relation is not None else slice(None)
+            graph.edges[etype].data["feat"] = torch.from_numpy(np.array(dataset.columns[ATTR]))[own]
     labelled = int(schema.types_of(np.flatnonzero(dataset.split))[0])
     for t, name in enumerate(schema.node_types):
         data = graph.nodes[name].data if schema.typed else graph.ndata

@@ -16,7 +16,7 @@ import torch
 from sargnn.cli.help import candidates
 from sargnn.errors import DataError
 from sargnn.graph.dataset import Dataset, open_dataset, write_dataset
-from sargnn.graph.edge_columns import EdgeColumns
+from sargnn.graph.edge_columns import ATTR, EdgeColumns
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.interop.dgl import import_dgl
 from sargnn.partition.store import open_part, partition_info
@@ -36,11 +36,13 @@ def plain() -> Dataset:
 
 
 def ends_decide(graph: Dataset) -> Dataset:
-    """With weights that parallel edges share, since DGL keeps no order of these."""
+    """With weights and features that parallel edges share, since DGL keeps no order of these."""
     destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
     relation = 0 if graph.relation is None else np.asarray(graph.relation)
     weights = (graph.indices * 31 + destinations * 7 + relation) % 23 / 8
-    return dataclasses.replace(graph, columns=EdgeColumns.of({"weight": weights.astype(np.float32)}))
+    features = np.stack([weights * 3, graph.indices, destinations], 1).astype(np.float32)
+    columns = EdgeColumns.of({"weight": weights.astype(np.float32), ATTR: features})
+    return dataclasses.replace(graph, columns=columns)
 
 
 def typed(*, inverse: bool = False) -> Dataset:

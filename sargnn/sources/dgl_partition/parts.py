@@ -2,16 +2,16 @@
 
     NAME.json: graph_name, num_parts, num_nodes, num_edges,
                node_map: type -> [first, last + 1] of each part, edge_map: HEAD:RELATION:TAIL -> likewise,
-               part-K: part_graph, node_feats and edge_feats, files beside it; the last is needed for weights only
+               part-K: part_graph, node_feats and edge_feats, files beside it; the last is needed for what edges carry only
     partK/graph.dgl: the part's own nodes and their in-edges, with the halo that these come from
     partK/node_feat.dgl: TYPE/NAME -> rows of the own nodes
     partK/edge_feat.dgl: HEAD:RELATION:TAIL/NAME -> a row for each of the part's own edges, in the order of its graph
 
 DGL numbers nodes and edges anew, so that every part has a range of each type: these are the ids in its files.
 
-Weights are edge data called as in own graphs, ``w`` or ``edge_weight``.
+Weights and features of edges are edge data called as in own graphs, such as ``w`` and ``feat``.
 
-Letters: N nodes, P parts, e own edges of a part of one relation.
+Letters: N nodes, P parts, D features of an edge, e own edges of a part of one relation.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ import json
 import logging
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.check import WeightCheck
-from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
+from sargnn.graph.check import EdgeCheck, check_widths
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, attr_form
 from sargnn.interop.dgl_files import PartGraph, load_tensors
-from sargnn.sources.own.graph import NAMES, WEIGHTS
+from sargnn.sources.own.graph import EDGE_FEATURES, ON_EDGES, WEIGHTS
 
+_CALLED = {WEIGHT: ON_EDGES[WEIGHTS], ATTR: ON_EDGES[EDGE_FEATURES]}
 Triplet = tuple[str, str, str]
 Ranges = tuple[tuple[int, int], ...]
 
@@ -232,19 +233,27 @@ def _triplet(key: str, nodes: dict[str, Ranges]) -> Triplet:
 
 
 @dataclass(frozen=True)
-class DglWeights:
-    """Which edge data are weights.
+class DglColumns:
+    """Which edge data are weights, and which are features.
 
     Attributes:
         files: of the parts.
-        keys: relation -> name in them; relations without weights are left out.
+        keys: of weights (``WEIGHT``) and features (``ATTR``): relation -> name in the files; relations without are left out.
+        width: D, how many features an edge has in the first part; 0: none.
     """
 
     files: tuple[Path, ...]
-    keys: dict[Triplet, str]
+    keys: dict[str, dict[Triplet, str]]
+    width: int
+
+    @property
+    def forms(self) -> dict[str, np.dtype]:
+        """What edges carry in a store."""
+        known = {WEIGHT: WEIGHT_FORM, ATTR: attr_form(self.width)}
+        return {name: form for name, form in known.items() if self.keys[name]}
 
     def of_part(self, p: int, counts: dict[Triplet, int]) -> dict[Triplet, EdgeColumns]:
-        """Relation -> weights, float32 [e].
+        """Relation -> what its edges carry, checked, fp32.
 
         Args:
             counts: how many own edges of each relation the part has.
@@ -252,36 +261,55 @@ class DglWeights:
         Raises:
             DataError: they are not there, of another shape, or not finite; the file is named.
         """
-        data = load_tensors(self.files[p]) if self.keys else {}
-        weights = {}
-        for triplet, key in self.keys.items():
-            rows = data.get(key)
-            if rows is None or rows.size != counts[triplet] or len(rows) != counts[triplet]:
-                raise DataError(
-                    f"'{self.files[p]}' does not hold '{key}' for each of the part's own edges.",
-                    given="nothing" if rows is None else list(rows.shape),
-                    allowed=f"[{counts[triplet]}]",
-                )
-            check = WeightCheck(f"'{self.files[p]}'", lambda position, key=key: f"row {position} of '{key}' (counted from 0)")  # type: ignore[misc]
-            weights[triplet] = EdgeColumns.of({WEIGHT: check.to_float32(rows.reshape(-1))})
-        return weights
+        place, columns = self.files[p] if self.files else Path(), dict.fromkeys(counts, NO_COLUMNS)
+        data = load_tensors(place) if self.forms else {}
+        for name, keys in self.keys.items():
+            for triplet, key in keys.items():
+                rows, count = data.get(key), counts[triplet]
+                size = count if name == WEIGHT else count * self.width
+                if rows is None or rows.shape[:1] != (count,) or rows.size != size:
+                    raise DataError(
+                        f"'{place}' does not hold '{key}' for each of the part's own edges.",
+                        given="nothing" if rows is None else list(rows.shape),
+                        allowed=f"[{count}]" if name == WEIGHT else f"[{count}, {self.width}]",
+                    )
+                check = EdgeCheck(f"'{place}'", str(place), partial(_row_of, key))
+                given = columns[triplet].put(name, rows.reshape(-1) if name == WEIGHT else rows.reshape(count, self.width))
+                columns[triplet] = check.checked(given)
+                check.finish()
+        return columns
 
 
-def find_weights(parts: DglParts) -> DglWeights:
-    """The weights that the first part has; a warning names edge data that is not read. Raises ``DataError`` for two names."""
+def _row_of(key: str, position: int) -> str:
+    return f"row {position} of '{key}' (counted from 0)"
+
+
+def find_columns(parts: DglParts) -> DglColumns:
+    """What the edges of the first part carry; a warning names edge data that is not read.
+
+    Raises:
+        DataError: two names that mean the same, or features that are no table.
+    """
+    keys: dict[str, dict[Triplet, str]] = {WEIGHT: {}, ATTR: {}}
     if not parts.edge_data:
-        return DglWeights((), {})
+        return DglColumns((), keys, 0)
     place, others = parts.edge_data[0], []
-    keys: dict[Triplet, str] = {}
-    for key in sorted(load_tensors(place)):
+    data = load_tensors(place)
+    for key in sorted(data):
         prefix, _, name = key.rpartition("/")
         triplet = next((relation for relation in parts.edges if prefix in (":".join(relation), relation[1])), None)
-        if triplet is None or NAMES.get(name) != WEIGHTS:
+        used = next((column for column, known in _CALLED.items() if name in known), None)
+        if triplet is None or used is None:
             others.append(key)
-        elif triplet in keys:
-            raise DataError(f"'{place}' holds '{keys[triplet]}' and '{key}', which mean the same.", hint="leave one out")
+        elif triplet in keys[used]:
+            raise DataError(f"'{place}' holds '{keys[used][triplet]}' and '{key}', which mean the same.", hint="leave one out")
         else:
-            keys[triplet] = key
+            keys[used][triplet] = key
+    widths = {key: data[key].shape[1] if data[key].ndim == 2 else data[key].ndim == 1 for key in keys[ATTR].values()}
+    check_widths(f"'{place}'", {key: int(width) for key, width in widths.items()})
+    if not all(widths.values()):
+        key = next(key for key, width in widths.items() if not width)
+        raise DataError(f"'{place}' holds edge features that are no table.", given=f"'{key}' {list(data[key].shape)}")
     if others:
         logging.getLogger(__name__).warning(f"not read of '{place.parent.parent}': edge data {', '.join(others)}")
-    return DglWeights(parts.edge_data, keys)
+    return DglColumns(parts.edge_data, keys, int(next(iter(widths.values()), 0)))

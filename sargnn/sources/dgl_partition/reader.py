@@ -15,13 +15,13 @@ import numpy as np
 from sargnn.errors import DataError
 from sargnn.graph.check import FeatureCheck, count_classes
 from sargnn.graph.dataset import Dataset, InMemoryReader, Reader, features_name
-from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece
+from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece
 from sargnn.graph.schema import Relation
 from sargnn.graph.store import StoreWriter
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.interop.dgl_files import load_part, load_tensors
 from sargnn.sources.dgl_partition.nodes import ORIGINAL_IDS, DglNodes, Names, read_nodes, rows_of
-from sargnn.sources.dgl_partition.parts import DglParts, DglWeights, Triplet, find_weights, read_parts
+from sargnn.sources.dgl_partition.parts import DglColumns, DglParts, Triplet, find_columns, read_parts
 from sargnn.sources.ogb.tables import identity_of
 from sargnn.sources.streamed import StreamedReader
 from sargnn.steps import step
@@ -34,7 +34,7 @@ class DglPartition:
     """What is read of a partition, and the dataset that it becomes.
 
     Attributes:
-        parts, nodes, weights: as they were read.
+        parts, nodes, columns: as they were read.
         name: of the dataset.
         inverse: every edge also the other way round; of a typed graph, as relations of their own.
         identity: what decides the dataset's content, JSON-able.
@@ -42,7 +42,7 @@ class DglPartition:
 
     parts: DglParts
     nodes: DglNodes
-    weights: DglWeights
+    columns: DglColumns
     name: str
     inverse: bool
     identity: Mapping[str, Any]
@@ -55,9 +55,9 @@ class DglPartition:
     def edges(self, p: int) -> dict[Triplet, EdgePiece]:
         """Relation -> our ids of sources and destinations of part p's own edges, and their columns. Raises ``DataError``."""
         ends = self.parts.own_edges(p, load_part(self.parts.graphs[p]))
-        columns = self.weights.of_part(p, {triplet: len(sources) for triplet, (sources, _) in ends.items()})
+        columns = self.columns.of_part(p, {triplet: len(sources) for triplet, (sources, _) in ends.items()})
         ours = self.nodes.ours
-        return {triplet: (ours[a], ours[b], columns.get(triplet, NO_COLUMNS)) for triplet, (a, b) in ends.items()}
+        return {triplet: (ours[a], ours[b], columns[triplet]) for triplet, (a, b) in ends.items()}
 
     def features(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, str]]:
         """Part by part and type by type, where there are any.
@@ -105,19 +105,20 @@ def dgl_partition(
         DataError: what cannot be read, with its file's name.
     """
     parts = read_parts(path)
-    nodes, weights = read_nodes(parts, names, mapping), find_weights(parts)
+    nodes, columns = read_nodes(parts, names, mapping), find_columns(parts)
     beside = [graph.with_name(ORIGINAL_IDS) for graph in parts.graphs]
     files = [path, *parts.graphs, *parts.node_data, *(file for file in beside if file.is_file())]
-    files += weights.files if weights.keys else ()
+    files += columns.files if columns.forms else ()
+    carried = {"edge_weights": columns.keys[WEIGHT], "edge_features": columns.keys[ATTR]}
     identity = {
         "reader": "dgl",
         "version": _VERSION,
         "files": identity_of([file.resolve() for file in [*files, *([mapping] if mapping else [])]]),
         "names": dataclasses.asdict(names),
         "inverse": inverse,
-        **({"edge_weights": sorted(weights.keys.values())} if weights.keys else {}),
+        **{what: sorted(keys.values()) for what, keys in carried.items() if keys},
     }
-    return DglPartition(parts, nodes, weights, name or parts.name, inverse, identity)
+    return DglPartition(parts, nodes, columns, name or parts.name, inverse, identity)
 
 
 class HomogeneousDgl(StreamedReader):
@@ -127,9 +128,9 @@ class HomogeneousDgl(StreamedReader):
         self.partition, self.parts, self.nodes = partition, partition.parts, partition.nodes
         self.name, self.num_nodes, self.num_rows = partition.name, self.parts.num_nodes, self.parts.num_edges
         self.add_inverse_edges, self.normalize_features = partition.inverse, False
-        self.forms = {WEIGHT: WEIGHT_FORM} if partition.weights.keys else {}
+        self.forms = partition.columns.forms
         self.num_features = self.nodes.widths.get(self.nodes.labelled, 0)
-        self.weights_source = self.features_source = self.labels_source = str(self.parts.path)
+        self.weights_source = self.edge_features_source = self.features_source = self.labels_source = str(self.parts.path)
 
     def identity(self) -> dict[str, Any]:
         return dict(self.partition.identity)
