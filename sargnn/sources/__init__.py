@@ -12,6 +12,7 @@ DATASETS = {
     "ogbn-products": "sargnn.sources.settings:OgbConfig",
     "ogbn-arxiv": "sargnn.sources.settings:OgbConfig",
     "ogbn-papers100M": "sargnn.sources.settings:OgbConfig",
+    "ogbn-proteins": "sargnn.sources.settings:OgbConfig",
     "ogbn-mag": "sargnn.sources.settings:OgbConfig",
     "cora": "sargnn.sources.settings:PlanetoidConfig",
     "citeseer": "sargnn.sources.settings:PlanetoidConfig",

@@ -127,7 +127,7 @@ class OgbDirConfig(_PackageDataset):
         check_folder(root, layout_at(root))
 
 
-OGB_NAMES = ("ogbn-products", "ogbn-arxiv", "ogbn-papers100M", "ogbn-mag")
+OGB_NAMES = ("ogbn-products", "ogbn-arxiv", "ogbn-proteins", "ogbn-papers100M", "ogbn-mag")
 
 
 @dataclass(frozen=True)

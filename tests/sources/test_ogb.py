@@ -6,15 +6,16 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sargnn.errors import DataError
 from sargnn.graph.dataset import Dataset
-from sargnn.sources.ogb.named import ogb_dir
+from sargnn.sources.ogb.named import ogb_named
 from sargnn.sources.prepare import key_of
-from sargnn.sources.settings import OgbDirConfig
+from sargnn.sources.settings import OgbConfig
 from tests.sources.ogb_files import read, reader_of, write_gz
 from tests.sources.stores import write_and_read
 
@@ -61,17 +62,17 @@ def test_proteins(buffer_bytes: int, tmp_path: Path) -> None:
     from ogb.io.read_graph_raw import read_csv_graph_raw
 
     rng = np.random.default_rng(0)
-    n = 40
+    n, folder = 40, tmp_path / "ogbn_proteins"
     tables: dict[str, np.ndarray] = {"edge": rng.integers(38, size=(150, 2)), "node-label": rng.integers(2, size=(n, 112))}
     tables |= {"edge-feat": rng.integers(1, 1000, size=(150, 8)) / 1000, "node_species": rng.integers(3702, 9606, size=(n, 1))}
     tables |= {"num-node-list": np.array([[n]]), "num-edge-list": np.array([[150]])}
     for name, table in tables.items():
-        write_gz(tmp_path / f"raw/{name}.csv.gz", "".join(",".join(map(str, row)) + "\n" for row in table.tolist()))
+        write_gz(folder / f"raw/{name}.csv.gz", "".join(",".join(map(str, row)) + "\n" for row in table.tolist()))
     for name, rows in (("train", range(20)), ("valid", range(20, 30)), ("test", range(30, n))):
-        write_gz(tmp_path / f"split/species/{name}.csv.gz", "".join(f"{row}\n" for row in rows))
-    (graph,) = read_csv_graph_raw(str(tmp_path / "raw"), add_inverse_edge=True, additional_node_files=["node_species"])
-    config = OgbDirConfig("ogb_dir", str(tmp_path), add_inverse_edges=True, normalize_features=False, task="multilabel")
-    ours = write_and_read(ogb_dir(config), buffer_bytes)
+        write_gz(folder / f"split/species/{name}.csv.gz", "".join(f"{row}\n" for row in rows))
+    (graph,) = read_csv_graph_raw(str(folder / "raw"), add_inverse_edge=True, additional_node_files=["node_species"])
+    settings: dict[str, Any] = {"add_inverse_edges": True, "normalize_features": False, "download": False, "task": "multilabel"}
+    ours = write_and_read(ogb_named(OgbConfig("ogbn-proteins", str(tmp_path), **settings)), buffer_bytes)
     assert (ours.task, ours.num_classes) == ("multilabel", 112) and np.array_equal(ours.labels, tables["node-label"])
     features = np.asarray(ours.columns["attr"])
     destination = np.repeat(np.arange(n), np.diff(ours.indptr))

@@ -96,7 +96,7 @@ TYPED = Layout(
     ),
 )
 LAYOUTS = (TYPED, BINARY, CSV)
-NAMED = {"ogbn-products": CSV, "ogbn-arxiv": CSV, "ogbn-papers100M": BINARY, "ogbn-mag": TYPED}
+NAMED = {"ogbn-products": CSV, "ogbn-arxiv": CSV, "ogbn-proteins": CSV, "ogbn-papers100M": BINARY, "ogbn-mag": TYPED}
 _OTHER_FILES = "dataset=arrays reads .npy files"
 _FEATURES, _LABELS = "raw/node-feat/{}/node-feat.csv.gz", "raw/node-label/{}/node-label.csv.gz"
 Triplet = tuple[str, str, str]
