@@ -43,6 +43,7 @@ OF_OWN_FILES = (
     "hgt.py",
     "rules.py",
     "roads.py",
+    "payments.py",
     "by_degree",
 )
 """Tested by their pages."""

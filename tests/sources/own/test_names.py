@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sargnn.cli.compose import compose_verb
+from sargnn.config.run import parse
+from sargnn.run.check import check_graph
 from sargnn.sources.own.graph import ALIASES, EDGE_FEATURES, FEATURES, LABELS, NAMES, ON_EDGES
+from sargnn.sources.prepare import prepare_dataset
 from tests.in_process import sargnn_here
 from tests.sources.own import given
 from tests.sources.own.small import GRAPH, of_folder, of_object
@@ -124,3 +128,13 @@ def test_data_of_edges_that_are_not_read(caplog: pytest.LogCaptureFixture) -> No
     of_object(graph)
     (record,) = caplog.records
     assert "edata['year']" in record.message and "name them edge_weight" in record.message
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_a_model_that_leaves_edge_features_out(features: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It trains all the same; the start says so."""
+    given.save_arrays(tmp_path / "mine", GRAPH | ({"edge_attr": np.ones((5, 3))} if features else {}))
+    words = ["dataset=arrays", f"dataset.root={tmp_path / 'mine'}", "model=sage", f"store_dir={tmp_path / 'stores'}"]
+    config = parse(compose_verb("train", words))
+    check_graph(config, prepare_dataset(config.dataset, config.store_dir))
+    assert ("it leaves out the edges' 3 features" in capsys.readouterr().err) == features
