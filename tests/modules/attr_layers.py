@@ -47,6 +47,22 @@ class Own(gnn.MessagePassing):
         return gate * torch.tanh(x_j + self.edge(edge_attr)) + (x_j * edge_attr[:, :1]).square()
 
 
+class Categories(gnn.MessagePassing):
+    """Features that are numbers of categories, and their mean over all edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, IN)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        kinds = edge_attr[:, 1].abs().long().clamp(max=3)
+        rows: Tensor = self.propagate(edge_index, x=x, edge_attr=self.embedding(kinds))
+        return rows * edge_attr.mean(0)[0]
+
+    def message(self, x_j: Tensor, edge_attr: Tensor) -> Tensor:
+        return x_j * edge_attr
+
+
 class Normed(gnn.MessagePassing):
     """Batch norm over all edges."""
 
@@ -94,6 +110,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "general": lambda: gnn.GeneralConv(IN, OUT, in_edge_channels=D),
     "general_attention": lambda: gnn.GeneralConv(IN, OUT, in_edge_channels=D, heads=2, attention=True),
     "model_gat": lambda: gnn.GAT(IN, 6, 2, OUT, heads=2, v2=True, edge_dim=D),
+    "categories": Categories,
     "own": Own,
     "normed": Normed,
 }

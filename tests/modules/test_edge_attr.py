@@ -25,8 +25,8 @@ from tests.modules.attr_layers import CASES, IN, close, with_attr
 from tests.parity.covering import spread
 from tests.pool import pool
 
-HELD = {"gat_reversed", "normed", "own", "pdn", "pdn_without_loops"}
-"""Layers that need something of all edges at one time: the reversed ones', batch norm's, a condition's, learned weights'."""
+HELD = {"categories", "gat_reversed", "normed", "own", "pdn", "pdn_without_loops"}
+"""Layers that need something of all edges at one time: reversed ones, batch norm, a mean, a condition, learned weights."""
 
 
 GRAPH = with_attr(nasty_graph(150, seed=10))  # no node has two self-loops, of which PyG keeps one

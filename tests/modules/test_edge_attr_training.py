@@ -22,7 +22,7 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR, EdgeColumns
 from sargnn.models.inputs import GraphShape
 from sargnn.training.build import make_model
-from tests.graphs import nasty_graph
+from tests.graphs import nasty_graph, typed_graph
 from tests.models.shapes import PLAIN, TYPED
 from tests.modules.attr_layers import with_attr
 from tests.parity import cases
@@ -77,6 +77,15 @@ class Gat(nn.Module):
         x = data.x
         for conv in self.convs:
             x = conv(x, data.edge_index, data.edge_attr)
+        return x
+
+
+class Flow(Gat):
+    def forward(self, x, edge_index, edge_attr, num_sampled_nodes_per_hop, num_sampled_edges_per_hop):
+        hops = num_sampled_nodes_per_hop, num_sampled_edges_per_hop
+        for number, conv in enumerate(self.convs):
+            x, edge_index, edge_attr = trim_to_layer(number, *hops, x, edge_index, edge_attr)
+            x = conv(x, edge_index, edge_attr)
         return x
 
 
@@ -169,6 +178,30 @@ def test_attention_with_dropout_and_loops_of_means(file: Path, mode: str, world:
     wanted = losses(Group.single(), config(file, "Gat"), graph)
     for got in pool(world)(losses, config(file, "Gat", mode=mode, world=world), graph):
         np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+def test_a_block_gives_what_the_graph_gives(file: Path) -> None:
+    wanted = losses(Group.single(), config(file, "Gat"))
+    for world in (1, 3):
+        for got in pool(world)(losses, config(file, "Flow", world=world, mfg=True)):
+            np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "partition", "width"), [("Gat", "empty", 1), ("Gat", "range", 5), ("Net", "empty", 5)])
+def test_workers_without_edges(file: Path, name: str, partition: str, width: int) -> None:
+    graph = with_attr(nasty_graph(60), width)
+    wanted = losses(Group.single(), config(file, name), graph)
+    for got in pool(9)(losses, config(file, name, world=9, partitioner=partition), graph):
+        np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("mode", "world"), [("sar", 3), ("one_shot", 2)])
+def test_relations(file: Path, mode: str, world: int) -> None:
+    graph = with_attr(typed_graph())
+    wanted = losses(Group.single(), config(file, "Typed"), graph)
+    for got in pool(world)(losses, config(file, "Typed", mode=mode, world=world), graph):
+        np.testing.assert_allclose(got, wanted, rtol=1e-9)
+    assert losses(Group.single(), config(file, "Typed"), with_attr(typed_graph(), seed=1)) != wanted
 
 
 class _Tables(TorchDispatchMode):
