@@ -45,7 +45,7 @@ from sargnn.run.gpus import local_device_index
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tasks.kinds import in_split
 from sargnn.tracking.progress import say
-from sargnn.training.build import check_edge_weights, make_model, number_formats
+from sargnn.training.build import check_edge_weights, edge_width, make_model, number_formats
 
 
 def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overrides: str, **settings: Any) -> GraphShard:
@@ -277,6 +277,7 @@ class GraphShard:
             task=task_of(self.part.labels),
             labelled=labelled,
             weighted=self.part.weighted,
+            edge_width=edge_width(self.part.columns, config),
             degrees=degree_histogram(self.part, self.group) if config.model.reads_degrees else None,
         )
         model = make_model(config, shape).to(wide(self.engine.dtype))

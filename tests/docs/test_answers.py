@@ -16,8 +16,6 @@ from tests.processes import ROOT
 PAGE = (ROOT / "docs" / "answers.md").read_text()
 NOT_YET = (
     "link prediction",
-    "edge features",
-    "edge_attr",
     "new graphs",
     "W&B",
     "wandb",
