@@ -128,8 +128,8 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     columns = label_columns(config, dataset.num_classes)
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
-    shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, weighted)
-    shape = dataclasses.replace(shape, edge_width=edge_width(dataset.columns, config))
+    of_edges = weighted, edge_width(dataset.columns, config)
+    shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, *of_edges)
     model = make_model(config, shape)
     if not config.add_self_loops:  # then nodes may lack edges: among those that the run surely computes
         computed = np.asarray(dataset.split) > 0 if config.mfg or config.eval == "sampled" else None

@@ -80,10 +80,8 @@ def make_trainer(
             hint="set dropout to 0, and train full batches",
         )
     columns = label_columns(config, num_classes)
-    shape = GraphShape(
-        part.schema, widths, num_classes, columns, task_of(part.labels), find_labelled(part, group), part.weighted
-    )
-    shape = dataclasses.replace(shape, edge_width=edge_width(part.columns, config))
+    of_edges = part.weighted, edge_width(part.columns, config)
+    shape = GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels), find_labelled(part, group), *of_edges)
     if config.model.reads_degrees:
         shape = dataclasses.replace(shape, degrees=degree_histogram(part, group))
     model = make_model(config, shape)

@@ -19,14 +19,12 @@ from llvmlite import ir
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.cpu.block_arrays import edges_of, numpy_of
+from sargnn.backends.cpu.block_arrays import ALL_EDGES, edges_of, numpy_of
 from sargnn.backends.cpu.sum_vector_code import each_tile
 from sargnn.backends.cpu.vector_code import AHEAD, RowFormat, VectorCode, const, prefetch_row, row_intrinsic
 from sargnn.backends.operations import GineOperation, Maps
 from sargnn.bf16 import array_of, narrow, wide, widen
 from sargnn.graph.edge_columns import ATTR
-
-_NO_PLACES = np.empty(0, np.int32)
 
 
 class FusedGine(GineOperation):
@@ -85,7 +83,7 @@ def _features(block: EdgeBlock) -> tuple[np.ndarray, np.ndarray]:
     """float32 [n, D], mapped or not, and which of its rows the edges have: int32 [E], -1 for zeros; empty: all, in order."""
     if "gine" not in block.cache:
         column = block.columns.columns[ATTR]
-        array, places = column.array, _NO_PLACES
+        array, places = column.array, ALL_EDGES
         if isinstance(array, Tensor):
             array = array.float().numpy()
         elif isinstance(column.order, slice):
