@@ -243,6 +243,8 @@ class AttentionInputs:
             that ``backward`` need not compute them again. None: they are not kept.
         edges: of ``dot``, f [E, F] in the order of ``block.src`` and p [M, K F], and for ``backward`` the gradient of
             ``RunningSoftmax.edge_out``, [M, K F]. Empty: edges have no rows. With some, scores are not kept.
+        edge_map: of ``edge_gat`` A [K, C], of ``edge_gatv2`` W [K D, C], for edges with C features, the column ``ATTR``; wide.
+            None: features are not read.
     """
 
     sources: tuple[Tensor, ...]
@@ -251,6 +253,7 @@ class AttentionInputs:
     weight: Tensor | None = None
     scores: Tensor | None = None
     edges: tuple[Tensor, ...] = ()
+    edge_map: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -262,12 +265,14 @@ class AttentionGradients:
         destinations: of the destinations' part, added to; what sums of such rows are held in.
         att: [K D], added to.
         edges: of p, added to, wide; and of f, overwritten, unless it is not wanted.
+        edge_map: like the map, added to.
     """
 
     sources: tuple[Tensor, ...] | None
     destinations: Tensor
     att: Tensor | None = None
     edges: tuple[Tensor, ...] = ()
+    edge_map: Tensor | None = None
 
 
 class AttentionOperation(Operation):
@@ -324,9 +329,10 @@ class AttentionOperation(Operation):
 
 
 class GatOperation(AttentionOperation):
-    """Attention with scores ``LeakyReLU(el_j + er_i)`` (Velickovic et al., 2018).
+    """Attention with scores ``LeakyReLU(el_j + er_i)`` (Velickovic et al., 2018); as ``edge_gat`` with
+    ``LeakyReLU(el_j + er_i + A f_ji)``, f_ji the edge's features.
 
-    For autograd: ``operation(block, attention, z, el, er, weight=None) -> [M, K D]``, 0 without edges.
+    For autograd: ``operation(block, attention, z, el, er, edge_map=None, weight=None) -> [M, K D]``, 0 without edges.
     """
 
     forward_rows = MovedRows(per_edge=1, per_destination=2)
@@ -334,9 +340,10 @@ class GatOperation(AttentionOperation):
 
 
 class GatV2Operation(AttentionOperation):
-    """Attention with scores ``<att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022).
+    """Attention with scores ``<att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022); as ``edge_gatv2`` with
+    ``<att, LeakyReLU(z_j + x_i + W f_ji)>``.
 
-    For autograd: ``operation(block, attention, z, x, att, weight=None) -> [M, K D]``, 0 without edges.
+    For autograd: ``operation(block, attention, z, x, att, edge_map=None, weight=None) -> [M, K D]``, 0 without edges.
     """
 
     forward_rows = MovedRows(per_edge=1, per_destination=3)

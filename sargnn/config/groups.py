@@ -150,11 +150,14 @@ class EngineConfig:
             many, evenly spaced; what lies between is computed again (``engine.segments``).
         column_groups: aggregations are made in so many groups of columns, or of heads, so that less is held at one time; null:
             in as few as ``memory_budget`` with ``spill`` has room for.
+        edge_rows: where features of edges are: in ``memory``, or ``mapped`` from the store, whose pages are given back after
+            each aggregation; ``auto``: in memory where ``memory_budget`` has eight times as much room.
     """
 
     cache_static: Literal["auto", False] = "auto"
     keep_layers: Literal["all", "sqrt"] | int = field(default="all", metadata=AT_LEAST_ONE)
     column_groups: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    edge_rows: Literal["auto", "mapped", "memory"] = "auto"
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,7 @@ class GatSettings(BuiltIn, StackSettings):
         attn_dst: scores have a part of the destination.
         symmetric_norm: GCN's normalisation: rows over the root of their out-degree, outputs times that of their in-degree.
         edge_dropout: of edges, which then take no part in the softmax, another draw in each layer.
+        edge_features: scores read features of edges, where there are some.
     """
 
     heads: int = field(metadata=AT_LEAST_ONE)
@@ -176,6 +177,7 @@ class GatSettings(BuiltIn, StackSettings):
     attn_dst: bool = True
     symmetric_norm: bool = False
     edge_dropout: float = field(default=0.0, metadata=PROBABILITY)
+    edge_features: bool = True
 
     builder = "sargnn.models.gat:build"
     adds_self_loops: ClassVar[bool] = True
@@ -183,6 +185,10 @@ class GatSettings(BuiltIn, StackSettings):
     @property
     def operations(self) -> tuple[str, ...]:
         return ("gatv2" if self.v2 else "gat",)
+
+    @property
+    def reads_edge_features(self) -> bool:
+        return self.edge_features
 
     @property
     def draws_by_id(self) -> bool:
@@ -341,6 +347,38 @@ class RgcnSettings(BuiltIn, StackSettings):
 
     builder = "sargnn.models.rgcn:build"
     divides_by_weights = True
+
+
+@dataclass(frozen=True)
+class RgatSettings(BuiltIn, StackSettings):
+    """RGAT: GAT's attention in each relation of a typed graph. ``hidden`` is the width of a head.
+
+    Attributes:
+        heads: of all layers but the last, concatenated.
+        out_heads: of the last layer, averaged.
+        attn_dropout: of attention weights.
+        negative_slope: of the scores' LeakyReLU.
+        embedding: as of R-GCN; null: the features' width, else that of the rows between layers.
+        edge_features: scores read features of edges, where there are some.
+    """
+
+    heads: int = field(metadata=AT_LEAST_ONE)
+    out_heads: int = field(metadata=AT_LEAST_ONE)
+    attn_dropout: float = field(metadata=PROBABILITY)
+    negative_slope: float = field(metadata=FRACTION)
+    embedding: int | None = field(metadata=AT_LEAST_ONE)
+    edge_features: bool = True
+
+    builder = "sargnn.models.rgat:build"
+    operations = ("gat",)
+
+    @property
+    def draws_by_id(self) -> bool:
+        return super().draws_by_id or bool(self.attn_dropout)
+
+    @property
+    def reads_edge_features(self) -> bool:
+        return self.edge_features
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class Aggregate(torch.autograd.Function):
         params = tensors[first_param:]
         exchanged = tuple(t.contiguous() for t in exchanged)
         out, stats, kept = mode.forward(call, exchanged, dest_local, params)
+        call.fold.plan.release_columns()
         ctx.mark_dirty(*(t for t in dest_local if any(t is o for o in out)))
         ctx.mode, ctx.call, ctx.kept = mode, call, kept
         if not call.reducer.needs_src_in_backward:
@@ -92,6 +93,7 @@ class Aggregate(torch.autograd.Function):
         del outputs
         with call.fold.profile.span(AGGREGATION):
             d_exchanged, d_local, d_params = ctx.mode.backward(call, saved, ctx.kept, grads)
+        call.fold.plan.release_columns()
         ctx.kept = None
         gradients = (
             *(d_exchanged or (None,) * num_exchanged),

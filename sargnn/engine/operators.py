@@ -78,6 +78,16 @@ class Operators(ABC):
         """
 
     @abstractmethod
+    def scores(self, h: Tensor, weight: Tensor, attn: Tensor) -> Tensor:
+        """<a, W h_i> of each row and head, [N, K].
+
+        Args:
+            h: [N, in].
+            weight: [K D, in].
+            attn: [K, D].
+        """
+
+    @abstractmethod
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         """How ``h_i W_0`` joins R-GCN's sums: (tensors that stay with the destination, parameters of the reducer).
 
@@ -196,6 +206,9 @@ class StockOperators(Operators):
             return z, of_sources, z.new_zeros(plan.num_out, len(attn_src))
         return z, of_sources, (plan.self_rows(by_head) * attn_dst).sum(2)
 
+    def scores(self, h: Tensor, weight: Tensor, attn: Tensor) -> Tensor:
+        return (linear_map(self._work, h, weight, None).view(len(h), *attn.shape) * attn).sum(2)
+
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         return (plan.self_rows(h) @ weight.to(h.dtype),), ()
 
@@ -265,14 +278,14 @@ class FusedOperators(Operators):
         self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """<a, W h> = <W^T a, h>: taken from h, so that nothing else of the size of z is held, forward or backward."""
-        by_head = weight.view(*attn_src.shape, weight.shape[1])
         vectors = (attn_src,) if attn_dst is None else (attn_src, attn_dst)
-        scores = (
-            Map(torch.einsum("hk,hki->hi", a, by_head), None, count, scores=True)
-            for a, count in zip(vectors, (plan.num_rows, plan.num_out), strict=False)
-        )
+        counts = plan.num_rows, plan.num_out
+        scores = (_score_map(weight, a, count) for a, count in zip(vectors, counts, strict=False))
         z, of_sources, *rest = linears(self._work, h, Map(weight, None, plan.num_rows), *scores)
         return z, of_sources, rest[0] if rest else of_sources.new_zeros(plan.num_out, len(attn_src))
+
+    def scores(self, h: Tensor, weight: Tensor, attn: Tensor) -> Tensor:
+        return linears(self._work, h, _score_map(weight, attn, len(h)))[0]
 
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         return (), (weight,)
@@ -321,3 +334,9 @@ class FusedOperators(Operators):
         if not norm.fuses:
             return self._stock.norm_act_drop(x, norm, activation, ids, draw, bounds, counted)
         return norm.fused(self._work, x, self._group, activation, ids, draw, bounds, counted)
+
+
+def _score_map(weight: Tensor, attn: Tensor, rows: int) -> Map:
+    """W^T a per head, which maps the first rows to their scores. weight: [K D, in], attn: [K, D]."""
+    by_head = weight.view(*attn.shape, weight.shape[1])
+    return Map(torch.einsum("hk,hki->hi", attn, by_head), None, rows, scores=True)

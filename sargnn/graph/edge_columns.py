@@ -260,6 +260,10 @@ class EdgeColumns:
             return tensor
         return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
 
+    def read_in(self) -> EdgeColumns:
+        """Columns that are mapped are read into memory."""
+        return self._each(lambda column: Column(np.array(column.read()), None, column.added))
+
     def release(self) -> None:
         """Give back the pages of columns that are mapped; they are read again if needed."""
         for column in self.columns.values():

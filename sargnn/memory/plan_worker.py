@@ -301,9 +301,11 @@ class Account:
         return ROW_DTYPES[self._config.precision].itemsize
 
     def _features(self, part: PartSizes, views: WorkerViews) -> int:
-        """Of what the first layer reads: tables mapped from the store, and copies of them."""
+        """Of what the first layer reads: tables mapped from the store, and copies of them; and of features of edges, in memory
+        or mapped, with four bytes that say where an edge's are."""
         shape, item = self._shape, self._item
         mapped = sum(rows * width * 4 for rows, width in zip(part.rows, shape.feature_widths, strict=True))
+        mapped += sum(part.edges) * (4 * shape.edge_width + 4) if shape.edge_width else 0
         table = sum(part.rows) * self.model.inputs.width * item
         if self._config.mfg and self.model.inputs.constant and not trains_in_batches(self._config):
             mapped += sum(view.sizes.counts["rows", 0, -1] for view in views.training) * self.model.inputs.width * item

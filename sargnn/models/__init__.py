@@ -10,6 +10,7 @@ MODELS = {
     "gcnii": "sargnn.config.models:GcniiSettings",
     "resgcn": "sargnn.config.models:ResGcnSettings",
     "rgcn": "sargnn.config.models:RgcnSettings",
+    "rgat": "sargnn.config.models:RgatSettings",
     "mlp": "sargnn.config.models:MlpSettings",
     "linear": "sargnn.config.models:MlpSettings",
     "label_propagation": "sargnn.config.models:LabelPropagationSettings",

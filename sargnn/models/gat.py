@@ -5,6 +5,9 @@
 
     h'_i = || over heads of softmax-weighted sums of z_j, + b       (the last layer: their mean over heads)
 
+Where edges have features f_ji, GAT adds <a_edge, W_edge f_ji> inside of LeakyReLU, and GATv2 W_edge f_ji, as PyG's layers do
+with ``edge_dim``. GAT's is A f_ji, with A_k = W_edge,k^T a_edge,k for each head k, so no row of an edge is made.
+
 With ``linear_residual`` R h_i is added per head, with a map R of the layer's own; with ``symmetric_norm`` z_j is divided by
 sqrt(d_out(j)) before it is scored, and the sum multiplied by sqrt(d_in(i)); without ``attn_dst`` there is no a_dst. These and
 dropped edges are options of DGL's example for ogbn-arxiv (Wang et al., 2021, "Bag of tricks for node classification").
@@ -12,7 +15,7 @@ dropped edges are options of DGL's example for ogbn-arxiv (Wang et al., 2021, "B
 Initialised as DGL's ``GATConv`` and ``GATv2Conv``: Glorot normal with ReLU's gain, biases 0. Attention weights are dropped
 after the softmax.
 
-Letters: N input rows, M output rows, K heads, D head width.
+Letters: N input rows, M output rows, K heads, D head width, C features of an edge.
 """
 
 from __future__ import annotations
@@ -39,20 +42,23 @@ class _AttentiveLayer(GraphLayer):
     Args:
         spec: its place in the stack.
         config: the model's settings.
+        edge_width: C, features of an edge; 0: there are none.
     """
 
     scoring: type[Gat] | type[GatV2]
 
-    def __init__(self, spec: LayerSpec, config: GatSettings) -> None:
+    def __init__(self, spec: LayerSpec, config: GatSettings, edge_width: int = 0) -> None:
         super().__init__(spec)
         self.config, self.index, self.last = config, spec.index, spec.last
         self.heads, self.width = (config.out_heads, spec.out_width) if spec.last else (config.heads, config.hidden)
         self.bias = nn.Parameter(torch.zeros(self.out_width)) if spec.bias else None
         self.residual: nn.Linear | None = None
+        self.edge_map: nn.Linear | None = None
+        self.edge_width = edge_width
 
     @property
     def reducer(self) -> Reducer:
-        return self.scoring(self.heads, self.config.negative_slope, weighted=True)
+        return self.scoring(self.heads, self.config.negative_slope, weighted=True, features=bool(self.edge_width))
 
     @property
     def exchanged_needs_grad(self) -> bool:
@@ -64,7 +70,8 @@ class _AttentiveLayer(GraphLayer):
         p, p_edges = (self.config.attn_dropout, self.config.edge_dropout) if self.training else (0.0, 0.0)
         draw = engine.draw(Purpose.ATTENTION_DROPOUT, self.index, p)
         edges = engine.draw(Purpose.EDGE_DROPOUT, self.index, p_edges)
-        return self.scoring(self.heads, self.config.negative_slope, draw, edges, weighted=True)
+        features = bool(self.edge_width)
+        return self.scoring(self.heads, self.config.negative_slope, draw, edges, weighted=True, features=features)
 
     def _output(self, engine: Engine, plan: LayerPlan, rows: Tensor, x: LayerInput) -> Tensor:
         """Residual added, heads joined, bias added."""
@@ -73,8 +80,9 @@ class _AttentiveLayer(GraphLayer):
         out = rows.view(len(rows), self.heads, self.width).mean(1) if self.last else rows
         return engine.operators.with_bias(out, self.bias)
 
-    def _linear(self, bias: bool) -> nn.Linear:
-        layer = nn.Linear(self.in_width, self.heads * self.width, bias=bias)
+    def _linear(self, bias: bool, width: int | None = None) -> nn.Linear:
+        """Of the layer's input, or of rows of another width."""
+        layer = nn.Linear(self.in_width if width is None else width, self.heads * self.width, bias=bias)
         nn.init.xavier_normal_(layer.weight, gain=nn.init.calculate_gain("relu"))
         if bias:
             nn.init.zeros_(layer.bias)
@@ -92,16 +100,24 @@ class GatLayer(_AttentiveLayer):
 
     scoring = Gat
 
-    def __init__(self, spec: LayerSpec, config: GatSettings) -> None:
-        super().__init__(spec, config)
+    def __init__(self, spec: LayerSpec, config: GatSettings, edge_width: int = 0) -> None:
+        super().__init__(spec, config, edge_width)
         self.symmetric_norm = self.reads_out_degrees = config.symmetric_norm
         self.linear = self._linear(bias=False)
         self.attn_src = self._attention_vector()
         self.attn_dst = self._attention_vector() if config.attn_dst else None
         self.residual = self._linear(bias=False) if config.linear_residual else None
+        if edge_width:
+            self.edge_map, self.attn_edge = self._linear(bias=False, width=edge_width), self._attention_vector()
 
     def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
         return (self.heads * self.width, self.heads)
+
+    def _of_edges(self) -> tuple[Tensor, ...]:
+        """A [K, C], where edges have features."""
+        if self.edge_map is None:
+            return ()
+        return (torch.einsum("kd,kdc->kc", self.attn_edge, self.edge_map.weight.unflatten(0, (self.heads, -1))),)
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         x, again = x.fork(engine) if self.residual is not None else (x, x)
@@ -109,7 +125,7 @@ class GatLayer(_AttentiveLayer):
         if self.symmetric_norm:
             scale = _roots(plan.out_degrees, z).reciprocal_()
             z, el = engine.operators.scaled_rows(z, scale), el * scale
-        (rows,) = engine.aggregate(plan, self._dropping(engine), (z, el), (er,), given=True)
+        (rows,) = engine.aggregate(plan, self._dropping(engine), (z, el), (er,), self._of_edges(), given=True)
         if self.symmetric_norm:
             rows = engine.operators.scaled_rows(rows, _roots(plan.in_degrees, rows))
         return self._output(engine, plan, rows, again)
@@ -121,11 +137,13 @@ class GatV2Layer(_AttentiveLayer):
     scoring = GatV2
     reads_out_degrees = False
 
-    def __init__(self, spec: LayerSpec, config: GatSettings) -> None:
-        super().__init__(spec, config)
+    def __init__(self, spec: LayerSpec, config: GatSettings, edge_width: int = 0) -> None:
+        super().__init__(spec, config, edge_width)
         self.src, self.dst = self._linear(bias=True), self._linear(bias=True)
         self.attn = self._attention_vector()
         self.residual = self._linear(bias=False) if config.linear_residual else None
+        if edge_width:
+            self.edge_map = self._linear(bias=False, width=edge_width)
 
     def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
         return (self.heads * self.width,)
@@ -135,7 +153,8 @@ class GatV2Layer(_AttentiveLayer):
         of_sources = RowMap(self.src.weight, self.src.bias, of_outputs=False)
         of_destinations = RowMap(self.dst.weight, self.dst.bias, of_outputs=True)
         z, own = engine.operators.linears(plan, x.taken(), of_sources, of_destinations)
-        (rows,) = engine.aggregate(plan, self._dropping(engine), (z,), (own,), (self.attn.flatten(),), given=True)
+        params = (self.attn.flatten(), *(() if self.edge_map is None else (self.edge_map.weight,)))
+        (rows,) = engine.aggregate(plan, self._dropping(engine), (z,), (own,), params, given=True)
         return self._output(engine, plan, rows, again)
 
 
@@ -148,4 +167,8 @@ def build(config: GatSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
     kind: type[_AttentiveLayer] = GatV2Layer if config.v2 else GatLayer
     width = config.heads * config.hidden
-    return build_stack(config, Features(shape, config.name), shape, lambda spec: kind(spec, config), hidden_width=width)
+
+    def layer(spec: LayerSpec) -> GraphLayer:
+        return kind(spec, config, shape.edge_width)
+
+    return build_stack(config, Features(shape, config.name), shape, layer, hidden_width=width)

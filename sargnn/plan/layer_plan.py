@@ -369,6 +369,11 @@ class LayerPlan:
         elsewhere = 0 if self.partials is None else self.partials.num_edges
         return elsewhere + sum(part.block.num_edges for shard in self._all_shards().values() for part in shard.relations)
 
+    def release_columns(self) -> None:
+        """Give back the pages of what its edges carry in a file; they are read again where they are needed."""
+        for shard in list(self._all_shards().values())[:1]:  # all read the same file
+            shard.block.columns.release()
+
     def _all_shards(self) -> dict[Piece, Shard]:
         """The shards in their order; the merged one as piece 0 of peer -1."""
         if self.shards is not None:
@@ -435,6 +440,10 @@ class LayerPlan:
     def by_type(self, out: Tensor) -> list[Tensor]:
         """Output rows [M, F] type by type, without copies."""
         return list(out.split([b - a for a, b in zip(self.out_bounds, self.out_bounds[1:], strict=False)]))
+
+    def by_input_type(self, h: Tensor) -> list[Tensor]:
+        """Input rows [N, F] likewise."""
+        return list(h.split([b - a for a, b in zip(self.row_bounds, self.row_bounds[1:], strict=False)]))
 
     def in_one_table(self, tables: list[Tensor]) -> Tensor:
         """The inverse of ``by_type``. Types without rows here take part, so that no worker's graph of operations lacks them."""

@@ -68,6 +68,8 @@ def make_trainer(
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
     part = with_columns(part, used_columns(config))
+    if edges_in_memory(config, len(part.edge_src), part.columns.width):
+        part = dataclasses.replace(part, columns=part.columns.read_in())
     preloads = part.copies is not None
     engine = make_engine(config, group, make_pool, within_servers=preloads)
     engine.pool.largest = max(engine.pool.largest, len(part.node_ids))
@@ -274,3 +276,10 @@ def used_columns(config: RunConfig) -> tuple[str, ...]:
 def edge_width(columns: EdgeColumns, config: RunConfig) -> int:
     """D, the features of an edge that the run reads; 0: none."""
     return columns.width if config.model.reads_edge_features else 0
+
+
+def edges_in_memory(config: RunConfig, edges: int, width: int) -> bool:
+    """Whether a worker reads its edges' features in (``engine.edge_rows``)."""
+    if config.engine.edge_rows != "auto":
+        return config.engine.edge_rows == "memory"
+    return config.budget_bytes is not None and 8 * edges * width * 4 <= config.budget_bytes

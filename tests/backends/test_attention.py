@@ -16,8 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sargnn.backends.base import Kernel
+from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.backends.choose import make_kernel
 from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
+from sargnn.bf16 import wide
+from sargnn.graph.edge_columns import ATTR, EdgeColumns
 from sargnn.rng import Draw, Purpose, edge_mask
 from tests.backends.attention_cases import SHAPES, SLOPE, Case, expected, make, run
 from tests.backends.blocks import CPU_KERNELS
@@ -223,6 +226,7 @@ def test_threads_change_no_bit_between_runs() -> None:
     program = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
+from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.backends.choose import make_kernel
 from tests.backends.blocks import CPU_KERNELS
 from tests.backends.attention_cases import expected, make, run
@@ -293,3 +297,61 @@ def test_draws_of_edges() -> None:
         others.append(edge_mask(j, i, 6, dataclasses.replace(draw, **change)))
     for other in others:
         assert 0.4 < float((mask == other).double().mean()) < 0.7  # 0.7^2 + 0.3^2 = 0.58 of independent draws agree
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scores", ["kept", "computed again", "of dropped edges"])
+@pytest.mark.parametrize("shape", ["small", "hub", "fan"])
+@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+def test_features_of_edges(kernel: Kernel, operation: str, shape: str, scores: str, dtype: torch.dtype) -> None:
+    """Two shards, one whose features lie elsewhere in another order, some edges without any; beside plain autograd on both."""
+    heads, held, generator = 3, wide(dtype), torch.Generator().manual_seed(0)
+    num_src, num_dst, num_edges = SHAPES[shape]
+    attention = Attention(heads, SLOPE, Draw(3, 5, Purpose.ATTENTION_DROPOUT, 2, 0.4) if "dropped" in scores else None)
+
+    def normal(*size: int, like: torch.dtype = held) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64).to(like)
+
+    src = torch.randint(num_src, (2, num_edges), generator=generator, dtype=torch.int32) + torch.tensor([[0], [num_src]]).int()
+    dst = torch.randint(num_dst, (2, num_edges), generator=generator, dtype=torch.int32).sort().values
+    features = [normal(num_edges, 5, like=torch.float32) for _ in range(2)]
+    order = torch.randperm(num_edges, generator=generator)
+    order[: num_edges // 4] = -1  # edges that were added
+    whole = torch.cat([features[0], torch.where(order[:, None] >= 0, features[1][order], 0.0)])
+    columns = [EdgeColumns.of({ATTR: features[0]}), EdgeColumns.of({ATTR: features[1].numpy()}).take(order.numpy())]
+    ids = EndIds(torch.arange(2 * num_src), torch.arange(num_dst) + 7)
+    blocks = [EdgeBlock(a, b, 2 * num_src, num_dst, ids, columns=c) for a, b, c in zip(src, dst, columns, strict=True)]
+    by_row = dst.flatten().argsort(stable=True)
+    both = EdgeColumns.of({ATTR: whole[by_row].double()})
+    joined = EdgeBlock(src.flatten()[by_row], dst.flatten()[by_row], 2 * num_src, num_dst, ids, columns=both)
+
+    width = heads * 7
+    z, grad = normal(2 * num_src, width, like=dtype), normal(num_dst, width, like=dtype)
+    if operation == "gat":
+        sources, local, params = (z, normal(2 * num_src, heads)), normal(num_dst, heads), (normal(heads, 5),)
+    else:
+        sources, local, params = (z,), normal(num_dst, width, like=dtype), (normal(width), normal(width, 5))
+    leaves = [tensor.double().requires_grad_() for tensor in (*sources, local, *params)]
+    plain = make_kernel("reference").autograd_operation(f"edge_{operation}")
+    want = plain(joined, attention, *leaves)
+    wanted = torch.autograd.grad(want, leaves, grad.double())
+
+    attend: Any = kernel.operation(f"edge_{operation}")
+    if dtype == torch.bfloat16 and not kernel.reads_bf16:
+        pytest.skip("it is given fp32 copies")
+    running = RunningSoftmax.empty(z, num_dst, heads)
+    kept = [torch.full((num_edges, heads), torch.nan, dtype=held) if scores == "kept" else None for _ in blocks]
+    att = params[0] if operation == "gatv2" else None
+    inputs = [AttentionInputs(sources, local, att, scores=room, edge_map=params[-1]) for room in kept]
+    for block, given in zip(blocks, inputs, strict=True):
+        attend.forward(block, attention, given, running)
+    running.out[running.denominator[:, 0] == 0] = 0
+    records = attend.destination_records(local if operation == "gat" else None, running, grad)
+    own, of_params = torch.zeros_like(local, dtype=held), [torch.zeros_like(tensor) for tensor in params]
+    of_sources = tuple(torch.zeros_like(tensor) for tensor in sources)
+    into = AttentionGradients(of_sources, own, of_params[0] if operation == "gatv2" else None, edge_map=of_params[-1])
+    for block, given in zip(blocks, inputs, strict=True):
+        attend.backward(block, attention, given, records, grad, into, add=True)
+    tolerance = TOLERANCE.get(dtype, 0.03)
+    for got, wish in zip((running.out, *of_sources, own, *of_params), (want, *wanted), strict=True):
+        assert (got.double() - wish).abs().max() <= tolerance * (1 + wish.abs().max())

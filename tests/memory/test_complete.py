@@ -106,6 +106,7 @@ SETTINGS_CASES: dict[type, dict[str, tuple[str, Settings] | None]] = {
     EngineConfig: {
         "cache_static": ("sage", {"cache_static": False}),
         "column_groups": ("sage", {"column_groups": 2}),
+        "edge_rows": None,
         "keep_layers": ("gcn", {"keep_layers": 2, "mfg": True}),
     },
 }  # fmt: skip

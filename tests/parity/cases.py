@@ -125,6 +125,12 @@ MODEL_CASES: dict[str, ModelCase] = {
     "gcn": ModelCase(_STACK, Definition(oracle.gcn)),
     "gin": ModelCase({**_STACK, "eps": 0.3, "learn_eps": True, "mlp_layers": 2}, Definition(oracle.gin), folds_as="sage"),
     "rgcn": ModelCase({**_STACK, "bases": None, "order": "auto", "embedding": 11}, Definition(oracle.rgcn), typed_graph),
+    "rgat": ModelCase(
+        {**_STACK, **{key: value for key, value in _ATTENTION.items() if key != "v2"}, "embedding": 11},
+        Definition(oracle.rgat),
+        typed_graph,
+        folds_as="gat",
+    ),
     "sgc": ModelCase({"steps": 2, "input_dropout": 0.0}, Definition(oracle.sgc, stack=False), folds_as="gcn"),
     "appnp": ModelCase(
         {**_STACK, "steps": 3, "alpha": 0.2, "edge_dropout": 0.3}, Definition(oracle.appnp, stack=False), folds_as="gcn"
@@ -351,6 +357,14 @@ def edge_layers(trainer: Trainer) -> list[tuple[GraphLayer, Reducer]]:
     return [(layer, layer.reducer_on(plan)) for layer, plan in layers if layer.uses_edges]
 
 
+def plans_of(plan: LayerPlan) -> list[LayerPlan]:
+    """Those that a layer aggregates on: its own, or those of the relations that it computes."""
+    if plan.relations is None:
+        return [plan]
+    ends = zip(plan.schema.relations, plan.relations.plans, strict=True)
+    return [own for relation, own in ends if plan.out_type in (None, relation.destination)]
+
+
 def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     """One first step: loss, own logits with their original ids, summed gradients, bytes sent."""
     trainer = trainer_of(group, config, dataset)
@@ -366,15 +380,16 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     predicted = 0
     wire = trainer.engine.exchange.wire
 
-    for layer, own_plan in zip(graph_layers(trainer), trainer.training.flow.plans, strict=True):
-        predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
-            own_plan,
-            layer.reducer_on(own_plan),
-            layer.exchanged_widths(own_plan.counts),
-            trainer.rows.dtype,
-            wire,
-            exchanged_needs_grad=layer.exchanged_needs_grad,
-        )
+    for layer, layer_plan in zip(graph_layers(trainer), trainer.training.flow.plans, strict=True):
+        for own_plan in plans_of(layer_plan):
+            predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
+                own_plan,
+                layer.reducer_on(own_plan),
+                layer.exchanged_widths(own_plan.counts),
+                trainer.rows.dtype,
+                wire,
+                exchanged_needs_grad=layer.exchanged_needs_grad,
+            )
     with torch.no_grad():
         for buffer, value in zip(trainer.model.buffers(), before, strict=True):  # fed-back labels depend on them
             buffer.copy_(value)

@@ -25,6 +25,7 @@ from sargnn.config.models import (
     GinSettings,
     LabelPropagationSettings,
     ResGcnSettings,
+    RgatSettings,
     SageSettings,
     SgcSettings,
     StackSettings,
@@ -413,7 +414,10 @@ def gat(place: Place, h: Tensor, params: Params) -> Tensor:
         matrix = matrix * edge_mask(source.flatten(), destination.flatten(), 1, edges).view(n, n)
     roots = place.matrix.sum(0).clamp(min=1).sqrt()[:, None] if model.symmetric_norm else torch.ones(n, 1).double()
     each = place.sums / place.matrix.clamp(min=1)  # parallel edges have one coefficient: the mean of their weights
-    out = _attention(matrix, each, h, params, model, heads, draw, roots)
+    if "edge_map.weight" in params:
+        out = _attention_with_features(place, matrix, h, params, heads, draw, roots)
+    else:
+        out = _attention(matrix, each, h, params, model, heads, draw, roots)
     if model.symmetric_norm:
         out = out * place.in_degrees.sqrt()
     if model.linear_residual:
@@ -424,6 +428,34 @@ def gat(place: Place, h: Tensor, params: Params) -> Tensor:
 def rgcn(place: Place, h: Tensor, params: Params) -> Tensor:
     """h W_0 + the relations' means, each with its own weight or one made of bases."""
     return _relational(place.dataset, h, params)
+
+
+def rgat(place: Place, h: Tensor, params: Params) -> Tensor:
+    """h W_0 + GAT's attention over each relation's edges, every edge at once."""
+    graph, model, n = place.dataset, place.config.model, len(h)
+    assert isinstance(model, RgatSettings)
+    heads = model.out_heads if place.last else model.heads
+    draw = Draw(
+        place.config.seed, place.epoch, Purpose.ATTENTION_DROPOUT, place.index, model.attn_dropout * place.training
+    )  # fmt: skip
+    dst = torch.from_numpy(np.repeat(np.arange(n), np.diff(graph.indptr)))
+    src = torch.from_numpy(np.asarray(graph.indices)).long()
+    relation = torch.zeros_like(dst) if graph.relation is None else torch.from_numpy(np.asarray(graph.relation)).long()
+    weight = torch.ones(len(src)) if graph.columns.weight is None else torch.from_numpy(np.asarray(graph.columns.weight))
+    out = (h @ params["loop"].T).view(n, heads, -1)
+    for r, own in enumerate(params["weight"]):
+        of = relation == r
+        a, b, z = src[of], dst[of], (h @ own.T).view(n, heads, -1)
+        raw = (z * params["attn_src"][r]).sum(2)[a] + (z * params["attn_dst"][r]).sum(2)[b]
+        if "edge_weight" in params:
+            features = torch.from_numpy(np.asarray(graph.columns[ATTR])).double()[of]
+            mapped = (features @ params["edge_weight"][r].T).unflatten(1, (heads, -1))
+            raw = raw + (mapped * params["attn_edge"][r]).sum(2)
+        exponentials = F.leaky_relu(raw, model.negative_slope).exp()
+        sums = torch.zeros(n, heads).double().index_add(0, b, exponentials)
+        factors = edge_mask(a, b, heads, draw) * draw.scale * weight.double()[of, None]
+        out = out.index_add(0, b, (exponentials / sums[b] * factors)[:, :, None] * z[a])
+    return out.mean(1) if place.last else out.flatten(1)
 
 
 def perceptron(place: Place, h: Tensor, params: Params) -> Tensor:
@@ -558,6 +590,46 @@ def _attention(
     destination, source = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
     kept = edge_mask(source.flatten(), destination.flatten(), heads, draw).view(n, n, heads)
     return torch.einsum("ijh,jhk->ihk", weights * kept * draw.scale * each[:, :, None], z).flatten(1)
+
+
+def _attention_with_features(
+    place: Place, kept: Tensor, h: Tensor, params: Params, heads: int, draw: Draw, roots: Tensor
+) -> Tensor:
+    """The same where edges have features, so that parallel ones differ: every edge at once.
+
+    Args:
+        kept: [N, N], not 0 where an edge takes part.
+    """
+    graph, model, n = place.dataset, place.config.model, len(h)
+    assert isinstance(model, GatSettings)
+    rows, columns = np.repeat(np.arange(n), np.diff(graph.indptr)), np.asarray(graph.indices)
+    given = rows != columns  # each node has one self-loop, without features
+    dst, src = (torch.from_numpy(np.concatenate([ends[given], np.arange(n)])).long() for ends in (rows, columns))
+    features = torch.from_numpy(np.asarray(graph.columns[ATTR])[given]).double()
+    mapped = torch.cat([features, features.new_zeros(n, features.shape[1])]) @ params["edge_map.weight"].T
+    weight = torch.ones(len(src)).double()
+    if graph.columns.weight is not None:
+        weight[: int(given.sum())] = torch.from_numpy(np.asarray(graph.columns.weight)[given]).double()
+    if model.v2:
+        z = h @ params["src.weight"].T + params["src.bias"]
+        u = z[src] + (h @ params["dst.weight"].T + params["dst.bias"])[dst] + mapped
+        z, scores = (
+            z.view(n, heads, -1),
+            (F.leaky_relu(u, model.negative_slope).unflatten(1, (heads, -1)) * params["attn"]).sum(2),
+        )
+    else:
+        z = (h @ params["linear.weight"].T).view(n, heads, -1)
+        of_destinations = (z * params["attn_dst"]).sum(2) if model.attn_dst else torch.zeros(n, heads).double()
+        z = z / roots[:, :, None]
+        of_edges = (mapped.unflatten(1, (heads, -1)) * params["attn_edge"]).sum(2)
+        raw = (z * params["attn_src"]).sum(2)[src] + of_destinations[dst] + of_edges
+        scores = F.leaky_relu(raw, model.negative_slope)
+    part = (kept[dst, src] != 0)[:, None]
+    exponentials = torch.where(part, torch.exp(scores), 0)
+    sums = torch.zeros(n, heads).double().index_add(0, dst, exponentials)
+    shares = exponentials / torch.where(sums == 0, 1, sums)[dst]
+    factors = edge_mask(src, dst, heads, draw) * draw.scale * weight[:, None]
+    return torch.zeros_like(z).index_add(0, dst, (shares * factors)[:, :, None] * z[src]).flatten(1)
 
 
 def _last_states(place: Place, h: Tensor, params: Params) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
 from sargnn.report.comparison.losses import deviation
-from tests.graphs import nasty_graph, with_edge_features, with_weights
+from tests.graphs import nasty_graph, typed_graph, with_edge_features, with_weights
 from tests.parity import cases, checks
 from tests.parity.cases import PAIRS
 from tests.parity.checks import assert_same_curve, check_step
@@ -26,7 +26,8 @@ GRAPHS = {
     "wide": with_edge_features(nasty_graph(), WIDE),
     "weighted": with_edge_features(with_weights(nasty_graph(), lowest=-2.0), WIDE),
 }
-checks.GRAPHS |= {f"edges-{name}": graph for name, graph in GRAPHS.items()}
+TYPED = {"typed": with_edge_features(typed_graph(), WIDE), "typed weighted": with_edge_features(with_weights(typed_graph()), NARROW)}
+checks.GRAPHS |= {f"edges-{name}": graph for name, graph in (GRAPHS | TYPED).items()}
 TRAINED = with_edge_features(with_weights(nasty_graph(seed=1)), WIDE)
 
 
@@ -36,6 +37,21 @@ TRAINED = with_edge_features(with_weights(nasty_graph(seed=1)), WIDE)
 )
 def test_every_pair(kind: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     checks.check(cases.model_config("gin"), f"edges-{kind}", mode=mode, kernel=kernel, partitioner=partitioner, world=world)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "mode", "kernel", "partitioner", "world"),
+    spread(["gat", "gatv2"], list(GRAPHS), PAIRS, ["metis", "empty", "apart"], [1, 2, 4, 7], strength=1),
+)
+def test_attention(model: str, kind: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
+    checks.check(cases.model_config(model), f"edges-{kind}", mode=mode, kernel=kernel, partitioner=partitioner, world=world)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "kernel", "world"), spread(list(TYPED), PAIRS, [1, 2, 4, 7], strength=1)
+)
+def test_relations(kind: str, mode: str, kernel: str, world: int) -> None:
+    checks.check(cases.model_config("rgat"), f"edges-{kind}", mode=mode, kernel=kernel, partitioner="apart", world=world)
 
 
 @pytest.mark.parametrize(

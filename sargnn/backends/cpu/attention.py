@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu import dot_loops, gat_loops, gatv2_loops
 from sargnn.backends.cpu.attention_parts import destination_records
 from sargnn.backends.cpu.block_arrays import edges_of, numpy_of
+from sargnn.backends.cpu.edge_features import NO_FEATURES, features_of, table_of
 from sargnn.backends.operations import (
     Attention,
     AttentionGradients,
@@ -44,6 +46,7 @@ class FusedGat(_FusedAttention, GatOperation):
             gat_loops.fold_attention(
                 edges_of(block, "forward"),
                 *(numpy_of(tensor) for tensor in (z, el, inputs.destinations)),
+                _of_edges(block, inputs),
                 _numbers(block, attention, z),
                 _weights(block, inputs, by_source=False),
                 _scores(inputs),
@@ -75,15 +78,20 @@ class FusedGat(_FusedAttention, GatOperation):
         edges = edges_of(block, "backward", by_lane=True)
         bounds = edges[0]
         lanes = d_er[None] if len(bounds) == 2 else d_er.new_zeros(len(bounds) - 1, *d_er.shape)
+        of_edges = _of_edges(block, inputs)
+        d_table = np.zeros((len(bounds) - 1, *of_edges[1].shape))
         gat_loops.write_attention_gradients(
             edges,
-            *(numpy_of(tensor) for tensor in (z, el, records, grad)),
+            *(numpy_of(tensor) for tensor in (z, el)),
+            of_edges,
+            *(numpy_of(tensor) for tensor in (records, grad)),
             _numbers(block, attention, z),
             _weights(block, inputs, by_source=True),
             _kept_by_source(block, inputs),
             int(add),
-            (numpy_of(d_z), numpy_of(d_el), numpy_of(lanes)),
+            (numpy_of(d_z), numpy_of(d_el), numpy_of(lanes), d_table),
         )
+        _add_of_map(into, d_table)
         if len(lanes) > 1:
             for lane in lanes:
                 d_er += lane
@@ -99,6 +107,7 @@ class FusedGatV2(_FusedAttention, GatV2Operation):
             gatv2_loops.fold_attention_v2(
                 edges_of(block, "forward"),
                 *_ends(inputs),
+                _of_edges(block, inputs),
                 _numbers(block, attention, inputs.sources[0]),
                 _weights(block, inputs, by_source=False),
                 _scores(inputs),
@@ -123,14 +132,15 @@ class FusedGatV2(_FusedAttention, GatV2Operation):
             return
         assert add or block.src_rows is None or d_z is None, "source rows that are not listed would not be written"
         assert into.att is not None
-        numbers = _numbers(block, attention, inputs.sources[0])
-        given = (_ends(inputs), numpy_of(records), numpy_of(grad), numbers)
+        numbers, of_edges = _numbers(block, attention, inputs.sources[0]), _of_edges(block, inputs)
+        given = (_ends(inputs), of_edges, numpy_of(records), numpy_of(grad), numbers)
         edges = edges_of(block, "forward", by_lane=True)
         lanes = torch.zeros(len(edges[0]) - 1, into.att.numel(), dtype=torch.float64)
-        weights = _weights(block, inputs, by_source=False)
+        weights, d_table = _weights(block, inputs, by_source=False), np.zeros((len(lanes), *of_edges[1].shape))
         d_x = numpy_of(into.destinations)
-        gatv2_loops.add_destination_gradients(edges, *given, weights, _scores(inputs), d_x, numpy_of(lanes))
+        gatv2_loops.add_destination_gradients(edges, *given, weights, _scores(inputs), d_x, numpy_of(lanes), d_table)
         into.att.add_(lanes.sum(0).to(into.att.dtype))
+        _add_of_map(into, d_table)
         if d_z is not None:
             edges, weights = edges_of(block, "backward"), _weights(block, inputs, by_source=True)
             gatv2_loops.write_source_gradients(edges, *given, weights, _kept_by_source(block, inputs), int(add), numpy_of(d_z))
@@ -205,6 +215,19 @@ def _ends(inputs: AttentionInputs) -> tuple[Any, ...]:
     return numpy_of(inputs.sources[0]), numpy_of(inputs.destinations), numpy_of(inputs.att)
 
 
+def _of_edges(block: EdgeBlock, inputs: AttentionInputs) -> tuple[Any, ...]:
+    """Features, and the table of their map; without rows where they are not read."""
+    if inputs.edge_map is None:
+        return NO_FEATURES, numpy_of(_none(inputs, held=True))
+    return features_of(block), table_of(inputs.edge_map)
+
+
+def _add_of_map(into: AttentionGradients, totals: np.ndarray) -> None:
+    """Gradients of the map's table, fp64 [T, features + 1, columns], the last row of which says nothing."""
+    if into.edge_map is not None:
+        into.edge_map.add_(torch.from_numpy(totals.sum(0)[:-1].T).to(into.edge_map.dtype))
+
+
 def _rows_of_ends(inputs: AttentionInputs) -> tuple[Any, ...]:
     """v, k and q of products."""
     return numpy_of(inputs.sources[0]), numpy_of(inputs.sources[-1]), numpy_of(inputs.destinations)
@@ -237,8 +260,9 @@ def _scores(inputs: AttentionInputs) -> Any:
 
 
 def _kept_by_source(block: EdgeBlock, inputs: AttentionInputs) -> tuple[Any, Any]:
-    """The same, and where each edge of ``block.t_dst`` stands in it."""
-    return _scores(inputs), (block.t_edge if inputs.scores is not None else block.t_dst[:0]).numpy()
+    """The same, and where each edge of ``block.t_dst`` stands in it, and its features among theirs."""
+    reads = inputs.scores is not None or inputs.edge_map is not None
+    return _scores(inputs), (block.t_edge if reads else block.t_dst[:0]).numpy()
 
 
 def _arrays(running: RunningSoftmax) -> tuple[Any, ...]:

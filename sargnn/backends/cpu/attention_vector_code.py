@@ -259,20 +259,20 @@ def edge_softmax(v: VectorCode, integers: Any, slope: Any) -> None:
 
         x = LeakyReLU(source[indices[e], h] + destination[h]) for e in [start, end)
 
-    Arguments: weight, source, indices, start, end, limit, K, destination, scores, maximum, denominator, factor, carry; scores:
-    the address of [E, K], where each x is kept, or 0.
+    Arguments: weight, source, indices, start, end, limit, K, destination, its stride in bytes from edge to edge (0: it is one
+    for all), scores, maximum, denominator, factor, carry; scores: the address of [E, K], where each x is kept, or 0.
     """
-    weight, source, indices, start, end, limit, heads, destination, scores, *softmax = integers
+    weight, source, indices, start, end, limit, heads, destination, stride, scores, *softmax = integers
     keeps = v.b.icmp_signed("!=", scores, const(0))
     row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
     slopes = v.splat(slope)
 
     def emit(offset: Any, mask: Any) -> None:
-        own = v.load(v.b.add(destination, offset), mask)
         top = v.variable(v.load(v.b.add(softmax[0], offset), mask))
         with v.loop(start, end) as edge:
             row, ahead = _rows(v, source, row_bytes, indices, edge, limit)
             v.prefetch(v.b.add(ahead, offset))
+            own = v.load(v.b.add(v.at(destination, v.b.sub(edge, start), stride), offset), mask)
             x = _leaky(v, v.b.fadd(v.load(v.b.add(row, offset), mask), own), slopes)
             v.store(x, v.b.add(v.at(weight, v.b.sub(edge, start), held_bytes), offset))
             with v.case(keeps):
@@ -346,20 +346,20 @@ def _fold_softmax(
 def edge_weights(v: VectorCode, integers: Any, slope: Any) -> None:
     """Attention weights of a source's edges again: ``out[e - start, h] = exp(LeakyReLU(own[h] + score_i) - m_i) / s_i``.
 
-    i = indices[e]; ``records`` holds (score, m, 1 / s, delta) of each destination, [RECORD, K]. Arguments: out, own, records,
-    indices, start, end, limit, K.
+    i = indices[e]; ``records`` holds (score, m, 1 / s, delta) of each destination, [RECORD, K]. Arguments: out, own, its stride
+    in bytes from edge to edge (0: it is one for all), records, indices, start, end, limit, K.
     """
-    out, own, records, indices, start, end, limit, heads = integers
+    out, own, stride, records, indices, start, end, limit, heads = integers
     row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
     record_bytes = v.b.mul(row_bytes, const(RECORD))
     slopes = v.splat(slope)
 
     def emit(offset: Any, mask: Any) -> None:
-        mine = v.load(v.b.add(own, offset), mask)
         with v.loop(start, end) as edge:
             record, ahead = _rows(v, records, record_bytes, indices, edge, limit)
             for k in range(0, RECORD, 2):
                 v.prefetch(v.b.add(v.at(ahead, row_bytes, k), offset))
+            mine = v.load(v.b.add(v.at(own, v.b.sub(edge, start), stride), offset), mask)
             score, top, inverse = (v.load(v.b.add(v.at(record, row_bytes, k), offset), mask) for k in range(3))
             x = _leaky(v, v.b.fadd(mine, score), slopes)
             weight = v.b.fmul(v.exp(v.b.fsub(x, top)), inverse)
@@ -398,19 +398,20 @@ def score_gradients(v: VectorCode, integers: Any, slope: Any) -> None:
 
         d = (dropped[e] dot[e] - weight[e] delta_i) LeakyReLU'(own + score_i)
 
-    Arguments: weight, dropped, dots, own, records, indices, start, end, K, d_own, d_scores.
+    They take the place of ``dots``. Arguments: weight, dropped, dots, own, its stride as of ``edge_weights``, records, indices,
+    start, end, K, d_own, d_scores.
     """
-    weight, dropped, dots, own, records, indices, start, end, heads, d_own, d_scores = integers
+    weight, dropped, dots, own, stride, records, indices, start, end, heads, d_own, d_scores = integers
     row_bytes, held_bytes = (v.b.mul(count, const(v.item)) for count in (heads, _padded(v, heads)))
     record_bytes = v.b.mul(row_bytes, const(RECORD))
     slopes = v.splat(slope)
 
     def emit(offset: Any, mask: Any) -> None:
-        mine = v.load(v.b.add(own, offset), mask)
         total = v.variable(v.load(v.b.add(d_own, offset), mask))
         with v.loop(start, end) as edge:
             i = v.index(indices, edge)
             record = v.b.add(v.at(records, i, record_bytes), offset)
+            mine = v.load(v.b.add(v.at(own, v.b.sub(edge, start), stride), offset), mask)
             raw = v.b.fadd(mine, v.load(record, mask))
             delta = v.load(v.at(record, row_bytes, RECORD - 1), mask)
             place = v.b.add(v.b.mul(v.b.sub(edge, start), held_bytes), offset)
@@ -418,6 +419,7 @@ def score_gradients(v: VectorCode, integers: Any, slope: Any) -> None:
             d_score = v.b.fsub(v.b.fmul(r, dot), v.b.fmul(a, delta))
             d_score = v.b.select(v.b.fcmp_ordered(">", raw, v.constant(0.0)), d_score, v.b.fmul(d_score, slopes))
             total.set(v.b.fadd(total.get(), d_score))
+            v.store(d_score, v.b.add(dots, place))
             target = v.b.add(v.at(d_scores, i, row_bytes), offset)
             v.store(v.b.fadd(v.load(target, mask), d_score), target, mask)
         v.store(total.get(), v.b.add(d_own, offset), mask)

@@ -1,6 +1,6 @@
 """Fused graph attention on a CPU, compiled with Numba: nothing of size edges x heads is stored unless scores are kept.
 
-    x_ji = LeakyReLU(el_j + er_i)       a_ji = exp(x_ji - m_i) / s_i       out_i = sum over j -> i of r_ji a_ji z_j
+    x_ji = LeakyReLU(el_j + er_i + A f_ji)       a_ji = exp(x_ji - m_i) / s_i       out_i = sum over j -> i of r_ji a_ji z_j
 
 r_ji is attention dropout's factor, drawn by the original ids of the edge's ends, 1 without dropout, times the edge's weight if
 there are weights. It stands outside the softmax, so gradients hold for any r. Forward walks destinations,
@@ -9,10 +9,14 @@ without a closing pass. Backward walks sources, one row of z and its gradient at
 
     d z_j = sum of r a g_i      d el_j = sum of d x      d er_i = sum of d x      d x = a (r <g_i, z_j> - delta_i) LeakyReLU'
 
-with delta_i = <g_i, out_i> per head. Sources are cut into one lane per thread with equal edges, and every lane has room of
+with delta_i = <g_i, out_i> per head. f_ji are the edge's features, A f_ji a number of each head, left out where features are
+not read; d A = sum of d x f_ji^T. What an edge adds is held for a batch of edges, as part of the score of the end that they
+share.
+
+Sources are cut into one lane per thread with equal edges, and every lane has room of
 its own for d er: two runs with the same number of threads give the same bits.
 
-Letters: S source rows, M destination rows, B and A of them listed, E edges, K heads, D head width, T lanes.
+Letters: S source rows, M destination rows, E edges, K heads, D head width, C features of an edge, T lanes.
 """
 
 from __future__ import annotations
@@ -33,7 +37,16 @@ from sargnn.backends.cpu.attention_vector_code import (
     row_of,
     score_gradients,
 )
-from sargnn.backends.cpu.vector_code import LATER, prefetch_row
+from sargnn.backends.cpu.edge_features import (
+    FLUSH_EDGES,
+    NO_FEATURES,
+    add_outer,
+    features_at,
+    fetch_features,
+    flush,
+    write_changed,
+)
+from sargnn.backends.cpu.vector_code import AHEAD, LATER, prefetch_row
 from sargnn.bf16 import array_of, narrow, number, wide, widen
 from sargnn.rng import words_of
 
@@ -50,9 +63,16 @@ def weigh_edges(weight: Any, out: Any, edge_weight: Any, start: Any, end: Any) -
             out[e - start, h] = weight[e - start, h] * factor
 
 
+@numba.njit(inline="always")
+def write_scores(out: Any, own: Any, given: Any, table: Any, heads: Any, scalar: Any) -> None:  # pragma: no cover - compiled
+    """``out = own + A f``, K numbers; ``own``: their address."""
+    source = (out.ctypes.data, own, given.ctypes.data, table.ctypes.data)
+    write_changed(source + (np.int64(table.strides[0]), np.int64(len(given)), np.int64(heads)), scalar, (scalar,))
+
+
 @numba.njit(parallel=True, cache=True, nogil=True)
 def fold_attention(
-    edges: Any, z: Any, el: Any, er: Any, numbers: Any, edge_weight: Any, scores: Any, running: Any
+    edges: Any, z: Any, el: Any, er: Any, of_edges: Any, numbers: Any, edge_weight: Any, scores: Any, running: Any
 ) -> None:  # pragma: no cover - compiled
     """Fold a block's edges into the running softmax of every listed destination.
 
@@ -61,6 +81,7 @@ def fold_attention(
         z: [S, K D], may be bf16; all else is fp32 then.
         el: [S, K].
         er: [M, K].
+        of_edges: features as ``features_of`` gives them, and A as ``table_of`` does, [C + 1, K]; without rows: not read.
         numbers: slope of LeakyReLU, K, source ids int64 [S], destination ids int64 [M], and draw and keep of
             ``attention_parts.drop_edge``; a threshold of 0 drops nothing.
         edge_weight: [E], in the order of the indices; empty: 1.
@@ -73,11 +94,14 @@ def fold_attention(
     item, width, kinds = el.itemsize, z.shape[1] // heads, (z.dtype.type(0), out.dtype.type(0))
     everything = len(rows) == 0
     limit = np.int64(len(indices))
-    dropping, weighted = draw[3] > 0, len(edge_weight) > 0
+    features, table = of_edges
+    dropping, weighted, featured = draw[3] > 0, len(edge_weight) > 0, len(table) > 0
     kept_at = np.int64(scores.ctypes.data) if len(scores) > 0 else np.int64(0)
     for c in numba.prange(len(chunks) - 1):
         weight = np.empty((BATCH, row_of(heads, item)), el.dtype)
         factor, carry = np.empty(heads, el.dtype), np.empty(heads, el.dtype)
+        changed = np.empty((BATCH if featured else 1, weight.shape[1]), el.dtype)
+        nothing = np.zeros(features[0].shape[1], np.float32)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
             if not everything:
@@ -88,7 +112,13 @@ def fold_attention(
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
                 adds = np.int64(denominator[i, 0] != 0)
                 run = (indices.ctypes.data, start, end, limit, heads)
-                ends = (er.ctypes.data + i * heads * item, kept_at, top, sums, factor.ctypes.data, carry.ctypes.data)
+                own, stride = er.ctypes.data + i * heads * item, np.int64(0)
+                if featured:
+                    for e in range(start, end):
+                        fetch_features(features, min(e + AHEAD, limit - 1), slope)
+                        write_scores(changed[e - start], own, features_at(features, e, nothing), table, heads, slope)
+                    own, stride = changed.ctypes.data, np.int64(changed.strides[0])
+                ends = (own, stride, kept_at, top, sums, factor.ctypes.data, carry.ctypes.data)
                 edge_softmax((weight.ctypes.data, el.ctypes.data) + run + ends, slope)
                 if dropping:
                     mine = np.uint64(destination_ids[i])
@@ -101,47 +131,76 @@ def fold_attention(
                 fold_rows(row + run + factors, slope, kinds)
 
 
+@numba.njit(inline="always")
+def add_products(sums: Any, row: Any, given: Any, width: Any, scalar: Any) -> None:  # pragma: no cover - compiled
+    """``sums[d] += f[d] row``, of the first ``width`` numbers of a row."""
+    ends = (row.ctypes.data, given.ctypes.data, sums.ctypes.data)
+    add_outer(ends + (np.int64(sums.strides[0]), np.int64(len(given)), np.int64(width)), scalar, (scalar,))
+
+
 @numba.njit(parallel=True, cache=True, nogil=True)
 def write_attention_gradients(
-    edges: Any, z: Any, el: Any, records: Any, grad: Any, numbers: Any, edge_weight: Any, kept: Any, add: Any, gradients: Any
+    edges: Any,
+    z: Any,
+    el: Any,
+    of_edges: Any,
+    records: Any,
+    grad: Any,
+    numbers: Any,
+    edge_weight: Any,
+    kept: Any,
+    add: Any,
+    gradients: Any,
 ) -> None:  # pragma: no cover - compiled
     """Gradients of a block's source rows and scores, and of the destinations' scores.
 
     Args:
         edges: as ``edges_of`` gives them, by source, a run for each lane.
+        of_edges: as of ``fold_attention``.
         records: [M, 4 K], see ``attention_vector_code.edge_weights``.
         grad: [M, K D], bf16 if z is.
         kept: scores [E, K], x_ji that forward has kept, empty: they are computed again; int32 [E], the place of each edge among
-            them.
+            them and among those that have features; empty: neither is read.
         add: 1 to add to the sources' gradients, 0 to overwrite them.
-        gradients: d z [S, K D], bf16 if z is; d el [S, K]; d er [T, M, K], added to.
+        gradients: d z [S, K D], bf16 if z is; d el [S, K]; d er [T, M, K], added to; d A, fp64 [T, C + 1, K], added to.
     """
     bounds, rows, indptr, indices = edges
     slope, heads, source_ids, destination_ids, draw, keep = numbers
-    (scores, places), (d_z, d_el, d_er) = kept, gradients
+    (scores, places), (d_z, d_el, d_er, d_table), (features, table) = kept, gradients, of_edges
     item, width = el.itemsize, z.shape[1] // heads
     sums_apart = z.itemsize < item  # a source with many edges has its row rounded once
     limit = np.int64(len(indices))
-    dropping, weighted, everything = draw[3] > 0, len(edge_weight) > 0, len(rows) == 0
+    dropping, weighted, everything, featured = draw[3] > 0, len(edge_weight) > 0, len(rows) == 0, len(table) > 0
     for lane in numba.prange(len(bounds) - 1):
         weight = np.empty((BATCH, row_of(heads, item)), el.dtype)
         dropped = np.empty(weight.shape, el.dtype) if dropping or weighted else weight
         dots, sums = np.empty(weight.shape, el.dtype), np.empty(z.shape[1], el.dtype)
+        changed = np.empty((BATCH if featured else 1, weight.shape[1]), el.dtype)
+        nothing = np.zeros(features[0].shape[1], np.float32)
+        of_table, flushed = np.zeros(table.shape, table.dtype), np.int64(indptr[bounds[lane]])
         for a in range(bounds[lane], bounds[lane + 1]):
             j = np.int64(a) if everything else np.int64(rows[a])
             if add == 0:
                 d_el[j, :] = 0
                 if indptr[a] == indptr[a + 1]:
                     d_z[j, :] = 0
-            own = el.ctypes.data + j * heads * item
+            own, stride = el.ctypes.data + j * heads * item, np.int64(0)
+            if featured:
+                stride = np.int64(changed.strides[0])
             for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
                 end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
                 run = (indices.ctypes.data, start, end, limit, heads)
+                if featured:
+                    own = el.ctypes.data + j * heads * item
+                    for e in range(start, end):
+                        fetch_features(features, places[min(e + AHEAD, limit - 1)], slope)
+                        write_scores(changed[e - start], own, features_at(features, places[e], nothing), table, heads, slope)
+                    own = changed.ctypes.data
                 if len(scores) > 0:
                     of_scores = (weight.ctypes.data, scores.ctypes.data, places.ctypes.data, records.ctypes.data)
                     kept_weights(of_scores + run, slope)
                 else:
-                    edge_weights((weight.ctypes.data, own, records.ctypes.data) + run, slope)
+                    edge_weights((weight.ctypes.data, own, stride, records.ctypes.data) + run, slope)
                 if weighted:
                     weigh_edges(weight, dropped, edge_weight, start, end)
                 elif dropping:
@@ -163,9 +222,16 @@ def write_attention_gradients(
                     target = d_z.ctypes.data + j * d_z.strides[0]
                     own_kinds = (z.dtype.type(0), grad.dtype.type(0), d_z.dtype.type(0))
                     gradient_rows((target,) + ends + factors + (np.int64(later + add > 0),), slope, own_kinds)
-                held = (weight.ctypes.data, dropped.ctypes.data, dots.ctypes.data, own, records.ctypes.data)
+                held = (weight.ctypes.data, dropped.ctypes.data, dots.ctypes.data, own, stride, records.ctypes.data)
                 totals = (d_el.ctypes.data + j * heads * item, d_er.ctypes.data + np.int64(lane) * d_er.strides[0])
                 score_gradients(held + (indices.ctypes.data, start, end, heads) + totals, slope)
+                if featured:
+                    for e in range(start, end):
+                        add_products(of_table, dots[e - start], features_at(features, places[e], nothing), heads, slope)
+            if featured and indptr[a + 1] - flushed > FLUSH_EDGES:
+                flush(of_table, d_table[lane])
+                flushed = np.int64(indptr[a + 1])
+        flush(of_table, d_table[lane])
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -173,7 +239,8 @@ def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     z, x = (array_of(torch.zeros(1, 16, dtype=precision)) for precision in (dtype, wide(dtype)))
     ints, longs = np.zeros(2, np.int32), np.zeros(2, np.int64)
     edges, numbers = (longs, ints, ints, ints), (number(1, dtype), 1, longs, longs, words_of(None), number(1, dtype))
+    of_edges, table = (NO_FEATURES, x), np.zeros((1, 1, 16))
     return [
-        (fold_attention, (edges, z, x, x, numbers, x[0], x, (x, x, x))),
-        (write_attention_gradients, (edges, z, x, x, z, numbers, x[0], (x, ints), 1, (z, x, x[None]))),
+        (fold_attention, (edges, z, x, x, of_edges, numbers, x[0], x, (x, x, x))),
+        (write_attention_gradients, (edges, z, x, of_edges, x, z, numbers, x[0], (x, ints), 1, (z, x, x[None], table))),
     ]

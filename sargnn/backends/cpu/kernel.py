@@ -47,6 +47,8 @@ class FusedKernel(Kernel):
         "gine": "sargnn.backends.cpu.gine:FusedGine",
         "gat": "sargnn.backends.cpu.attention:FusedGat",
         "gatv2": "sargnn.backends.cpu.attention:FusedGatV2",
+        "edge_gat": "sargnn.backends.cpu.attention:FusedGat",
+        "edge_gatv2": "sargnn.backends.cpu.attention:FusedGatV2",
         "dot": "sargnn.backends.cpu.attention:FusedDot",
     }
 

@@ -30,7 +30,10 @@ class DglKernel(Kernel):
         "gat": "sargnn.backends.torch.dgl_operations:DglGat",
         "gatv2": "sargnn.backends.torch.dgl_operations:DglGatV2",
         "dot": "sargnn.backends.torch.dgl_operations:DglDot",
-        "gine": "sargnn.backends.torch.reference:ReferenceGine",  # DGL's layer makes a row for each edge, too
+        # What reads features of edges: DGL's layers make a row for each edge, too.
+        "gine": "sargnn.backends.torch.reference:ReferenceGine",
+        "edge_gat": "sargnn.backends.torch.reference:ReferenceGat",
+        "edge_gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
     }
     autograd_operations = {
         "sum": "sargnn.backends.torch.dgl_operations:sum_autograd",
@@ -39,6 +42,8 @@ class DglKernel(Kernel):
         "gatv2": "sargnn.backends.torch.dgl_operations:gatv2_autograd",
         "dot": "sargnn.backends.torch.dgl_operations:dot_autograd",
         "gine": "sargnn.backends.torch.reference:gine_autograd",
+        "edge_gat": "sargnn.backends.torch.reference:gat_autograd",
+        "edge_gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
     }
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:

@@ -40,6 +40,8 @@ class ReferenceKernel(Kernel):
         "gine": "sargnn.backends.torch.reference:ReferenceGine",
         "gat": "sargnn.backends.torch.reference:ReferenceGat",
         "gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
+        "edge_gat": "sargnn.backends.torch.reference:ReferenceGat",
+        "edge_gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
         "dot": "sargnn.backends.torch.reference:ReferenceDot",
     }
     autograd_operations = {
@@ -48,6 +50,8 @@ class ReferenceKernel(Kernel):
         "gine": "sargnn.backends.torch.reference:gine_autograd",
         "gat": "sargnn.backends.torch.reference:gat_autograd",
         "gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
+        "edge_gat": "sargnn.backends.torch.reference:gat_autograd",
+        "edge_gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
         "dot": "sargnn.backends.torch.reference:dot_autograd",
     }
 
@@ -224,7 +228,8 @@ class ReferenceGat(_ReferenceAttention, GatOperation):
 
     def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         (src, dst), el = ends_of(block), inputs.sources[1]
-        scores = leaky_relu(el[src] + inputs.destinations[dst], attention.negative_slope)
+        sums = _plus_mapped(block, el[src] + inputs.destinations[dst], inputs.edge_map)
+        scores = leaky_relu(sums, attention.negative_slope)
         fold_scores(block, attention, inputs, scores, running)
 
     def backward(
@@ -240,10 +245,12 @@ class ReferenceGat(_ReferenceAttention, GatOperation):
     ) -> None:
         (src, dst), scores, el = ends_of(block), inputs.scores, inputs.sources[1]
         if scores is None:
-            scores = leaky_relu(el[src] + records[dst, : attention.heads], attention.negative_slope)
+            sums = _plus_mapped(block, el[src] + records[dst, : attention.heads], inputs.edge_map)
+            scores = leaky_relu(sums, attention.negative_slope)
         dropped, d_scores = score_gradients(block, attention, inputs, scores, records, grad)
         d_scores = torch.where(scores > 0, d_scores, d_scores * attention.negative_slope)
         into.destinations.index_add_(0, dst, d_scores)
+        _add_of_map(block, into, d_scores)
         if into.sources is not None:
             d_z, d_el = into.sources
             (d_el if add else d_el.zero_()).index_add_(0, src, d_scores)
@@ -251,11 +258,29 @@ class ReferenceGat(_ReferenceAttention, GatOperation):
 
 
 def gat_autograd(
-    block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
+    block: EdgeBlock,
+    attention: Attention,
+    z: Tensor,
+    el: Tensor,
+    er: Tensor,
+    edge_map: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """The operation in plain PyTorch, differentiable; see ``GatOperation``."""
     src, dst = ends_of(block)
-    return attend(block, attention, z, leaky_relu(el[src] + er[dst], attention.negative_slope), weight)
+    sums = _plus_mapped(block, el[src] + er[dst], edge_map)
+    return attend(block, attention, z, leaky_relu(sums, attention.negative_slope), weight)
+
+
+def _plus_mapped(block: EdgeBlock, values: Tensor, edge_map: Tensor | None) -> Tensor:
+    """Values [E, F] and what a map [F, C] makes of the edges' features."""
+    return values if edge_map is None else values + block.columns.tensor(ATTR, edge_map) @ edge_map.T
+
+
+def _add_of_map(block: EdgeBlock, into: AttentionGradients, gradients: Tensor) -> None:
+    """The map's gradient, of those of what it gives [E, F]."""
+    if into.edge_map is not None:
+        into.edge_map.add_(gradients.T @ block.columns.tensor(ATTR, gradients))
 
 
 class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
@@ -264,7 +289,8 @@ class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
     def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         assert inputs.att is not None
         src, dst = ends_of(block)
-        active = leaky_relu(inputs.sources[0][src] + inputs.destinations[dst], attention.negative_slope)
+        u = _plus_mapped(block, inputs.sources[0][src] + inputs.destinations[dst], inputs.edge_map)
+        active = leaky_relu(u, attention.negative_slope)
         fold_scores(block, attention, inputs, attention.by_head(active * inputs.att).sum(2), running)
 
     def backward(
@@ -280,7 +306,7 @@ class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
     ) -> None:
         assert inputs.att is not None and into.att is not None
         (src, dst), scores, att = ends_of(block), inputs.scores, inputs.att
-        u = inputs.sources[0][src] + inputs.destinations[dst]
+        u = _plus_mapped(block, inputs.sources[0][src] + inputs.destinations[dst], inputs.edge_map)
         active = leaky_relu(u, attention.negative_slope)
         if scores is None:
             scores = attention.by_head(active * att).sum(2)
@@ -290,6 +316,7 @@ class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
         d_u = wide * att
         d_u = torch.where(u > 0, d_u, d_u * attention.negative_slope)
         into.destinations.index_add_(0, dst, d_u)
+        _add_of_map(block, into, d_u)
         if into.sources is not None:
             (d_z,) = into.sources
             d_u += (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1)
@@ -297,11 +324,17 @@ class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
 
 
 def gatv2_autograd(
-    block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
+    block: EdgeBlock,
+    attention: Attention,
+    z: Tensor,
+    x: Tensor,
+    att: Tensor,
+    edge_map: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """The operation in plain PyTorch, differentiable; see ``GatV2Operation``."""
     src, dst = ends_of(block)
-    active = leaky_relu(z[src] + x[dst], attention.negative_slope)
+    active = leaky_relu(_plus_mapped(block, z[src] + x[dst], edge_map), attention.negative_slope)
     return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
 
 

@@ -12,7 +12,7 @@ one edge with the score l. Backward asks with g_i, l_i of all edges and delta_i:
 sources' owner must have kept.
 
 Letters: N input rows, M output rows, S source rows of a shard, A rows of a piece, K heads, D head width, C width of a head of
-queries and keys.
+queries and keys; of edges' features their number.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Backward:
         records: [M, 4 K], see ``AttentionOperation.destination_records``.
         grad: [M, K D], of the output.
         d_local: the gradient of the tensor that stays with the destinations, so far.
-        d_att: [K D], of ``GatV2``, so far.
+        d_params: of the parameters, so far.
         grad_of_edges: [M, K F], of ``EdgeDotAttention``'s sums of edges' rows.
         d_edges: of p, and of f if it is wanted, so far.
     """
@@ -66,7 +66,7 @@ class _Backward:
     records: Tensor
     grad: Tensor
     d_local: Tensor
-    d_att: Tensor | None
+    d_params: Tensors
     grad_of_edges: Tensor | None = None
     d_edges: Tensors = ()
 
@@ -80,6 +80,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         draw: of attention dropout; None drops nothing.
         weighted: use the graph's edge weights where it has some.
         edges: of edges that take no part, neither in the softmax nor in the sum; None: all do. Drawn again in backward.
+        features: whether scores read the edges' features; the last parameter is their map then.
     """
 
     needs_src_in_backward = True
@@ -96,9 +97,12 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         edges: Draw | None = None,
         *,
         weighted: bool = False,
+        features: bool = False,
     ) -> None:
         self.attention, self.edges = Attention(heads, negative_slope, draw), edges
-        self.weighted = weighted
+        self.weighted, self.features = weighted, features
+        if features:
+            self.operation = f"edge_{type(self).operation}"
 
     def parts(self, width: int, groups: int) -> tuple[Part, ...]:
         """By heads; not with attention dropout, which is drawn by a head's number."""
@@ -130,7 +134,8 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
             like = torch.empty(0, dtype=wide(fold.dtype), device=fold.plan.in_degrees.device)
             room = fold.pool.empty(shard.block.num_edges, self.attention.heads, like)  # as many in every epoch
             fold.scores[id(shard)] = scores = room[: block.num_edges]
-        inputs = AttentionInputs(rows, dest_local[0], params[0] if params else None, weight, scores)
+        att, of_features = self._of(params)
+        inputs = AttentionInputs(rows, dest_local[0], att, weight, scores, edge_map=of_features)
         fold.operation.forward(block, self.attention, inputs, state)
 
     def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: RunningSoftmax) -> tuple[Tensors, Tensors]:
@@ -146,18 +151,19 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         running = RunningSoftmax(out, *saved.stats)
         records = fold.operation.destination_records(local if self.adds_scores else None, running, grad)
         d_local = torch.zeros_like(local, dtype=wide(local.dtype))
-        return _Backward(records, grad, d_local, torch.zeros_like(saved.params[0]) if saved.params else None)
+        return _Backward(records, grad, d_local, tuple(torch.zeros_like(param) for param in saved.params))
 
     def backward_step(
         self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: _Backward, out: Tensors | None
     ) -> None:
         assert rows is not None
         block, inputs = self._backward_inputs(fold, shard, rows, saved.dest_local[0], saved)
-        into = AttentionGradients(out, state.d_local, state.d_att)
+        att, of_features = self._of(state.d_params)
+        into = AttentionGradients(out, state.d_local, att, edge_map=of_features)
         fold.operation.backward(block, self.attention, inputs, state.records, state.grad, into)
 
     def backward_finish(self, saved: Saved, state: _Backward) -> tuple[Tensors, Tensors]:
-        return (state.d_local.to(saved.dest_local[0].dtype),), () if state.d_att is None else (state.d_att,)
+        return (state.d_local.to(saved.dest_local[0].dtype),), state.d_params
 
     def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
         row, heads = Column(widths[0], rows), self.attention.heads
@@ -222,7 +228,8 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         block, inputs = self._backward_inputs(fold, served_shard(fold, piece), saved.exchanged, (x or er)[0], saved)
         half = d_local.dtype == torch.bfloat16
         held = zero_sums(fold.pool, len(d_local), d_local.shape[1], d_local) if half else d_local.zero_()
-        into = AttentionGradients(d_exchanged, held, state.d_att)
+        att, of_features = self._of(state.d_params)
+        into = AttentionGradients(d_exchanged, held, att, edge_map=of_features)
         fold.operation.backward(block, self.attention, inputs, records, grad, into, add=d_exchanged is not None)
         if held is not d_local:
             d_local.copy_(held)
@@ -235,6 +242,11 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         block, weight = self._block(fold, shard)
         settings = {} if weight is None else {"weight": weight}
         return (fold.operation(block, self.attention, *rows, *dest_local, *params, **settings),)
+
+    def _of(self, params: Tensors) -> tuple[Tensor | None, Tensor | None]:
+        """What each parameter, or its gradient, is: ``att`` and the map of features."""
+        *att, of_features = params if self.features else (*params, None)
+        return (att[0] if att else None), of_features
 
     def _block(self, fold: Fold[Any], shard: Shard) -> tuple[EdgeBlock, Tensor | None]:
         """The edges that take part, and their weights. What kernels keep with a block is made anew for some."""
@@ -249,7 +261,8 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         """The edges that take part, and what they read; their scores, too, which nobody else keeps then."""
         block, weight = self._block(fold, shard)
         scores = None if fold.scores is None else fold.scores.pop(id(shard), None)
-        return block, AttentionInputs(rows, local, saved.params[0] if saved.params else None, weight, scores)
+        att, of_features = self._of(saved.params)
+        return block, AttentionInputs(rows, local, att, weight, scores, edge_map=of_features)
 
 
 def check_scores(operation: Any) -> None:
@@ -267,7 +280,8 @@ class Gat(_Attentive):
     """Scores ``e_ji = LeakyReLU(el_j + er_i)`` (Velickovic et al., 2018).
 
     ``exchanged`` is (z [N, K D], el [N, K]), in one message; ``dest_local`` is (er [M, K],). Saves its inputs, its output, m
-    and s.
+    and s. With ``features`` scores are LeakyReLU(el_j + er_i + A f_ji), ``params`` (A [K, C],), f_ji the edge's features; A's
+    gradient is the sum of d x f_ji^T, d x that of what LeakyReLU is taken of.
     """
 
     name = "gat"
@@ -280,7 +294,8 @@ class GatV2(_Attentive):
     """Scores ``e_ji = <att, LeakyReLU(z_j + x_i)>`` per head (Brody et al., 2022).
 
     ``exchanged`` is (z [N, K D],), ``dest_local`` (x [M, K D],), ``params`` (att [K D],). Saves its inputs, its output, m
-    and s.
+    and s. With ``features`` scores are <att, LeakyReLU(z_j + x_i + W f_ji)>, ``params`` (att, W [K D, C]); W's gradient is the
+    sum of d u f_ji^T, u what LeakyReLU is taken of.
     """
 
     name = "gatv2"
