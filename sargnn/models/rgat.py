@@ -38,15 +38,16 @@ class RgatLayer(GraphLayer):
     Args:
         spec: its place in the stack.
         config: the model's settings.
-        relations: R.
-        edge_width: C; 0: edges have no features.
+        shape: of the graph, with R relations and edges of C features, or without.
     """
 
     reads_out_degrees = False
 
-    def __init__(self, spec: LayerSpec, config: RgatSettings, relations: int, edge_width: int = 0) -> None:
+    def __init__(self, spec: LayerSpec, config: RgatSettings, shape: GraphShape) -> None:
         super().__init__(spec)
+        relations, edge_width = len(shape.schema.relations), shape.edge_width
         self.config, self.index, self.last, self.edge_width = config, spec.index, spec.last, edge_width
+        self.types = (shape.labelled,) if spec.last else tuple(range(len(shape.schema.node_types)))
         self.heads, self.width = (config.out_heads, spec.out_width) if spec.last else (config.heads, config.hidden)
         self.weight = self._drawn(relations, self.heads * self.width, self.in_width)
         self.attn_src, self.attn_dst = (self._drawn(relations, self.heads, self.width) for _ in range(2))
@@ -87,17 +88,17 @@ class RgatLayer(GraphLayer):
         draw = engine.draw(Purpose.ATTENTION_DROPOUT, self.index, self.config.attn_dropout if self.training else 0.0)
         h, own = operators.fork_own(plan, x.joined())
         sources, destinations = plan.by_input_type(h), plan.by_type(own)
-        out = plan.by_type(operators.linear([own], self.loop, None))
+        out = {t: operators.linear([destinations[t]], self.loop, None) for t in self.types}
         for r, relation in enumerate(plan.schema.relations):
-            if plan.out_type not in (None, relation.destination):
-                continue  # on all ranks
+            if relation.destination not in out:
+                continue
             of_relation = plan if plan.relations is None else plan.relations.plans[r]
             weight, rows, ends = self.weight[r], sources[relation.source], destinations[relation.destination]
             z, el, _ = operators.attention_maps(of_relation, rows, weight, self.attn_src[r], None)
             er = operators.scores(ends, weight, self.attn_dst[r])
             (total,) = engine.aggregate(of_relation, self._attention(draw), (z, el), (er,), self._of_edges(r), given=True)
             out[relation.destination] = operators.add(out[relation.destination], total)
-        heads = plan.in_one_table(out)
+        heads = torch.cat(list(out.values())) if len(out) > 1 else out[self.types[0]]
         return operators.with_bias(heads.view(len(heads), self.heads, self.width).mean(1) if self.last else heads, self.bias)
 
     def _of_edges(self, r: int) -> tuple[Tensor, ...]:
@@ -111,7 +112,7 @@ def build(config: RgatSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
 
     def layer(spec: LayerSpec) -> RgatLayer:
-        return RgatLayer(spec, config, len(shape.schema.relations), shape.edge_width)
+        return RgatLayer(spec, config, shape)
 
     width = config.heads * config.hidden
     stack = build_stack(config, TypedRows(shape, config.embedding, width), shape, layer, hidden_width=width)

@@ -371,8 +371,9 @@ class LayerPlan:
 
     def release_columns(self) -> None:
         """Give back the pages of what its edges carry in a file; they are read again where they are needed."""
-        for shard in list(self._all_shards().values())[:1]:  # all read the same file
-            shard.block.columns.release()
+        for shard in self._all_shards().values():
+            for part in shard.relations:
+                part.block.columns.release()
 
     def _all_shards(self) -> dict[Piece, Shard]:
         """The shards in their order; the merged one as piece 0 of peer -1."""

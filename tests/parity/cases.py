@@ -39,6 +39,7 @@ from sargnn.graph.edge_columns import names_to_json
 from sargnn.graph.store import StoreWriter
 from sargnn.memory.budget import chooser
 from sargnn.models import MODELS
+from sargnn.models.rgat import RgatLayer
 from sargnn.models.stack import GraphLayer
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import Part, parts_of
@@ -357,12 +358,13 @@ def edge_layers(trainer: Trainer) -> list[tuple[GraphLayer, Reducer]]:
     return [(layer, layer.reducer_on(plan)) for layer, plan in layers if layer.uses_edges]
 
 
-def plans_of(plan: LayerPlan) -> list[LayerPlan]:
+def plans_of(layer: GraphLayer, plan: LayerPlan) -> list[LayerPlan]:
     """Those that a layer aggregates on: its own, or those of the relations that it computes."""
     if plan.relations is None:
         return [plan]
+    assert isinstance(layer, RgatLayer)
     ends = zip(plan.schema.relations, plan.relations.plans, strict=True)
-    return [own for relation, own in ends if plan.out_type in (None, relation.destination)]
+    return [own for relation, own in ends if relation.destination in layer.types]
 
 
 def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
@@ -381,7 +383,7 @@ def step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     wire = trainer.engine.exchange.wire
 
     for layer, layer_plan in zip(graph_layers(trainer), trainer.training.flow.plans, strict=True):
-        for own_plan in plans_of(layer_plan):
+        for own_plan in plans_of(layer, layer_plan):
             predicted += layer.uses_edges and trainer.engine.mode.wire_bytes(
                 own_plan,
                 layer.reducer_on(own_plan),

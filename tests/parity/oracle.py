@@ -453,7 +453,7 @@ def rgat(place: Place, h: Tensor, params: Params) -> Tensor:
             raw = raw + (mapped * params["attn_edge"][r]).sum(2)
         exponentials = F.leaky_relu(raw, model.negative_slope).exp()
         sums = torch.zeros(n, heads).double().index_add(0, b, exponentials)
-        factors = edge_mask(a, b, heads, draw) * draw.scale * weight.double()[of, None]
+        factors = weight.double()[of, None] * edge_mask(a, b, heads, draw) * draw.scale
         out = out.index_add(0, b, (exponentials / sums[b] * factors)[:, :, None] * z[a])
     return out.mean(1) if place.last else out.flatten(1)
 
@@ -628,7 +628,7 @@ def _attention_with_features(
     exponentials = torch.where(part, torch.exp(scores), 0)
     sums = torch.zeros(n, heads).double().index_add(0, dst, exponentials)
     shares = exponentials / torch.where(sums == 0, 1, sums)[dst]
-    factors = edge_mask(src, dst, heads, draw) * draw.scale * weight[:, None]
+    factors = weight[:, None] * edge_mask(src, dst, heads, draw) * draw.scale
     return torch.zeros_like(z).index_add(0, dst, (shares * factors)[:, :, None] * z[src]).flatten(1)
 
 

@@ -211,6 +211,8 @@ def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> 
     for answer in ranks:
         assert answer["sent_bytes"] == answer["predicted_bytes"]
     halo = sum(answer["halo_rows"] for answer in ranks)
+    if name == "rgat":
+        return  # each relation reads rows of its own
     if name in ("gat", "gatv2"):
         # Rows and scores of 3, 3 and 2 heads of 5; forward and errors backward, in sar fetched again in between.
         width = 2 * 3 * 5 + 2 * 5 + (2 * 3 + 2 if name == "gat" else 0)
