@@ -284,21 +284,90 @@ def edge_softmax(v: VectorCode, integers: Any, slope: Any) -> None:
 
 
 @row_intrinsic
-def pair_scores(v: VectorCode, integers: Any, slope: Any, of_sources: RowFormat, of_destinations: RowFormat) -> None:
-    """GATv2's scores of one edge: ``out[h] = <att[h, :], LeakyReLU(z[h, :] + x[h, :])>``, always summed in one order.
+def pair_scores(v: VectorCode, integers: Any, slope: Any, of_others: RowFormat, of_own: RowFormat) -> None:
+    """GATv2's scores, summed in one order whichever of the two ends is ``own``.
 
-    Arguments: out, att, z, x, K, D; an element of z and one of x.
+        out[e - start, h] = <att[h, :], LeakyReLU(own_e[h, :] + others[indices[e], h, :])> for e in [start, end)
+
+    Arguments: out, att, own, its stride in bytes from edge to edge (0: it is one for all), others, their stride, indices,
+    start, end, limit, K, D; an element of others and one of own.
     """
-    out, att, z, x, heads, width = integers
-    slopes = v.splat(slope)
-    with v.loop(const(0), heads) as head:
-        total = v.variable(v.constant(0.0))
-        with v.loop(const(0), width, v.lanes) as first:
-            element, mask = v.at(first, head, width), v.lanes_below(v.b.sub(width, first))
-            att_here = v.load(v.at(att, element, v.item), mask)
-            z_here, x_here = of_sources.load(z, element, mask), of_destinations.load(x, element, mask)
-            total.set(v.multiply_add(att_here, _leaky(v, v.b.fadd(z_here, x_here), slopes), total.get()))
-        v.store_scalar(v.sum_lanes(total.get()), v.at(out, head, v.item))
+    out, att, own, own_stride, others, stride, indices, start, end, limit, heads, width = integers
+    numbers, held, slopes = RowFormat(v, False), _padded(v, heads), v.splat(slope)
+
+    def emit(tile: _Tile, part: Any) -> None:
+        factors = {(q, r): tile.load(numbers, att, q, r) for q, r in tile.each()}
+        begins = v.b.icmp_signed("==", part, const(0))
+        with v.loop(start, end) as edge:
+            row, ahead = _rows(v, others, stride, indices, edge, limit, of_others.ahead)
+            tile.prefetch(of_others, ahead)
+            number = v.b.sub(edge, start)
+            mine, place = v.at(own, number, own_stride), v.at(tile.first, number, held)
+            for q in range(tile.heads):
+                total = v.constant(0.0)
+                for r in range(tile.vectors):
+                    u = v.b.fadd(tile.load(of_others, row, q, r), tile.load(of_own, mine, q, r))
+                    total = v.multiply_add(factors[q, r], _leaky(v, u, slopes), total)
+                slot = v.at(out, v.b.add(place, const(q)), v.item)
+                before = v.b.select(begins, ir.Constant(v.scalar, 0.0), v.load_scalar(slot))
+                v.store_scalar(v.b.fadd(before, v.sum_lanes(total)), slot)
+
+    _tiles(v, heads, width, emit)
+
+
+def _add_pair_gradients(
+    v: VectorCode, integers: Any, slope: Any, of_others: RowFormat, of_own: RowFormat, *, of_att: bool
+) -> None:
+    """Of GATv2's scores: with u_e = own_e + others[indices[e]] and h_e = d[e - start, h] att LeakyReLU'(u_e),
+
+        target += sum over e in [start, end) of h_e        d_att += sum of d[e - start, h] LeakyReLU(u_e)
+
+    Arguments: target, d_att (numbers, as att), att, d, own, its stride in bytes from edge to edge (0: it is one for all),
+    writes (1: h_e takes own_e's place), others, their stride, indices, start, end, limit, K, D; an element of others and one of
+    own.
+    """
+    target, d_att, att, d_scores, own, own_stride, writes, others, stride, indices, start, end, limit, heads, width = integers
+    numbers, held, nothing = RowFormat(v, False), _padded(v, heads), v.constant(0.0)
+    written = v.b.icmp_signed("!=", writes, const(0))
+
+    def emit(tile: _Tile, part: Any) -> None:
+        sums = {place: v.variable(nothing) for place in tile.each()}
+        att_sums = {place: v.variable(nothing) for place in tile.each()} if of_att else {}
+        factors = {(q, r): tile.load(numbers, att, q, r) for q, r in tile.each()}
+        with v.loop(start, end) as edge:
+            row, ahead = _rows(v, others, stride, indices, edge, limit, of_others.ahead)
+            tile.prefetch(of_others, ahead)
+            number = v.b.sub(edge, start)
+            mine, place = v.at(own, number, own_stride), v.at(tile.first, number, held)
+            for q in range(tile.heads):
+                d = v.load_scalar(v.at(d_scores, v.b.add(place, const(q)), v.item))
+                above, below = v.splat(d), v.splat(v.b.fmul(d, slope))
+                for r in range(tile.vectors):
+                    u = v.b.fadd(tile.load(of_others, row, q, r), tile.load(of_own, mine, q, r))
+                    gradient = v.b.select(v.b.fcmp_ordered(">", u, nothing), above, below)
+                    if of_att:
+                        att_sums[q, r].set(v.multiply_add(gradient, u, att_sums[q, r].get()))
+                    h = v.b.fmul(gradient, factors[q, r])
+                    sums[q, r].set(v.b.fadd(sums[q, r].get(), h))
+                    with v.case(written):
+                        tile.store(of_own, h, mine, q, r)
+        for into, totals in ((target, sums), (d_att, att_sums)):
+            for (q, r), total in totals.items():
+                tile.store(numbers, v.b.fadd(tile.load(numbers, into, q, r), total.get()), into, q, r)
+
+    _tiles(v, heads, width, emit)
+
+
+@row_intrinsic
+def add_source_gradient(v: VectorCode, integers: Any, slope: Any, of_others: RowFormat, of_own: RowFormat) -> None:
+    """See ``_add_pair_gradients``; without those of att."""
+    _add_pair_gradients(v, integers, slope, of_others, of_own, of_att=False)
+
+
+@row_intrinsic
+def add_destination_gradient(v: VectorCode, integers: Any, slope: Any, of_others: RowFormat, of_own: RowFormat) -> None:
+    """See ``_add_pair_gradients``."""
+    _add_pair_gradients(v, integers, slope, of_others, of_own, of_att=True)
 
 
 @vector_intrinsic

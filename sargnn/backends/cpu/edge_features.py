@@ -8,7 +8,7 @@ Letters: E edges, D features of an edge, F columns of what they are mapped to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
@@ -19,12 +19,13 @@ from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu.block_arrays import ALL_EDGES
-from sargnn.backends.cpu.sum_vector_code import each_tile
-from sargnn.backends.cpu.vector_code import RowFormat, VectorCode, const, prefetch_row, row_intrinsic
+from sargnn.backends.cpu.vector_code import I64, RowFormat, VectorCode, const, prefetch_row, row_intrinsic, vector_intrinsic
 from sargnn.graph.edge_columns import ATTR
 
 FLUSH_EDGES = 4096
 """After how many edges a lane's sums are added to those in fp64."""
+_BLOCK = 8
+"""Features whose rows of a table are in registers at a time."""
 Features = tuple[np.ndarray, np.ndarray]
 """float32 [n, D], mapped or not, and which of its rows the edges have: int32 [E], -1 for zeros; empty: all, in order."""
 
@@ -88,6 +89,98 @@ def flush(sums: Any, totals: Any) -> None:  # pragma: no cover - compiled
             sums[d, f] = 0
 
 
+@numba.njit(inline="always")
+def find_features(
+    features: Any, order: Any, start: Any, end: Any, nothing: Any, found: Any, scalar: Any
+) -> None:  # pragma: no cover - compiled
+    """Fetch the features of edges ``start`` to ``end`` into the cache.
+
+    Args:
+        order: where each edge stands among those that have features; empty: in their order.
+        nothing: zeros, those of an edge that was added.
+        found: int64, at least as many: the address of each one's, written.
+    """
+    array, places = features
+    size = np.int64(array.shape[1] * array.itemsize)
+    for e in range(start, end):
+        place = np.int64(e) if len(order) == 0 else np.int64(order[e])
+        if len(places) > 0:
+            place = np.int64(places[place])
+        address = array.ctypes.data + place * array.strides[0] if place >= 0 else nothing.ctypes.data
+        prefetch_row((address, size), scalar)
+        found[e - start] = address
+
+
+def _by_blocks(v: VectorCode, columns: Any, emit: Callable[[Any, int], None]) -> None:
+    """A loop over blocks of features: ``emit(first, count)``, called once for each count from 1 to ``_BLOCK``."""
+    b = v.b
+    with v.loop(const(0), columns, _BLOCK) as first:
+        after = b.append_basic_block("features.next")
+        switch = b.switch(v.smaller(b.sub(columns, first), const(_BLOCK)), after)
+        for count in range(1, _BLOCK + 1):
+            block = b.append_basic_block(f"features.{count}")
+            switch.add_case(const(count), block)
+            b.position_at_end(block)
+            emit(first, count)
+            b.branch(after)
+        b.position_at_end(after)
+
+
+def _features_of(v: VectorCode, addresses: Any, edge: Any, first: Any, count: int) -> list[Any]:
+    """Vectors of one number each: some of an edge's features."""
+    row = v.at(v.b.load(v.pointer(v.at(addresses, edge, 8), I64)), first, 4)
+    numbers = [v.b.load(v.pointer(v.b.add(row, const(4 * k)), ir.FloatType())) for k in range(count)]
+    return [v.splat(x if v.item == 4 else v.b.fpext(x, v.scalar)) for x in numbers]
+
+
+@row_intrinsic
+def mapped_rows(v: VectorCode, integers: Any, scalar: Any, of_own: RowFormat) -> None:
+    """``out[e] = own + W f_e`` for each of B edges.
+
+    Arguments: out, whose rows are whole vectors, its stride in bytes, own, addresses of features, W^T, its stride, B, D, F; an
+    element of own.
+    """
+    out, stride, own, addresses, table, table_stride, edges, columns, width = integers
+    with v.loop(const(0), width, v.lanes) as element:
+        mask, offset = v.lanes_below(v.b.sub(width, element)), v.b.mul(element, const(v.item))
+        mine = of_own.load(own, element, mask)
+
+        def emit(first: Any, count: int, mine: Any = mine, mask: Any = mask, offset: Any = offset) -> None:
+            begins = v.b.icmp_signed("==", first, const(0))
+            rows = [v.load(v.b.add(v.at(table, v.b.add(first, const(k)), table_stride), offset), mask) for k in range(count)]
+            with v.loop(const(0), edges) as edge:
+                place = v.b.add(v.at(out, edge, stride), offset)
+                total = v.b.select(begins, mine, v.load(place))
+                for x, row in zip(_features_of(v, addresses, edge, first, count), rows, strict=True):
+                    total = v.multiply_add(x, row, total)
+                v.store(total, place)
+
+        _by_blocks(v, columns, emit)
+
+
+@vector_intrinsic
+def add_outer_products(v: VectorCode, integers: Any, scalar: Any) -> None:
+    """``sums[d] += sum over B edges of f_e[d] rows[e]``.
+
+    Arguments: sums, its stride in bytes, rows, whose rows are whole vectors, their stride, addresses of features, B, D, F.
+    """
+    sums, sums_stride, rows, stride, addresses, edges, columns, width = integers
+    with v.loop(const(0), width, v.lanes) as element:
+        mask, offset = v.lanes_below(v.b.sub(width, element)), v.b.mul(element, const(v.item))
+
+        def emit(first: Any, count: int, mask: Any = mask, offset: Any = offset) -> None:
+            places = [v.b.add(v.at(sums, v.b.add(first, const(k)), sums_stride), offset) for k in range(count)]
+            totals = [v.variable(v.load(place, mask)) for place in places]
+            with v.loop(const(0), edges) as edge:
+                row = v.load(v.b.add(v.at(rows, edge, stride), offset))
+                for x, total in zip(_features_of(v, addresses, edge, first, count), totals, strict=True):
+                    total.set(v.multiply_add(x, row, total.get()))
+            for total, place in zip(totals, places, strict=True):
+                v.store(total.get(), place, mask)
+
+        _by_blocks(v, columns, emit)
+
+
 class ChangedTile:
     """Vectors of a row with what its edge's features make of it, u = z + W f + b.
 
@@ -137,35 +230,3 @@ class ChangedTile:
         for value, (element, mask) in zip(values, self.each(), strict=True):
             place = v.at(target, element, v.item)
             v.store(v.b.fadd(v.load(place, mask), value), place, mask)
-
-
-@row_intrinsic
-def write_changed(v: VectorCode, integers: Any, scalar: Any, rows: RowFormat) -> None:
-    """``out = z + W f + b``, numbers. Arguments: out, then ``ChangedTile``'s; an element of z."""
-    out, *arguments = integers
-
-    def emit(count: int, base: Any, final: Any) -> None:
-        tile = ChangedTile(v, arguments, rows, count, base)
-        for value, (element, mask) in zip(tile.values, tile.each(), strict=True):
-            v.store(value, v.at(out, element, v.item), mask)
-
-    each_tile(v, arguments[-1], emit, overlaps=False)
-
-
-@row_intrinsic
-def add_outer(v: VectorCode, integers: Any, scalar: Any, rows: RowFormat) -> None:
-    """``sums[d] += f[d] h``. Arguments: addresses of h, f, sums, the stride of sums in bytes, D, F; an element of h."""
-    row, features, sums, stride, columns, width = integers
-
-    def emit(count: int, base: Any, final: Any) -> None:
-        elements = [v.b.add(base, const(v.lanes * k)) for k in range(count)]
-        masks = [None] * (count - 1) + [v.lanes_below(v.b.sub(width, elements[-1]))]
-        values = [rows.load(row, element, mask) for element, mask in zip(elements, masks, strict=True)]
-        with v.loop(const(0), columns) as d:
-            x = v.b.load(v.pointer(v.at(features, d, 4), ir.FloatType()))
-            factor, into = v.splat(x if v.item == 4 else v.b.fpext(x, v.scalar)), v.at(sums, d, stride)
-            for value, element, mask in zip(values, elements, masks, strict=True):
-                place = v.at(into, element, v.item)
-                v.store(v.multiply_add(factor, value, v.load(place, mask)), place, mask)
-
-    each_tile(v, width, emit, overlaps=False)

@@ -37,16 +37,9 @@ from sargnn.backends.cpu.attention_vector_code import (
     row_of,
     score_gradients,
 )
-from sargnn.backends.cpu.edge_features import (
-    FLUSH_EDGES,
-    NO_FEATURES,
-    add_outer,
-    features_at,
-    fetch_features,
-    flush,
-    write_changed,
-)
-from sargnn.backends.cpu.vector_code import AHEAD, LATER, prefetch_row
+from sargnn.backends.cpu.block_arrays import ALL_EDGES
+from sargnn.backends.cpu.edge_features import FLUSH_EDGES, NO_FEATURES, add_outer_products, find_features, flush, mapped_rows
+from sargnn.backends.cpu.vector_code import LATER, prefetch_row
 from sargnn.bf16 import array_of, narrow, number, wide, widen
 from sargnn.rng import words_of
 
@@ -61,13 +54,6 @@ def weigh_edges(weight: Any, out: Any, edge_weight: Any, start: Any, end: Any) -
         factor = edge_weight[e]
         for h in range(weight.shape[1]):
             out[e - start, h] = weight[e - start, h] * factor
-
-
-@numba.njit(inline="always")
-def write_scores(out: Any, own: Any, given: Any, table: Any, heads: Any, scalar: Any) -> None:  # pragma: no cover - compiled
-    """``out = own + A f``, K numbers; ``own``: their address."""
-    source = (out.ctypes.data, own, given.ctypes.data, table.ctypes.data)
-    write_changed(source + (np.int64(table.strides[0]), np.int64(len(given)), np.int64(heads)), scalar, (scalar,))
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -101,7 +87,7 @@ def fold_attention(
         weight = np.empty((BATCH, row_of(heads, item)), el.dtype)
         factor, carry = np.empty(heads, el.dtype), np.empty(heads, el.dtype)
         changed = np.empty((BATCH if featured else 1, weight.shape[1]), el.dtype)
-        nothing = np.zeros(features[0].shape[1], np.float32)
+        nothing, found = np.zeros(features[0].shape[1], np.float32), np.empty(BATCH, np.int64)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
             if not everything:
@@ -114,10 +100,11 @@ def fold_attention(
                 run = (indices.ctypes.data, start, end, limit, heads)
                 own, stride = er.ctypes.data + i * heads * item, np.int64(0)
                 if featured:
-                    for e in range(start, end):
-                        fetch_features(features, min(e + AHEAD, limit - 1), slope)
-                        write_scores(changed[e - start], own, features_at(features, e, nothing), table, heads, slope)
-                    own, stride = changed.ctypes.data, np.int64(changed.strides[0])
+                    find_features(features, ALL_EDGES, start, end, nothing, found, slope)
+                    stride = np.int64(changed.strides[0])
+                    place = (changed.ctypes.data, stride, own, found.ctypes.data, table.ctypes.data, table.strides[0])
+                    mapped_rows(place + (end - start, len(nothing), heads), slope, (slope,))
+                    own = changed.ctypes.data
                 ends = (own, stride, kept_at, top, sums, factor.ctypes.data, carry.ctypes.data)
                 edge_softmax((weight.ctypes.data, el.ctypes.data) + run + ends, slope)
                 if dropping:
@@ -129,13 +116,6 @@ def fold_attention(
                 row = (out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0])
                 factors = (width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds)
                 fold_rows(row + run + factors, slope, kinds)
-
-
-@numba.njit(inline="always")
-def add_products(sums: Any, row: Any, given: Any, width: Any, scalar: Any) -> None:  # pragma: no cover - compiled
-    """``sums[d] += f[d] row``, of the first ``width`` numbers of a row."""
-    ends = (row.ctypes.data, given.ctypes.data, sums.ctypes.data)
-    add_outer(ends + (np.int64(sums.strides[0]), np.int64(len(given)), np.int64(width)), scalar, (scalar,))
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -176,7 +156,7 @@ def write_attention_gradients(
         dropped = np.empty(weight.shape, el.dtype) if dropping or weighted else weight
         dots, sums = np.empty(weight.shape, el.dtype), np.empty(z.shape[1], el.dtype)
         changed = np.empty((BATCH if featured else 1, weight.shape[1]), el.dtype)
-        nothing = np.zeros(features[0].shape[1], np.float32)
+        nothing, found = np.zeros(features[0].shape[1], np.float32), np.empty(BATCH, np.int64)
         of_table, flushed = np.zeros(table.shape, table.dtype), np.int64(indptr[bounds[lane]])
         for a in range(bounds[lane], bounds[lane + 1]):
             j = np.int64(a) if everything else np.int64(rows[a])
@@ -192,9 +172,9 @@ def write_attention_gradients(
                 run = (indices.ctypes.data, start, end, limit, heads)
                 if featured:
                     own = el.ctypes.data + j * heads * item
-                    for e in range(start, end):
-                        fetch_features(features, places[min(e + AHEAD, limit - 1)], slope)
-                        write_scores(changed[e - start], own, features_at(features, places[e], nothing), table, heads, slope)
+                    find_features(features, places, start, end, nothing, found, slope)
+                    place = (changed.ctypes.data, stride, own, found.ctypes.data, table.ctypes.data, table.strides[0])
+                    mapped_rows(place + (end - start, len(nothing), heads), slope, (slope,))
                     own = changed.ctypes.data
                 if len(scores) > 0:
                     of_scores = (weight.ctypes.data, scores.ctypes.data, places.ctypes.data, records.ctypes.data)
@@ -226,8 +206,8 @@ def write_attention_gradients(
                 totals = (d_el.ctypes.data + j * heads * item, d_er.ctypes.data + np.int64(lane) * d_er.strides[0])
                 score_gradients(held + (indices.ctypes.data, start, end, heads) + totals, slope)
                 if featured:
-                    for e in range(start, end):
-                        add_products(of_table, dots[e - start], features_at(features, places[e], nothing), heads, slope)
+                    rows_of_edges = (of_table.ctypes.data, of_table.strides[0], dots.ctypes.data, dots.strides[0])
+                    add_outer_products(rows_of_edges + (found.ctypes.data, end - start, len(nothing), heads), slope)
             if featured and indptr[a + 1] - flushed > FLUSH_EDGES:
                 flush(of_table, d_table[lane])
                 flushed = np.int64(indptr[a + 1])

@@ -15,50 +15,51 @@ Letters: S source rows, M destination rows, E edges, K heads, D head width, C fe
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numba
 import numpy as np
 import torch
 
-from sargnn.backends.cpu.attention_parts import dot, drop_edge
-from sargnn.backends.cpu.attention_vector_code import fold_rows, pair_scores, row_of, score_softmax
-from sargnn.backends.cpu.edge_features import FLUSH_EDGES, NO_FEATURES, features_at, fetch_features, flush, write_changed
-from sargnn.backends.cpu.gat_loops import BATCH, add_products, weigh_edges
-from sargnn.backends.cpu.vector_code import AHEAD, LATER, prefetch_row
+from sargnn.backends.cpu.attention_parts import drop_edge
+from sargnn.backends.cpu.attention_vector_code import (
+    add_destination_gradient,
+    add_source_gradient,
+    dot_rows,
+    fold_rows,
+    gradient_rows,
+    pair_scores,
+    product_gradients,
+    row_of,
+    score_softmax,
+    score_weights,
+)
+from sargnn.backends.cpu.block_arrays import ALL_EDGES
+from sargnn.backends.cpu.edge_features import FLUSH_EDGES, NO_FEATURES, add_outer_products, find_features, flush, mapped_rows
+from sargnn.backends.cpu.gat_loops import BATCH, weigh_edges
+from sargnn.backends.cpu.vector_code import LATER, prefetch_row
 from sargnn.bf16 import array_of, narrow, number, wide, widen
 from sargnn.rng import words_of
 
-
-@numba.njit(fastmath={"contract"}, nogil=True)
-def _add_destination_gradient(
-    d_score: Any, att: Any, z: Any, x: Any, slope: Any, d_x: Any, d_att: Any
-) -> None:  # pragma: no cover - compiled
-    unit, zero = att.dtype.type(1), att.dtype.type(0)
-    for f in range(len(z)):
-        u = widen(z[f]) + widen(x[f])
-        factor = unit if u > zero else slope
-        d_x[f] += d_score * att[f] * factor
-        d_att[f] += d_score * u * factor
-
-
-@numba.njit(fastmath={"contract"}, nogil=True)
-def _add_source_gradient(
-    d_score: Any, weight: Any, att: Any, z: Any, x: Any, g: Any, slope: Any, d_z: Any
-) -> None:  # pragma: no cover - compiled
-    unit, zero = att.dtype.type(1), att.dtype.type(0)
-    for f in range(len(z)):
-        factor = unit if widen(z[f]) + widen(x[f]) > zero else slope
-        d_z[f] += weight * widen(g[f]) + d_score * att[f] * factor
+_SEEN = 32
+"""Edges whose destination's rows, changed by their features, are held at a time: with their sources' they stay in the cache."""
+_BATCH = 64
+"""Edges of a batch backward, which reads their rows three times."""
 
 
 @numba.njit(inline="always")
-def write_seen(out: Any, own: Any, given: Any, table: Any, scalar: Any) -> None:  # pragma: no cover - compiled
-    """``out = x_i + W f``, numbers: a destination's row as an edge sees it."""
-    source = (out.ctypes.data, own.ctypes.data, given.ctypes.data, table.ctypes.data)
-    sizes = (np.int64(table.strides[0]), np.int64(len(given)), np.int64(len(out)))
-    write_changed(source + sizes, scalar, (own.dtype.type(0),))
+def _batch(featured: Any) -> Any:  # pragma: no cover - compiled
+    """Edges of a batch forward."""
+    return np.int64(_SEEN) if featured else np.int64(BATCH)
+
+
+@numba.njit(inline="always")
+def write_seen(
+    seen: Any, own: Any, found: Any, table: Any, count: Any, columns: Any, scalar: Any
+) -> None:  # pragma: no cover - compiled
+    """``seen[e] = own + W f_e``: a row, of which the address is given, as each of ``count`` edges sees it."""
+    place = (seen.ctypes.data, np.int64(seen.strides[0]), own, found.ctypes.data, table.ctypes.data, np.int64(table.strides[0]))
+    mapped_rows(place + (count, np.int64(columns), np.int64(table.shape[1])), scalar, (scalar,))
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -81,33 +82,35 @@ def fold_attention_v2(
     kinds, row_kinds = (z.dtype.type(0), att.dtype.type(0)), (z.dtype.type(0), out.dtype.type(0))
     features, table = of_edges
     everything, featured = len(rows) == 0, len(table) > 0
-    copied = featured or x.itemsize < item
+    copied, batch = featured or x.itemsize < item, _batch(featured)
     limit = np.int64(len(indices))
     for c in numba.prange(len(chunks) - 1):
         weight = np.empty((BATCH, row_of(heads, item)), att.dtype)
         factor, carry = np.empty(heads, att.dtype), np.empty(heads, att.dtype)
-        seen, nothing = np.empty(z.shape[1], att.dtype), np.zeros(features[0].shape[1], np.float32)
+        own_row, nothing = np.empty(z.shape[1], att.dtype), np.zeros(features[0].shape[1], np.float32)
+        seen, found = np.empty((_batch(featured), row_of(z.shape[1], item)), att.dtype), np.empty(BATCH, np.int64)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
             if not everything:
                 later = np.int64(rows[min(a + LATER, len(rows) - 1)]) * out.strides[0]
                 prefetch_row((out.ctypes.data + later, out.strides[0]), slope)
-            own = x.ctypes.data + i * x.strides[0]
+            own, stride = x.ctypes.data + i * x.strides[0], np.int64(0)
             if copied:
-                own = seen.ctypes.data
-                for f in range(len(seen)):
-                    seen[f] = widen(x[i, f])
+                own = own_row.ctypes.data
+                for f in range(len(own_row)):
+                    own_row[f] = widen(x[i, f])
             top, sums = max_score.ctypes.data + i * heads * item, denominator.ctypes.data + i * heads * item
-            for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), BATCH):
-                end: Any = min(start + BATCH, np.int64(indptr[a + 1]))
+            for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), batch):
+                end: Any = min(start + batch, np.int64(indptr[a + 1]))
                 adds = np.int64(denominator[i, 0] != 0)
-                for e in range(start, end):
-                    place = weight.ctypes.data + (e - start) * weight.strides[0]
-                    other = z.ctypes.data + np.int64(indices[e]) * z.strides[0]
-                    if featured:
-                        fetch_features(features, min(e + AHEAD, limit - 1), slope)
-                        write_seen(seen, x[i], features_at(features, e, nothing), table, slope)
-                    pair_scores((place, att.ctypes.data, other, own, np.int64(heads), width), slope, kinds)
+                run = (indices.ctypes.data, start, end, limit, np.int64(heads))
+                if featured:
+                    find_features(features, ALL_EDGES, start, end, nothing, found, slope)
+                    stride = np.int64(seen.strides[0])
+                    write_seen(seen, own_row.ctypes.data, found, table, np.int64(end - start), len(nothing), slope)
+                    own = seen.ctypes.data
+                pair = (weight.ctypes.data, att.ctypes.data, own, stride, z.ctypes.data, z.strides[0])
+                pair_scores(pair + run + (width,), slope, kinds)
                 if len(scores) > 0:
                     scores[start:end] = weight[: end - start, :heads]
                 of_softmax = (top, sums, factor.ctypes.data, carry.ctypes.data)
@@ -119,44 +122,8 @@ def fold_attention_v2(
                 if len(edge_weight) > 0:
                     weigh_edges(weight, weight, edge_weight, start, end)
                 row = (out.ctypes.data + i * out.strides[0], z.ctypes.data, z.strides[0])
-                run = (indices.ctypes.data, start, end, limit, heads)
                 factors = (width, weight.ctypes.data, factor.ctypes.data, carry.ctypes.data, adds)
                 fold_rows(row + run + factors, slope, row_kinds)
-
-
-@numba.njit(nogil=True)
-def _edge_gradients(
-    rows: Any, att: Any, record: Any, numbers: Any, ids: Any, factor: Any, scores: Any, place: Any, held: Any
-) -> None:  # pragma: no cover - compiled
-    """One edge's weights after dropout, times ``factor``, and gradients of its scores.
-
-    Args:
-        rows: the source's z, the destination's x and gradient.
-        record: of the destination, [4 K].
-        numbers: slope, K, draw and keep.
-        ids: of source and destination, uint64.
-        scores: [E, K] that were kept; empty: the edge's are computed again.
-        place: the edge's among them.
-        held: weights, dots and gradients of scores, [K] each, written.
-    """
-    (row, own, g), (slope, heads, draw, keep), (weight, dots, d_scores) = rows, numbers, held
-    width = np.int64(len(row) // heads)
-    if len(scores) > 0:
-        d_scores[:] = scores[place]
-    else:
-        ends = (d_scores.ctypes.data, att.ctypes.data, row.ctypes.data, own.ctypes.data, np.int64(heads), width)
-        pair_scores(ends, slope, (row.dtype.type(0), own.dtype.type(0)))
-    for h in range(heads):
-        first, last = h * width, (h + 1) * width
-        score = d_scores[h]
-        dots[h] = dot(g[first:last], row[first:last], att.dtype.type(0))
-        weight[h] = math.exp(score - record[heads + h]) * record[2 * heads + h]
-        d_scores[h] = -weight[h] * record[3 * heads + h]
-    if draw[3] > 0:
-        drop_edge(weight, ids[0], ids[1], heads, draw, keep)
-    for h in range(heads):
-        weight[h] *= factor
-        d_scores[h] += weight[h] * dots[h]
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -181,44 +148,65 @@ def add_destination_gradients(
         of_edges: as of ``fold_attention_v2``.
         records: [M, 4 K].
         grad: [M, K D], bf16 if z is.
+        scores: [E, K] that were kept; empty: they are computed again.
         d_x: [M, K D], added to.
         d_att: fp64 [T, K D], added to.
         d_table: fp64 [T, C + 1, K D], added to.
     """
     bounds, rows, indptr, indices = edges
-    z, x, att = ends
+    (z, x, att), (features, table) = ends, of_edges
     slope, heads, source_ids, destination_ids, draw, keep = numbers
-    width, (features, table) = z.shape[1] // heads, of_edges
-    everything, weighted, featured, unit = len(rows) == 0, len(edge_weight) > 0, len(table) > 0, att.dtype.type(1)
+    item, width, unit = att.itemsize, z.shape[1] // heads, att.dtype.type(1)
+    kinds, dot_kinds = (z.dtype.type(0), att.dtype.type(0)), (grad.dtype.type(0), z.dtype.type(0))
+    everything, featured, limit, fixed = len(rows) == 0, len(table) > 0, np.int64(len(indices)), np.int64(0)
+    dropping, weighted, batch = draw[3] > 0, len(edge_weight) > 0, min(_batch(featured), np.int64(_BATCH))
     for lane in numba.prange(len(bounds) - 1):
-        weight, dots, d_scores = np.empty(heads, att.dtype), np.empty(heads, att.dtype), np.empty(heads, att.dtype)
-        held, of_row = (weight, dots, d_scores), np.empty(z.shape[1], att.dtype)
-        seen, of_edge, nothing = np.empty_like(of_row), np.empty_like(of_row), np.zeros(features[0].shape[1], np.float32)
+        weight = np.empty((_BATCH, row_of(heads, item)), att.dtype)
+        dropped = np.empty(weight.shape, att.dtype) if dropping or weighted else weight
+        dots, of_att = np.empty(weight.shape, att.dtype), np.empty(z.shape[1], att.dtype)
+        own_row, nothing = np.empty(z.shape[1], att.dtype), np.zeros(features[0].shape[1], np.float32)
+        seen, found = np.empty((batch, row_of(z.shape[1], item)), att.dtype), np.empty(BATCH, np.int64)
         of_table, flushed = np.zeros(table.shape, table.dtype), np.int64(indptr[bounds[lane]])
         for a in range(bounds[lane], bounds[lane + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
-            g, record, target = grad[i], records[i], d_x[i]
-            for f in range(len(seen)):
-                seen[f] = widen(x[i, f])
-            of_row[:] = 0
-            for e in range(indptr[a], indptr[a + 1]):
-                j = indices[e]
+            record = (records.ctypes.data + i * records.strides[0], fixed)
+            for f in range(len(own_row)):
+                own_row[f] = widen(x[i, f])
+            of_att[:] = 0
+            own, stride = own_row.ctypes.data, np.int64(0)
+            for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), batch):
+                end: Any = min(start + batch, np.int64(indptr[a + 1]))
+                run = (indices.ctypes.data, start, end, limit, np.int64(heads))
                 if featured:
-                    write_seen(seen, x[i], features_at(features, e, nothing), table, slope)
-                    of_edge[:] = 0
-                row, ids = z[j], (np.uint64(source_ids[j]), np.uint64(destination_ids[i]))
-                factor = edge_weight[e] if weighted else unit
-                _edge_gradients((row, seen, g), att, record, (slope, heads, draw, keep), ids, factor, scores, e, held)
-                into = of_edge if featured else target
-                for h in range(heads):
-                    of = slice(h * width, (h + 1) * width)
-                    _add_destination_gradient(d_scores[h], att[of], row[of], seen[of], slope, into[of], of_row[of])
+                    find_features(features, ALL_EDGES, start, end, nothing, found, slope)
+                    stride = np.int64(seen.strides[0])
+                    write_seen(seen, own_row.ctypes.data, found, table, np.int64(end - start), len(nothing), slope)
+                    own = seen.ctypes.data
+                if len(scores) > 0:
+                    weight[: end - start, :heads] = scores[start:end]
+                else:
+                    pair = (weight.ctypes.data, att.ctypes.data, own, stride, z.ctypes.data, z.strides[0])
+                    pair_scores(pair + run + (width,), slope, kinds)
+                score_weights((weight.ctypes.data,) + record + run, slope)
+                if weighted:
+                    weigh_edges(weight, dropped, edge_weight, start, end)
+                elif dropping:
+                    dropped[: end - start] = weight[: end - start]
+                if dropping:
+                    mine = np.uint64(destination_ids[i])
+                    for e in range(start, end):
+                        drop_edge(dropped[e - start], np.uint64(source_ids[indices[e]]), mine, heads, draw, keep)
+                g = (dots.ctypes.data, grad.ctypes.data + i * grad.strides[0], z.ctypes.data, z.strides[0])
+                dot_rows(g + run + (width,), unit, dot_kinds)
+                product_gradients((weight.ctypes.data, dropped.ctypes.data, dots.ctypes.data) + record + run, unit)
+                target = (d_x.ctypes.data + i * d_x.strides[0], of_att.ctypes.data, att.ctypes.data, dots.ctypes.data)
+                here = (own, stride, np.int64(featured), z.ctypes.data, z.strides[0])
+                add_destination_gradient(target + here + run + (width,), slope, kinds)
                 if featured:
-                    add_products(of_table, of_edge, features_at(features, e, nothing), len(of_edge), slope)
-                    for f in range(len(of_edge)):
-                        target[f] += of_edge[f]
-            for f in range(len(of_row)):
-                d_att[lane, f] += of_row[f]
+                    changed = (of_table.ctypes.data, of_table.strides[0], seen.ctypes.data, seen.strides[0])
+                    add_outer_products(changed + (found.ctypes.data, end - start, len(nothing), table.shape[1]), slope)
+            for f in range(len(of_att)):
+                d_att[lane, f] += of_att[f]
             if featured and indptr[a + 1] - flushed > FLUSH_EDGES:
                 flush(of_table, d_table[lane])
                 flushed = np.int64(indptr[a + 1])
@@ -249,39 +237,55 @@ def write_source_gradients(
         d_z: [S, K D], bf16 if z is.
     """
     chunks, rows, indptr, indices = edges
-    (z, x, att), (scores, places) = ends, kept
+    (z, x, att), (scores, places), (features, table) = ends, kept, of_edges
     slope, heads, source_ids, destination_ids, draw, keep = numbers
-    width, (features, table) = z.shape[1] // heads, of_edges
-    everything, weighted, has_scores, unit = len(rows) == 0, len(edge_weight) > 0, len(scores) > 0, att.dtype.type(1)
-    featured, last = len(table) > 0, np.int64(len(indices) - 1)
+    item, width, record_bytes = att.itemsize, z.shape[1] // heads, np.int64(records.strides[0])
+    kinds, sum_kinds = (x.dtype.type(0), att.dtype.type(0)), (z.dtype.type(0), grad.dtype.type(0), att.dtype.type(0))
+    everything, featured, limit, zero = len(rows) == 0, len(table) > 0, np.int64(len(indices)), att.dtype.type(0)
+    dropping, weighted, batch = draw[3] > 0, len(edge_weight) > 0, min(_batch(featured), np.int64(_BATCH))
+    record = (records.ctypes.data, record_bytes)
     for c in numba.prange(len(chunks) - 1):
-        weight, dots, d_scores = np.empty(heads, att.dtype), np.empty(heads, att.dtype), np.empty(heads, att.dtype)
-        held, target = (weight, dots, d_scores), np.empty(z.shape[1], att.dtype)
-        seen, nothing = np.empty_like(target), np.zeros(features[0].shape[1], np.float32)
+        weight = np.empty((_BATCH, row_of(heads, item)), att.dtype)
+        dropped = np.empty(weight.shape, att.dtype) if dropping or weighted else weight
+        dots, total = np.empty(weight.shape, att.dtype), np.empty(z.shape[1], att.dtype)
+        own_row, nothing = np.empty(z.shape[1], att.dtype), np.zeros(features[0].shape[1], np.float32)
+        seen, found = np.empty((batch, row_of(z.shape[1], item)), att.dtype), np.empty(BATCH, np.int64)
         for a in range(chunks[c], chunks[c + 1]):
             j = np.int64(a) if everything else np.int64(rows[a])
-            row = z[j]
-            for f in range(len(target)):
-                target[f] = widen(d_z[j, f]) if add != 0 else att.dtype.type(0)
-            for e in range(indptr[a], indptr[a + 1]):
-                i = indices[e]
-                own, g, ids = x[i], grad[i], (np.uint64(source_ids[j]), np.uint64(destination_ids[i]))
-                factor, place = edge_weight[e] if weighted else unit, places[e] if has_scores else 0
-                number = (slope, heads, draw, keep)
+            for f in range(len(own_row)):
+                own_row[f], total[f] = widen(z[j, f]), (widen(d_z[j, f]) if add != 0 else zero)
+            own, stride = own_row.ctypes.data, np.int64(0)
+            for start in range(np.int64(indptr[a]), np.int64(indptr[a + 1]), batch):
+                end: Any = min(start + batch, np.int64(indptr[a + 1]))
+                run = (indices.ctypes.data, start, end, limit, np.int64(heads))
                 if featured:
-                    fetch_features(features, places[min(e + AHEAD, last)], slope)
-                    write_seen(seen, own, features_at(features, places[e], nothing), table, slope)
-                    _edge_gradients((row, seen, g), att, records[i], number, ids, factor, scores, place, held)
-                    for h in range(heads):
-                        of = slice(h * width, (h + 1) * width)
-                        _add_source_gradient(d_scores[h], weight[h], att[of], row[of], seen[of], g[of], slope, target[of])
-                    continue
-                _edge_gradients((row, own, g), att, records[i], number, ids, factor, scores, place, held)
-                for h in range(heads):
-                    of = slice(h * width, (h + 1) * width)
-                    _add_source_gradient(d_scores[h], weight[h], att[of], row[of], own[of], g[of], slope, target[of])
-            for f in range(len(target)):
-                d_z[j, f] = narrow(target[f], d_z)
+                    find_features(features, places, start, end, nothing, found, slope)
+                    stride = np.int64(seen.strides[0])
+                    write_seen(seen, own_row.ctypes.data, found, table, np.int64(end - start), len(nothing), slope)
+                    own = seen.ctypes.data
+                if len(scores) > 0:
+                    for e in range(start, end):
+                        weight[e - start, :heads] = scores[places[e]]
+                else:
+                    pair = (weight.ctypes.data, att.ctypes.data, own, stride, x.ctypes.data, x.strides[0])
+                    pair_scores(pair + run + (width,), slope, kinds)
+                score_weights((weight.ctypes.data,) + record + run, slope)
+                if weighted:
+                    weigh_edges(weight, dropped, edge_weight, start, end)
+                elif dropping:
+                    dropped[: end - start] = weight[: end - start]
+                if dropping:
+                    mine = np.uint64(source_ids[j])
+                    for e in range(start, end):
+                        drop_edge(dropped[e - start], mine, np.uint64(destination_ids[indices[e]]), heads, draw, keep)
+                values = (total.ctypes.data, z.ctypes.data + j * z.strides[0], grad.ctypes.data, grad.strides[0])
+                gradient_rows(values + run + (width, dropped.ctypes.data, dots.ctypes.data, np.int64(1)), slope, sum_kinds)
+                product_gradients((weight.ctypes.data, dropped.ctypes.data, dots.ctypes.data) + record + run, att.dtype.type(1))
+                target = (total.ctypes.data, total.ctypes.data, att.ctypes.data, dots.ctypes.data)
+                here = (own, stride, np.int64(0), x.ctypes.data, x.strides[0])
+                add_source_gradient(target + here + run + (width,), slope, kinds)
+            for f in range(len(total)):
+                d_z[j, f] = narrow(total[f], d_z)
 
 
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
