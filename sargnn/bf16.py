@@ -18,8 +18,16 @@ from numba.core import types
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
-ROW_DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "mixed": torch.float32}
-"""The dtype of rows, by precision. ``mixed``: products of tables are taken of their entries rounded to bf16."""
+ROW_DTYPES = {
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "bf16": torch.bfloat16,
+    "mixed": torch.float32,
+    "bf16x3": torch.float32,
+    "bf16x6": torch.float32,
+}
+"""The dtype of rows, by precision. ``mixed``: products of tables are taken of their entries rounded to bf16. ``bf16x3`` and
+``bf16x6``: of entries as sums of bf16 terms, where a CPU has tiles for them (``cpu.PRODUCT_TERMS``)."""
 BITS = np.uint16
 """What an array of bf16 rows holds, for compiled code."""
 _I16, _I32, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()

@@ -132,6 +132,8 @@ class Rows(ABC):
 
     uncounted_flops: float = 0.0
     """What this object has multiplied so far beside PyTorch's own products, which a dispatch mode can count."""
+    product_terms: int = 0
+    """Of how many bf16 terms entries of fp32 tables are multiplied where a CPU has tiles; 0, and elsewhere: as they are."""
 
     @abstractmethod
     def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:

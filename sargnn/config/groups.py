@@ -95,7 +95,7 @@ class SmoothConfig:
     smooth_steps: int = field(default=50, metadata=NOT_NEGATIVE)
 
 
-Precision = Literal["fp32", "fp64", "bf16", "mixed"]
+Precision = Literal["fp32", "fp64", "bf16", "mixed", "bf16x3", "bf16x6"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 

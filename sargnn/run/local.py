@@ -53,7 +53,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     config.dataset.check_files()
     if not kernels_are_compiled():
         say("compiling the kernels, once for this version: a minute or two, beside what follows")
-    if config.device == "cpu" and (slow := without_bf16(config.precision)):
+    if slow := without_bf16(config.precision, config.device):
         say(slow)
     start_fork_server()
     check_strategies(config.stand_in)

@@ -147,7 +147,7 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
     ranks = f"rank {process}" if each == 1 else f"ranks {process * each} to {process * each + each - 1}"
     print(f"{ranks} of {config.world}, process {os.getpid()}, {threads} threads", flush=True)
     place = usable_device(config.device)
-    if place.is_host and (slow := without_bf16(config.precision)):
+    if slow := without_bf16(config.precision, config.device):
         print(slow, flush=True)
     number = local_device_index(process, place.count, os.environ)
     place.start(number)

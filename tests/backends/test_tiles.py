@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.cpu.rows import CpuRows
-from sargnn.backends.cpu.tile_code import has_tiles
 from sargnn.backends.cpu.tile_products import multiply, sum_of_products
+from sargnn.cpu import has_tiles
 
 pytestmark = pytest.mark.skipif(not has_tiles(), reason="this CPU, or its system, has no tiles for bf16 (AMX)")
 BF16, FP32 = torch.bfloat16, torch.float32

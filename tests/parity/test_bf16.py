@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from sargnn.backends.cpu.tile_code import has_tiles
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
+from sargnn.cpu import PRODUCT_TERMS, has_tiles
 from sargnn.report.comparison.losses import deviation
+from tests.backends.emulated_tiles import emulate_tiles
 from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import pool
@@ -197,3 +199,35 @@ def test_mixed_rounds_the_products_of_every_model(name: str, mode: str) -> None:
     exact = cases.curve(Group.single(), whole, graph)["losses"]
     assert deviation(mixed, exact, "bf16").within
     assert mixed[0] != exact[0] or not has_tiles()
+
+
+TERMS = pytest.mark.parametrize("precision", PRODUCT_TERMS)
+
+
+@TERMS
+@pytest.mark.parametrize("name", ["sage", "gat", "rgcn", "rgcn, sums"])
+def test_sums_of_terms_train_as_fp32(monkeypatch: pytest.MonkeyPatch, name: str, precision: str) -> None:
+    """On tiles within the contract of fp32, on one worker and on two; without them the same to the last bit."""
+    model, changes = MODELS[name]
+    settings, graph = cases.run_config(cases.model_config(model, **changes), precision="fp32", epochs=3), cases.graph_for(model)
+    wanted = cases.curve(Group.single(), settings, graph)
+    settings = dataclasses.replace(settings, precision=precision)  # type: ignore[arg-type]
+    if not has_tiles():
+        plain = cases.curve(Group.single(), settings, graph)
+        assert plain["losses"] == wanted["losses"] and plain["parameters"] == wanted["parameters"]
+    emulate_tiles(monkeypatch)
+    alone = cases.curve(Group.single(), settings, graph)
+    assert alone["parameters"] != wanted["parameters"] and deviation(alone["losses"], wanted["losses"], precision).within
+    two = pool(2)(cases.curve, dataclasses.replace(settings, world=2), graph)[0]
+    assert deviation(two["losses"], alone["losses"], precision).within
+
+
+@TERMS
+def test_baselines_multiply_by_pytorch_in_any_number_of_terms(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    emulate_tiles(monkeypatch)
+    settings = [
+        cases.run_config(cases.model_config("sage"), mode="domain_parallel", precision=how, epochs=2)
+        for how in ("fp32", precision)
+    ]
+    plain, terms = (cases.curve(Group.single(), each, cases.graph_for("sage")) for each in settings)
+    assert plain["losses"] == terms["losses"]

@@ -1,7 +1,8 @@
 """Operators on rows on a CPU: one compiled pass over memory each; products are PyTorch's.
 
 Products of fp32 and fp64 tables are PyTorch's bit for bit. Those of bf16 entries are taken on the CPU's tiles where it has some
-(``tile_products``): summed in fp32, rounded once. Elsewhere PyTorch hands them to oneDNN, which compiles code for every shape
+(``tile_products``): summed in fp32, rounded once; and those of fp32 tables as sums of bf16 terms, where ``product_terms`` says
+so. Elsewhere PyTorch hands them to oneDNN, which compiles code for every shape
 and keeps it for a thousand of them, each a megabyte. So there they are taken of blocks of one or two sizes, the last one filled
 up with zeros, and what is added to fp32 numbers is rounded to bf16 before.
 
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from sargnn.backends.base import Activation, NormVectors, Rows
 from sargnn.backends.cpu import row_loops, tile_products
-from sargnn.backends.cpu.tile_code import has_tiles
 from sargnn.bf16 import array_of, multiplies_in_bf16, number, products_in_bf16, wide
+from sargnn.cpu import has_tiles
 from sargnn.rng import Draw, dropout_rows, words_of
 
 _CODES = {"relu": row_loops.RELU, "elu": row_loops.ELU}
@@ -92,8 +93,8 @@ class CpuRows(Rows):
         row_loops.round_halves(array_of(upper).reshape(-1), lower.view(-1).numpy())
 
     def product(self, x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
-        if _uses_tiles(x):
-            self.uncounted_flops += tile_products.multiply(x, w, out, bias)
+        if terms := self._terms_on_tiles(x):
+            self.uncounted_flops += tile_products.multiply_terms(terms, x, w, out, bias)
             return out
         if x.dtype != out.dtype:
             room = x.new_empty(min(len(x), _ROWS), x.shape[1], dtype=out.dtype)  # fresh memory would cost more than the product
@@ -110,8 +111,8 @@ class CpuRows(Rows):
         return out
 
     def add_product(self, total: Tensor, x: Tensor, w: Tensor) -> None:
-        if _uses_tiles(x):
-            self.uncounted_flops += tile_products.multiply(x, w, total, add=True)
+        if terms := self._terms_on_tiles(x):
+            self.uncounted_flops += tile_products.multiply_terms(terms, x, w, total, add=True)
             return
         w = w.to(x.dtype)
         if x.dtype != total.dtype:
@@ -127,10 +128,10 @@ class CpuRows(Rows):
             _add(x, w, total)
 
     def transposed_product(self, x: Tensor, g: Tensor) -> Tensor:
+        if terms := self._terms_on_tiles(x):
+            return self._sum_on_tiles(terms, x, g)
         if not multiplies_in_bf16(x):
             return x.T @ g
-        if _uses_tiles(x):
-            return self._on_tiles(x, g)
         total = torch.zeros(x.shape[1], g.shape[1], dtype=wide(x.dtype), device=x.device)
         self.add_transposed_product(total, x, g)
         return total
@@ -139,8 +140,8 @@ class CpuRows(Rows):
         """PyTorch rounds products of bf16 tables to bf16: without tiles they are taken a block of rows at a time, and added in
         fp32.
         """
-        if _uses_tiles(x):
-            total += self._on_tiles(x, g)
+        if terms := self._terms_on_tiles(x):
+            total += self._sum_on_tiles(terms, x, g)
             return
         if not multiplies_in_bf16(x):
             total.addmm_(x.T, g)
@@ -152,9 +153,18 @@ class CpuRows(Rows):
             else:
                 total += left.T @ right
 
-    def _on_tiles(self, x: Tensor, g: Tensor) -> Tensor:
-        self.uncounted_flops += 2.0 * len(x) * x.shape[1] * g.shape[1]
-        return tile_products.sum_of_products(x, g)
+    def _sum_on_tiles(self, terms: int, x: Tensor, g: Tensor) -> Tensor:
+        total, flops = tile_products.sum_of_term_products(terms, x, g)
+        self.uncounted_flops += flops
+        return total
+
+    def _terms_on_tiles(self, x: Tensor) -> int:
+        """Of how many bf16 terms x's entries are on tiles; 0: products of x are not taken there."""
+        if not has_tiles():
+            return 0
+        if multiplies_in_bf16(x):
+            return 1
+        return self.product_terms if x.dtype == torch.float32 else 0
 
 
 def _after(after: Activation, like: Tensor) -> tuple[Any, ...]:
@@ -177,10 +187,6 @@ def _added(chunks: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
     """The sums over all chunks, fp64 [F] each."""
     sums, products = chunks
     return torch.from_numpy(sums.sum(0)), torch.from_numpy(products.sum(0))
-
-
-def _uses_tiles(x: Tensor) -> bool:
-    return multiplies_in_bf16(x) and has_tiles()
 
 
 def _blocks(rows: int) -> Iterator[tuple[slice, int]]:

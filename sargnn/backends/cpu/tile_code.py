@@ -15,9 +15,6 @@ thread's tiles have their shapes; nothing else may use them there.
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,13 +22,11 @@ from llvmlite import ir
 
 from sargnn.backends.cpu.vector_code import I32, RowFormat, VectorCode, const, row_intrinsic, vector_intrinsic
 from sargnn.bf16 import narrowed
-from sargnn.cpu import bf16_instructions
 
 TILE_BYTES, PAIRS = 1024, 16
 STEP, BLOCK = 32, 32
 """Numbers of A's rows that one product of tiles takes, and rows and columns of what two by two of them give."""
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
-_ARCH_PRCTL, _ASK_FOR_STATE, _TILE_DATA = 158, 0x1023, 18  # x86-64 Linux
 
 
 SHAPES = np.zeros(64, np.uint8)
@@ -39,21 +34,6 @@ SHAPES = np.zeros(64, np.uint8)
 SHAPES[0] = 1
 SHAPES[16:32].view(np.uint16)[:] = 64
 SHAPES[48:56] = 16
-
-
-@cache
-def has_tiles() -> bool:
-    """Whether this process may use tiles for bf16; asks the system for it the first time."""
-    if "AMX" not in bf16_instructions() or not sys.platform.startswith("linux"):
-        return False
-    from numba import config
-    from numba.core.codegen import get_host_cpu_features
-
-    chosen = config.CPU_FEATURES  # what Numba compiles for; the host's, if not set
-    features = (get_host_cpu_features() if chosen is None else chosen).split(",")
-    if not {"+amx-bf16", "+amx-tile", "+avx512f"} <= set(features):
-        return False
-    return ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _ASK_FOR_STATE, _TILE_DATA) == 0
 
 
 def _call(v: VectorCode, name: str, *arguments: Any) -> None:

@@ -3,11 +3,33 @@
 A row's products do not depend on the rows beside it. Sums over rows are taken by each thread of its own run of rows, and added
 in the threads' order.
 
-Letters: N rows, K and O columns.
+**Products of fp32 tables.** An entry is a sum of bf16 terms, as Henry, Tang and Heinecke (2019) have it: ``x_0 = round(x)``,
+``x_1 = round(x - x_0)``, ``x_2 = round(x - x_0 - x_1)``. A product is the sum of the products of terms x_i and w_j with
+i + j < T: three of T = 2 terms, six of 3. For x in [2^e, 2^(e+1)) half a unit in the last place of bf16 is 2^(e-8), so
+
+    |x - x_0| <= 2^-8 |x|        |x - x_0 - x_1| <= 2^-17 |x|        x = x_0 + x_1 + x_2
+
+The differences are exact in fp32, and of the 24 bits of x each term takes 8. What a product of two entries lacks is
+
+    T = 2:  x w - (x_0 + x_1) (w_0 + w_1) + x_1 w_1    at most  (2 * 2^-17 + 2^-16 + 2^-34) |x w|  <  1.0001 * 2^-15 |x w|
+    T = 3:  x_1 w_2 + x_2 w_1 + x_2 w_2                at most  (2 * 2^-25 + 2^-34) |x w|          <  1.001 * 2^-24 |x w|
+
+the latter what fp32 loses where it rounds one product. Products of terms are exact in fp32. They are summed K at a time, and
+so are the P = 3 or 6 sums; each sum rounds by 2^-24. The magnitudes of all products of terms are less than 1.02 |x w|. So
+
+    |out - x w|  <=  (1.0001 * 2^-15 or 1.001 * 2^-24, and 1.02 (K + P) 2^-24)  sum over k of |x_k w_k|
+
+and 2^-24 P |b| where out began as b; PyTorch's own loses K 2^-24 of that sum. In ``x^T g`` N stands for K, and the P sums of
+each run of rows count. Terms below 2^-126 are taken for 0, as tiles do with all that is as small. An infinite entry, and a
+finite one that rounds to infinity in bf16, from 2^128 - 2^119 on, has a difference that is not a number; so are its products
+then, where fp32 has infinite or finite ones.
+
+Letters: N rows, K and O columns, T terms, P products of terms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numba
@@ -25,16 +47,18 @@ from sargnn.backends.cpu.tile_code import (
     begin_tiles,
     copy_row,
     end_tiles,
-    has_tiles,
     multiply_tiles,
     pack_columns,
     pack_lanes,
     pack_pairs,
     write_block,
 )
+from sargnn.cpu import has_tiles
 
 _CHUNK_ROWS = 512
 _LINE = 64
+_TERM_ROWS = 2 * _CHUNK_ROWS
+"""At least so many rows have tables of their terms at a time, which stay in a core's cache."""
 _ZERO = np.float32(0)
 
 
@@ -85,6 +109,84 @@ def sum_of_products(x: Tensor, g: Tensor) -> Tensor:
     for other in totals[1:]:
         total += other
     return torch.from_numpy(total)[:k, :o]
+
+
+def multiply_terms(terms: int, x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None, *, add: bool = False) -> float:
+    """``multiply`` of entries that are sums of so many bf16 terms; with 1 that itself.
+
+    Args:
+        terms: T.
+        x: [N, K], fp32; with 1 term also bf16.
+        w: [K, O], likewise.
+        bias: [O].
+        out: [N, O], fp32; with 1 term also bf16.
+
+    Returns:
+        The number of floating-point operations of all products of terms.
+    """
+    if terms == 1:
+        return multiply(x, w, out, bias, add=add)
+    right, flops = _Terms(terms, w).of(w), 0.0
+    for rows, left in _runs_of_terms(terms, x):
+        first, begun = bias, add
+        for i, j in _pairs(terms):
+            flops += multiply(left[i], right[j], out[rows], first, add=begun)
+            first, begun = None, True
+    return flops
+
+
+def sum_of_term_products(terms: int, x: Tensor, g: Tensor) -> tuple[Tensor, float]:
+    """``sum_of_products`` of entries that are sums of so many bf16 terms, and the number of floating-point operations.
+
+    Args:
+        terms: T; with 1 it is that itself.
+        x: [N, K], fp32; with 1 term also bf16.
+        g: [N, O], likewise.
+    """
+    flops = 2.0 * len(x) * x.shape[1] * g.shape[1]
+    if terms == 1:
+        return sum_of_products(x, g), flops
+    total = torch.zeros(x.shape[1], g.shape[1])
+    for (_, left), (_, right) in zip(_runs_of_terms(terms, x), _runs_of_terms(terms, g), strict=True):
+        for i, j in _pairs(terms):
+            total += sum_of_products(left[i], right[j])
+    return total, flops * len(_pairs(terms))
+
+
+def _pairs(terms: int) -> list[tuple[int, int]]:
+    """Which terms are multiplied with which, the smallest first: they are summed before they meet what would round them off."""
+    return [(i, order - i) for order in reversed(range(terms)) for i in range(order + 1)]
+
+
+class _Terms:
+    """Makes terms of tables: fp32 ones, whose entries are rounded where they are multiplied. So the first is the table itself.
+
+    Args:
+        terms: T.
+        like: [rows, columns], fp32: what the tables have at most; strides likewise.
+    """
+
+    def __init__(self, terms: int, like: Tensor) -> None:
+        self._rounded = torch.empty_like(like, dtype=torch.bfloat16)
+        self._rests = [torch.empty_like(like) for _ in range(terms - 1)]
+
+    def of(self, x: Tensor) -> list[Tensor]:
+        """Its terms, each like x; they are overwritten by the next table's."""
+        made = [x.detach()]
+        for room in self._rests:
+            rest = room[: len(x)].copy_(self._rounded[: len(x)].copy_(made[-1]))
+            made.append(torch.sub(made[-1], rest, out=rest))
+        return made
+
+
+def _runs_of_terms(terms: int, x: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
+    """Runs of x's rows, enough for all threads, and their terms. The tables for these are as large whatever x is."""
+    x = _by_rows(x)
+    size = max(_TERM_ROWS, _CHUNK_ROWS * numba.get_num_threads())
+    make = _Terms(terms, x.new_empty(size, x.shape[1]))
+    for first in range(0, len(x), size):
+        rows = slice(first, min(first + size, len(x)))
+        yield rows, make.of(x[rows])
 
 
 def _by_rows(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
 from sargnn.config.groups import Precision
 from sargnn.config.run import DATASETS, DatasetSettings
+from sargnn.cpu import PRODUCT_TERMS
 from sargnn.errors import ConfigError, nearest
 
 
@@ -77,8 +78,8 @@ class BenchGpuConfig:
 def parse_bench_gpu(mapping: dict[str, Any]) -> BenchGpuConfig:
     """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
     config = build(BenchGpuConfig, mapping, "")
-    if "mixed" in config.precisions:
-        raise ConfigError("Kernels have no precision of products.", given="mixed", allowed="fp32, bf16, fp64")
+    if of_products := [precision for precision in config.precisions if precision in ("mixed", *PRODUCT_TERMS)]:
+        raise ConfigError("Kernels have no precision of products.", given=", ".join(of_products), allowed="fp32, bf16, fp64")
     return config
 
 
