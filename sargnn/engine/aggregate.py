@@ -58,7 +58,7 @@ class EngineSettings:
         cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
         half_products: take products of fp32 tables of their entries rounded to bf16.
         product_terms: of how many bf16 terms a CPU's tiles multiply entries of fp32 tables (``backends.base.Rows``); 0: as they
-            are. Not of what the baseline and a user's modules multiply by PyTorch.
+            are. Not of what the baseline's relations and a user's modules multiply by PyTorch.
         wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
         keep_layers: whose inputs survive until backward (``engine.segments``).
         column_groups: in how many groups of columns, or of heads, aggregations are made; None: as there is room.

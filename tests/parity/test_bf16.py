@@ -201,10 +201,7 @@ def test_mixed_rounds_the_products_of_every_model(name: str, mode: str) -> None:
     assert mixed[0] != exact[0] or not has_tiles()
 
 
-TERMS = pytest.mark.parametrize("precision", PRODUCT_TERMS)
-
-
-@TERMS
+@pytest.mark.parametrize("precision", PRODUCT_TERMS)
 @pytest.mark.parametrize("name", ["sage", "gat", "rgcn", "rgcn, sums"])
 def test_sums_of_terms_train_as_fp32(monkeypatch: pytest.MonkeyPatch, name: str, precision: str) -> None:
     """On tiles within the contract of fp32, on one worker and on two; without them the same to the last bit."""
@@ -220,14 +217,3 @@ def test_sums_of_terms_train_as_fp32(monkeypatch: pytest.MonkeyPatch, name: str,
     assert alone["parameters"] != wanted["parameters"] and deviation(alone["losses"], wanted["losses"], precision).within
     two = pool(2)(cases.curve, dataclasses.replace(settings, world=2), graph)[0]
     assert deviation(two["losses"], alone["losses"], precision).within
-
-
-@TERMS
-def test_baselines_multiply_by_pytorch_in_any_number_of_terms(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
-    emulate_tiles(monkeypatch)
-    settings = [
-        cases.run_config(cases.model_config("sage"), mode="domain_parallel", precision=how, epochs=2)
-        for how in ("fp32", precision)
-    ]
-    plain, terms = (cases.curve(Group.single(), each, cases.graph_for("sage")) for each in settings)
-    assert plain["losses"] == terms["losses"]
