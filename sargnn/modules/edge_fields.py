@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from sargnn.modules.expressions import EDGE_COUNT, Call, Column, Dropped, Field, Item, Node, Softmax, map_values
+from sargnn.modules.expressions import EDGE_COUNT, Call, Column, Dropped, Field, Item, Node, Softmax, map_values, without_gradient
 from sargnn.modules.tag import Count, rows_of, user_line
 from sargnn.rng import Draw
 
@@ -43,15 +43,15 @@ _BY_ELEMENT = frozenset(
 )
 _BY_DIMENSION = frozenset(
     """sum mean amax amin max min prod norm logsumexp softmax log_softmax softmin std var argmax argmin cumsum cumprod
-    unsqueeze squeeze cat concat concatenate stack narrow select chunk split unbind flip glu cosine_similarity any all
-    topk sort argsort normalize scatter scatter_add gather index_select""".split()
+    unsqueeze squeeze cat concat concatenate stack narrow select chunk split unbind flip glu cosine_similarity any all cross
+    topk sort argsort normalize scatter scatter_add gather index_select linalg_cross""".split()
 )
 _WITH_PARAMETERS = frozenset("linear layer_norm rms_norm matmul mm".split())
 _BY_SHAPE = frozenset("view reshape flatten unflatten expand view_as reshape_as".split())
-_DIMENSION_COMES_SECOND = frozenset("chunk split norm cosine_similarity topk normalize".split())
+_DIMENSION_COMES_SECOND = frozenset("chunk split norm cosine_similarity topk normalize cross linalg_cross".split())
 _DEFAULT_DIMENSION = {
     **dict.fromkeys("cat concat concatenate stack chunk split unbind".split(), 0),
-    **dict.fromkeys("glu topk sort argsort".split(), -1),
+    **dict.fromkeys("glu topk sort argsort linalg_cross".split(), -1),
     **dict.fromkeys("cosine_similarity normalize".split(), 1),
 }
 _FOLDED = {"sum": "sum", "mean": "mean", "amax": "max", "max": "max", "amin": "min", "min": "min", "logsumexp": "logsumexp"}
@@ -133,6 +133,17 @@ class EdgeTensor(OfEdges):
     def __init__(self, edges: Edges, node: Node) -> None:
         super().__init__(edges, node)
         self._value: Tensor | None = None
+
+    @property
+    def node(self) -> Node:
+        """The expression. What was noted under ``torch.no_grad()`` is constant to what follows it, though computed later."""
+        if not self._tracked and torch.is_grad_enabled():
+            self.node = without_gradient(self._node)
+        return self._node
+
+    @node.setter
+    def node(self, node: Node) -> None:
+        self._node, self._tracked = node, torch.is_grad_enabled()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

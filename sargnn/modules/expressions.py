@@ -223,6 +223,27 @@ def size(node: Node) -> int:
     return math.prod(node.shape)
 
 
+class _Learned(Changer):
+    """Notes whether an expression that it goes through reads something with a gradient."""
+
+    learned = False
+
+    def changed(self, value: Any) -> Any:
+        read = value.tensor if isinstance(value, Field) else value
+        params = value.params if isinstance(value, Written) else ()
+        has_gradient = any(isinstance(tensor, Tensor) and tensor.requires_grad for tensor in (read, *params))
+        self.learned = self.learned or has_gradient or isinstance(value, AtEnd)  # a fold's rows may have one
+        return super().changed(value)
+
+
+def without_gradient(node: Node) -> Node:
+    """The same values as constants; the node itself where nothing in it is learned."""
+    reads = _Learned()
+    reads.changed(node)
+    constant = not (reads.learned and node.dtype.is_floating_point)
+    return node if constant else Call(node.shape, node.dtype, torch.detach, (node,), {})
+
+
 def map_values(values: Any, change: Callable[[Any], Any]) -> Any:
     """The same nest of tuples, lists and mappings with every value changed."""
     if isinstance(values, (tuple, list)):

@@ -168,6 +168,7 @@ class Fold:
         self.at_least = 0
         self.shape: tuple[int, ...] = () if node is None else node.shape
         self._rows: Tensor | None = None
+        self._tracked = torch.is_grad_enabled()
 
     @property
     def is_computed(self) -> bool:
@@ -180,7 +181,8 @@ class Fold:
             self._rows = tagged(degrees.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape), self.edges.destinations)
         elif self._rows is None:
             assert self.node is not None
-            self._rows = self.edges.folded(self.kind, self.node, f"{self.kind} over edges")
+            with torch.set_grad_enabled(self._tracked and torch.is_grad_enabled()):
+                self._rows = self.edges.folded(self.kind, self.node, f"{self.kind} over edges")
         assert self._rows is not None
         return self._rows
 

@@ -13,14 +13,14 @@ from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import parse
-from tests.graphs import nasty_graph, typed_graph
+from tests.graphs import nasty_graph, typed_graph, with_edge_features, with_task
 from tests.parity import cases
 from tests.pool import pool
 
 LAYERS = Path(__file__).parents[2] / "examples" / "layers"
 EXAMPLES = {
     "gin.py": "Gin", "edge_features.py": "Net", "written.py": "Net", "typed.py": "Net",
-    "dgl_sage.py": "Sage", "dgl_gat.py": "Gat", "pyg_gcn.py": "DeepGCN", "pyg_flow.py": "Net",
+    "dgl_sage.py": "Sage", "dgl_gat.py": "Gat", "pyg_gcn.py": "DeepGCN", "pyg_flow.py": "Net", "pyg_deeper.py": "DeeperGCN",
 }  # fmt: skip
 HIDDEN = 6
 
@@ -32,6 +32,7 @@ def test_every_example_is_tested() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_losses_of_two_workers_are_those_of_one(name: str) -> None:
     arguments = {"hidden_channels" if name.startswith("pyg") else "hidden": HIDDEN}
+    arguments |= {"num_layers": 3} if name == "pyg_deeper.py" else {}
     model = CustomSettings("custom", target=f"{LAYERS / name}:{EXAMPLES[name]}", args=arguments)
     graph = typed_graph() if name == "typed.py" else nasty_graph()
     first: list[float] | None = None
@@ -43,6 +44,20 @@ def test_losses_of_two_workers_are_those_of_one(name: str) -> None:
         first = first or answer["losses"]
         assert len(first) == 2 and first[0] != first[1]
         assert answer["losses"] == pytest.approx(first, rel=1e-8)
+
+
+@pytest.mark.parametrize("aggr", ["softmax", "powermean"])
+def test_losses_of_features_of_edges_and_several_labels(aggr: str) -> None:
+    """As ogbn-proteins has them."""
+    arguments = {"hidden_channels": HIDDEN, "num_layers": 3, "aggr": aggr}
+    model = CustomSettings("custom", target=f"{LAYERS / 'pyg_deeper.py'}:DeeperGCN", args=arguments)
+    graph = with_edge_features(with_task(nasty_graph(150), "multilabel"))
+    config = cases.run_config(model, epochs=2)
+    (answer,) = pool(1)(cases.curve, config, graph)
+    for other in pool(2)(cases.curve, dataclasses.replace(config, world=2), graph):
+        assert other["losses"] == pytest.approx(answer["losses"], rel=1e-9)
+    again = with_edge_features(graph, seed=1)
+    assert cases.curve(Group.single(), config, again)["losses"][0] != pytest.approx(answer["losses"][0], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -30,6 +30,23 @@ def _beside_first(layer: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor
     return layer(x.relu(), x, edge_index)
 
 
+def _history(layer: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+    return layer(torch.stack([x.relu(), x.tanh(), x], dim=1), edge_index)
+
+
+def _signed(layer: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+    return layer(x, edge_index[:, edge_weight > 0], edge_index[:, edge_weight <= 0])
+
+
+def _placed(layer: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+    return layer(x, x[:, :3].tanh(), edge_index)
+
+
+def _turned(layer: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+    edge_index, _ = utils.remove_self_loops(edge_index)  # an angle to a place itself has no gradient
+    return layer(x, x[:, :3].tanh(), x[:, 3:6], edge_index)
+
+
 @dataclass(frozen=True)
 class Case:
     """A layer.
@@ -80,6 +97,7 @@ CASES: dict[str, Case] = {
     "cheb_weighted": Case(lambda: gnn.ChebConv(IN, OUT, 3), _positive),
     "cluster": Case(lambda: gnn.ClusterGCNConv(IN, OUT)),
     "dir": Case(lambda: gnn.DirGNNConv(gnn.SAGEConv(IN, OUT))),
+    "dna": Case(lambda: gnn.DNAConv(IN, heads=2, groups=2), _history),
     "edge": Case(lambda: gnn.EdgeConv(nn.Linear(2 * IN, OUT))),
     "eg": Case(lambda: gnn.EGConv(IN, IN, num_heads=2, num_bases=2), fused="sum"),
     "eg_several": Case(
@@ -114,6 +132,10 @@ CASES: dict[str, Case] = {
     "pna": Case(
         lambda: gnn.PNAConv(IN, OUT, ["mean", "max", "min", "std", "var"], ["identity", "amplification"], torch.ones(9).long())
     ),
+    "point_gnn": Case(lambda: gnn.PointGNNConv(nn.Linear(IN, 3), nn.Linear(3 + IN, 6), nn.Linear(6, IN)), _placed),
+    "point_net": Case(lambda: gnn.PointNetConv(nn.Linear(IN + 3, 6), nn.Linear(6, OUT)), _placed),
+    "point_transformer": Case(lambda: gnn.PointTransformerConv(IN, OUT, attn_nn=nn.Linear(OUT, OUT)), _placed),
+    "ppf": Case(lambda: gnn.PPFConv(nn.Linear(IN + 4, OUT), add_self_loops=False), _turned),
     "res_gated": Case(lambda: gnn.ResGatedGraphConv(IN, OUT)),
     "sage": Case(lambda: gnn.SAGEConv(IN, OUT), fused="mean"),
     "sage_max": Case(lambda: gnn.SAGEConv(IN, OUT, aggr="max", project=True), fused="max"),
@@ -123,6 +145,8 @@ CASES: dict[str, Case] = {
     "sage_several": Case(lambda: gnn.SAGEConv(IN, OUT, aggr=["mean", "std", "var", "sum"])),
     "sage_softmax": Case(lambda: gnn.SAGEConv(IN, OUT, aggr=gnn.SoftmaxAggregation(learn=True))),
     "sg": Case(lambda: gnn.SGConv(IN, OUT, K=2), fused="sum"),
+    "signed": Case(lambda: gnn.SignedConv(IN, OUT, first_aggr=True), _signed),
+    "signed_next": Case(lambda: gnn.SignedConv(IN // 2, OUT, first_aggr=False), _signed),
     "simple": Case(gnn.SimpleConv, fused="sum"),
     "ssg": Case(lambda: gnn.SSGConv(IN, OUT, 0.1, K=2), fused="sum"),
     "super": Case(lambda: gnn.SuperGATConv(IN, OUT, heads=2).eval()),

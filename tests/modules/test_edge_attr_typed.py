@@ -25,7 +25,7 @@ from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.load import PlanSettings
 from tests.graphs import assign, typed_graph
 from tests.modules.attr_layers import D, close, with_attr
-from tests.parity.covering import spread
+from tests.parity.covering import spread_within
 from tests.pool import pool
 
 pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
@@ -53,16 +53,35 @@ class Hetero(nn.Module):
 class Homogeneous(nn.Module):
     """Attention that knows each edge's relation, over all edges as one graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, **arguments: Any) -> None:
         super().__init__()
-        self.conv = gnn.RGATConv(IN, OUT, len(ETYPES), edge_dim=D)
+        width = OUT // arguments.get("dim", 1)
+        self.conv = gnn.RGATConv(IN, width, len(ETYPES), edge_dim=D, **arguments)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor, edge_attr: Tensor) -> Tensor:
         rows: Tensor = self.conv(x, edge_index, edge_type, edge_attr)
         return rows
 
 
-CASES: dict[str, Any] = {"hetero": Hetero, "homogeneous": Homogeneous}
+class Heat(nn.Module):
+    """Attention that embeds each edge's relation, with a linear map for each type of nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = gnn.HEATConv(IN, OUT, len(TYPES), len(ETYPES), 3, D, 2, heads=2, concat=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor, node_type: Tensor, edge_type: Tensor, edge_attr: Tensor) -> Tensor:
+        rows: Tensor = self.conv(x, edge_index, node_type, edge_type, edge_attr)
+        return rows
+
+
+CASES: dict[str, Any] = {
+    "hetero": Hetero,
+    "rgat": Homogeneous,
+    "rgat_products": lambda: Homogeneous(attention_mode="multiplicative-self-attention", dim=2, mod="scaled"),
+    "rgat_degrees": lambda: Homogeneous(num_bases=2, mod="f-scaled"),
+    "heat": Heat,
+}
 
 
 def features() -> Tensor:
@@ -85,9 +104,10 @@ def on_the_whole_graph(name: str) -> dict[str, Any]:
     destination = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
     relation, attr = np.asarray(GRAPH.relation), torch.from_numpy(np.asarray(GRAPH.columns[ATTR])).double()
     layer, x = made(name), features().requires_grad_()
-    if name == "homogeneous":
+    if name != "hetero":
         index, types = torch.from_numpy(np.stack([source, destination])), torch.from_numpy(relation.astype(np.int64))
-        out = layer(x, index, types, attr)[OFFSETS[LABELLED] : OFFSETS[LABELLED] + COUNTS[LABELLED]]
+        kinds = (torch.arange(len(TYPES)).repeat_interleave(torch.tensor(COUNTS)),) if name == "heat" else ()
+        out = layer(x, index, *kinds, types, attr)[OFFSETS[LABELLED] : OFFSETS[LABELLED] + COUNTS[LABELLED]]
     else:
         edges, attrs = {}, {}
         for number, etype in enumerate(ETYPES):
@@ -103,7 +123,7 @@ def on_the_whole_graph(name: str) -> dict[str, Any]:
 
 
 def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
-    by = "by_type" if group.world == 3 else "random"
+    by = "by_type" if group.world == 4 else "random"
     part = list(parts_of(GRAPH, assign(GRAPH, by, group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     settings = PlanSettings(group.rank, engine.mode.layout, message_rows=23, dtype=engine.dtype)
@@ -130,7 +150,7 @@ def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
     return {"ids": ids.numpy(), "all": plan.node_ids.numpy(), "out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads}
 
 
-@pytest.mark.parametrize(("name", "mode", "world"), spread(list(CASES), list(MODES), [1, 2, 3]))
+@pytest.mark.parametrize(("name", "mode", "world"), spread_within(list(CASES), list(MODES), [1, 2, 4, 7]))
 def test_layer(name: str, mode: str, world: int) -> None:
     wanted = on_the_whole_graph(name)
     for answer in pool(world)(on_a_part, name, mode):

@@ -23,7 +23,7 @@ from sargnn.partition.cut import parts_of
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.load import PlanSettings
 from tests.graphs import assign, typed_graph
-from tests.parity.covering import spread
+from tests.parity.covering import spread_within
 from tests.pool import pool
 
 pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
@@ -123,12 +123,6 @@ CASES: dict[str, Any] = {
 }
 
 
-RUNS = [  # two modes of each, the others in long runs
-    case if (number + number // len(MODES)) % 2 == 0 else pytest.param(*case, marks=pytest.mark.long)
-    for number, case in enumerate(spread(list(CASES), list(MODES), [1, 2, 3]))
-]
-
-
 def features() -> Tensor:
     return torch.randn(GRAPH.num_nodes, IN, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -170,7 +164,7 @@ def on_the_whole_graph(name: str) -> dict[str, Any]:
 
 
 def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
-    by = "by_type" if group.world == 3 else "random"
+    by = "by_type" if group.world == 4 else "random"
     part = list(parts_of(GRAPH, assign(GRAPH, by, group.world), group.world))[group.rank]
     engine = Engine(group, EngineSettings(mode=mode, dtype=torch.float64))
     settings = PlanSettings(group.rank, engine.mode.layout, message_rows=23, dtype=engine.dtype)
@@ -210,7 +204,7 @@ def close(got: np.ndarray, wanted: np.ndarray) -> None:
     assert np.linalg.norm(got - wanted) <= 1e-9 * max(float(np.linalg.norm(wanted)), 1e-3)
 
 
-@pytest.mark.parametrize(("name", "mode", "world"), RUNS)
+@pytest.mark.parametrize(("name", "mode", "world"), spread_within(list(CASES), list(MODES), [1, 2, 4, 7]))
 def test_layer(name: str, mode: str, world: int) -> None:
     wanted = on_the_whole_graph(name)
     for answer in pool(world)(on_a_part, name, mode):
