@@ -337,8 +337,8 @@ class _HeadDot(torch.autograd.Function):
 
 
 def _like(pool: Pool, x: Tensor) -> Tensor:
-    """Memory for a table as large as x [N, ...]."""
-    return pool.empty(len(x), math.prod(x.shape[1:]), x).view(x.shape)
+    """Memory for a table as large as x [N, ...]; no view, which autograd would not let anyone write to."""
+    return pool.empty(len(x), math.prod(x.shape[1:]), x).view(x.shape).data
 
 
 class _AddOnto(torch.autograd.Function):
