@@ -1,8 +1,8 @@
-"""DeeperGCN for PyG (Li et al., "DeeperGCN: All You Need to Train Deeper GCNs", 2020), with features of edges, as for ogbn-proteins.
+"""DeeperGCN for PyG (Li et al., "DeeperGCN: All You Need to Train Deeper GCNs", 2020), with features of edges.
 
-Each block is h' = h + MLP(h + m), of rows h that a norm, ReLU and dropout have passed. m_i folds what comes along the edges into i,
-relu(h_j + W f_e) + 1e-7: aggr="softmax" weights each by a softmax of t times itself, aggr="powermean" is a mean of p-th powers,
-to the power of 1 / p. t and p are learned in every layer.
+Each block is h' = h + MLP(h + m), of rows h that a norm, ReLU and dropout have passed. m_i folds what comes along the edges
+into i, relu(h_j + W f_e) + 1e-7: aggr="softmax" weights each by a softmax of t times itself, aggr="powermean" is a mean of p-th
+powers, to the power of 1 / p. t and p are learned in every layer.
 
 sargnn train model=custom model.target=examples/layers/pyg_deeper.py:DeeperGCN dataset=ogbn-proteins task=multilabel world=4
 """

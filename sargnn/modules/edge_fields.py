@@ -22,7 +22,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from sargnn.modules.expressions import EDGE_COUNT, Call, Column, Dropped, Field, Item, Node, Softmax, map_values, without_gradient
+from sargnn.modules.expressions import (
+    EDGE_COUNT,
+    Call,
+    Column,
+    Dropped,
+    Field,
+    Item,
+    Node,
+    Softmax,
+    map_values,
+    without_gradient,
+)
 from sargnn.modules.tag import Count, rows_of, user_line
 from sargnn.rng import Draw
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.modules.expressions import AtEnd, Call, Changer, Column, Field, Node, Softmax, Where, Written, function_of
 from sargnn.modules.folds import Edges
+from sargnn.modules.lazy import Fold
 from sargnn.modules.session import paused
 from sargnn.modules.tag import Mark, set_mark, tag_of
 from sargnn.plan.layer_plan import LayerPlan
@@ -161,6 +162,13 @@ def moved(node: Node, edges: Edges, to: Edges) -> Node:
     return changed
 
 
+def _over(edges: Edges, softmax: Softmax) -> Node:
+    """A softmax over these edges as an expression that other edges may read: exp(logit - log sum exp of the destination's)."""
+    shape, dtype, logits = softmax.shape, softmax.dtype, softmax.logits
+    total = AtEnd(shape, dtype, Fold(edges, "logsumexp", logits, dtype), "v")
+    return Call(shape, dtype, torch.exp, (Call(shape, dtype, torch.sub, (logits, total), {}),), {})
+
+
 class _Moved(Changer):
     """Puts other rows in place of those that edges carry; the graph's own columns need none."""
 
@@ -183,6 +191,8 @@ class _Moved(Changer):
             table = node.tensor if len(node.tensor) else node.tensor.new_zeros(1, *node.tensor.shape[1:])
             with paused():
                 return dataclasses.replace(node, tensor=table[self._places])
+        if isinstance(node, Softmax):
+            return self.changed(_over(self._edges, node))
         return super().change(node)
 
 
@@ -237,7 +247,7 @@ class Reversed(Changer):
         if isinstance(node, AtEnd):
             return dataclasses.replace(node, where=_OTHER_END[node.where])
         if isinstance(node, Softmax):
-            return dataclasses.replace(node, logits=self.changed(node.logits), where=_OTHER_END[node.where])
+            return self.changed(_over(self._edges, node))
         return super().change(node)
 
     def _carried(self, node: Field) -> Field:

@@ -116,10 +116,9 @@ class Dropped(Node):
 
 @dataclass(frozen=True, eq=False)
 class Softmax(Node):
-    """Over the edges of each destination; of each source with ``where`` u."""
+    """Over the edges of each destination, among those that the expression is of."""
 
     logits: Node
-    where: Where = "v"
 
 
 class SoftmaxTotal(Protocol):

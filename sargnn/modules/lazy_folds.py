@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.edge_sets import DerivedEdges, Reversed, reverse
-from sargnn.modules.expressions import AtEnd, Call, Field, Node, Softmax, function_of
+from sargnn.modules.expressions import AtEnd, Call, Field, Node, Softmax, Where, function_of
 from sargnn.modules.lazy import (
     EdgeRows,
     Ends,
@@ -70,7 +70,7 @@ def scatter(kind: str | None) -> Handler:
             if index.side == "v":
                 made = folded(Fold(edges, reduce, node, dtype))
             else:
-                made = folded(Fold(reverse(edges), reduce, Reversed(edges).changed(node), dtype, node))
+                made = folded(Fold(reverse(edges), reduce, _AtSources(edges).changed(node), dtype, node))
         if isinstance(target, Filled) and target.number == (1 if reduce == "mul" else 0):
             if function_name(func) != getattr(func, "__name__", ""):
                 target.became = made
@@ -141,25 +141,35 @@ def div(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if fold.edges.plan is count.edges.plan:
                 return folded(Fold(fold.edges, "mean", fold.node, fold.dtype))
     if isinstance(above, EdgeRows) and isinstance(below, EdgeRows):
-        softmax = _softmax(above.field.node, below.field.node)
-        if softmax is not None:
-            return rows_of_edges(EdgeTensor(above.edges, softmax))
+        logits = _logits(above.field.node, below.field.node, "v")
+        if logits is not None:
+            return rows_of_edges(EdgeTensor(above.edges, Softmax(logits.shape, logits.dtype, logits)))
     return NotImplemented
 
 
-def _softmax(above: Node, below: Node) -> Node | None:
-    """The softmax that a quotient is: exp(logits - their maximum) / the sum of that, over the edges of each node."""
-    if not (isinstance(below, AtEnd) and isinstance(below.fold, Fold) and below.fold.kind == "sum"):
+class _AtSources(Reversed):
+    """Also what is a softmax over the edges out of each source: of the reversed edges it is over those of a destination."""
+
+    def change(self, node: Node) -> Node:
+        if isinstance(node, Call) and function_of(node) in ("div", "true_divide", "truediv") and len(node.args) == 2:
+            logits = None if node.kwargs else _logits(*node.args, "u")
+            if logits is not None:
+                return Softmax(node.shape, node.dtype, self.changed(logits))
+        return super().change(node)
+
+
+def _logits(above: Node, below: Any, where: Where) -> Node | None:
+    """Of the softmax that a quotient is: exp(logits - their maximum) / the sum of that, over the edges of each node."""
+    if not (isinstance(below, AtEnd) and isinstance(below.fold, Fold) and below.fold.kind == "sum" and below.where == where):
         return None
     if below.fold.origin is not above:
         return None
 
     def of(end: AtEnd) -> Any:
-        is_largest = isinstance(end.fold, Fold) and end.fold.kind == "max" and end.where == below.where
+        is_largest = isinstance(end.fold, Fold) and end.fold.kind == "max" and end.where == where
         return end.fold.origin if is_largest else None  # type: ignore[attr-defined]
 
-    logits = shifted_softmax(above, of)
-    return None if logits is None else Softmax(logits.shape, logits.dtype, logits, below.where)
+    return shifted_softmax(above, of)
 
 
 def shifted_softmax(above: Node, largest_of: Callable[[AtEnd], Any]) -> Node | None:

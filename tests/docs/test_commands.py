@@ -45,6 +45,7 @@ OF_OWN_FILES = (
     "roads.py",
     "payments.py",
     "by_degree",
+    "examples/layers/pyg_deeper.py",
 )
 """Tested by their pages."""
 NOT_OF_A_RUN = ("resume", "run", "slurm.", "bench_dir", "+slurm")

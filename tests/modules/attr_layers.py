@@ -123,7 +123,9 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "gen": lambda: gnn.GENConv(IN, OUT, edge_dim=D, learn_t=True),
     "gen_constant_weights": lambda: gnn.GENConv(IN, OUT, edge_dim=D, aggr="softmax_sg", t=0.7),
     "gen_power": lambda: gnn.GENConv(IN, OUT, edge_dim=D, aggr="powermean", learn_p=True),
-    "gen_several": lambda: gnn.GENConv(IN, OUT, edge_dim=D, aggr=["max", "var", "softmax"], msg_norm=True, learn_msg_scale=True),
+    "gen_several": lambda: gnn.GENConv(
+        IN, OUT, edge_dim=D, aggr=["max", "var", "softmax"], msg_norm=True, learn_msg_scale=True
+    ),
     "gen_blocks": Blocks,
     "res_gated": lambda: gnn.ResGatedGraphConv(IN, OUT, edge_dim=D),
     "res_gated_max": lambda: gnn.ResGatedGraphConv(IN, OUT, act=nn.Tanh(), edge_dim=D, aggr="max"),
@@ -136,7 +138,14 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "general": lambda: gnn.GeneralConv(IN, OUT, in_edge_channels=D),
     "general_attention": lambda: gnn.GeneralConv(IN, OUT, in_edge_channels=D, heads=2, attention=True),
     "general_dot": lambda: gnn.GeneralConv(
-        IN, OUT, in_edge_channels=D, heads=2, attention=True, attention_type="dot_product", l2_normalize=True, directed_msg=False
+        IN,
+        OUT,
+        in_edge_channels=D,
+        heads=2,
+        attention=True,
+        attention_type="dot_product",
+        l2_normalize=True,
+        directed_msg=False,
     ),
     "model_gat": lambda: gnn.GAT(IN, 6, 2, OUT, heads=2, v2=True, edge_dim=D),
     "model_pna": lambda: gnn.PNA(

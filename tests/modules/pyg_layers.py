@@ -87,6 +87,28 @@ class Edited(nn.Module):
         return out + x / degree.view(-1, 1) + x.mean(0) + x.t() @ x @ x.new_ones(OUT) / x.size(0)
 
 
+class Softmaxes(nn.Module):
+    """Softmax over other edges than those that are summed: out of each node, among some edges alone, among all for some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.score = nn.Linear(IN, OUT), nn.Linear(2 * OUT, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.lin(x)
+        row, col = edge_index
+        score = self.score(torch.cat([x[row], x[col]], dim=-1)).squeeze(-1)
+        upward, among = row < col, torch.zeros_like(score)
+        among[upward] = utils.softmax(score[upward], col[upward])
+        out_of, into = utils.softmax(score, row, num_nodes=x.size(0)), utils.softmax(score, col, num_nodes=x.size(0))
+
+        def summed(weights: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+            return utils.scatter(weights.unsqueeze(-1) * rows, ends, dim=0, dim_size=x.size(0), reduce="sum")
+
+        weighted = summed(out_of + among, x[row], col) + summed(into, x[col], row)
+        return weighted + summed(into[upward], x[row[upward]], col[upward])
+
+
 CASES: dict[str, Case] = {
     "agnn": Case(gnn.AGNNConv),
     "antisymmetric": Case(lambda: gnn.AntiSymmetricConv(IN)),
@@ -171,4 +193,5 @@ CASES: dict[str, Case] = {
     "diff_group_norm": Case(lambda: _layers(gnn.DiffGroupNorm(OUT, 2))),
     "message_norm": Case(lambda: gnn.GENConv(IN, OUT, msg_norm=True)),
     "edited": Case(Edited),
+    "softmaxes": Case(Softmaxes),
 }

@@ -78,8 +78,9 @@ class Heat(nn.Module):
 CASES: dict[str, Any] = {
     "hetero": Hetero,
     "rgat": Homogeneous,
-    "rgat_products": lambda: Homogeneous(attention_mode="multiplicative-self-attention", dim=2, mod="scaled"),
+    "rgat_products": lambda: Homogeneous(attention_mode="multiplicative-self-attention", dim=2, mod="additive"),
     "rgat_degrees": lambda: Homogeneous(num_bases=2, mod="f-scaled"),
+    "rgat_within": lambda: Homogeneous(attention_mechanism="within-relation"),
     "heat": Heat,
 }
 
