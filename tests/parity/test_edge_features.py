@@ -26,7 +26,10 @@ GRAPHS = {
     "wide": with_edge_features(nasty_graph(), WIDE),
     "weighted": with_edge_features(with_weights(nasty_graph(), lowest=-2.0), WIDE),
 }
-TYPED = {"typed": with_edge_features(typed_graph(), WIDE), "typed weighted": with_edge_features(with_weights(typed_graph()), NARROW)}
+TYPED = {
+    "typed": with_edge_features(typed_graph(), WIDE),
+    "typed weighted": with_edge_features(with_weights(typed_graph()), NARROW),
+}
 checks.GRAPHS |= {f"edges-{name}": graph for name, graph in (GRAPHS | TYPED).items()}
 TRAINED = with_edge_features(with_weights(nasty_graph(seed=1)), WIDE)
 
@@ -47,9 +50,7 @@ def test_attention(model: str, kind: str, mode: str, kernel: str, partitioner: s
     checks.check(cases.model_config(model), f"edges-{kind}", mode=mode, kernel=kernel, partitioner=partitioner, world=world)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode", "kernel", "world"), spread(list(TYPED), PAIRS, [1, 2, 4, 7], strength=1)
-)
+@pytest.mark.parametrize(("kind", "mode", "kernel", "world"), spread(list(TYPED), PAIRS, [1, 2, 4, 7], strength=1))
 def test_relations(kind: str, mode: str, kernel: str, world: int) -> None:
     checks.check(cases.model_config("rgat"), f"edges-{kind}", mode=mode, kernel=kernel, partitioner="apart", world=world)
 
