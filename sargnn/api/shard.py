@@ -270,12 +270,6 @@ class GraphShard:
         widths = tuple(rows.shape[1] for rows in self.part.features)
         labelled = find_labelled(self.part, self.group)
         check_edge_weights(config, self._weights)
-        if config.model.categories_of_edges is not None:
-            raise ConfigError(
-                "A shard's model reads features of edges as they are.",
-                given="model.edge_categories",
-                hint="model.edge_categories=null, and columns of 0 and 1 in the data, one for each category",
-            )
         shape = GraphShape(
             self.schema,
             widths,

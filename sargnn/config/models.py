@@ -67,27 +67,6 @@ class StackSettings(ModelSettings, ABC):
         return self.norm == "batch"
 
 
-class ReadsEdgeFeatures:
-    """What models have in common that read features of edges; it comes before a class's other base.
-
-    Attributes:
-        edge_features: they do, where there are some.
-        edge_categories: of how many categories each feature is, whole numbers from 0, which are embedded; 0: it is a number.
-            null: all are.
-    """
-
-    edge_features: bool
-    edge_categories: list[int] | None
-
-    @property
-    def reads_edge_features(self) -> bool:
-        return self.edge_features
-
-    @property
-    def categories_of_edges(self) -> tuple[int, ...] | None:
-        return tuple(self.edge_categories) if self.edge_features and self.edge_categories is not None else None
-
-
 class BuiltIn:
     """What most models of the package have in common; it comes before a class's other base.
 
@@ -173,7 +152,7 @@ class SageSettings(BuiltIn, StackSettings):
 
 
 @dataclass(frozen=True)
-class GatSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
+class GatSettings(BuiltIn, StackSettings):
     """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022). ``hidden`` is the width of a head.
 
     Attributes:
@@ -187,7 +166,6 @@ class GatSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
         symmetric_norm: GCN's normalisation: rows over the root of their out-degree, outputs times that of their in-degree.
         edge_dropout: of edges, which then take no part in the softmax, another draw in each layer.
         edge_features: scores read features of edges, where there are some.
-        edge_categories: as of ``ReadsEdgeFeatures``.
     """
 
     heads: int = field(metadata=AT_LEAST_ONE)
@@ -200,7 +178,6 @@ class GatSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
     symmetric_norm: bool = False
     edge_dropout: float = field(default=0.0, metadata=PROBABILITY)
     edge_features: bool = True
-    edge_categories: list[int] | None = field(default=None, metadata=number(low=0))
 
     builder = "sargnn.models.gat:build"
     adds_self_loops: ClassVar[bool] = True
@@ -208,6 +185,10 @@ class GatSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
     @property
     def operations(self) -> tuple[str, ...]:
         return ("gatv2" if self.v2 else "gat",)
+
+    @property
+    def reads_edge_features(self) -> bool:
+        return self.edge_features
 
     @property
     def draws_by_id(self) -> bool:
@@ -231,7 +212,7 @@ class GcnSettings(SymmetricSums, StackSettings):
 
 
 @dataclass(frozen=True)
-class GinSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
+class GinSettings(BuiltIn, StackSettings):
     """GIN (Xu et al., 2019). A layer's perceptron has the stack's norm and activation and is ``hidden`` wide inside.
 
     Attributes:
@@ -239,16 +220,18 @@ class GinSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
         learn_eps: learn one eps per layer.
         mlp_layers: linear maps of a layer's perceptron.
         edge_features: read features of edges, where there are some: GINE (Hu et al., 2020).
-        edge_categories: as of ``ReadsEdgeFeatures``.
     """
 
     eps: float
     learn_eps: bool
     mlp_layers: int = field(metadata=number(low=1, high=256))
     edge_features: bool = True
-    edge_categories: list[int] | None = field(default=None, metadata=number(low=0))
 
     builder = "sargnn.models.gin:build"
+
+    @property
+    def reads_edge_features(self) -> bool:
+        return self.edge_features
 
 
 @dataclass(frozen=True)
@@ -367,7 +350,7 @@ class RgcnSettings(BuiltIn, StackSettings):
 
 
 @dataclass(frozen=True)
-class RgatSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
+class RgatSettings(BuiltIn, StackSettings):
     """RGAT: GAT's attention in each relation of a typed graph. ``hidden`` is the width of a head.
 
     Attributes:
@@ -377,7 +360,6 @@ class RgatSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
         negative_slope: of the scores' LeakyReLU.
         embedding: as of R-GCN; null: the features' width, else that of the rows between layers.
         edge_features: scores read features of edges, where there are some.
-        edge_categories: as of ``ReadsEdgeFeatures``.
     """
 
     heads: int = field(metadata=AT_LEAST_ONE)
@@ -386,7 +368,6 @@ class RgatSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
     negative_slope: float = field(metadata=FRACTION)
     embedding: int | None = field(metadata=AT_LEAST_ONE)
     edge_features: bool = True
-    edge_categories: list[int] | None = field(default=None, metadata=number(low=0))
 
     builder = "sargnn.models.rgat:build"
     operations = ("gat",)
@@ -394,6 +375,10 @@ class RgatSettings(BuiltIn, ReadsEdgeFeatures, StackSettings):
     @property
     def draws_by_id(self) -> bool:
         return super().draws_by_id or bool(self.attn_dropout)
+
+    @property
+    def reads_edge_features(self) -> bool:
+        return self.edge_features
 
 
 @dataclass(frozen=True)

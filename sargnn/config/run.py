@@ -213,11 +213,6 @@ class ModelSettings(ABC):
         return False
 
     @property
-    def categories_of_edges(self) -> tuple[int, ...] | None:
-        """Of how many categories each of these is, 0 where it is a number; None: all are numbers."""
-        return None
-
-    @property
     def has_embeddings(self) -> bool:
         """Whether its last layer reads rows that another layer wrote."""
         return False

@@ -260,25 +260,6 @@ class EdgeColumns:
             return tensor
         return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
 
-    def encoded(self, categories: Sequence[int]) -> EdgeColumns:
-        """With a column for each category of features that are categories, 1 where an edge is of it, else 0; in memory.
-
-        A linear map of these columns has a row for each category: their embedding.
-
-        Args:
-            categories: [D], how many; 0: the feature is a number.
-        """
-        numbers = np.asarray(self[ATTR])
-        table = np.zeros((len(numbers), encoded_width(categories)), np.float32)
-        first, rows = 0, np.arange(len(numbers))
-        for column, count in zip(numbers.T, categories, strict=True):
-            if count:
-                table[rows, first + column.astype(np.int64)] = 1
-            else:
-                table[:, first] = column
-            first += max(1, count)
-        return self.put(ATTR, table)
-
     def read_in(self) -> EdgeColumns:
         """Columns that are mapped are read into memory."""
         return self._each(lambda column: Column(np.array(column.read()), None, column.added))
@@ -315,11 +296,6 @@ def join(parts: Sequence[EdgeColumns], counts: Sequence[int]) -> EdgeColumns:
         ]
         joined[name] = Column(np.concatenate(rows), None, known.added)
     return EdgeColumns(joined)
-
-
-def encoded_width(categories: Sequence[int]) -> int:
-    """How many columns ``EdgeColumns.encoded`` makes."""
-    return sum(max(1, count) for count in categories)
 
 
 def attr_form(width: int) -> np.dtype:

@@ -112,7 +112,6 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     from sargnn.models.inputs import GraphShape
     from sargnn.tasks.base import load_task
     from sargnn.training.build import (
-        check_edge_categories,
         check_edge_weights,
         edge_width,
         label_columns,
@@ -126,7 +125,6 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     schema = dataset.schema
     load_task(config.task).check(config, dataset)
     check_edge_weights(config, weight_range(dataset))
-    check_edge_categories(config, dataset)
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     columns = label_columns(config, dataset.num_classes)
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0

@@ -20,10 +20,9 @@ from sargnn.config.run import RunConfig
 from sargnn.cpu import PRODUCT_TERMS
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.sum import Sum
-from sargnn.errors import ConfigError, DataError
+from sargnn.errors import ConfigError
 from sargnn.graph.check import Range
-from sargnn.graph.dataset import Dataset
-from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns, encoded_width
+from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
 from sargnn.graph.schema import task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
@@ -42,7 +41,6 @@ from sargnn.training.views import View, ViewBuilder
 
 _WITHOUT = "dataset.edge_weights=false trains as if there were none"
 _COPIED_ROWS = 1 << 14
-_CHECKED_EDGES = 1 << 20
 """Of copies that travel in one message."""
 
 
@@ -71,10 +69,7 @@ def make_trainer(
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
     part = with_columns(part, used_columns(config))
-    width = edge_width(part.columns, config)
-    if width and (categories := config.model.categories_of_edges) is not None:
-        part = dataclasses.replace(part, columns=part.columns.encoded(categories))
-    elif width and edges_in_memory(config, len(part.edge_src), width):
+    if edges_in_memory(config, len(part.edge_src), part.columns.width):
         part = dataclasses.replace(part, columns=part.columns.read_in())
     preloads = part.copies is not None
     engine = make_engine(config, group, make_pool, within_servers=preloads)
@@ -88,7 +83,7 @@ def make_trainer(
             hint="set dropout to 0, and train full batches",
         )
     columns = label_columns(config, num_classes)
-    of_edges = part.weighted, width
+    of_edges = part.weighted, edge_width(part.columns, config)
     shape = GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels), find_labelled(part, group), *of_edges)
     if config.model.reads_degrees:
         shape = dataclasses.replace(shape, degrees=degree_histogram(part, group))
@@ -281,45 +276,8 @@ def used_columns(config: RunConfig) -> tuple[str, ...]:
 
 
 def edge_width(columns: EdgeColumns, config: RunConfig) -> int:
-    """D, the features of an edge that the run reads, one for each category; 0: none."""
-    width = columns.width if config.model.reads_edge_features else 0
-    categories = config.model.categories_of_edges
-    return encoded_width(categories) if width and categories is not None else width
-
-
-def check_edge_categories(config: RunConfig, dataset: Dataset) -> None:
-    """The features of edges are what ``model.edge_categories`` says.
-
-    Raises:
-        ConfigError: it says so of more or fewer than there are.
-        DataError: one is no category; its edge is named.
-    """
-    categories = config.model.categories_of_edges
-    if categories is None:
-        return
-    columns, given = dataset.columns, f"model.edge_categories={list(categories)}".replace(" ", "")
-    if len(categories) != columns.width:
-        raise ConfigError(
-            f"The setting says what {len(categories)} features of an edge are, and an edge of this graph has {columns.width}.",
-            given=given,
-            hint="a number for each feature, 0 where it is not a category; or model.edge_categories=null",
-        )
-    first = 0
-    for piece in columns.only((ATTR,)).pieces(_CHECKED_EDGES):
-        numbers = np.asarray(piece[ATTR])
-        for feature, count in enumerate(categories):
-            column = numbers[:, feature]
-            wrong = (column < 0) | (column >= count) | (column != np.floor(column)) if count else np.zeros(0, bool)
-            if wrong.any():
-                edge = int(wrong.argmax())
-                source = int(dataset.indices[first + edge])
-                target = int(np.searchsorted(np.asarray(dataset.indptr), first + edge, "right")) - 1
-                raise DataError(
-                    f"Feature {feature + 1} of the edge from node {source} to node {target} is no category.",
-                    given=f"{column[edge]:g}, {given}",
-                    allowed=f"whole numbers from 0 to {count - 1}",
-                )
-        first += len(numbers)
+    """D, the features of an edge that the run reads; 0: none."""
+    return columns.width if config.model.reads_edge_features else 0
 
 
 def edges_in_memory(config: RunConfig, edges: int, width: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cache
 from typing import Any
 
@@ -12,10 +11,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
-from sargnn.errors import SargnnError
-from sargnn.graph.edge_columns import ATTR
 from sargnn.report.comparison.losses import deviation
-from sargnn.training.build import check_edge_categories
 from tests.graphs import nasty_graph, typed_graph, with_edge_features, with_weights
 from tests.parity import cases, checks
 from tests.parity.cases import PAIRS
@@ -134,32 +130,6 @@ def test_bf16(mode: str) -> None:
     whole = cases.curve(Group.single(), cases.run_config(cases.model_config("gin"), precision="fp32", epochs=8), TRAINED)
     half = pool(4)(cases.curve, config, TRAINED)[0]
     assert deviation(half["losses"], whole["losses"], "bf16").relative <= 0.03
-
-
-@pytest.mark.parametrize("model", ["gin", "gatv2"])
-def test_categories(model: str) -> None:
-    """As many columns of 0 and 1, the features of another graph."""
-    graph, rng = nasty_graph(seed=1), np.random.default_rng(0)
-    kinds, amounts = rng.integers(0, 4, graph.num_edges), rng.standard_normal(graph.num_edges).astype(np.float32)
-    given = dataclasses.replace(graph, columns=graph.columns.put(ATTR, np.stack([kinds, amounts], 1).astype(np.float32)))
-    columns = np.concatenate([np.eye(4)[kinds], amounts[:, None]], 1).astype(np.float32)
-    plain = dataclasses.replace(graph, columns=graph.columns.put(ATTR, columns))
-    want = cases.curve(Group.single(), cases.run_config(cases.model_config(model)), plain)
-    config = cases.run_config(cases.model_config(model, edge_categories=[4, 0]), partitioner="metis", world=2)
-    for answer in pool(2)(cases.curve, config, given):
-        assert_same_curve(answer["losses"], want["losses"], "fp64")
-
-
-@pytest.mark.parametrize(
-    ("categories", "message"),
-    [([3, 0], r"edge from node \d+ to node \d+ is no category"), ([4, 4], "Feature 2 of the edge"), ([4], "what 1 features")],
-)
-def test_wrong_categories(categories: list[int], message: str) -> None:
-    graph = nasty_graph()
-    features = np.stack([np.arange(graph.num_edges) % 4, np.full(graph.num_edges, 0.5)], 1).astype(np.float32)
-    config = cases.run_config(cases.model_config("gin", edge_categories=categories))
-    with pytest.raises(SargnnError, match=message):
-        check_edge_categories(config, dataclasses.replace(graph, columns=graph.columns.put(ATTR, features)))
 
 
 def test_features_count() -> None:
