@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sargnn.sources.dgl_partition.reader import DglPartition
 
 KINDS = ("datasets", "partitions", "assignments")
-_SYMMETRIC = ("products_like", "synthetic")
+_SYMMETRIC = ("products_like", "proteins_like", "synthetic")
 _NONE = ("compare=null", "compare=")
 
 

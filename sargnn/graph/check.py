@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,25 +109,67 @@ class EdgeFeatureCheck(FeatureCheck):
     Args:
         source: where they come from, for errors.
         place: what an edge's place is called there, from its position.
+        categories: as of ``expanded_width``.
     """
 
     _what, _advice = "an edge feature", "Scale the columns."
 
-    def __init__(self, source: str, place: Callable[[int], str] = edge_place) -> None:
+    def __init__(self, source: str, place: Callable[[int], str] = edge_place, categories: Sequence[int] = ()) -> None:
         super().__init__(source, first=0)
-        self._place_of = place
+        self._place_of, self._categories = place, categories
 
     def to_float32(self, rows: np.ndarray, *, normalize: bool = False) -> np.ndarray:
-        """The next rows, numbers or bool [rows, D], in fp32.
+        """The next rows, numbers or bool [rows, D], in fp32: [rows, D], or wider where columns are categories.
 
         Raises:
-            DataError: as for nodes; or a whole number above ``LARGEST_WHOLE`` in size.
+            DataError: as for nodes; or a whole number above ``LARGEST_WHOLE`` in size, or something else than a category.
         """
         expect_held(self._source, rows, self._place)
-        return super().to_float32(rows, normalize=normalize)
+        first, numbers = self._row, super().to_float32(rows, normalize=normalize)
+        if not any(self._categories):
+            return numbers
+        blocks: list[np.ndarray] = []
+        for column, (count, values) in enumerate(zip(self._categories, numbers.T, strict=True)):
+            wrong = (values < 0) | (values >= count) | (values != np.floor(values))
+            if count and wrong.any():
+                row = int(wrong.argmax())
+                raise DataError(
+                    f"'{self._source}' holds an edge feature that is no category, in "
+                    f"{self._place_of(first + row)}, feature {column + 1}.",
+                    given=str(rows[row, column]),
+                    allowed=f"0 to {count - 1}, whole numbers",
+                    hint="dataset.edge_categories has each column's number of categories, 0 for numbers that stay as they are",
+                )
+            blocks.append(values[:, None] == np.arange(count) if count else values[:, None])
+        return np.concatenate(blocks, 1, dtype=np.float32)
 
     def _place(self, row: int, column: int) -> str:
         return f"{self._place_of(self._row + row)}, feature {column + 1}"
+
+
+def expanded_width(width: int, categories: Sequence[int], source: str) -> int:
+    """How many columns of edge features a store has: a column of categories becomes one for each, 1 in that of the edge's own.
+
+    A learned linear map of them adds a learned row for each category: an embedding. They are expanded when a store is made,
+    since kernels read features where they lie, mapped from there: more on the disk, and nothing more in memory.
+
+    Args:
+        width: D, as given; 0: there are none.
+        categories: of each column the number of categories, 0 for numbers that stay as they are; empty: no column has any.
+        source: what has them, for errors.
+
+    Raises:
+        DataError: there are not as many columns.
+    """
+    if categories and len(categories) != width:
+        raise DataError(
+            f"{source} does not have as many columns of edge features as dataset.edge_categories says.",
+            given=f"{list(categories)}, {len(categories)} columns",
+            allowed=f"{width} entries, the number of categories of each column, 0 for numbers"
+            if width
+            else "null: it has none",
+        )
+    return sum(count or 1 for count in categories) if categories else width
 
 
 def expect_held(source: str, numbers: np.ndarray, place: Callable[[int, int], str]) -> None:
@@ -201,10 +243,13 @@ class EdgeCheck:
     Args:
         weights, features: where they come from, for errors.
         place: what an edge's place is called there, from its position.
+        categories: as of ``expanded_width``.
     """
 
-    def __init__(self, weights: str, features: str, place: Callable[[int], str] = edge_place) -> None:
-        self._weights, self._features = WeightCheck(weights, place), EdgeFeatureCheck(features, place)
+    def __init__(
+        self, weights: str, features: str, place: Callable[[int], str] = edge_place, categories: Sequence[int] = ()
+    ) -> None:
+        self._weights, self._features = WeightCheck(weights, place), EdgeFeatureCheck(features, place, categories)
 
     def checked(self, columns: EdgeColumns) -> EdgeColumns:
         """The next edges' columns. Raises ``DataError`` for what cannot be trained on; its place and value are named."""

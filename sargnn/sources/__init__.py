@@ -5,6 +5,7 @@ DATASETS = {
     "products_like": "sargnn.sources.settings:LookalikeConfig",
     "papers_like": "sargnn.sources.settings:LookalikeConfig",
     "mag_like": "sargnn.sources.settings:MagLikeConfig",
+    "proteins_like": "sargnn.sources.settings:ProteinsLikeConfig",
     "arrays": "sargnn.sources.settings:ArraysConfig",
     "python": "sargnn.sources.settings:PythonConfig",
     "stored": "sargnn.sources.settings:StoredConfig",

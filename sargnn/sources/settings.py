@@ -105,6 +105,17 @@ class MagLikeConfig(_PackageDataset):
 
 
 @dataclass(frozen=True)
+class ProteinsLikeConfig(_PackageDataset):
+    """A stand-in for ogbn-proteins, whose edges have features (``sources/generated/proteins_like.py``)."""
+
+    scale: float = field(metadata=number(low=0, high=10, open_low=True))
+    seed: int = field(metadata=NOT_NEGATIVE)
+    normalize_features: bool
+
+    read_by: ClassVar[str] = "sargnn.sources.generated.proteins_like:ProteinsLike"
+
+
+@dataclass(frozen=True)
 class OgbDirConfig(_PackageDataset):
     """A folder in OGB's raw layout, homogeneous or typed.
 
@@ -203,6 +214,10 @@ class RedditConfig(ClassicConfig):
     read_by: ClassVar[str] = "sargnn.sources.classic.reddit:Reddit"
 
 
+MOST_CATEGORIES = 1000
+"""Of a column of edge features: each takes 4 bytes an edge."""
+
+
 @dataclass(frozen=True)
 class OwnGraphConfig(_PackageDataset, ABC):
     """What the settings of a user's own graph share; edges stay as they are given.
@@ -211,6 +226,7 @@ class OwnGraphConfig(_PackageDataset, ABC):
         add_inverse_edges, homogenize: as in ``OgbDirConfig``.
         split: shares of training, validation and test nodes, drawn by node number from ``split_seed``; null: as the graph says.
         split_column: of masks with a column for each of several splits, the column, from 0; null: masks have one.
+        edge_categories: of each column of edge features the number of categories, 0 for numbers; null: all are numbers.
     """
 
     add_inverse_edges: bool
@@ -219,6 +235,7 @@ class OwnGraphConfig(_PackageDataset, ABC):
     split: list[float] | None
     split_seed: int = field(metadata=number(low=0, high=2**32 - 1))
     split_column: int | None = field(default=None, kw_only=True, metadata=NOT_NEGATIVE)
+    edge_categories: list[int] | None = field(default=None, kw_only=True, metadata=number(low=0, high=MOST_CATEGORIES))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Of the buffer a quarter goes to edges being sorted and a sixteenth to each piece
 in-degrees and their sums (16), labels (8 where they are classes), split (1). On disk, while it is made: 8 bytes an edge more
 than the store itself, and what edges carry once more.
 
-Letters: N nodes, E directed edges, F features.
+Letters: N nodes, E directed edges, F features, D features of edges.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
@@ -21,9 +21,9 @@ import numpy as np
 
 from sargnn.errors import StoreError
 from sargnn.graph.check import EdgeCheck, FeatureCheck, Range, check_split, count_classes, edge_place
-from sargnn.graph.dataset import FORMAT_VERSION, Reader, describe, features_name
+from sargnn.graph.dataset import FORMAT_VERSION, Reader, describe, features_name, row_runs
 from sargnn.graph.edge_buckets import EdgeBuckets
-from sargnn.graph.edge_columns import WEIGHT, EdgePiece
+from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece, file_of
 from sargnn.graph.schema import Schema
 from sargnn.graph.store import StoreWriter
 from sargnn.steps import step
@@ -41,7 +41,9 @@ class StreamedReader(Reader):
         num_features: F.
         add_inverse_edges: keep every edge also the other way round, carrying the same.
         normalize_features: divide each row by its L1 norm.
+        nodes_have_means: nodes have no features of their own, but the mean of their in-edges'; F = D.
         forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
+        edge_categories: of each column of edge features as they come, the number of categories; empty: no column has any.
         row_unit: what a row of features or labels is called in errors, and the number of the first.
         weights_source, edge_features_source, features_source, labels_source: where these come from, for errors.
         label_bytes: of a node's labels.
@@ -55,7 +57,9 @@ class StreamedReader(Reader):
     num_features: int
     add_inverse_edges: bool
     normalize_features: bool
+    nodes_have_means: bool = False
     forms: Mapping[str, np.dtype] = MappingProxyType({})
+    edge_categories: Sequence[int] = ()
     weights_source: str = ""
     edge_features_source: str = ""
     features_source: str
@@ -70,9 +74,9 @@ class StreamedReader(Reader):
         """What an edge's place is called, for errors."""
         return edge_place(position)
 
-    @abstractmethod
     def features(self, rows: int) -> Iterator[np.ndarray]:
-        """Floats [at most ``rows``, F] in the nodes' order, as precise as they come."""
+        """Floats [at most ``rows``, F] in the nodes' order, as precise as they come. Not called of ``nodes_have_means``."""
+        raise NotImplementedError
 
     @abstractmethod
     def labels(self) -> np.ndarray:
@@ -133,7 +137,7 @@ class StreamedReader(Reader):
 
     def _write_edges(self, writer: StoreWriter, rows: int, bucket_edges: int) -> Range | None:
         """The range of the weights, if there are any."""
-        check = EdgeCheck(self.weights_source, self.edge_features_source, self.edge_place)
+        check = EdgeCheck(self.weights_source, self.edge_features_source, self.edge_place, self.edge_categories)
         with (
             tempfile.TemporaryDirectory(dir=writer.folder) as scratch,
             EdgeBuckets(Path(scratch), self.num_nodes, self.num_edges, bucket_edges, self.forms) as buckets,
@@ -153,8 +157,29 @@ class StreamedReader(Reader):
     def _write_features(self, writer: StoreWriter, rows: int) -> None:
         done, check = 0, FeatureCheck(self.features_source, unit=self.row_unit[0], first=self.row_unit[1])
         with writer.append(features_name(0), np.float32, (self.num_features,)) as target:
-            for piece in self.features(rows):
+            for piece in in_edge_means(writer.folder, rows) if self.nodes_have_means else self.features(rows):
                 step("reading features", done, self.num_nodes)
                 target.write(check.to_float32(piece, normalize=self.normalize_features))
                 done += len(piece)
         check.finish()
+
+
+def in_edge_means(folder: Path, entries: int) -> Iterator[np.ndarray]:
+    """The mean features of each node's in-edges, float64 [some nodes, D], zeros without any, from a store being made.
+
+    Args:
+        folder: the store's, which has its edges.
+        entries: about how many edges are read at once; all of a node in any case.
+    """
+    indptr = np.load(folder / "indptr.npy")
+    numbers = np.load(folder / f"{file_of(ATTR)}.npy", mmap_mode="r")
+    for first, last in row_runs(indptr, entries):
+        for start in range(first, last, entries):  # nodes without edges cost something, too
+            ends = indptr[start : min(last, start + entries) + 1]
+            degrees = np.diff(ends)
+            sums = np.zeros((len(degrees), numbers.shape[1]))
+            used = np.flatnonzero(degrees)
+            if len(used):
+                block = np.asarray(numbers[ends[0] : ends[-1]], np.float64)
+                sums[used] = np.add.reduceat(block, ends[used] - ends[0], axis=0)
+            yield sums / np.maximum(degrees, 1)[:, None]

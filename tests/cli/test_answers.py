@@ -59,7 +59,8 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
         "'model.heads' belongs to model=gat; chosen is model=sage.", None, None, "model=gat model.heads=4",
     ),
     "train dataset=ogbn-products dataset.scale=0.1": (
-        "'dataset.scale' belongs to dataset=mag_like, papers_like, products_like; chosen is dataset=ogbn-products.",
+        "'dataset.scale' belongs to dataset=mag_like, papers_like, products_like, proteins_like; "
+        "chosen is dataset=ogbn-products.",
         None, None, "dataset=products_like dataset.scale=0.1",
     ),
     "train losses=equal": (
@@ -257,7 +258,7 @@ def test_an_own_option_is_among_the_answers(sargnn: Sargnn, tmp_path: Path) -> N
     [
         (["model=glob(*)"], sorted(set(MODELS) - {"custom"})),
         (["model=glob(g*)"], ["gat", "gcn", "gcnii", "gin"]),
-        (["dataset=glob(*_like,exclude=mag*)"], ["papers_like", "products_like"]),
+        (["dataset=glob(*_like,exclude=mag*)"], ["papers_like", "products_like", "proteins_like"]),
         (["dataset=glob([pap*,mag*])"], ["mag_like", "papers_like"]),
         (["world=range(1,4)"], ["1", "2", "3"]),
         (["world=choice(1,2)"], ["1", "2"]),

@@ -33,10 +33,8 @@ import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.check import edge_place
-from sargnn.graph.dataset import row_runs
-from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form, file_of
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
 from sargnn.graph.manifest import shape_fits
-from sargnn.graph.store import StoreWriter
 from sargnn.sources.npz import blame_archive
 from sargnn.sources.ogb import tables
 from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES, FlatFiles, find_binary, find_csv
@@ -96,7 +94,7 @@ class OgbDir(OgbFolder):
         if (path := self.raw.get("edge-feat")) is not None:
             self.forms = {**self.forms, ATTR: attr_form(tables.width_of(path))}
             self.edge_features_source, self._beside[ATTR] = str(path), path
-        self._store = Path()
+        self.nodes_have_means = "node-feat" not in self.raw
         self.features_source = str(self.raw.get("node-feat", self.edge_features_source))
         self.labels_source = str(self.raw["node-label"])
 
@@ -115,7 +113,7 @@ class OgbDir(OgbFolder):
 
     @cached_property
     def num_features(self) -> int:  # type: ignore[override]
-        return tables.width_of(self.raw["node-feat"]) if "node-feat" in self.raw else self.forms[ATTR].shape[0]
+        return self.forms[ATTR].shape[0] if self.nodes_have_means else tables.width_of(self.raw["node-feat"])
 
     def edge_place(self, position: int) -> str:
         return f"row {position + 1}"
@@ -142,14 +140,7 @@ class OgbDir(OgbFolder):
         if last is not None:  # only now is it known that there are as many as edges
             yield last
 
-    def _write_features(self, writer: StoreWriter, rows: int) -> None:
-        self._store = writer.folder  # the edges are there
-        super()._write_features(writer, rows)
-
     def features(self, rows: int) -> Iterator[np.ndarray]:
-        if "node-feat" not in self.raw:
-            yield from in_edge_means(self._store, max(1, rows))
-            return
         # As OGB's reader: parsed in double precision, rounded by who stores them.
         for _, piece in tables.table_pieces(self.raw["node-feat"], np.float64, rows, self.num_features, self.num_nodes):
             yield piece
@@ -241,24 +232,3 @@ class BinaryOgbDir(OgbFolder):
         array = self._array(self.label, "node_label", (self.num_nodes, None), "fiu")
         tables.expect_one_column(self.label, array.shape[1], self.task)
         return tables.labels_from(self.label, array.whole(), self.num_nodes, self.task)
-
-
-def in_edge_means(folder: Path, entries: int) -> Iterator[np.ndarray]:
-    """The mean features of each node's in-edges, float64 [some nodes, D], zeros without any, from a store being made.
-
-    Args:
-        folder: the store's, which has its edges.
-        entries: about how many edges are read at once; all of a node in any case.
-    """
-    indptr = np.load(folder / "indptr.npy")
-    numbers = np.load(folder / f"{file_of(ATTR)}.npy", mmap_mode="r")
-    for first, last in row_runs(indptr, entries):
-        for start in range(first, last, entries):  # nodes without edges cost something, too
-            ends = indptr[start : min(last, start + entries) + 1]
-            degrees = np.diff(ends)
-            sums = np.zeros((len(degrees), numbers.shape[1]))
-            used = np.flatnonzero(degrees)
-            if len(used):
-                block = np.asarray(numbers[ends[0] : ends[-1]], np.float64)
-                sums[used] = np.add.reduceat(block, ends[used] - ends[0], axis=0)
-            yield sums / np.maximum(degrees, 1)[:, None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,9 @@ import numpy as np
 
 from sargnn.config.run import DatasetSettings
 from sargnn.errors import DataError, SargnnError
-from sargnn.graph.check import EdgeCheck, FeatureCheck, count_classes
+from sargnn.graph.check import EdgeCheck, FeatureCheck, count_classes, expanded_width
 from sargnn.graph.dataset import Dataset, InMemoryReader, Reader
-from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece
+from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece, attr_form
 from sargnn.graph.schema import LABEL_DTYPES, SPLITS, Relation, has_label
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
 from sargnn.interop.dgl import missing_in
@@ -142,6 +142,7 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
             "split": [config.split, config.split_seed] if config.split is not None else None,
             "task": config.task,
             **({"split_column": config.split_column} if config.split_column is not None else {}),
+            **({"edge_categories": list(config.edge_categories)} if config.edge_categories else {}),
             **({"edge_weights": True} if any(WEIGHT in edges.forms for edges in graph.edges.values()) else {}),
             **({"edge_features": True} if any(ATTR in edges.forms for edges in graph.edges.values()) else {}),
         }
@@ -173,6 +174,8 @@ def _check(graph: OwnGraph, config: OwnGraphConfig) -> None:
                 given=f"shape {list(nodes.features.shape)}",
                 allowed="[N, F]",
             )
+    width = max((edges.forms[ATTR].shape[0] for edges in graph.edges.values() if ATTR in edges.forms), default=0)
+    expanded_width(width, config.edge_categories or (), graph.whole)
     labelled = graph.nodes[labelled_type(graph.nodes, graph.whole)]
     if config.split is None:
         check_split_column(labelled, config.split_column)
@@ -233,7 +236,8 @@ class _Homogeneous(_OwnReader, StreamedReader):
         super().__init__(graph, config, identity, origin)
         (self._edges,) = graph.edges.values()
         self.name, self.num_nodes, self.num_rows = graph.name, self.labelled.count, self._edges.count
-        self.forms, self.weights_source = self._edges.forms, self._edges.weights_name
+        self.edge_categories = config.edge_categories or ()
+        self.forms, self.weights_source = _stored_forms(self._edges, config), self._edges.weights_name
         self.edge_features_source = _bare(self._edges.features_name)
         self.add_inverse_edges, self.normalize_features = config.add_inverse_edges, config.normalize_features
         self._features = self.labelled.features
@@ -290,12 +294,13 @@ class _Typed(_OwnReader, InMemoryReader):
     def _relation(self, triplet: Triplet, edges: EdgeList, node_types: list[str]) -> Edges:
         source, name, destination = triplet
         counts = self.graph.nodes[source].count, self.graph.nodes[destination].count
-        check = EdgeCheck(edges.weights_name, _bare(edges.features_name), edges.place)
-        rows = max(1, _PIECE_NUMBERS // (1 + sum(form.itemsize for form in edges.forms.values()) // 4))
+        forms, categories = _stored_forms(edges, self.config), self.config.edge_categories or ()
+        check = EdgeCheck(edges.weights_name, _bare(edges.features_name), edges.place, categories)
+        rows = max(1, _PIECE_NUMBERS // (1 + sum(form.itemsize for form in forms.values()) // 4))
         pieces = [(a, b, check.checked(columns)) for a, b, columns in checked_edges(edges, rows, *counts)]
         check.finish()
         relation = Relation(node_types.index(source), name, node_types.index(destination))
-        return Edges.of_pieces(relation, pieces, edges.forms)
+        return Edges.of_pieces(relation, pieces, forms)
 
     def _table(self, nodes: Nodes) -> np.ndarray:
         """float32 [N, F]."""
@@ -315,6 +320,14 @@ class _Typed(_OwnReader, InMemoryReader):
 def _bare(name: str) -> str:
     """Without the quotes that messages put around it."""
     return name[1:-1] if name[:1] == name[-1:] == "'" else name
+
+
+def _stored_forms(edges: EdgeList, config: OwnGraphConfig) -> Mapping[str, np.dtype]:
+    """What edges carry in the store: name -> dtype, with a shape where it is several numbers."""
+    if ATTR not in edges.forms:
+        return edges.forms
+    width = expanded_width(edges.forms[ATTR].shape[0], config.edge_categories or (), edges.features_name)
+    return {**edges.forms, ATTR: attr_form(width)}
 
 
 def _width(features: GivenArray | None) -> int:
