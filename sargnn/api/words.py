@@ -102,6 +102,8 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
     assert isinstance(config.dataset, PythonConfig)
     reader = object_reader(graph, config.dataset, "graph", GRAPH, None)
     path = make_store(reader, "graph", Path(config.store_dir) / "datasets", config.prepare.bytes)
-    kept = [word for word in own if word.startswith(("dataset.add_self_loops=", "dataset.edge_weights="))]
+    kept = [
+        word for word in own if word.startswith(("dataset.add_self_loops=", "dataset.loop_features=", "dataset.edge_weights="))
+    ]
     stored = as_words((), {"dataset": "stored", "dataset.root": path.resolve()})
     return [*(word for word in words if word not in own), *kept, *stored]

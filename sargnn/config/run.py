@@ -101,6 +101,7 @@ class DatasetSettings(ABC):
     Attributes:
         target: ``FILE.py:NAME`` of a class outside the package that extends this one.
         add_self_loops: give every node exactly one; null: as the model's definition has it.
+        loop_features: what a self-loop that is added has for features of edges: zeros, or the mean of its node's in-edges.
         task: what the labels are to be read as; null: what they look like.
         edge_weights: use the graph's, where it has any. The store is the same.
     """
@@ -108,6 +109,7 @@ class DatasetSettings(ABC):
     name: str = field(metadata=PLAIN_NAME)
     target: str | None = field(default=None, kw_only=True, metadata=TARGET)
     add_self_loops: bool | None = field(default=None, kw_only=True)
+    loop_features: Literal["zeros", "mean"] = field(default="zeros", kw_only=True)
     task: Task | None = field(default=None, kw_only=True)
     edge_weights: bool = field(default=True, kw_only=True)
 

@@ -53,11 +53,13 @@ class Column:
         order: which of its rows the edges have: a run, or int32 [E] (int64 from 2**31 rows on), -1 for an edge that was added;
             None: all.
         added: what an added edge carries.
+        loops: the row of ``array`` behind which each node has one for a self-loop that is added; None: there are none.
     """
 
     array: Array
     order: Order = None
     added: float = 0.0
+    loops: int | None = None
 
     def __len__(self) -> int:
         if isinstance(self.order, slice):
@@ -99,15 +101,26 @@ class Column:
         order = np.asarray(edges)
         if order.dtype == bool:
             order = np.flatnonzero(order)
-        if self.narrow:
-            return Column(Column(self.array, order, self.added).read(), None, self.added)
-        if len(self.array) < 2**31:
+        if len(self.array) < 2**31 and not self.narrow:
             order = order.astype(np.int32, copy=False)
         if isinstance(self.order, slice):
             order = np.where(order < 0, order, order + order.dtype.type(self.order.start))
         elif self.order is not None:
             order = np.where(order < 0, order, self.order[order] if len(self.order) else order)
-        return Column(self.array, order, self.added)
+        if self.narrow:
+            return Column(Column(self.array, order, self.added).read(), None, self.added)
+        return Column(self.array, order, self.added, self.loops)
+
+    def with_loops(self, edges: np.ndarray, rows: np.ndarray) -> Column:
+        """As ``take``, and an edge that is added, -1 in ``edges``, is the self-loop of the node that ``rows`` [E] says."""
+        taken, added = self.take(edges), edges < 0
+        if self.loops is None:
+            return taken
+        if isinstance(taken.order, np.ndarray):
+            taken.order[added] = self.loops + rows[added]
+        else:
+            taken.array[added] = self.array[self.loops + rows[added]]
+        return taken
 
     def _picked(self, edges: Any) -> Array:
         """Rows of a tensor; places of -1 get what an added edge carries."""
@@ -123,10 +136,10 @@ class Column:
         if self.order is None and (self.narrow or not isinstance(self.array, np.ndarray)):
             return Column(self.array[span], None, self.added)
         if isinstance(self.order, np.ndarray):
-            return Column(self.array, self.order[span], self.added)
+            return Column(self.array, self.order[span], self.added, self.loops)
         first, last, _ = span.indices(len(self))
         before = 0 if self.order is None else self.order.start
-        return Column(self.array, slice(before + first, before + last), self.added)
+        return Column(self.array, slice(before + first, before + last), self.added, self.loops)
 
 
 @dataclass(frozen=True)
@@ -222,11 +235,21 @@ class EdgeColumns:
         """Those of the columns that are named."""
         return EdgeColumns({name: column for name, column in self.columns.items() if name in names})
 
-    def save(self, writer: StoreWriter, folder: str = "") -> None:
+    def with_loops(self, edges: np.ndarray, rows: np.ndarray) -> EdgeColumns:
+        """As ``take``; added self-loops carry what there is for those of their nodes.
+
+        Args:
+            edges: int64 [E], -1 for a self-loop that is added.
+            rows: integers [E], the edges' destinations.
+        """
+        return self._each(lambda column: column.with_loops(edges, rows))
+
+    def save(self, writer: StoreWriter, folder: str = "", means: InEdgeMeans | None = None) -> None:
         """Put every column into a store, piece by piece, as ``edge_NAME``.
 
         Args:
             folder: where in the store, with a slash behind it.
+            means: gets the edges' features, and gives what stands behind them; None: nothing does.
         """
         for name, column in self.columns.items():
             row = column.form
@@ -236,6 +259,10 @@ class EdgeColumns:
                     piece = column.run(slice(first, first + size)).read()
                     assert isinstance(piece, np.ndarray)
                     target.write(piece)
+                    if name == ATTR and means is not None:
+                        means.add(first, piece)
+                if name == ATTR and means is not None:
+                    target.write(means.rows())
 
     def on(self, device: torch.device, dtype: torch.dtype) -> EdgeColumns:
         """As a block has them: narrow columns are tensors with memory of their own, fractions in the dtype of rows; wide ones
@@ -269,6 +296,40 @@ class EdgeColumns:
         for column in self.columns.values():
             if (mapped := getattr(column.array, "_mmap", None)) is not None:
                 mapped.madvise(mmap.MADV_DONTNEED)
+
+
+class InEdgeMeans:
+    """The mean features of each node's in-edges, its own self-loops left out: what PyG's attention gives the self-loop that it
+    adds (``fill_value="mean"``). Made while the edges pass by.
+
+    Args:
+        destinations: int32 [E].
+        loops: bool [E], which edges are self-loops.
+        num_rows: of nodes, N.
+        width: D.
+    """
+
+    def __init__(self, destinations: np.ndarray, loops: np.ndarray, num_rows: int, width: int) -> None:
+        self._destinations, self._loops = destinations, loops
+        self._sums, self._counts = np.zeros((num_rows, width)), np.zeros(num_rows, np.int64)
+
+    def add(self, first: int, numbers: np.ndarray) -> None:
+        """The features [some, D] of the edges from ``first`` on."""
+        span = slice(first, first + len(numbers))
+        kept = ~self._loops[span]
+        destinations = np.asarray(self._destinations[span])[kept]
+        if not len(destinations):
+            return
+        low = int(destinations.min())  # edges are sorted by destination, run by run
+        counts = np.bincount(destinations - low)
+        rows = slice(low, low + len(counts))
+        self._counts[rows] += counts
+        for column in range(self._sums.shape[1]):
+            self._sums[rows, column] += np.bincount(destinations - low, numbers[kept, column])
+
+    def rows(self) -> np.ndarray:
+        """float32 [N, D]; zeros where a node has no in-edges."""
+        return (self._sums / np.maximum(self._counts, 1)[:, None]).astype(np.float32)
 
 
 NO_COLUMNS = EdgeColumns()
@@ -326,20 +387,24 @@ def names_from_json(meta: Mapping[str, Any], *, weighted: bool) -> list[str]:
     return [*([WEIGHT] if weighted else []), *others]
 
 
-def open_columns(store: Store, names: Sequence[str], count: int, folder: str = "") -> EdgeColumns:
+def open_columns(store: Store, names: Sequence[str], count: int, folder: str = "", loops: int = 0) -> EdgeColumns:
     """Columns of a store, mapped.
 
     Args:
         names: which.
         count: E.
         folder: as ``EdgeColumns.save``.
+        loops: rows that may stand behind the edges' features, for self-loops.
 
     Raises:
         StoreError: one is not there, or has another form or number of rows; the file is named.
     """
-    arrays: dict[str, Array | None] = {}
+    columns: dict[str, Column] = {}
     for name in names:
         file = folder + file_of(name)
         row = FIXED_FORMS[name] if name in FIXED_FORMS else np.dtype((store.dtype(file), store.shape(file)[1:]))
-        arrays[name] = store.array(file, row.base, (count, *row.shape))
-    return EdgeColumns.of(arrays)
+        behind = loops if name == ATTR and store.shape(file)[0] != count else 0  # older stores have none
+        array = store.array(file, row.base, (count + behind, *row.shape))
+        column = EdgeColumns.of({name: array}).columns[name]
+        columns[name] = Column(array, slice(0, count), column.added, count) if behind else column
+    return EdgeColumns(columns)

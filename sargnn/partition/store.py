@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from sargnn.graph.check import Range, all_finite, in_range, range_from_json
-from sargnn.graph.edge_columns import NAMES, WEIGHT, file_of, names_from_json, open_columns
+from sargnn.graph.edge_columns import ATTR, NAMES, WEIGHT, InEdgeMeans, file_of, names_from_json, open_columns
 from sargnn.graph.manifest import blame_manifest, damage_error
 from sargnn.graph.schema import LABEL_DTYPES, Schema, label_form
 from sargnn.graph.store import Store, StoreWriter
@@ -125,10 +125,20 @@ def put_part(writer: StoreWriter, rank: int, part: Part) -> None:
     for array in PART_ARRAYS:
         if not array.startswith("send"):
             writer.put(_name(rank, array), getattr(part, array))
-    part.columns.save(writer, _name(rank, ""))
+    part.columns.save(writer, _name(rank, ""), loop_means(part, rank % (len(part.halo_offsets) - 1)))
     if part.weights is not None:
         for array, sums in zip(WEIGHT_ARRAYS, (part.weights.inward, part.weights.outward), strict=True):
             writer.put(_name(rank, array), sums)
+
+
+def loop_means(part: Part, rank: int) -> InEdgeMeans | None:
+    """Takes the features of a part's edges, and gives what self-loops of its nodes have; None: edges have no features, or the
+    graph is typed and gets no self-loops. ``rank``: the part's, among its peers."""
+    if part.schema.typed or ATTR not in part.columns:
+        return None
+    own, loops = part.edge_span(rank, 0), np.zeros(len(part.edge_src), bool)
+    loops[own] = np.asarray(part.edge_src[own]) == np.asarray(part.edge_dst[own])
+    return InEdgeMeans(part.edge_dst, loops, len(part.node_ids), part.columns.width)
 
 
 def put_features(writer: StoreWriter, rank: int, cutter: Cutter, place: int, report: Report = lambda _: None) -> None:
@@ -189,7 +199,9 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
     part = Part(
         schema=schema,
         features=tuple(store.array(name, np.float32, (None, None)) for name in features),
-        columns=open_columns(store, columns, len(arrays["edge_src"]), _name(rank, "")),
+        columns=open_columns(
+            store, columns, len(arrays["edge_src"]), _name(rank, ""), 0 if schema.typed else len(arrays["node_ids"])
+        ),
         weights=WeightedDegrees(*(arrays[array] for array in WEIGHT_ARRAYS)) if weighted else None,
         copies=CopyLists(*(arrays[array] for array in _COPY_ARRAYS)) if preloaded else None,
         **{array: arrays[array] for array in PART_ARRAYS},

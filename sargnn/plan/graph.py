@@ -228,7 +228,7 @@ class WorkerGraph:
         if not self._add_self_loops:
             return self.part
         if self._looped is None:
-            self._looped = with_self_loops(self.part, self.rank)
+            self._looped = with_self_loops(self.part, self.rank, means=self.settings.loop_means)
         return self._looped
 
     def release(self, *, mapped_only: bool = False) -> None:

@@ -18,8 +18,9 @@ from torch import Tensor
 from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.comm.lists import HaloLists, Piece, Round
 from sargnn.errors import StoreError
-from sargnn.graph.edge_columns import WEIGHT, EdgeColumns, join
+from sargnn.graph.edge_columns import ATTR, WEIGHT, Column, EdgeColumns, join
 from sargnn.partition.cut import Part, WeightedDegrees
+from sargnn.partition.store import loop_means
 from sargnn.plan.layer_plan import LayerPlan, MergedRows, RelationBlock, Shard, WeightSums
 from sargnn.plan.loops import count_from, read_only, take_from
 
@@ -42,6 +43,7 @@ class PlanSettings:
         dtype: of the rows, which edge weights and the like get, too.
         near: the ranks whose rows are read where they lie (``HaloLists.near``).
         lay: where what is as large as the rows or the edges lies: gives the same tensor there.
+        loop_means: a self-loop that is added has the mean features of its node's in-edges; else zeros.
     """
 
     rank: int
@@ -51,6 +53,7 @@ class PlanSettings:
     dtype: torch.dtype = torch.float32
     near: range = range(0)
     lay: Callable[[Tensor], Tensor] = field(default=lambda tensor: tensor, compare=False)
+    loop_means: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,8 +217,12 @@ def edge_positions(part: Part, plan: LayerPlan) -> np.ndarray:
     return np.concatenate(positions)
 
 
-def with_self_loops(part: Part, rank: int) -> Part:
-    """The part with exactly one self-loop per node, of weight 1; the data's own are dropped first. Homogeneous graphs only."""
+def with_self_loops(part: Part, rank: int, *, means: bool = False) -> Part:
+    """The part with exactly one self-loop per node, of weight 1; the data's own are dropped first. Homogeneous graphs only.
+
+    Args:
+        means: it has the mean features of its node's in-edges, the data's own self-loops left out; else zeros.
+    """
     assert not part.schema.typed
     src, dst = part.edges(rank, 0)
     num_rows = len(part.node_ids)
@@ -231,7 +238,12 @@ def with_self_loops(part: Part, rank: int) -> Part:
     if part.columns:
         mine = np.concatenate([first + np.flatnonzero(~loops), np.full(num_rows, -1)])[order]
         edges = np.concatenate([np.arange(first), mine, np.arange(last, len(part.edge_src))])
-        part = dataclasses.replace(part, columns=part.columns.take(edges))
+        if means:
+            rows = np.concatenate([part.edge_dst[:first], all_dst[order], part.edge_dst[last:]])
+            columns = _columns_with_means(part, rank).with_loops(edges, rows)
+        else:
+            columns = part.columns.take(edges)
+        part = dataclasses.replace(part, columns=columns)
     offsets = np.array(part.edge_offsets)
     offsets[rank + 1 :] += len(all_src) - (last - first)
     return dataclasses.replace(
@@ -242,6 +254,17 @@ def with_self_loops(part: Part, rank: int) -> Part:
         in_degrees=part.in_degrees + 1 - dropped,
         out_degrees=part.out_degrees + 1 - dropped,
     )
+
+
+def _columns_with_means(part: Part, rank: int) -> EdgeColumns:
+    """A part's columns with what self-loops have: as its store has it, or of a part in memory, made there."""
+    columns, means = part.columns, loop_means(part, rank)
+    if means is None or columns.columns[ATTR].loops is not None:
+        return columns
+    numbers = np.asarray(columns[ATTR])
+    means.add(0, numbers)
+    count = len(numbers)
+    return EdgeColumns({**columns.columns, ATTR: Column(np.concatenate([numbers, means.rows()]), slice(0, count), loops=count)})
 
 
 def check_edges(part: Part, rank: int) -> None:

@@ -133,7 +133,7 @@ class SettingsReader(InMemoryReader):
         return {
             key: value
             for key, value in settings.items()
-            if key not in ("target", "add_self_loops", "edge_weights") and (key, value) != ("task", None)
+            if key not in ("target", "add_self_loops", "loop_features", "edge_weights") and (key, value) != ("task", None)
         }
 
     def read(self) -> Dataset:

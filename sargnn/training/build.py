@@ -181,7 +181,8 @@ def plan_settings(config: RunConfig, engine: Engine) -> PlanSettings:
     message_rows = config.comm.message_rows or NO_LIMIT
     group = engine.exchange.group
     dtype = wide(engine.dtype)
-    return PlanSettings(group.rank, engine.mode.layout, engine.device, message_rows, dtype, group.near, engine.pool.lay)
+    near, lay, means = group.near, engine.pool.lay, config.dataset.loop_features == "mean"
+    return PlanSettings(group.rank, engine.mode.layout, engine.device, message_rows, dtype, near, lay, means)
 
 
 def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:

@@ -28,7 +28,7 @@ class Synthetic(InMemoryReader):
 
     def identity(self) -> dict[str, Any]:
         c = self.config
-        fields = {k: v for k, v in vars(c).items() if k not in ("add_self_loops", "edge_weights")}
+        fields = {k: v for k, v in vars(c).items() if k not in ("add_self_loops", "loop_features", "edge_weights")}
         return {"generator": "synthetic", "version": _VERSION, **fields}
 
     def read(self) -> Dataset:
