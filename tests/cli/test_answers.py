@@ -53,10 +53,10 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     ),
     # of another option, another verb
     "train model=sage model.heads=4": (
-        "'model.heads' belongs to model=gat; chosen is model=sage.", None, None, "model=gat model.heads=4",
+        "'model.heads' belongs to model=gat, rgat; chosen is model=sage.", None, None, "model=gat model.heads=4",
     ),
     "train +model.heads=4": (
-        "'model.heads' belongs to model=gat; chosen is model=sage.", None, None, "model=gat model.heads=4",
+        "'model.heads' belongs to model=gat, rgat; chosen is model=sage.", None, None, "model=gat model.heads=4",
     ),
     "train dataset=ogbn-products dataset.scale=0.1": (
         "'dataset.scale' belongs to dataset=mag_like, papers_like, products_like, proteins_like; "
@@ -76,7 +76,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     ),
     "train gatt": (
         "A word cannot be read.", "gatt",
-        "model=gat, experiment=cora_gat, partitioner=auto, mode=auto, kernel=auto, preload=auto", "...",
+        "model=gat, model=rgat, experiment=cora_gat, partitioner=auto, mode=auto, kernel=auto, preload=auto", "...",
     ),
     "train model=products_like": (
         "'model' has no option 'products_like': it is one of 'dataset'.", None, None, "dataset=products_like",

@@ -233,7 +233,7 @@ def test_what_is_known_of_each_model() -> None:
     assert operations == {
         "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "sgc": ("sum",), "appnp": ("sum",), "gcnii": ("sum",),
         "gin": ("sum",), "resgcn": ("sum",),
-        "rgcn": ("sum",), "mlp": (), "linear": (),
+        "rgcn": ("sum",), "rgat": ("gat",), "mlp": (), "linear": (),
         "label_propagation": ("sum",), "custom": ("sum",),
     }  # fmt: skip
     assert model("model.aggregator=max").operations == ("max",) and model("model=gat", "model.v2=true").operations == ("gatv2",)
