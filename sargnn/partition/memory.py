@@ -186,4 +186,5 @@ def _held_bytes(dataset: Dataset, edges: float, world: int) -> float:
         _CUT_COLUMN_BYTES + (column.form.itemsize if column.narrow else index_dtype(dataset.num_edges).itemsize)
         for column in dataset.columns.columns.values()
     )
-    return edges * each + (labels + dataset.num_nodes * _OWN_NODE_BYTES) / world
+    means = 0 if dataset.schema.typed else 12 * dataset.columns.width  # of self-loops: a sum and what is written
+    return edges * each + (labels + dataset.num_nodes * (_OWN_NODE_BYTES + means)) / world
