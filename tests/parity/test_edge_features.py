@@ -115,6 +115,23 @@ def test_ways_to_train(way: str) -> None:
         assert_same_curve(ranks(3)(cases.curve, config, TRAINED)[0]["losses"], want["losses"], "fp64")
 
 
+OF_ATTENTION: dict[str, dict[str, Any]] = {
+    **{way: WAYS[way] for way in ("samples", "computed again")},
+    "groups of heads": {"column_groups": 2},
+    "kept scores": {"keep": "all"},
+    "servers": {"servers": 2},
+    "partial results": {"aggregate": "least", "message_rows": 7},
+}
+
+
+@pytest.mark.parametrize("way", OF_ATTENTION)
+def test_ways_of_attention(way: str) -> None:
+    model = cases.model_config("gatv2", norm="layer", num_layers=2, attn_dropout=0.0 if "groups" in way else 0.3)
+    want = cases.curve(Group.single(), cases.run_config(model, **WAYS.get(way, {})), TRAINED)
+    config = cases.run_config(model, partitioner="metis", world=4, **OF_ATTENTION[way])
+    assert_same_curve(pool(4)(cases.curve, config, TRAINED)[0]["losses"], want["losses"], "fp64")
+
+
 @pytest.mark.parametrize("flow", [{}, {"batches": BatchesConfig(steps=3), "sample": SampleConfig(fanouts=[3, 2, 2])}])
 def test_servers(flow: dict[str, Any]) -> None:
     """Copies of nodes have their in-edges' features."""
