@@ -51,6 +51,9 @@ class Purpose(IntEnum):
     SAMPLE = 11
     SHUFFLE = 12
     PRELOAD = 13
+    PAIR_SPLIT = 14
+    PAIR_STEP = 15
+    NEGATIVES = 16
 
 
 @dataclass(frozen=True)

@@ -327,6 +327,8 @@ def test_features_of_edges(kernel: Kernel, operation: str, shape: str, scores: s
 
     width = heads * 7
     z, grad = normal(2 * num_src, width, like=dtype), normal(num_dst, width, like=dtype)
+    sources: tuple[Tensor, ...]
+    params: tuple[Tensor, ...]
     if operation == "gat":
         sources, local, params = (z, normal(2 * num_src, heads)), normal(num_dst, heads), (normal(heads, 5),)
     else:

@@ -91,14 +91,14 @@ def flush(sums: Any, totals: Any) -> None:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def find_features(
-    features: Any, order: Any, start: Any, end: Any, nothing: Any, found: Any, scalar: Any
+    features: Any, order: Any, start: Any, end: Any, nothing: Any, addresses: Any, scalar: Any
 ) -> None:  # pragma: no cover - compiled
     """Fetch the features of edges ``start`` to ``end`` into the cache.
 
     Args:
         order: where each edge stands among those that have features; empty: in their order.
         nothing: zeros, those of an edge that was added.
-        found: int64, at least as many: the address of each one's, written.
+        addresses: int64, at least as many: the address of each one's, written.
     """
     array, places = features
     size = np.int64(array.shape[1] * array.itemsize)
@@ -108,7 +108,7 @@ def find_features(
             place = np.int64(places[place])
         address = array.ctypes.data + place * array.strides[0] if place >= 0 else nothing.ctypes.data
         prefetch_row((address, size), scalar)
-        found[e - start] = address
+        addresses[e - start] = address
 
 
 def _by_blocks(v: VectorCode, columns: Any, emit: Callable[[Any, int], None]) -> None:

@@ -87,7 +87,7 @@ def fold_attention(
         weight = np.empty((BATCH, row_of(heads, item)), el.dtype)
         factor, carry = np.empty(heads, el.dtype), np.empty(heads, el.dtype)
         changed = np.empty((BATCH if featured else 1, weight.shape[1]), el.dtype)
-        nothing, found = np.zeros(features[0].shape[1], np.float32), np.empty(BATCH, np.int64)
+        nothing, addresses = np.zeros(features[0].shape[1], np.float32), np.empty(BATCH, np.int64)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
             if not everything:
@@ -100,9 +100,9 @@ def fold_attention(
                 run = (indices.ctypes.data, start, end, limit, heads)
                 own, stride = er.ctypes.data + i * heads * item, np.int64(0)
                 if featured:
-                    find_features(features, ALL_EDGES, start, end, nothing, found, slope)
+                    find_features(features, ALL_EDGES, start, end, nothing, addresses, slope)
                     stride = np.int64(changed.strides[0])
-                    place = (changed.ctypes.data, stride, own, found.ctypes.data, table.ctypes.data, table.strides[0])
+                    place = (changed.ctypes.data, stride, own, addresses.ctypes.data, table.ctypes.data, table.strides[0])
                     mapped_rows(place + (end - start, len(nothing), heads), slope, (slope,))
                     own = changed.ctypes.data
                 ends = (own, stride, kept_at, top, sums, factor.ctypes.data, carry.ctypes.data)
@@ -156,7 +156,7 @@ def write_attention_gradients(
         dropped = np.empty(weight.shape, el.dtype) if dropping or weighted else weight
         dots, sums = np.empty(weight.shape, el.dtype), np.empty(z.shape[1], el.dtype)
         changed = np.empty((BATCH if featured else 1, weight.shape[1]), el.dtype)
-        nothing, found = np.zeros(features[0].shape[1], np.float32), np.empty(BATCH, np.int64)
+        nothing, addresses = np.zeros(features[0].shape[1], np.float32), np.empty(BATCH, np.int64)
         of_table, flushed = np.zeros(table.shape, table.dtype), np.int64(indptr[bounds[lane]])
         for a in range(bounds[lane], bounds[lane + 1]):
             j = np.int64(a) if everything else np.int64(rows[a])
@@ -172,8 +172,8 @@ def write_attention_gradients(
                 run = (indices.ctypes.data, start, end, limit, heads)
                 if featured:
                     own = el.ctypes.data + j * heads * item
-                    find_features(features, places, start, end, nothing, found, slope)
-                    place = (changed.ctypes.data, stride, own, found.ctypes.data, table.ctypes.data, table.strides[0])
+                    find_features(features, places, start, end, nothing, addresses, slope)
+                    place = (changed.ctypes.data, stride, own, addresses.ctypes.data, table.ctypes.data, table.strides[0])
                     mapped_rows(place + (end - start, len(nothing), heads), slope, (slope,))
                     own = changed.ctypes.data
                 if len(scores) > 0:
@@ -207,7 +207,7 @@ def write_attention_gradients(
                 score_gradients(held + (indices.ctypes.data, start, end, heads) + totals, slope)
                 if featured:
                     rows_of_edges = (of_table.ctypes.data, of_table.strides[0], dots.ctypes.data, dots.strides[0])
-                    add_outer_products(rows_of_edges + (found.ctypes.data, end - start, len(nothing), heads), slope)
+                    add_outer_products(rows_of_edges + (addresses.ctypes.data, end - start, len(nothing), heads), slope)
             if featured and indptr[a + 1] - flushed > FLUSH_EDGES:
                 flush(of_table, d_table[lane])
                 flushed = np.int64(indptr[a + 1])

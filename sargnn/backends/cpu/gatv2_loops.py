@@ -55,10 +55,17 @@ def _batch(featured: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def write_seen(
-    seen: Any, own: Any, found: Any, table: Any, count: Any, columns: Any, scalar: Any
+    seen: Any, own: Any, addresses: Any, table: Any, count: Any, columns: Any, scalar: Any
 ) -> None:  # pragma: no cover - compiled
     """``seen[e] = own + W f_e``: a row, of which the address is given, as each of ``count`` edges sees it."""
-    place = (seen.ctypes.data, np.int64(seen.strides[0]), own, found.ctypes.data, table.ctypes.data, np.int64(table.strides[0]))
+    place = (
+        seen.ctypes.data,
+        np.int64(seen.strides[0]),
+        own,
+        addresses.ctypes.data,
+        table.ctypes.data,
+        np.int64(table.strides[0]),
+    )
     mapped_rows(place + (count, np.int64(columns), np.int64(table.shape[1])), scalar, (scalar,))
 
 
@@ -88,7 +95,7 @@ def fold_attention_v2(
         weight = np.empty((BATCH, row_of(heads, item)), att.dtype)
         factor, carry = np.empty(heads, att.dtype), np.empty(heads, att.dtype)
         own_row, nothing = np.empty(z.shape[1], att.dtype), np.zeros(features[0].shape[1], np.float32)
-        seen, found = np.empty((_batch(featured), row_of(z.shape[1], item)), att.dtype), np.empty(BATCH, np.int64)
+        seen, addresses = np.empty((_batch(featured), row_of(z.shape[1], item)), att.dtype), np.empty(BATCH, np.int64)
         for a in range(chunks[c], chunks[c + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
             if not everything:
@@ -105,9 +112,9 @@ def fold_attention_v2(
                 adds = np.int64(denominator[i, 0] != 0)
                 run = (indices.ctypes.data, start, end, limit, np.int64(heads))
                 if featured:
-                    find_features(features, ALL_EDGES, start, end, nothing, found, slope)
+                    find_features(features, ALL_EDGES, start, end, nothing, addresses, slope)
                     stride = np.int64(seen.strides[0])
-                    write_seen(seen, own_row.ctypes.data, found, table, np.int64(end - start), len(nothing), slope)
+                    write_seen(seen, own_row.ctypes.data, addresses, table, np.int64(end - start), len(nothing), slope)
                     own = seen.ctypes.data
                 pair = (weight.ctypes.data, att.ctypes.data, own, stride, z.ctypes.data, z.strides[0])
                 pair_scores(pair + run + (width,), slope, kinds)
@@ -165,7 +172,7 @@ def add_destination_gradients(
         dropped = np.empty(weight.shape, att.dtype) if dropping or weighted else weight
         dots, of_att = np.empty(weight.shape, att.dtype), np.empty(z.shape[1], att.dtype)
         own_row, nothing = np.empty(z.shape[1], att.dtype), np.zeros(features[0].shape[1], np.float32)
-        seen, found = np.empty((batch, row_of(z.shape[1], item)), att.dtype), np.empty(BATCH, np.int64)
+        seen, addresses = np.empty((batch, row_of(z.shape[1], item)), att.dtype), np.empty(BATCH, np.int64)
         of_table, flushed = np.zeros(table.shape, table.dtype), np.int64(indptr[bounds[lane]])
         for a in range(bounds[lane], bounds[lane + 1]):
             i = np.int64(a) if everything else np.int64(rows[a])
@@ -178,9 +185,9 @@ def add_destination_gradients(
                 end: Any = min(start + batch, np.int64(indptr[a + 1]))
                 run = (indices.ctypes.data, start, end, limit, np.int64(heads))
                 if featured:
-                    find_features(features, ALL_EDGES, start, end, nothing, found, slope)
+                    find_features(features, ALL_EDGES, start, end, nothing, addresses, slope)
                     stride = np.int64(seen.strides[0])
-                    write_seen(seen, own_row.ctypes.data, found, table, np.int64(end - start), len(nothing), slope)
+                    write_seen(seen, own_row.ctypes.data, addresses, table, np.int64(end - start), len(nothing), slope)
                     own = seen.ctypes.data
                 if len(scores) > 0:
                     weight[: end - start, :heads] = scores[start:end]
@@ -204,7 +211,7 @@ def add_destination_gradients(
                 add_destination_gradient(target + here + run + (width,), slope, kinds)
                 if featured:
                     changed = (of_table.ctypes.data, of_table.strides[0], seen.ctypes.data, seen.strides[0])
-                    add_outer_products(changed + (found.ctypes.data, end - start, len(nothing), table.shape[1]), slope)
+                    add_outer_products(changed + (addresses.ctypes.data, end - start, len(nothing), table.shape[1]), slope)
             for f in range(len(of_att)):
                 d_att[lane, f] += of_att[f]
             if featured and indptr[a + 1] - flushed > FLUSH_EDGES:
@@ -249,7 +256,7 @@ def write_source_gradients(
         dropped = np.empty(weight.shape, att.dtype) if dropping or weighted else weight
         dots, total = np.empty(weight.shape, att.dtype), np.empty(z.shape[1], att.dtype)
         own_row, nothing = np.empty(z.shape[1], att.dtype), np.zeros(features[0].shape[1], np.float32)
-        seen, found = np.empty((batch, row_of(z.shape[1], item)), att.dtype), np.empty(BATCH, np.int64)
+        seen, addresses = np.empty((batch, row_of(z.shape[1], item)), att.dtype), np.empty(BATCH, np.int64)
         for a in range(chunks[c], chunks[c + 1]):
             j = np.int64(a) if everything else np.int64(rows[a])
             for f in range(len(own_row)):
@@ -259,9 +266,9 @@ def write_source_gradients(
                 end: Any = min(start + batch, np.int64(indptr[a + 1]))
                 run = (indices.ctypes.data, start, end, limit, np.int64(heads))
                 if featured:
-                    find_features(features, places, start, end, nothing, found, slope)
+                    find_features(features, places, start, end, nothing, addresses, slope)
                     stride = np.int64(seen.strides[0])
-                    write_seen(seen, own_row.ctypes.data, found, table, np.int64(end - start), len(nothing), slope)
+                    write_seen(seen, own_row.ctypes.data, addresses, table, np.int64(end - start), len(nothing), slope)
                     own = seen.ctypes.data
                 if len(scores) > 0:
                     for e in range(start, end):

@@ -34,7 +34,7 @@ def test_relations() -> None:
     """Each has its own edges, and all have the same columns; inverse edges are of their edge's category."""
     edges = {("a", "to", "b"): GRAPH["edge_index"], ("b", "of", "a"): GRAPH["edge_index"][:, :2]}
     nodes = {"y": {"a": np.zeros(N, int)}, "train_mask": {"a": np.ones(N, bool)}, "num_nodes": {"a": N, "b": N}}
-    given: Arrays = {"edge_index": edges, "edge_attr": {("a", "to", "b"): NUMBERS}, **nodes}  # type: ignore[dict-item]
+    given: Arrays = {"edge_index": edges, "edge_attr": {("a", "to", "b"): NUMBERS}, **nodes}
     dataset = write_and_read(of_object(given, edge_categories=[3, 0], add_inverse_edges=True))
     assert dataset.relation is not None
     names, numbers = [relation.name for relation in dataset.schema.relations], np.asarray(dataset.columns[ATTR])
