@@ -18,6 +18,7 @@ import yaml
 
 from sargnn.config.fields import (
     AT_LEAST_ONE,
+    FRACTION,
     FREE,
     LOSSES,
     PLAIN_NAME,
@@ -50,6 +51,7 @@ from sargnn.config.groups import (
     SmoothConfig,
     TrackingConfig,
 )
+from sargnn.config.links import LinksConfig
 from sargnn.config.partitioner import PartitionerConfig, Strategy
 from sargnn.errors import ConfigError
 
@@ -104,6 +106,10 @@ class DatasetSettings(ABC):
         loop_features: what a self-loop that is added has for features of edges: zeros, or the mean of its node's in-edges.
         task: what the labels are to be read as; null: what they look like.
         edge_weights: use the graph's, where it has any. The store is the same.
+        link_split: shares of training, validation and test pairs that edges are drawn as; null: none are, or pairs are given.
+        link_messages: training pairs stay edges of the graph.
+        link_relations: whose edges are links, by name; null: of all relations.
+        link_seed: of the draw.
     """
 
     name: str = field(metadata=PLAIN_NAME)
@@ -112,6 +118,10 @@ class DatasetSettings(ABC):
     loop_features: Literal["zeros", "mean"] = field(default="zeros", kw_only=True)
     task: Task | None = field(default=None, kw_only=True)
     edge_weights: bool = field(default=True, kw_only=True)
+    link_split: list[float] | None = field(default=None, kw_only=True, metadata=FRACTION)
+    link_messages: bool = field(default=True, kw_only=True)
+    link_relations: list[str] | None = field(default=None, kw_only=True)
+    link_seed: int = field(default=0, kw_only=True, metadata=number(low=0, high=2**32 - 1))
 
     reads_target: ClassVar[str] = ""
     """What the target names where that is no class of settings: what the dataset is made by."""
@@ -294,7 +304,8 @@ class RunConfig:
     metric: Metric | None = field(default=None, metadata=LOSSES | only_when("stops_early"))
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
     preload: PreloadConfig = field(default=PreloadConfig(), metadata=RUN)
-    task: str = field(default="nodes", metadata=one_of(("nodes",)) | LOSSES)
+    task: str = field(default="nodes", metadata=one_of(("nodes", "links")) | LOSSES)
+    links: LinksConfig = field(default=LinksConfig(), metadata=LOSSES | only_when("predicts_links"))
     processes: int | Literal["auto"] | None = field(default=None, metadata=AT_LEAST_ONE | FREE)
     spill: Literal["none", "auto", "all"] = field(default="none", metadata=FREE)
     spill_dir: str | None = field(default=None, metadata=FREE)
@@ -359,6 +370,11 @@ class RunConfig:
     def stand_in(self) -> RunConfig:
         """With a mode in place of ``mode=auto``, for what is checked before memory is planned."""
         return self.in_modes[-1]
+
+    @property
+    def predicts_links(self) -> bool:
+        """Whether pairs of nodes are scored, so that the model's outputs are embeddings."""
+        return self.task == "links"
 
     @property
     def samples(self) -> bool:

@@ -29,6 +29,7 @@ from sargnn.graph.check import (
 )
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns, file_of, names_from_json, names_to_json, open_columns
 from sargnn.graph.manifest import blame_manifest
+from sargnn.graph.pairs import Pairs, check_pairs
 from sargnn.graph.schema import SPLITS as SPLITS
 from sargnn.graph.schema import UNLABELLED as UNLABELLED
 from sargnn.graph.schema import Schema, label_form, task_of
@@ -57,6 +58,7 @@ class Dataset:
         columns: what edges carry, in the order of ``indices``; weights are float32 [E], finite.
         content_hash: 16 hex digits; empty for a dataset that is in no store.
         stored_weights: the smallest and the largest weight, of a dataset in a store that has weights.
+        pairs: links to predict; None: it has none.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Dataset:
     columns: EdgeColumns = NO_COLUMNS
     content_hash: str = ""
     stored_weights: tuple[float, float] | None = None
+    pairs: Pairs | None = None
 
     @classmethod
     def homogeneous(
@@ -216,12 +219,15 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
     """Write a dataset's store.
 
     Raises:
-        DataError: arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes, a node of the
-            split without a label, features or edge weights that cannot be trained on.
+        DataError: arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes or pairs, a node of
+            the split without a label, features or edge weights that cannot be trained on.
     """
     check_form(dataset)
     check_content(dataset)
-    check_split(dataset.name, dataset.labels, dataset.split, dataset.schema)
+    if dataset.pairs is None:
+        check_split(dataset.name, dataset.labels, dataset.split, dataset.schema)
+    else:
+        check_pairs(dataset.name, dataset.pairs, dataset.num_nodes, len(dataset.schema.relations))
     check_features(dataset)
     weights = check_weights(dataset)
     with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
@@ -233,6 +239,8 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
         for node_type, rows in enumerate(dataset.features):
             writer.put(features_name(node_type), rows)
         describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by, dataset.columns.forms, weights)
+        if dataset.pairs is not None:
+            writer.meta |= dataset.pairs.save(writer)
 
 
 def features_name(node_type: int) -> str:
@@ -309,6 +317,7 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         columns=open_columns(store, columns, len(indices)),
         content_hash=store.content_hash,
         stored_weights=weights,
+        pairs=Pairs.open(store, n),
     )
     if verify:
         try:

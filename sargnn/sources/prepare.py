@@ -16,6 +16,7 @@ from sargnn.graph.dataset import FORMAT_VERSION, Dataset, InMemoryReader, open_d
 from sargnn.graph.manifest import MANIFEST
 from sargnn.graph.store import Store
 from sargnn.resolve import describe_source
+from sargnn.sources.links import LinkSplit
 from sargnn.sources.settings import InMemoryDataset, StoredConfig
 from sargnn.steps import step
 
@@ -38,6 +39,8 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
     """
     stores = Path(store_dir) / "datasets"
     path = config.find_store(stores) or make_store(config.reader(), config.name, stores, buffer_bytes, _more(config))
+    if config.link_split is not None:
+        path = make_store(_links(config, path), config.name, stores, buffer_bytes)
     if config.task is not None and (task := open_dataset(path, verify=False).task) != config.task:
         raise ConfigError(
             f"The labels of '{config.name}' are of another task.",
@@ -51,14 +54,21 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
 def dataset_path(config: DatasetSettings, store_dir: str) -> Path:
     """The folder of the dataset's store, which may not be there yet; nothing is made."""
     stores = Path(store_dir) / "datasets"
-    return config.find_store(stores) or _path_of(config.reader(), config.name, stores, _more(config))
+    path = config.find_store(stores) or _path_of(config.reader(), config.name, stores, _more(config))
+    return path if config.link_split is None else _path_of(_links(config, path), config.name, stores)
+
+
+def _links(config: DatasetSettings, base: Path) -> LinkSplit:
+    """What draws the links of a dataset, whose store need not be there yet."""
+    source = content_of(base) if isinstance(config, StoredConfig) else base.name
+    return LinkSplit(base, source or base.name, config)
 
 
 def _more(config: DatasetSettings) -> dict[str, Any]:
     return {"target": describe_source(config.target)} if config.target is not None and not config.reads_target else {}
 
 
-def _path_of(reader: DatasetReader, name: str, stores: Path, more: Mapping[str, Any]) -> Path:
+def _path_of(reader: DatasetReader, name: str, stores: Path, more: Mapping[str, Any] = MappingProxyType({})) -> Path:
     return stores / f"{name}-{key_of({'format': FORMAT_VERSION, **reader.identity(), **more})}"
 
 

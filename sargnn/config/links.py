@@ -1,0 +1,74 @@
+"""Settings of ``task=links``: how pairs of nodes are scored, trained and ranked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, RUN, one_of
+from sargnn.errors import ConfigError
+
+DECODERS = ("dot", "cosine", "mlp", "bilinear", "distmult", "complex")
+Corrupt = Literal["tail", "head", "both", "ends"]
+Ranked = Literal["both", "tail", "head"]
+
+
+@dataclass(frozen=True)
+class LinksConfig:
+    """How links are predicted from the embeddings that the model gives.
+
+    Attributes:
+        decoder: scores a pair: a key of ``sargnn.tasks.decoders.DECODERS``, or a module outside.
+        embedding_dim: F, the model's outputs; null: as many as ``model.hidden``.
+        hidden: of the decoder ``mlp``; null: F.
+        temperature: what scores are divided by.
+        loss: ``bce``: binary cross-entropy of pairs and negatives; ``softmax``: of a pair among its negatives; ``margin``: each
+            negative is to be ``margin`` below its pair.
+        margin: of that loss.
+        negatives: K, drawn for each pair in every step.
+        corrupt: which end of a negative is drawn: its ``tail``, its ``head``, one of ``both``, or both ``ends``.
+        shared: all pairs of a step have the same K.
+        degree_power: nodes are drawn in proportion to their degree to this power; 0: uniformly.
+        strict: no negative is a known link.
+        rank: which end of a pair is ranked among all nodes.
+    """
+
+    decoder: str = field(default="dot", metadata=one_of(DECODERS))
+    embedding_dim: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    hidden: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    temperature: float = field(default=1.0, metadata=POSITIVE)
+    loss: Literal["bce", "softmax", "margin"] = "bce"
+    margin: float = field(default=1.0, metadata=POSITIVE)
+    negatives: int = field(default=1, metadata=AT_LEAST_ONE)
+    corrupt: Corrupt = "tail"
+    shared: bool = False
+    degree_power: float = field(default=0.0, metadata=NOT_NEGATIVE)
+    strict: bool = False
+    rank: Ranked = field(default="both", metadata=RUN)
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` for settings that do not go together."""
+        if self.decoder == "complex" and self.embedding_dim is not None and self.embedding_dim % 2:
+            raise ConfigError(
+                "The decoder 'complex' takes half of an embedding as real parts and half as imaginary ones.",
+                given=f"links.embedding_dim={self.embedding_dim}",
+                allowed="an even number",
+            )
+        if self.hidden is not None and self.decoder in DECODERS and self.decoder != "mlp":
+            raise ConfigError(
+                "Only the decoder 'mlp' has a hidden layer.",
+                given=f"links.decoder={self.decoder} links.hidden={self.hidden}",
+                hint="links.decoder=mlp, or leave links.hidden out",
+            )
+        if self.shared and self.corrupt in ("both", "ends"):
+            raise ConfigError(
+                "Negatives that a step's pairs share are the same nodes at one of their ends.",
+                given=f"links.shared=true links.corrupt={self.corrupt}",
+                allowed=["links.corrupt=tail", "links.corrupt=head"],
+            )
+        if self.shared and self.strict:
+            raise ConfigError(
+                "A node that all pairs of a step share is no link's end for some of them, and is for others.",
+                given="links.shared=true links.strict=true",
+                hint="leave one of them out",
+            )

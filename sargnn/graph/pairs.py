@@ -1,0 +1,159 @@
+"""Pairs of nodes: the links that are trained on, measured by and known, beside a graph's edges.
+
+Letters: N nodes, P pairs, Q negatives, K negatives of a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sargnn.errors import DataError
+from sargnn.graph.schema import SPLITS
+from sargnn.graph.store import Store, StoreWriter
+
+MEASURED = ("valid", "test")
+"""The splits that may have negatives."""
+_ENTRY = "pairs"
+
+
+@dataclass(frozen=True)
+class Known:
+    """All links that are known, whatever their split, and the edges that are no pairs: what a negative is not to be.
+
+    Attributes:
+        indptr: int64 [N + 1].
+        tails: int64, those of head i at ``indptr[i]:indptr[i + 1]``, ascending, each once. Of pairs that are the same both ways
+            each end is a head.
+    """
+
+    indptr: np.ndarray
+    tails: np.ndarray
+
+    @classmethod
+    def of(cls, heads: np.ndarray, tails: np.ndarray, num_nodes: int) -> Known:
+        """From ends, int64, in any order and repeated."""
+        order = np.lexsort((tails, heads))
+        heads, tails = heads[order], tails[order]
+        first = np.ones(len(heads), bool)
+        first[1:] = (heads[1:] != heads[:-1]) | (tails[1:] != tails[:-1])
+        counts = np.bincount(heads[first], minlength=num_nodes)
+        return cls(np.concatenate([[0], np.cumsum(counts)]), tails[first])
+
+    def of_heads(self, nodes: np.ndarray) -> Known:
+        """Those of some heads, in their order (int64)."""
+        indptr = np.asarray(self.indptr)
+        counts = indptr[nodes + 1] - indptr[nodes]
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        places = np.arange(ends[-1]) + np.repeat(indptr[nodes] - ends[:-1], counts)
+        return Known(ends, np.asarray(self.tails)[places])
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Links of a graph, each once.
+
+    Attributes:
+        heads, tails: int64 [P], original ids.
+        split: uint8 [P], a value of ``SPLITS``.
+        known: what a negative is not to be.
+        both_ways: a pair is the same as its inverse, as in an undirected graph.
+        relation: uint8 [P], of a graph with several relations; else None.
+        weights: float32 [P], of the training loss; None: all are 1.
+        negatives: split -> int64 [Q, 2], heads and tails that all its pairs are measured against.
+        candidates: split -> int64 [pairs of the split, K], tails that each of its pairs is measured against, in the pairs'
+            order. A split with neither has negatives drawn, or is measured at full rank.
+    """
+
+    heads: np.ndarray
+    tails: np.ndarray
+    split: np.ndarray
+    known: Known
+    both_ways: bool = False
+    relation: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    negatives: Mapping[str, np.ndarray] = field(default_factory=dict)
+    candidates: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def count(self, split: str) -> int:
+        """How many are in a split."""
+        return int(np.count_nonzero(np.asarray(self.split) == SPLITS[split]))
+
+    def save(self, writer: StoreWriter) -> dict[str, Any]:
+        """Write all arrays to a store; what its manifest says of them."""
+        arrays = {"heads": self.heads, "tails": self.tails, "split": self.split}
+        arrays |= {"known_indptr": self.known.indptr, "known_tails": self.known.tails}
+        arrays |= {name: array for name in ("relation", "weights") if (array := getattr(self, name)) is not None}
+        arrays |= {f"{split}_negatives": array for split, array in self.negatives.items()}
+        arrays |= {f"{split}_candidates": array for split, array in self.candidates.items()}
+        for name, array in arrays.items():
+            writer.put(f"{_ENTRY}/{name}", array)
+        return {_ENTRY: {"both_ways": self.both_ways, "arrays": sorted(arrays)}}
+
+    @classmethod
+    def open(cls, store: Store, num_nodes: int) -> Pairs | None:
+        """Those of a store, memory-mapped; None where it has none. Raises ``StoreError`` where an array is damaged."""
+        entry = store.meta.get(_ENTRY)
+        if entry is None:
+            return None
+
+        def array(name: str, dtype: Any, *shape: int | None) -> np.ndarray:
+            return store.array(f"{_ENTRY}/{name}", dtype, shape)
+
+        heads = array("heads", np.int64, None)
+        count, there = len(heads), set(entry["arrays"])
+        return cls(
+            heads=heads,
+            tails=array("tails", np.int64, count),
+            split=array("split", np.uint8, count),
+            known=Known(array("known_indptr", np.int64, num_nodes + 1), array("known_tails", np.int64, None)),
+            both_ways=bool(entry["both_ways"]),
+            relation=array("relation", np.uint8, count) if "relation" in there else None,
+            weights=array("weights", np.float32, count) if "weights" in there else None,
+            negatives={
+                split: array(f"{split}_negatives", np.int64, None, 2) for split in MEASURED if f"{split}_negatives" in there
+            },
+            candidates={
+                split: array(f"{split}_candidates", np.int64, None, None)
+                for split in MEASURED
+                if f"{split}_candidates" in there
+            },
+        )
+
+
+def check_pairs(name: str, pairs: Pairs, num_nodes: int, num_relations: int) -> None:
+    """Pairs can be trained on. Raises ``DataError`` naming the dataset ``name`` and the first that cannot."""
+    if not pairs.count("train"):
+        raise DataError(f"The dataset '{name}' has no training pairs.")
+    for end, ids in (("head", pairs.heads), ("tail", pairs.tails)):
+        wrong = (np.asarray(ids) < 0) | (np.asarray(ids) >= num_nodes)
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise DataError(
+                f"Pair {place} of '{name}' has a {end} that is no node.", given=int(ids[place]), allowed=f"0 to {num_nodes - 1}"
+            )
+    if pairs.relation is not None and (wrong := np.asarray(pairs.relation) >= num_relations).any():
+        place = int(wrong.argmax())
+        raise DataError(
+            f"Pair {place} of '{name}' is of a relation that there is not.",
+            given=int(pairs.relation[place]),
+            allowed=f"0 to {num_relations - 1}",
+        )
+    if pairs.weights is not None and not (np.isfinite(pairs.weights) & (np.asarray(pairs.weights) >= 0)).all():
+        raise DataError(f"The dataset '{name}' has a weight of a pair that is negative or not finite.")
+    for split, ids in (*pairs.negatives.items(), *pairs.candidates.items()):
+        if not ((np.asarray(ids) >= 0) & (np.asarray(ids) < num_nodes)).all():
+            raise DataError(
+                f"The negatives of the split '{split}' of '{name}' name a node that there is not.",
+                allowed=f"0 to {num_nodes - 1}",
+            )
+    for split, ids in pairs.candidates.items():
+        if len(ids) != (count := pairs.count(split)):
+            raise DataError(
+                f"Each pair of the split '{split}' of '{name}' has candidates of its own.",
+                given=f"{len(ids)} rows",
+                allowed=count,
+            )

@@ -1,0 +1,187 @@
+"""A graph whose edges are links to predict: pairs are drawn for validation and test, and are no messages.
+
+Which split a pair belongs to is a Philox number of (seed, its smaller id, its larger id): both directions of an edge and its
+repeats go together, whatever the order of a file, and another pair more or less changes nothing for the rest.
+
+    u(a, b) in [0, 1),   train: u < s_0,   valid: u < s_0 + s_1,   test: u < s_0 + s_1 + s_2,   else: a message only
+
+Letters: N nodes, E directed edges, P pairs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sargnn.config.run import DatasetSettings
+from sargnn.errors import ConfigError, DataError, nearest
+from sargnn.graph.dataset import Dataset, InMemoryReader, open_dataset
+from sargnn.graph.pairs import Known, Pairs
+from sargnn.graph.schema import SPLITS, Schema
+from sargnn.rng import MAX_ID, Purpose, philox
+
+_PIECE = 1 << 20
+
+
+class LinkSplit(InMemoryReader):
+    """Draws links of a dataset that lies in a store.
+
+    Args:
+        base: the store's folder.
+        source: what tells it from others.
+        config: the settings of the draw.
+    """
+
+    def __init__(self, base: Path, source: str, config: DatasetSettings) -> None:
+        self._base, self._source, self._config = base, source, config
+
+    def identity(self) -> dict[str, Any]:
+        config = self._config
+        return {
+            "reader": "links",
+            "base": self._source,
+            "split": list(config.link_split or ()),
+            "seed": config.link_seed,
+            "messages": config.link_messages,
+            "relations": None if config.link_relations is None else sorted(config.link_relations),
+        }
+
+    def read(self) -> Dataset:
+        dataset = open_dataset(self._base, verify=True)
+        assert self._config.link_split is not None
+        if dataset.pairs is not None:
+            raise ConfigError(
+                f"The pairs of '{dataset.name}' are given with their split.",
+                given=f"dataset.link_split={list(self._config.link_split)}",
+                hint="leave dataset.link_split out",
+            )
+        return draw_links(
+            dataset,
+            self._config.link_split,
+            seed=self._config.link_seed,
+            messages=self._config.link_messages,
+            relations=self._config.link_relations,
+        )
+
+
+def draw_links(
+    dataset: Dataset,
+    shares: tuple[float, ...] | list[float],
+    *,
+    seed: int = 0,
+    messages: bool = True,
+    relations: list[str] | None = None,
+) -> Dataset:
+    """The same graph without the edges that are drawn as links, and with these as pairs.
+
+    Args:
+        shares: of training, validation and test pairs; they come to at most 1.
+        seed: of the draw.
+        messages: training pairs stay edges, too.
+        relations: whose edges are links; all if not given. Their inverses (``rev_NAME``) are none, and go with them.
+
+    Raises:
+        ConfigError: a relation that there is not.
+        DataError: no edge is drawn for training; node ids of 2**32 and more.
+    """
+    n = dataset.num_nodes
+    if n > MAX_ID:
+        raise DataError(f"The links of '{dataset.name}' are drawn by node id, and it has ids of 2**32 and more.")
+    wanted, gone = _of_relations(dataset.schema, relations)
+    indptr = np.asarray(dataset.indptr)
+    sources = np.asarray(dataset.indices, np.int64)
+    destinations = np.repeat(np.arange(n), np.diff(indptr))
+    relation = np.zeros(len(sources), np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
+    is_link = wanted[relation] & (sources != destinations)
+    heads, tails, of = sources[is_link], destinations[is_link], relation[is_link]
+    both_ways = not dataset.schema.typed and _same_both_ways(heads, tails)
+    known = Known.of(heads, tails, n)
+    if both_ways:
+        once = heads < tails
+        heads, tails, of = heads[once], tails[once], of[once]
+    order = np.lexsort((of, tails, heads))
+    heads, tails, of = heads[order], tails[order], of[order]
+    first = np.ones(len(heads), bool)
+    first[1:] = (np.diff(heads) != 0) | (np.diff(tails) != 0) | (np.diff(of) != 0)
+    heads, tails, of = heads[first], tails[first], of[first]
+    split = splits_of(heads, tails, shares, seed)
+    drawn = split > 0
+    held = [SPLITS["valid"], SPLITS["test"], *([] if messages else [SPLITS["train"]])]
+    leaves = gone[relation] & np.isin(splits_of(sources, destinations, shares, seed), held) & (sources != destinations)
+    pairs = Pairs(
+        heads[drawn],
+        tails[drawn],
+        split[drawn],
+        known,
+        both_ways,
+        of[drawn] if len(dataset.schema.relations) > 1 else None,
+    )
+    if not pairs.count("train"):
+        raise DataError(
+            f"None of the {len(heads)} links of '{dataset.name}' is drawn for training.",
+            given=f"dataset.link_split={list(shares)}",
+        )
+    kept = np.flatnonzero(~leaves)
+    counts = np.bincount(destinations[kept], minlength=n)
+    return dataclasses.replace(
+        dataset,
+        indptr=np.concatenate([[0], np.cumsum(counts)]),
+        indices=np.asarray(dataset.indices)[kept],
+        relation=None if dataset.relation is None else relation[kept],
+        columns=dataset.columns.take(kept),
+        content_hash="",
+        stored_weights=None,
+        pairs=pairs,
+    )
+
+
+def splits_of(heads: np.ndarray, tails: np.ndarray, shares: tuple[float, ...] | list[float], seed: int) -> np.ndarray:
+    """uint8 [P], the split of each pair, 0 for none.
+
+    Args:
+        heads, tails: int64 [P], original ids below 2**32; which is which does not matter.
+        shares: of training, validation and test pairs.
+        seed: of the draw.
+    """
+    bounds = np.cumsum(shares)
+    split = np.zeros(len(heads), np.uint8)
+    for start in range(0, len(heads), _PIECE):
+        piece = slice(start, start + _PIECE)
+        low, high = (torch.from_numpy(end(heads[piece], tails[piece])) for end in (np.minimum, np.maximum))
+        tag = torch.full_like(low, int(Purpose.PAIR_SPLIT) << 24)
+        words = philox(low, high, torch.zeros_like(low), tag, seed, 0)
+        number = ((words[0] << 20) | (words[1] >> 12)).numpy() / 2.0**52
+        place = np.searchsorted(bounds, number, side="right")
+        split[piece] = np.where(place < 3, place + 1, 0)
+    return split
+
+
+def _same_both_ways(heads: np.ndarray, tails: np.ndarray) -> bool:
+    """Whether each edge has its inverse, repeats left out of account."""
+    up, down = heads < tails, heads > tails
+    one_way = np.unique(np.stack([heads[up], tails[up]]), axis=1) if up.any() else np.zeros((2, 0))
+    other = np.unique(np.stack([tails[down], heads[down]]), axis=1) if down.any() else np.zeros((2, 0))
+    return one_way.shape == other.shape and bool((one_way == other).all())
+
+
+def _of_relations(schema: Schema, chosen: list[str] | None) -> tuple[np.ndarray, np.ndarray]:
+    """bool [R] twice: the relations whose edges are links, and those that lose the edges that are drawn."""
+    names = [relation.name for relation in schema.relations]
+    ends = [(relation.source, relation.destination) for relation in schema.relations]
+    for name in chosen or ():
+        if name not in names:
+            raise ConfigError(
+                f"There is no relation '{name}'.", given=f"dataset.link_relations={chosen}", allowed=nearest(name, names)
+            )
+    inverse_of = {
+        r: names.index(name[4:])
+        for r, name in enumerate(names)
+        if name.startswith("rev_") and name[4:] in names and ends[names.index(name[4:])] == ends[r][::-1]
+    }
+    wanted = np.array([name in chosen if chosen is not None else r not in inverse_of for r, name in enumerate(names)])
+    gone = np.array([wanted[r] or (r in inverse_of and wanted[inverse_of[r]]) for r in range(len(names))])
+    return wanted, gone

@@ -1,0 +1,196 @@
+"""Scores of pairs of nodes from their embeddings. ``sargnn.config.links.DECODERS`` lists the names.
+
+    dot        <h, t>
+    cosine     <h, t> / (|h| |t|)
+    bilinear   h^T W_r t                                    RESCAL (Nickel et al., 2011)
+    distmult   <h, w_r, t>                                  Yang et al., 2015
+    complex    Re <h, w_r, conj(t)>                         Trouillon et al., 2016; the first half of a row are real parts
+    mlp        W_2 relu(W_1 (h * t) + b_1) + b_2
+
+All but the last are products <q(h, r), k(t)> of a query and a key, so that a head is scored with many tails by one matrix
+product, and a tail with many heads likewise. A graph with one relation has r = 0 throughout.
+
+Letters: P pairs, F width of an embedding, R relations.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from sargnn.config.links import LinksConfig
+from sargnn.errors import ConfigError
+from sargnn.resolve import is_target, resolve
+
+
+class Factored(nn.Module, ABC):
+    """A decoder whose score is the product of a query and a key.
+
+    Args:
+        width: F.
+        relations: R.
+    """
+
+    def __init__(self, width: int, relations: int) -> None:
+        super().__init__()
+
+    def forward(self, heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
+        """Scores [P].
+
+        Args:
+            heads, tails: [P, F].
+            relation: int64 [P].
+        """
+        return (self.queries(heads, relation) * self.keys(tails)).sum(1)
+
+    @abstractmethod
+    def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
+        """Of heads [P, F] that are scored with tails."""
+
+    @abstractmethod
+    def head_queries(self, tails: Tensor, relation: Tensor) -> Tensor:
+        """Of tails [P, F] that are scored with heads."""
+
+    def keys(self, rows: Tensor) -> Tensor:
+        """Of the other end, [P, F], whichever that is."""
+        return rows
+
+
+class Dot(Factored):
+    """<h, t>."""
+
+    def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
+        return heads
+
+    head_queries = queries
+
+
+class Cosine(Factored):
+    """<h, t> / (|h| |t|); 0 where an end is 0."""
+
+    def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
+        return nn.functional.normalize(heads, dim=1)
+
+    head_queries = queries
+
+    def keys(self, rows: Tensor) -> Tensor:
+        return nn.functional.normalize(rows, dim=1)
+
+
+class Bilinear(Factored):
+    """h^T W_r t."""
+
+    def __init__(self, width: int, relations: int) -> None:
+        super().__init__(width, relations)
+        self.weight = nn.Parameter(torch.empty(relations, width, width))
+        for matrix in self.weight:
+            nn.init.xavier_uniform_(matrix)
+
+    def _map(self, rows: Tensor, relation: Tensor, *, turned: bool) -> Tensor:
+        out = torch.zeros_like(rows)
+        for r, matrix in enumerate(self.weight):
+            chosen = torch.nonzero(relation == r)[:, 0]
+            out = out.index_copy(0, chosen, rows[chosen] @ (matrix.T if turned else matrix))
+        return out
+
+    def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
+        return self._map(heads, relation, turned=False)
+
+    def head_queries(self, tails: Tensor, relation: Tensor) -> Tensor:
+        return self._map(tails, relation, turned=True)
+
+
+class DistMult(Factored):
+    """<h, w_r, t>."""
+
+    def __init__(self, width: int, relations: int) -> None:
+        super().__init__(width, relations)
+        self.weight = nn.Parameter(torch.empty(relations, width))
+        nn.init.uniform_(self.weight, 0.5, 1.5)
+
+    def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
+        return heads * self.weight[relation]
+
+    head_queries = queries
+
+
+class ComplEx(DistMult):
+    """Re <h, w_r, conj(t)>."""
+
+    def __init__(self, width: int, relations: int) -> None:
+        if width % 2:
+            raise ConfigError(
+                "The decoder 'complex' takes half of an embedding as real parts and half as imaginary ones.",
+                given=f"embeddings of {width}",
+                hint="links.embedding_dim=N, an even number",
+            )
+        super().__init__(width, relations)
+        nn.init.uniform_(self.weight[:, width // 2 :].data, -0.5, 0.5)
+
+    def _turn(self, rows: Tensor, relation: Tensor, sign: float) -> Tensor:
+        """Rows times w_r, or with ``sign`` -1 times its conjugate."""
+        (a, b), (c, d) = rows.chunk(2, 1), self.weight[relation].chunk(2, 1)
+        return torch.cat([a * c - sign * b * d, sign * a * d + b * c], 1)
+
+    def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
+        return self._turn(heads, relation, 1.0)
+
+    def head_queries(self, tails: Tensor, relation: Tensor) -> Tensor:
+        return self._turn(tails, relation, -1.0)
+
+
+class Mlp(nn.Module):
+    """W_2 relu(W_1 (h * t) + b_1) + b_2, the same for all relations.
+
+    Args:
+        width: F.
+        hidden: rows of W_1.
+    """
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
+        """Scores [P]; the arguments of ``Factored.forward``."""
+        scores: Tensor = self.layers(heads * tails)[:, 0]
+        return scores
+
+
+DECODERS: Mapping[str, type[Factored]] = {
+    "dot": Dot,
+    "cosine": Cosine,
+    "bilinear": Bilinear,
+    "distmult": DistMult,
+    "complex": ComplEx,
+}
+
+
+def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> nn.Module:
+    """The decoder in fp32, initialised from the seed: the same on every rank and for every precision.
+
+    Args:
+        width: F.
+        relations: R.
+
+    Raises:
+        ConfigError: it cannot be made, or is no module.
+    """
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        if config.decoder in DECODERS:
+            return DECODERS[config.decoder](width, relations)
+        if not is_target(config.decoder):
+            return Mlp(width, config.hidden or width)
+        made = resolve("decoder", {}, config.decoder)
+        decoder = made(width, relations) if isinstance(made, type) else made
+    if not isinstance(decoder, nn.Module):
+        raise ConfigError(
+            "'links.decoder' names no module.",
+            given=config.decoder,
+            allowed="a torch.nn.Module, made with (width, relations), whose forward takes head rows, tail rows and relations",
+        )
+    return decoder
