@@ -219,8 +219,8 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
     """Write a dataset's store.
 
     Raises:
-        DataError: arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes or pairs, a node of
-            the split without a label, features or edge weights that cannot be trained on.
+        DataError: arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes or pairs, a node
+            of the split without a label, features or edge weights that cannot be trained on.
     """
     check_form(dataset)
     check_content(dataset)

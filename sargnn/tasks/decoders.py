@@ -50,9 +50,9 @@ class Factored(nn.Module, ABC):
     def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
         """Of heads [P, F] that are scored with tails."""
 
-    @abstractmethod
     def head_queries(self, tails: Tensor, relation: Tensor) -> Tensor:
         """Of tails [P, F] that are scored with heads."""
+        return self.queries(tails, relation)
 
     def keys(self, rows: Tensor) -> Tensor:
         """Of the other end, [P, F], whichever that is."""
@@ -65,16 +65,12 @@ class Dot(Factored):
     def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
         return heads
 
-    head_queries = queries
-
 
 class Cosine(Factored):
     """<h, t> / (|h| |t|); 0 where an end is 0."""
 
     def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
         return nn.functional.normalize(heads, dim=1)
-
-    head_queries = queries
 
     def keys(self, rows: Tensor) -> Tensor:
         return nn.functional.normalize(rows, dim=1)
@@ -113,8 +109,6 @@ class DistMult(Factored):
 
     def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
         return heads * self.weight[relation]
-
-    head_queries = queries
 
 
 class ComplEx(DistMult):
