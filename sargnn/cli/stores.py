@@ -46,14 +46,15 @@ _NONE = ("compare=null", "compare=")
 def prepare(line: CommandLine) -> int:
     """Make the dataset store."""
     config = build(PrepareConfig, compose_verb("prepare", line.overrides, folders=line.folders), "")
-    from sargnn.graph.dataset import open_dataset
+    from sargnn.graph.dataset import SPLITS, open_dataset
     from sargnn.sources.prepare import prepare_dataset
 
     with Steps():
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
     dataset = open_dataset(path, verify=False)
     size = dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes, dataset.task
-    lines = graph_lines(*size, weighted=WEIGHT in dataset.columns, edge_width=dataset.columns.width)
+    pairs = None if dataset.pairs is None else {split: dataset.pairs.count(split) for split in SPLITS}
+    lines = graph_lines(*size, weighted=WEIGHT in dataset.columns, edge_width=dataset.columns.width, pairs=pairs)
     say(f"{config.dataset.title_of(dataset.name)}: {lines[0]}")
     for text in lines[1:]:
         say(text)
@@ -217,7 +218,7 @@ def import_dgl(line: CommandLine) -> int:
         mapping["dataset"]["root"], mapping["partitioner"]["file"] = str(dataset), str(file)
         info = prepare_partition(build(PartitionConfig, mapping, ""), dataset)
     size = info.num_edges, info.schema, info.feature_widths, info.num_classes
-    for text in graph_lines(*size, weighted=info.weights is not None):
+    for text in graph_lines(*size, weighted=info.weights is not None, pairs=info.pairs):
         say(text)
     say(_origin(partition))
     say(f"{info.dataset_name} by DGL into {info.world}")

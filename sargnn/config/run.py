@@ -61,8 +61,27 @@ ONE_GRAPH = ("one_shot", "domain_parallel")
 """Modes that fetch all rows and aggregate one graph."""
 Task = Literal["classes", "multilabel", "regression"]
 """What a node's labels are: one class, several labels, or numbers (``sargnn.graph.schema``)."""
-Metric = Literal["accuracy", "rocauc", "f1", "mse", "mae"]
+Predicted = Literal["classes", "multilabel", "regression", "links"]
+"""What a run predicts: of nodes, or which are linked."""
+Metric = Literal[
+    "accuracy",
+    "rocauc",
+    "f1",
+    "mse",
+    "mae",
+    "auc",
+    "ap",
+    "mrr",
+    "hits@1",
+    "hits@3",
+    "hits@10",
+    "hits@20",
+    "hits@50",
+    "hits@100",
+]
 """What evaluations measure; ``sargnn.tasks.kinds`` says which go with which labels."""
+LINK_METRICS: tuple[Metric, ...] = ("auc", "ap", "mrr", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50", "hits@100")
+"""Those of links."""
 
 
 AUTO_MODES = ("no_remat", "sar")
@@ -376,6 +395,12 @@ class RunConfig:
         """Whether pairs of nodes are scored, so that the model's outputs are embeddings."""
         return self.task == "links"
 
+    def num_outputs(self, num_classes: int) -> int:
+        """C, the outputs of the model: the dataset's, or the width of an embedding where links are predicted."""
+        if not self.predicts_links:
+            return num_classes
+        return self.links.embedding_dim or getattr(self.model, "hidden", None) or 64
+
     @property
     def samples(self) -> bool:
         """Whether layers aggregate over samples of edges."""
@@ -485,6 +510,8 @@ def parse(mapping: Any) -> RunConfig:
     _check_spill(config)
     _check_device(config)
     _check_flows(config)
+    if config.predicts_links:
+        _check_links(config)
     config.preload.check(config.world, config.num_servers, config.model.no_preload)
     if config.bounds_preload and config.partitioner.target is None and config.partitioner.name == "auto":
         raise ConfigError(
@@ -581,6 +608,25 @@ def _check_flows(config: RunConfig) -> None:
             given="eval=sampled sample.fanouts=null",
             hint="sample.fanouts=[10,10,10], one for each layer; or eval=full",
         )
+
+
+def _check_links(config: RunConfig) -> None:
+    """What does not go with links. Raises ``ConfigError``."""
+    config.links.check()
+    refused = {
+        "labels": (config.reads_labels, "Labels are of nodes, and links have none.", "labels=none"),
+        "smooth": (config.smooth.name != "none", "Correct & Smooth spreads the shares of classes.", "smooth=none"),
+        "preload": (config.preload.name != "none", "Any node may be an end of a pair.", "preload=none"),
+        "mfg": (config.mfg, "Any node may be an end of a pair, so all rows are computed.", "mfg=false"),
+        "batches.count": (config.batches.count == "auto", "Micro-batches of pairs are counted.", "batches.count=K"),
+        "eval": (config.eval == "sampled", "Links are measured with all edges.", "eval=full"),
+    }
+    for name, (given, why, allowed) in refused.items():
+        if given:
+            value = getattr(getattr(config, name.partition(".")[0]), "count" if "." in name else "name", None)
+            raise ConfigError(why, given=f"task=links {name}={value or getattr(config, name, None)}", allowed=allowed)
+    if config.metric is not None and config.metric not in LINK_METRICS:
+        raise ConfigError(f"'{config.metric}' is no metric of links.", given=f"metric={config.metric}", allowed=LINK_METRICS)
 
 
 def load(path: Path) -> RunConfig:

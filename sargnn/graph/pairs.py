@@ -155,5 +155,5 @@ def check_pairs(name: str, pairs: Pairs, num_nodes: int, num_relations: int) -> 
             raise DataError(
                 f"Each pair of the split '{split}' of '{name}' has candidates of its own.",
                 given=f"{len(ids)} rows",
-                allowed=count,
+                allowed=f"{count} rows",
             )

@@ -18,6 +18,7 @@ from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.graph.schema import Schema
 from sargnn.partition.ground import Ground, lay_ground
+from sargnn.partition.pairs import PairCutter, PartPairs
 from sargnn.partition.sort_edges import Report, Wanted, sort_edges
 
 _CHUNK_EDGES, _PIECE_BYTES = 1 << 22, 1 << 26
@@ -79,6 +80,7 @@ class Part:
         columns: what edges carry, in the order of ``edge_src``.
         weights: sums of edge weights; None: edges have none. The weights themselves are a column.
         copies: of a server's part that preloads; None: each node is in one part.
+        pairs: links whose heads are own nodes; None: the graph has none.
     """
 
     schema: Schema
@@ -98,6 +100,7 @@ class Part:
     columns: EdgeColumns = NO_COLUMNS
     weights: WeightedDegrees | None = None
     copies: CopyLists | None = None
+    pairs: PartPairs | None = None
 
     @property
     def inner(self) -> np.ndarray:
@@ -132,7 +135,9 @@ class Part:
         return slice(int(self.edge_offsets[first]), int(self.edge_offsets[first + 1]))
 
 
-PART_ARRAYS = tuple(f.name for f in fields(Part) if f.name not in ("schema", "features", "columns", "weights", "copies"))
+PART_ARRAYS = tuple(
+    f.name for f in fields(Part) if f.name not in ("schema", "features", "columns", "weights", "copies", "pairs")
+)
 """What every part has."""
 
 
@@ -261,12 +266,14 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
     """Cut a dataset into parts in memory, in rank order. ``offsets``, ``nodes``: as of ``Ground``."""
     cutter = Cutter(dataset, lay_ground(dataset, offsets, nodes))
     edges = [cutter.edges(p) for p in range(cutter.world)]
+    pairs = None if dataset.pairs is None else PairCutter(dataset.pairs, offsets, nodes)
     for p, own in enumerate(edges):
         features = tuple(
             np.concatenate([np.zeros((0, rows.shape[1]), np.float32), *cutter.features(p, t)])
             for t, rows in enumerate(dataset.features)
         )
-        yield replace(cutter.part(p, own, [peer.halos[p] for peer in edges]), features=features)
+        part = cutter.part(p, own, [peer.halos[p] for peer in edges])
+        yield replace(part, features=features, pairs=None if pairs is None else pairs.part(p))
 
 
 @numba.njit(cache=True)

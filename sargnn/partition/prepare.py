@@ -24,6 +24,7 @@ from sargnn.partition.cut import offsets_of
 from sargnn.partition.kaminpar import threads_of
 from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
+from sargnn.partition.pairs import put_pairs
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.simple import CANDIDATES, assign_in_servers, choose
 from sargnn.partition.stages import cut_parts, order_parts
@@ -72,7 +73,9 @@ def _make(
             threads = threads_of(settings) if settings.name == "kaminpar" else 1  # as repeatable as the cut
         order = order_parts(work, dataset_path, world, settings.order, threads, crew)
         stats = cut_parts(work, writer, dataset_path, *order, crew)
+        pairs = {} if dataset.pairs is None else put_pairs(writer, dataset.pairs, *order)
         writer.meta = _meta(dataset, world) | {
+            **pairs,
             "partition_time_s": time.perf_counter() - started,
             "stats": dataclasses.asdict(stats),
             "made_by": identity,

@@ -16,13 +16,14 @@ from sargnn.graph.manifest import blame_manifest, damage_error
 from sargnn.graph.schema import LABEL_DTYPES, Schema, label_form
 from sargnn.graph.store import Store, StoreWriter
 from sargnn.partition.cut import PART_ARRAYS, CopyLists, Cutter, Part, WeightedDegrees, offsets_of
+from sargnn.partition.pairs import open_pairs
 from sargnn.partition.quality import PartFigures, PartitionStats, part_figures
 from sargnn.partition.sort_edges import Report
 from sargnn.steps import step
 
 FORMAT_VERSION = 2
 _WEIGHTS, _PRELOAD = "edge_weights", "preload"
-_OF_ITS_OWN = ("stats", "made_by", "schema", "feature_widths", _WEIGHTS, NAMES)
+_OF_ITS_OWN = ("stats", "made_by", "schema", "feature_widths", "pairs", _WEIGHTS, NAMES)
 """What the manifest says that is not a field of ``PartitionInfo`` as it stands there."""
 WEIGHT_ARRAYS = ("in_weights", "out_weights")
 """The files of ``WeightedDegrees``, in the order of its attributes."""
@@ -46,6 +47,7 @@ class PartitionInfo:
         partitioner: the name of who cut it.
         task: of the labels; a store without the entry has classes.
         weights: the smallest and the largest edge weight; None: there are none.
+        pairs: how many links are in each split; None: there are no pairs.
         preload: of parts that hold copies of other servers' nodes: ``hops``; ``bounds`` of what is preloaded; and per server
             ``nodes`` and ``edges`` by hop (``partition.preload``). None: each node is in one part.
     """
@@ -66,6 +68,7 @@ class PartitionInfo:
     task: str = "classes"
     weights: Range | None = None
     preload: dict[str, Any] | None = None
+    pairs: dict[str, int] | None = None
 
 
 def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
@@ -83,6 +86,7 @@ def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
             stats=PartitionStats(**store.meta["stats"]),
             schema=Schema.from_json(store.meta["schema"]),
             feature_widths=tuple(store.meta["feature_widths"]),
+            pairs=store.meta["pairs"]["counts"] if "pairs" in store.meta else None,
             weights=range_from_json(store.meta[_WEIGHTS]) if _WEIGHTS in store.meta else None,
             partitioner=str(store.meta.get("made_by", {}).get("partitioner", {}).get("name", "")),
             **meta,
@@ -99,7 +103,7 @@ def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
 def _check_types(record: PartitionInfo | PartitionStats) -> None:
     """Words, whole numbers and fractions are where the fields want them. Raises ``TypeError``."""
     for name, kind in get_type_hints(type(record)).items():
-        if name in ("weights", "preload"):  # looked at where they are read
+        if name in ("weights", "preload", "pairs"):  # looked at where they are read
             continue
         value = getattr(record, name)
         inner = next(iter(get_args(kind)), None)
@@ -204,6 +208,7 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
         ),
         weights=WeightedDegrees(*(arrays[array] for array in WEIGHT_ARRAYS)) if weighted else None,
         copies=CopyLists(*(arrays[array] for array in _COPY_ARRAYS)) if preloaded else None,
+        pairs=open_pairs(store, rank, len(arrays["node_ids"])),
         **{array: arrays[array] for array in PART_ARRAYS},
     )
     problem = _find_problem(part, arrays, rank % (len(part.halo_offsets) - 1) if preloaded else rank)

@@ -86,6 +86,26 @@ class Chosen:
     sources: np.ndarray
     edges: np.ndarray
 
+    def without(self, keys: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> Chosen:
+        """The same but for some edges.
+
+        Args:
+            keys: int64 ascending, those edges' (``_edge_keys``).
+            rows: int32 [M], the rows that edges end in.
+            ids: uint32, original ids of all rows that sources may be.
+        """
+        degrees = np.diff(self.offsets)
+        own = _edge_keys(np.repeat(rows, degrees), ids[self.sources])
+        place = np.minimum(np.searchsorted(keys, own), max(len(keys) - 1, 0))
+        kept = keys[place] != own if len(keys) else np.ones(len(own), bool)
+        ends = np.concatenate([[0], np.cumsum(kept)])
+        return Chosen(ends[self.offsets], self.sources[kept], self.edges[kept] if len(self.edges) else self.edges)
+
+
+def _edge_keys(rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """int64: a number for each own row and original id below 2**32."""
+    return (rows.astype(np.int64) << 32) | ids.astype(np.int64)
+
 
 class InEdges:
     """A part's edges into each own row, whichever worker their sources are of: what samples are drawn from.
@@ -211,13 +231,20 @@ class FlowDrawer:
         self._schema, self._bounds, self._num_rows = part.schema, part.row_bounds, len(part.node_ids)
         self._types = [slice(*ends) for ends in pairwise(self._bounds)]
         self._edges = InEdges(part, settings.rank, own_loops=own_loops)
+        self._left_out: np.ndarray | None = None
         self._id_ranks = id_ranks_of(part)
         self._lists = halo_lists(part, torch.device("cpu"))
         self._send_rows = [rows.numpy() for rows in self._lists.send_rows]
         self._owners = np.repeat(np.arange(exchange.group.world, dtype=np.int32), np.diff(part.halo_offsets))
 
     def layers(
-        self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None, *, outward: bool
+        self,
+        wanted: np.ndarray,
+        uses_edges: Sequence[bool],
+        sample: Sample | None,
+        *,
+        outward: bool,
+        left_out: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> tuple[DrawnLayer, ...]:
         """What the wanted rows depend on.
 
@@ -226,8 +253,12 @@ class FlowDrawer:
             uses_edges: per layer, whether it aggregates.
             sample: which edges are kept; None: all.
             outward: count also the edges out of rows.
+            left_out: int64 own rows, and the original ids of their sources: edges that are dropped from what a sample keeps.
         """
-        return tuple(reversed(list(self._from_last(wanted, uses_edges, sample, outward=outward))))
+        self._left_out = None if left_out is None else np.unique(_edge_keys(*left_out))
+        layers = tuple(reversed(list(self._from_last(wanted, uses_edges, sample, outward=outward))))
+        self._left_out = None
+        return layers
 
     def outward(self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None) -> list[OutDegrees]:
         """Per layer what out-degrees are; nothing else is held of more than one layer."""
@@ -268,6 +299,8 @@ class FlowDrawer:
         chosen: list[Chosen] = []
         for number, relation in enumerate(self._schema.relations if uses_edges else ()):
             edges = self._edges.choose(outputs[relation.destination], number, layer, sample)
+            if self._left_out is not None:
+                edges = edges.without(self._left_out, outputs[relation.destination], self._edges.ids)
             mark_chosen(edges.sources, marks)
             chosen.append(edges)
         needed, halo = marks[: self._num_rows].astype(bool), marks[self._num_rows :].astype(bool)

@@ -126,10 +126,11 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     load_task(config.task).check(config, dataset)
     check_edge_weights(config, weight_range(dataset))
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
-    columns = label_columns(config, dataset.num_classes)
+    outputs = config.num_outputs(dataset.num_classes)
+    columns = label_columns(config, outputs)
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
     of_edges = weighted, edge_width(dataset.columns, config)
-    shape = GraphShape(schema, dataset.feature_widths, dataset.num_classes, columns, dataset.task, labelled, *of_edges)
+    shape = GraphShape(schema, dataset.feature_widths, outputs, columns, dataset.task, labelled, *of_edges)
     model = make_model(config, shape)
     if not config.add_self_loops:  # then nodes may lack edges: among those that the run surely computes
         computed = np.asarray(dataset.split) > 0 if config.mfg or config.eval == "sampled" else None
@@ -204,7 +205,7 @@ def prepare_stores(config: RunConfig, *, begins: bool = False) -> Stores:
     stats = dataclasses.asdict(info.stats)
     size = info.num_edges, info.schema, info.feature_widths, info.num_classes, info.task
     edge_width = open_dataset(dataset_path, verify=False).columns.width
-    for line in graph_lines(*size, weighted=info.weights is not None, edge_width=edge_width):
+    for line in graph_lines(*size, weighted=info.weights is not None, edge_width=edge_width, pairs=info.pairs):
         say(f"  {line}")
     if info.weights is not None and not wanted.dataset.edge_weights:
         say("  its edge weights are not used: dataset.edge_weights=false")

@@ -8,14 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.config.run import Metric, RunConfig
-from sargnn.config.run import Task as TaskName
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import Part
@@ -94,13 +95,15 @@ class Task(ABC):
         outputs: C, the width of the model's last layer.
         input_columns: how many columns stand beside the features of the model's input.
         feeds_back: those columns hold predictions, for which the model runs on all rows before every step.
+        measured: split -> name -> value, all that the last evaluation has measured, where it is more than the metric.
     """
 
-    name: TaskName
+    name: str
     metric: Metric
     outputs: int
     input_columns: int = 0
     feeds_back: bool = False
+    measured: Mapping[str, Mapping[str, float | None]] = MappingProxyType({})
 
     @classmethod
     @abstractmethod
@@ -110,6 +113,19 @@ class Task(ABC):
     @abstractmethod
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         """Take what it needs of the part."""
+
+    @property
+    def module(self) -> nn.Module | None:
+        """What of the task is trained with the model; None: nothing is."""
+        return None
+
+    def connect(self, exchange: Exchange, message_rows: int, near: range) -> None:  # noqa: B027 - most need no rows of others
+        """Called once, before steps are made.
+
+        Args:
+            exchange: the worker's.
+            message_rows, near: as of ``comm.lists.HaloLists``.
+        """
 
     @abstractmethod
     def rows(self, split: str | None = None) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sargnn.config.run import Metric
+from sargnn.config.run import LINK_METRICS, Metric
 from sargnn.errors import ConfigError
 from sargnn.graph.schema import SPLITS
 
@@ -28,7 +28,7 @@ SPLIT_KEYS = {"train": "train", "val": "valid", "test": "test"}
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of labels.
+    """A kind of labels, or of links.
 
     Attributes:
         metrics: what predictions can be judged by; the first one where nothing is chosen.
@@ -54,6 +54,7 @@ KINDS: dict[str, Kind] = {
         "values",
         why_not_smoothed="Numbers have no label smoothing: it mixes a label with the other classes.",
     ),
+    "links": Kind(LINK_METRICS, "number of an embedding", "numbers of an embedding"),
 }
 METRICS: tuple[Metric, ...] = tuple(metric for kind in KINDS.values() for metric in kind.metrics)
 ERRORS: tuple[Metric, ...] = KINDS["regression"].metrics

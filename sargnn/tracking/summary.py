@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sargnn.config.run import Metric, Task
+from sargnn.config.run import Metric, Predicted
 from sargnn.tracking.files import SUMMARY, read_json, read_record, unreadable, write_json
 from sargnn.tracking.scores import add_metric
 
@@ -79,6 +79,7 @@ class _Learned:
         losses: per epoch, sum over ranks / global count; the whole curve also after a resume.
         task: what was predicted.
         metric: what evaluations measured.
+        metrics: of links, all that the last one measured, by split and name.
         train_metric, val_metric, test_metric: of the last evaluation.
         best_val_metric, test_metric_at_best_val: the last of tied best epochs counts.
         val_metric_smoothed, test_metric_smoothed: after Correct & Smooth.
@@ -87,8 +88,9 @@ class _Learned:
     """
 
     losses: list[float] = field(default_factory=list)
-    task: Task | None = None
+    task: Predicted | None = None
     metric: Metric | None = None
+    metrics: dict[str, dict[str, float | None]] | None = None
     train_metric: float | None = None
     val_metric: float | None = None
     test_metric: float | None = None

@@ -68,6 +68,7 @@ def make_trainer(
         budget: for a graph of such a shape, chooses what fits ``memory_budget``; needed where the run has one.
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
+    num_classes = config.num_outputs(num_classes)
     part = with_columns(part, used_columns(config))
     if edges_in_memory(config, len(part.edge_src), part.columns.width):
         part = dataclasses.replace(part, columns=part.columns.read_in())
@@ -75,7 +76,7 @@ def make_trainer(
     engine = make_engine(config, group, make_pool, within_servers=preloads)
     engine.pool.largest = max(engine.pool.largest, len(part.node_ids))
     widths = tuple(rows.shape[1] for rows in part.features)
-    draws = config.model.draws_by_id or 0 in widths or config.reads_labels or config.draws_flows
+    draws = config.model.draws_by_id or 0 in widths or config.reads_labels or config.draws_flows or config.predicts_links
     if draws and part.schema.num_nodes > MAX_ID:
         raise ConfigError(
             "Dropout, embeddings, carried labels, steps and samples are drawn by node id, and this graph has ids of 2**32 "
@@ -126,6 +127,9 @@ def make_trainer(
 
     ids = torch.from_numpy(np.array(part.node_ids))
     task = load_task(config.task)(config, part, num_classes, group, reads_labels=model.reads_labels)
+    task.connect(engine.exchange, graph.message_rows, engine.exchange.group.near)
+    if task.module is not None:
+        model.add_module("task", task.module)
     trains_on_all = not config.mfg and not trains_in_batches(config)
     builder = ViewBuilder(model, engine, graph, rows, task, whole_recurs=trains_on_all or task.feeds_back)
     training, evaluation = build_views(config, model, task, builder)

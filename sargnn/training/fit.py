@@ -20,8 +20,10 @@ from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.sizes import Groups
 from sargnn.plan.target_groups import TargetRows
 from sargnn.tasks.base import Task
+from sargnn.tasks.links import LinkTask
 from sargnn.tracking.memory import PeakMeter, trim
 from sargnn.training.optim import Optimization
+from sargnn.training.pair_steps import PairSteps
 from sargnn.training.steps import DrawnSteps, MicroBatches, OneStep, StepRows, Steps, find_groups, most_batches
 from sargnn.training.views import Constants, View, ViewBuilder
 
@@ -55,6 +57,11 @@ def sample_numbered(config: RunConfig, model: Model, number: int) -> Sample:
     left = list(config.sample.fanouts or ())
     fanouts = tuple(left.pop(0) if aggregates else -1 for aggregates in model.uses_edges)
     return Sample(fanouts, config.seed, number)
+
+
+def sampler(config: RunConfig, model: Model) -> Callable[[int, int], Sample]:
+    """Gives a step's sample, for its number since the run's beginning and its epoch."""
+    return lambda step, epoch: sample_numbered(config, model, {"step": step, "epoch": epoch, "run": 0}[config.sample.every])
 
 
 def holds_constants(config: RunConfig, model: Model, engine: Engine) -> bool:
@@ -154,6 +161,8 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
     config, engine, graph, builder, group = setup.config, setup.engine, setup.graph, setup.builder, setup.engine.group
+    if isinstance(setup.task, LinkTask):
+        return Fitted(_pair_steps(setup, setup.task), [setup.evaluation])
     fitted = Fitted(OneStep([] if training is None else [training]), [setup.evaluation])
     if training is not None and config.budget_bytes is None:
         return fitted
@@ -195,6 +204,35 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
     engine.pool.reset()
     trim()
     return fitted
+
+
+def _pair_steps(setup: Setup, task: LinkTask) -> PairSteps:
+    """The steps of ``task=links``."""
+    config, builder = setup.config, setup.builder
+    flows = trains_in_batches(config)
+
+    def constants() -> Constants | None:
+        return builder.first_constants([task.rows()])
+
+    assert config.batches.count != "auto"
+    if flows:
+        setup.engine.pool.slack = _SLACK
+    steps = PairSteps(
+        builder,
+        setup.engine.group,
+        task,
+        count=config.batches.steps,
+        batches=config.batches.count,
+        sample=sampler(config, setup.model) if config.samples else None,
+        flows=flows,
+        constants=constants if flows and holds_constants(config, setup.model, setup.engine) else lambda: None,
+    )
+    if flows:
+        _ = setup.graph.drawer
+    setup.graph.release(mapped_only=flows)
+    setup.engine.pool.reset()
+    trim()
+    return steps
 
 
 class Candidates:
@@ -246,10 +284,6 @@ class Candidates:
     def drawn_steps(self, groups: np.ndarray, count: int, *, constants: bool = False) -> DrawnSteps:
         """Steps with so many micro-batches. ``constants``: they have those that are there."""
         setup, config = self._setup, self._setup.config
-
-        def sample(step: int, epoch: int) -> Sample:
-            return sample_numbered(config, setup.model, {"step": step, "epoch": epoch, "run": 0}[config.sample.every])
-
         return DrawnSteps(
             setup.builder,
             setup.engine.group,
@@ -257,7 +291,7 @@ class Candidates:
             StepRows(self.rows, setup.ids.numpy()[self.rows], groups, count),
             count=config.batches.steps,
             seed=config.seed,
-            sample=sample if config.samples else None,
+            sample=sampler(config, setup.model) if config.samples else None,
             constants=(self.constants, self._make_constants) if constants else None,
         )
 

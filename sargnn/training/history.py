@@ -9,7 +9,7 @@ import torch
 
 from sargnn.backends.memory import Moved
 from sargnn.comm.group import Group, Traffic
-from sargnn.config.run import Metric, Task
+from sargnn.config.run import Metric
 from sargnn.profile import Profile
 from sargnn.tasks.kinds import Scores, is_better
 
@@ -157,7 +157,7 @@ class EvaluationResult:
         peak_evaluate_bytes: of each rank.
     """
 
-    task: Task
+    task: str
     metric: Metric
     scores: Scores
     peak_evaluate_bytes: list[int]
@@ -211,7 +211,7 @@ class History:
         shard_cpu_s, shard_edges: likewise, by the kind of shard that was aggregated (``profile.SHARDS``).
     """
 
-    task: Task = "classes"
+    task: str = "classes"
     metric: Metric = "accuracy"
     losses: list[float] = field(default_factory=list)
     epoch_times_s: list[float] = field(default_factory=list)

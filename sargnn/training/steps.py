@@ -192,10 +192,14 @@ class Steps(ABC):
     Attributes:
         count: S.
         epoch: the one at hand.
+        drawn: their views are made anew.
+        holds_constants: drawn steps share aggregates of constant rows.
     """
 
     count: int = 1
     epoch: int = 0
+    drawn: bool = False
+    holds_constants: bool = False
 
     def begin(self, epoch: int) -> None:  # noqa: B027 - where nothing is drawn, all epochs are alike
         """Draw an epoch."""
@@ -292,6 +296,7 @@ class DrawnSteps(Steps):
         constants: tuple[Constants | None, Callable[[], Constants | None]] | None = None,
     ) -> None:
         self._builder, self._group, self._task, self._training = builder, group, task, training
+        self.drawn, self.holds_constants = True, constants is not None
         self.count, self._seed, self._sample = count, seed, sample
         self._constants, self._again = (None, lambda: None) if constants is None else constants
         self._step_of = np.zeros(len(training.rows), np.int64)
@@ -345,11 +350,6 @@ class DrawnSteps(Steps):
             tuple(self._layers[number] for number in sorted(self._layers)), tuple(row_counts.out for row_counts in counts)
         )
 
-    @property
-    def holds_constants(self) -> bool:
-        """Whether steps share aggregates of constant rows."""
-        return self._constants is not None
-
     def remake(self) -> None:
         self._constants = self._again()
 
@@ -393,8 +393,19 @@ def shuffled_steps(ids: np.ndarray, seed: int, epoch: int, count: int, group: Gr
     """
     if count == 1:
         return np.zeros(len(ids), np.int64)
-    keys = ((draw_words(ids, seed, Purpose.SHUFFLE, epoch) >> 1) << 32) | ids  # all different
-    total = int(group.sum_(torch.tensor(len(ids))))
+    return deal(((draw_words(ids, seed, Purpose.SHUFFLE, epoch) >> 1) << 32) | ids, count, group)  # all different
+
+
+def deal(keys: np.ndarray, count: int, group: Group) -> np.ndarray:
+    """Which of so many runs of all workers' keys, in ascending order, each is in, int64; all workers must call it together.
+
+    Args:
+        keys: int64, this worker's, from 0 to below 2**63.
+        count: runs, whose sizes differ by one at most.
+    """
+    if count == 1:
+        return np.zeros(len(keys), np.int64)
+    total = int(group.sum_(torch.tensor(len(keys))))
     ranks = np.array([total * step // count for step in range(1, count)], np.int64)
     return np.searchsorted(_of_ranks(np.sort(keys), ranks, group), keys, side="right")
 

@@ -53,7 +53,7 @@ def sharing_lines(trainer: Trainer) -> list[str]:
     """What of rows and partial results travels in a layer's forward pass, for the log. Every rank must call it."""
     if trainer.config.world == 1 or not trainer.engine.mode.takes_partials or trainer.config.comm.aggregate == "post":
         return []
-    if isinstance(trainer.loop.steps, DrawnSteps):  # where only rows travel
+    if trainer.loop.steps.drawn:  # where only rows travel
         return []
     lines: dict[str, list[int]] = {}
     for number, (plan, why) in enumerate(
@@ -74,7 +74,7 @@ def flow_rows(trainer: Trainer) -> dict[str, list[dict[str, int]]] | None:
     if not trainer.config.mfg:
         return None
     views = {"evaluation": trainer.evaluation}
-    if _micro_batches(trainer) is None and not isinstance(trainer.loop.steps, DrawnSteps):
+    if _micro_batches(trainer) is None and not trainer.loop.steps.drawn:
         views = {"training": trainer.training, **views}
     group = trainer.engine.group
     return {name: [dataclasses.asdict(layer) for layer in count_rows(view, group)] for name, view in views.items()}
@@ -214,7 +214,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
     )
     peers = torch.tensor([history.waited_s.get(str(peer), 0.0) for peer in range(group.world)], dtype=torch.float64)
     waits = [rank_waits.tolist() for rank_waits in group.gather(peers)]
-    if isinstance(trainer.loop.steps, DrawnSteps):  # whether aggregates of constant rows were computed once
+    if trainer.loop.steps.drawn:  # whether aggregates of constant rows were computed once
         holds_constants = trainer.loop.steps.holds_constants
     else:
         holds_constants = trainer.engine.holds_constants or trainer.training.flow.plans[0].constant is not None
@@ -224,6 +224,7 @@ def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
         **summary_columns(
             history.task, history.metric, history.scores, history.best_val, history.test_at_best_val, history.smoothed
         ),
+        "metrics": trainer.task.measured or None,
         "smooth_time_s": history.smooth_time_s,
         "epoch_time_s": _steady(history.epoch_times_s),
         "evaluate_time_s": _steady(history.evaluate_times_s),

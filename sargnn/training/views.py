@@ -150,6 +150,7 @@ class ViewBuilder:
         outward: Sequence[OutDegrees] | None = None,
         *,
         recurring: bool = False,
+        left_out: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> View:
         """A step, or a part of one, on a message flow that is drawn. All workers must call it.
 
@@ -160,10 +161,13 @@ class ViewBuilder:
             constants: as for ``micro_batch``.
             outward: degrees of the step that these rows are a part of (``outward_of``); of these rows' own flow if not given.
             recurring: the same view makes all steps.
+            left_out: as of ``FlowDrawer.layers``.
         """
         drawer, model = self.graph.drawer, self.model
         counted = model.reads_out_degrees and outward is None
-        flow = drawer.flow(drawer.layers(rows, self.uses_edges(constants is not None), sample, outward=counted), outward)
+        flow = drawer.flow(
+            drawer.layers(rows, self.uses_edges(constants is not None), sample, outward=counted, left_out=left_out), outward
+        )
         flow = self.graph.counting(flow)
         flow = self._with_constants(flow, constants)
         self._prepare(flow, recurring=recurring)

@@ -1,0 +1,143 @@
+"""The pairs of a part: each is where its head is.
+
+Letters: N own nodes, P pairs of the part, Q negatives, K negatives of a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sargnn.graph.pairs import MEASURED, Known, Pairs
+from sargnn.graph.schema import SPLITS
+from sargnn.graph.store import Store, StoreWriter
+
+_ENTRY = "pairs"
+
+
+@dataclass(frozen=True)
+class PartPairs:
+    """Links whose heads are own nodes, in the order of the whole graph's.
+
+    Attributes:
+        heads: int32 [P], own rows.
+        tails: int64 [P], original ids.
+        split: uint8 [P].
+        known: ends that are linked to each own row, the rows numbered from 0.
+        both_ways: as of ``graph.pairs.Pairs``.
+        relation: uint8 [P]; None: there is one only.
+        weights: float32 [P]; None: all are 1.
+        negatives: split -> int64 [Q, 2], own rows and the other ends' original ids.
+        candidates: split -> int64 [own pairs of the split, K], original ids.
+    """
+
+    heads: np.ndarray
+    tails: np.ndarray
+    split: np.ndarray
+    known: Known
+    both_ways: bool = False
+    relation: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    negatives: Mapping[str, np.ndarray] = field(default_factory=dict)
+    candidates: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def of_split(self, split: str) -> np.ndarray:
+        """int64, ascending: which pairs are in it."""
+        return np.flatnonzero(np.asarray(self.split) == SPLITS[split])
+
+
+class PairCutter:
+    """Cuts the pairs of a graph.
+
+    Args:
+        pairs: of the whole graph.
+        offsets, nodes: as of ``partition.ground.Ground``.
+    """
+
+    def __init__(self, pairs: Pairs, offsets: np.ndarray, nodes: np.ndarray) -> None:
+        self._pairs, self._offsets, self._nodes = pairs, np.asarray(offsets), np.asarray(nodes)
+        place = np.empty(len(nodes), np.int64)
+        place[self._nodes] = np.arange(len(nodes))
+        self._place = place
+
+    def part(self, p: int) -> PartPairs:
+        """Part p's."""
+        pairs, first, last = self._pairs, self._offsets[p], self._offsets[p + 1]
+
+        def own(heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """Which have their heads here, and which rows these are."""
+            places = self._place[np.asarray(heads)]
+            here = np.flatnonzero((places >= first) & (places < last))
+            return here, places[here] - first
+
+        here, rows = own(pairs.heads)
+        split = np.asarray(pairs.split)
+        negatives = {}
+        for name, ends in pairs.negatives.items():
+            some, heads = own(ends[:, 0])
+            negatives[name] = np.stack([heads, np.asarray(ends)[some, 1]], 1)
+        candidates = {}
+        for name, tails in pairs.candidates.items():
+            of_split = np.flatnonzero(split == SPLITS[name])
+            candidates[name] = np.asarray(tails)[np.searchsorted(of_split, here[split[here] == SPLITS[name]])]
+        return PartPairs(
+            heads=rows.astype(np.int32),
+            tails=np.asarray(pairs.tails)[here],
+            split=split[here],
+            known=pairs.known.of_heads(self._nodes[first:last]),
+            both_ways=pairs.both_ways,
+            relation=None if pairs.relation is None else np.asarray(pairs.relation)[here],
+            weights=None if pairs.weights is None else np.asarray(pairs.weights)[here],
+            negatives=negatives,
+            candidates=candidates,
+        )
+
+
+def put_pairs(writer: StoreWriter, pairs: Pairs, offsets: np.ndarray, nodes: np.ndarray) -> dict[str, Any]:
+    """Write the pairs of all parts; what the store's manifest says of them. Arguments as of ``PairCutter``."""
+    cutter, names = PairCutter(pairs, offsets, nodes), set[str]()
+    for p in range(len(offsets) - 1):
+        part = cutter.part(p)
+        arrays = {"heads": part.heads, "tails": part.tails, "split": part.split}
+        arrays |= {"known_indptr": part.known.indptr, "known_tails": part.known.tails}
+        arrays |= {name: array for name in ("relation", "weights") if (array := getattr(part, name)) is not None}
+        arrays |= {f"{split}_negatives": array for split, array in part.negatives.items()}
+        arrays |= {f"{split}_candidates": array for split, array in part.candidates.items()}
+        for name, array in arrays.items():
+            writer.put(_name(p, name), array)
+        names |= set(arrays)
+    counts = {split: pairs.count(split) for split in SPLITS}
+    return {_ENTRY: {"both_ways": pairs.both_ways, "arrays": sorted(names), "counts": counts}}
+
+
+def open_pairs(store: Store, rank: int, num_rows: int) -> PartPairs | None:
+    """Those of a part, memory-mapped; None where the store has none. Raises ``StoreError`` where an array is damaged."""
+    entry = store.meta.get(_ENTRY)
+    if entry is None:
+        return None
+    there = set(entry["arrays"])
+    store.verify(_name(rank, name) for name in there)
+
+    def array(name: str, dtype: Any, *shape: int | None) -> np.ndarray:
+        return store.array(_name(rank, name), dtype, shape)
+
+    heads = array("heads", np.int32, None)
+    count = len(heads)
+    return PartPairs(
+        heads=heads,
+        tails=array("tails", np.int64, count),
+        split=array("split", np.uint8, count),
+        known=Known(array("known_indptr", np.int64, num_rows + 1), array("known_tails", np.int64, None)),
+        both_ways=bool(entry["both_ways"]),
+        relation=array("relation", np.uint8, count) if "relation" in there else None,
+        weights=array("weights", np.float32, count) if "weights" in there else None,
+        negatives={s: array(f"{s}_negatives", np.int64, None, 2) for s in MEASURED if f"{s}_negatives" in there},
+        candidates={s: array(f"{s}_candidates", np.int64, None, None) for s in MEASURED if f"{s}_candidates" in there},
+    )
+
+
+def _name(rank: int, array: str) -> str:
+    return f"part_{rank:03d}/pairs_{array}"

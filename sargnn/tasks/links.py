@@ -1,0 +1,279 @@
+"""Predicting links: pairs of nodes are scored from embeddings, which the model gives of all nodes that a step's pairs have.
+
+With the scores s_i of P pairs, s_ik of their K negatives each, weights w_i (1 where none are given), and v_ik = 0 for a strict
+negative that is a link all the same, else 1, the loss of a step is, over all workers,
+
+    bce        1/(P (1 + K)) sum_i w_i [ log(1 + exp(-s_i)) + sum_k v_ik log(1 + exp(s_ik)) ]
+    softmax    1/P           sum_i w_i [ log(exp(s_i) + sum_k v_ik exp(s_ik)) - s_i ]
+    margin     1/(P K)       sum_i w_i sum_k v_ik max(0, margin - s_i + s_ik)
+
+Each is a sum over pairs, so that workers, steps and micro-batches are added up.
+
+Letters: N own rows, M output rows, F width of an embedding, P pairs, K negatives of a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sargnn.bf16 import ROW_DTYPES, wide
+from sargnn.comm.directory import Directory
+from sargnn.comm.exchange import Exchange
+from sargnn.comm.group import Group
+from sargnn.config.links import LinksConfig
+from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.pairs import MEASURED
+from sargnn.graph.schema import SPLITS
+from sargnn.partition.cut import Part
+from sargnn.partition.pairs import PartPairs
+from sargnn.rng import Purpose, philox
+from sargnn.tasks.base import Counted, Targets, Task
+from sargnn.tasks.decoders import make_decoder
+from sargnn.tasks.kinds import Scores
+from sargnn.tasks.negatives import Sampler
+from sargnn.tasks.pair_scores import PairLists, Questions, route, score_pairs
+from sargnn.tasks.ranking import mean_ranks, measure_pairs, measure_ranks
+
+_MEASURED_STEP = 2**32 - len(SPLITS) - 1
+"""From here on the numbers of steps are those of splits, whose negatives are the same in every evaluation."""
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Some pairs of a step and their negatives.
+
+    Attributes:
+        lists: who scores which; asked for are the pairs of this worker, then their negatives, pair by pair.
+        count: P of this worker.
+        negatives: K.
+        weights: [P]; None: all are 1.
+        counts: [P, K], 0 for a negative that is a link all the same, else 1; None: all are 1.
+        positives: int64 [P, 2], the pairs' original ids.
+    """
+
+    lists: PairLists
+    count: int
+    negatives: int
+    weights: Tensor | None
+    counts: Tensor | None
+    positives: np.ndarray
+
+
+@dataclass(frozen=True)
+class LinkTargets(Targets):
+    """What output rows are scored for.
+
+    Attributes:
+        output_rows: int64 [M], the own rows that they are; None: all, in their order.
+        batch: the pairs, rows numbered among the output rows; None: those of evaluations.
+    """
+
+    output_rows: Tensor | None = field(default=None)
+    batch: PairBatch | None = field(default=None)
+
+
+class LinkTask(Task):
+    """Predicts which nodes are linked. The model's outputs are embeddings.
+
+    Attributes:
+        decoder: scores pairs of embeddings; trained with the model.
+        directory: finds who has a node.
+    """
+
+    @classmethod
+    def check(cls, config: RunConfig, dataset: Dataset) -> None:
+        pairs = dataset.pairs
+        if pairs is None:
+            raise ConfigError(
+                f"'{dataset.name}' has no pairs to predict.",
+                given="task=links",
+                hint="dataset.link_split=[0.85,0.05,0.1] draws edges as pairs; or give train_pairs, valid_pairs, ...",
+            )
+        if dataset.schema.typed:
+            raise ConfigError(
+                "Links of typed graphs are not predicted.", given="task=links", hint="dataset.homogenize=true drops the types"
+            )
+        if config.batches.steps > (count := pairs.count("train")):
+            raise ConfigError(
+                "There are more steps in an epoch than training pairs.",
+                given=f"batches.steps={config.batches.steps}",
+                allowed=f"1 to {count}",
+            )
+        if config.early_stopping is not None and not pairs.count("valid"):
+            raise ConfigError("Early stopping needs validation pairs, and the dataset has none.", hint="early_stopping=null")
+        make_decoder(config.links, config.num_outputs(dataset.num_classes), len(dataset.schema.relations), config.seed)
+
+    def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
+        self.name, self.outputs, self._group, self._config = "links", outputs, group, config.links
+        self._ids, self._schema, self._seed = np.asarray(part.node_ids), part.schema, config.seed
+        pairs = part.pairs
+        assert pairs is not None
+        self._pairs: PartPairs = pairs
+        self._relation = (
+            np.zeros(len(pairs.heads), np.int64) if pairs.relation is None else np.asarray(pairs.relation).astype(np.int64)
+        )
+        self.metric = config.metric or ("mrr" if pairs.candidates else "auc")
+        self._device, dtype = torch.device(config.device), wide(ROW_DTYPES[config.precision])
+        decoder = make_decoder(config.links, outputs, len(part.schema.relations), config.seed)
+        self.decoder: nn.Module = decoder.to(self._device, dtype)
+        self._dtype = dtype
+        self.directory = directory = Directory(group, self._ids, part.schema.num_nodes)
+        self._sampler = Sampler(
+            group, config.links, part.schema, config.seed, directory, pairs.known, part.in_degrees, self._ids
+        )
+        self._exchange: Exchange | None = None
+        self._message_rows, self._near = 2**31, range(0)
+        self._training = pairs.of_split("train")
+        self._evaluated: dict[str, tuple[PairLists, int]] = {}
+
+    @property
+    def module(self) -> nn.Module | None:
+        return self.decoder
+
+    def connect(self, exchange: Exchange, message_rows: int, near: range) -> None:
+        self._exchange, self._message_rows, self._near = exchange, message_rows, near
+
+    def rows(self, split: str | None = None) -> np.ndarray:
+        """All own rows: any of them may be an end of a pair."""
+        return np.arange(len(self._ids))
+
+    def count(self, rows: np.ndarray) -> int:
+        return len(rows)
+
+    def targets(self, output_rows: Tensor | None, counts: Mapping[str, int] | None = None) -> LinkTargets:
+        rows = len(self._ids) if output_rows is None else len(output_rows)
+        return LinkTargets(torch.zeros(rows, 0, device=self._device), {}, dict(counts or {"train": 0}), None, output_rows)
+
+    def counted(self, step: int, rows: np.ndarray | None) -> Counted:
+        return Counted()
+
+    def step_keys(self, epoch: int) -> np.ndarray:
+        """int64, below 2**63: what this worker's training pairs are sorted by in an epoch, to be dealt into steps."""
+        heads, tails = self._ids[self._pairs.heads[self._training]], np.asarray(self._pairs.tails)[self._training]
+        tag = (int(Purpose.PAIR_STEP) << 24) | self._relation[self._training]
+        c0, c1, c2, c3 = (torch.from_numpy(word) for word in (heads, tails, np.zeros_like(heads), tag))
+        words = philox(c0, c1, c2, c3, self._seed, epoch)
+        keys: np.ndarray = ((words[0] << 31) | (words[1] >> 1)).numpy()
+        return keys
+
+    def batch(self, chosen: np.ndarray, step: int) -> PairBatch:
+        """Some training pairs with the negatives of a step. All workers must call it together.
+
+        Args:
+            chosen: int64 ascending, which of this worker's training pairs.
+            step: its number since the run's beginning.
+        """
+        which, pairs = self._training[chosen], self._pairs
+        heads, tails, relation = self._ids[pairs.heads[which]], np.asarray(pairs.tails)[which], self._relation[which]
+        drawn = self._sampler.draw(heads, tails, relation, step)
+        negatives = drawn.heads.shape[1]
+        lists = self._route(
+            np.concatenate([heads, drawn.heads.ravel()]),
+            np.concatenate([tails, drawn.tails.ravel()]),
+            np.concatenate([relation, np.repeat(relation, negatives)]),
+        )
+        weights = None if pairs.weights is None else self._on_device(np.asarray(pairs.weights)[which])
+        counts = None if drawn.are_none is None else self._on_device(~drawn.are_none)
+        return PairBatch(lists, len(which), negatives, weights, counts, np.stack([heads, tails], 1))
+
+    def _on_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self._device, self._dtype)
+
+    def _route(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> PairLists:
+        """Who scores pairs that this worker asks for (int64 [A], original ids)."""
+        asked = Questions(*self.directory.locate(heads), *self.directory.locate(tails), relation)
+        return route(self._group, asked, self._message_rows, self._near, self._device)
+
+    def targets_of(self, batch: PairBatch, output_rows: Tensor | None, total: int) -> LinkTargets:
+        """What a view's output rows are scored for.
+
+        Args:
+            output_rows: int64 [M], the own rows that they are, with all of ``batch.lists.rows()``; None: all.
+            total: pairs of the whole step, over all workers.
+        """
+        lists = batch.lists.among(output_rows)
+        rows = len(self._ids) if output_rows is None else len(output_rows)
+        here = PairBatch(lists, batch.count, batch.negatives, batch.weights, batch.counts, batch.positives)
+        return LinkTargets(torch.zeros(rows, 0, device=self._device), {}, {"train": total}, None, output_rows, here)
+
+    def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
+        assert isinstance(targets, LinkTargets) and targets.batch is not None
+        batch = targets.batch
+        scores = self._score(batch.lists, outputs)
+        positives, negatives = scores[: batch.count], scores[batch.count :].view(batch.count, batch.negatives)
+        total = max(counted.total(targets), 1)
+        return loss_sum(self._config, positives, negatives, batch.weights, batch.counts) / total
+
+    def _score(self, lists: PairLists, outputs: Tensor) -> Tensor:
+        assert self._exchange is not None
+        return score_pairs(self._exchange, lists, outputs, self.decoder) / self._config.temperature
+
+    def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
+        assert isinstance(targets, LinkTargets)
+        measured = {split: self._measure(split, outputs, targets.output_rows) for split in MEASURED}
+        self.measured = measured
+        return {"train": None, **{split: values.get(self.metric) for split, values in measured.items()}}
+
+    def _measure(self, split: str, outputs: Tensor, output_rows: Tensor | None) -> dict[str, float | None]:
+        """All metrics of a split. All workers must call it together."""
+        if split not in self._evaluated:
+            self._evaluated[split] = self._measured_pairs(split)
+        lists, count = self._evaluated[split]
+        scores = self._score(lists.among(output_rows), outputs.detach())
+        positives, negatives = scores[:count], scores[count:]
+        if split in self._pairs.candidates:
+            return measure_ranks(self._group, mean_ranks(positives, negatives.view(count, -1)))
+        return measure_pairs(self._group, positives, negatives)
+
+    def _measured_pairs(self, split: str) -> tuple[PairLists, int]:
+        """Who scores a split's pairs and negatives, and how many of those that this worker asks for are pairs."""
+        pairs, which = self._pairs, self._pairs.of_split(split)
+        heads, tails, relation = self._ids[pairs.heads[which]], np.asarray(pairs.tails)[which], self._relation[which]
+        if split in pairs.candidates:
+            others = np.asarray(pairs.candidates[split])
+            ends = np.repeat(heads, others.shape[1]), others.ravel(), np.repeat(relation, others.shape[1])
+        elif split in pairs.negatives:
+            given = np.asarray(pairs.negatives[split])
+            ends = self._ids[given[:, 0]], given[:, 1], np.zeros(len(given), np.int64)
+        else:
+            drawn = self._sampler.draw_measured(heads, tails, relation, _MEASURED_STEP + SPLITS[split])
+            assert drawn.are_none is not None
+            kept = ~drawn.are_none.ravel()
+            ends = drawn.heads.ravel()[kept], drawn.tails.ravel()[kept], relation[kept]
+        asked = (np.concatenate(both) for both in zip((heads, tails, relation), ends, strict=True))
+        return self._route(*asked), len(which)
+
+    def tables(self, outputs: Tensor) -> dict[str, Tensor]:
+        """Nothing: the outputs are the embeddings."""
+        return {}
+
+
+def loss_sum(
+    config: LinksConfig, positives: Tensor, negatives: Tensor, weights: Tensor | None, counts: Tensor | None
+) -> Tensor:
+    """P times the loss of this worker's share of a step (see the module's text); a differentiable zero without pairs.
+
+    Args:
+        positives: [P], scores.
+        negatives: [P, K].
+        weights: [P].
+        counts: [P, K].
+    """
+    of_negatives = torch.ones_like(negatives) if counts is None else counts
+    if config.loss == "bce":
+        losses = (F.softplus(-positives) + (of_negatives * F.softplus(negatives)).sum(1)) / (1 + negatives.shape[1])
+    elif config.loss == "margin":
+        below = F.relu(config.margin - positives[:, None] + negatives)
+        losses = (of_negatives * below).sum(1) / negatives.shape[1]
+    else:
+        every = torch.cat([positives[:, None], negatives + of_negatives.log()], 1)
+        losses = every.logsumexp(1) - positives
+    return (losses if weights is None else losses * weights).sum()

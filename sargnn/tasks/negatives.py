@@ -1,0 +1,203 @@
+"""Negatives of links: Philox numbers of the pair, so that they are the same on any world, mode and partitioner.
+
+    key     = (seed, number of the step since the run's beginning)
+    counter = (head id, tail id, k + K * attempt, purpose << 24 | relation)          shared: (0, 0, k, ...)
+
+for the k-th of a pair's K negatives. Words 0 and 1 choose the end that is drawn, of two ends words 2 and 3 the other one; the
+last bit of word 3 says which end is, where it may be either. A node is floor(u n) of its type's n, for u = 52 bits / 2^52; in
+proportion to degree^p it is the first whose sum of round(2^20 degree^p) over all nodes up to it is above floor(u total): whole
+numbers, so that the sums are the same whoever adds them.
+
+Strict negatives are drawn again, up to ``ATTEMPTS`` times, while they are known links or a node with itself. Whoever has the
+head knows. What is still a link then is left as it is drawn, with a weight of 0.
+
+Letters: P pairs, K negatives of a pair, N nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sargnn.comm.collectives import swap
+from sargnn.comm.directory import Directory
+from sargnn.comm.group import Group
+from sargnn.config.links import Corrupt, LinksConfig
+from sargnn.graph.pairs import Known
+from sargnn.graph.schema import Schema
+from sargnn.rng import Purpose, philox
+
+ATTEMPTS = 16
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """Drawn for pairs.
+
+    Attributes:
+        heads, tails: int64 [P, K], original ids.
+        are_none: bool [P, K]: known links all the same, since no others were drawn; None: nobody has looked.
+    """
+
+    heads: np.ndarray
+    tails: np.ndarray
+    are_none: np.ndarray | None = None
+
+
+class Sampler:
+    """Draws negatives. All workers must make one, and call its methods, together.
+
+    Args:
+        group: all workers.
+        config: how.
+        schema: of the graph: an end is drawn from its relation's type.
+        seed: of the run.
+        directory: finds who has a node.
+        known: the links of this worker's heads, which are its own rows.
+        degrees: int64 [own rows], where nodes are drawn by degree.
+        ids: int64 [own rows], original ids.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        config: LinksConfig,
+        schema: Schema,
+        seed: int,
+        directory: Directory,
+        known: Known,
+        degrees: np.ndarray,
+        ids: np.ndarray,
+    ) -> None:
+        self._group, self._config, self._schema, self._seed = group, config, schema, seed
+        self._directory, self._known = directory, known
+        self._sources = np.array([relation.source for relation in schema.relations])
+        self._destinations = np.array([relation.destination for relation in schema.relations])
+        self._offsets = np.asarray(schema.offsets)
+        self._sums: np.ndarray | None = None
+        if config.degree_power:
+            self._sums = _degree_sums(group, np.asarray(degrees), np.asarray(ids), schema.num_nodes, config.degree_power)
+
+    def draw(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray, step: int) -> Negatives:
+        """Those of a training step, as configured.
+
+        Args:
+            heads, tails: int64 [P], original ids of the pairs.
+            relation: int64 [P].
+            step: its number since the run's beginning.
+        """
+        config = self._config
+        return self._strict(
+            heads, tails, relation, step, config.negatives, config.corrupt, strict=config.strict, shared=config.shared
+        )
+
+    def draw_measured(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray, number: int) -> Negatives:
+        """One strict negative for each pair, both ends drawn: what a split without negatives of its own is measured against.
+
+        Args:
+            number: of the split, in the place of a step.
+        """
+        return self._strict(heads, tails, relation, number, 1, "ends", strict=True, shared=False)
+
+    def _strict(
+        self,
+        heads: np.ndarray,
+        tails: np.ndarray,
+        relation: np.ndarray,
+        step: int,
+        count: int,
+        corrupt: Corrupt,
+        *,
+        strict: bool,
+        shared: bool,
+    ) -> Negatives:
+        new_heads, new_tails = (np.repeat(ends[:, None], count, 1) for ends in (heads, tails))
+        left = np.arange(new_heads.size)
+        relations = np.repeat(relation, count)
+        wrong = np.zeros(0, bool)
+        for attempt in range(ATTEMPTS if strict else 1):
+            pair, k = np.divmod(left, count)
+            drawn = self._ends(heads[pair], tails[pair], relations[left], k + count * attempt, step, corrupt, shared=shared)
+            new_heads.flat[left], new_tails.flat[left] = drawn
+            if not strict:
+                return Negatives(new_heads, new_tails)
+            wrong = self.are_links(*drawn) | (drawn[0] == drawn[1])
+            left = left[wrong]
+            if not int(self._group.sum_(torch.tensor(len(left)))):
+                break
+        are_none = np.zeros(new_heads.shape, bool)
+        are_none.flat[left] = True
+        return Negatives(new_heads, new_tails, are_none)
+
+    def _ends(
+        self,
+        heads: np.ndarray,
+        tails: np.ndarray,
+        relation: np.ndarray,
+        number: np.ndarray,
+        step: int,
+        corrupt: Corrupt,
+        *,
+        shared: bool,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A negative of each pair, its number given."""
+        counter = [np.zeros_like(heads), np.zeros_like(tails)] if shared else [heads, tails]
+        tag = (int(Purpose.NEGATIVES) << 24) | relation
+        c0, c1, c2, c3 = (torch.from_numpy(np.ascontiguousarray(word)) for word in (*counter, number, tag))
+        words = philox(c0, c1, c2, c3, self._seed, step)
+        first, second = (((words[i] << 20) | (words[i + 1] >> 12)).double().numpy() / 2.0**52 for i in (0, 2))
+        if corrupt == "tail":
+            return heads, self._nodes(first, self._destinations[relation])
+        if corrupt == "head":
+            return self._nodes(first, self._sources[relation]), tails
+        if corrupt == "ends":
+            return self._nodes(first, self._sources[relation]), self._nodes(second, self._destinations[relation])
+        is_head = (words[3] & 1).bool().numpy()
+        drawn = self._nodes(first, np.where(is_head, self._sources[relation], self._destinations[relation]))
+        return np.where(is_head, drawn, heads), np.where(is_head, tails, drawn)
+
+    def _nodes(self, numbers: np.ndarray, types: np.ndarray) -> np.ndarray:
+        """Original ids of nodes of some types, for numbers from [0, 1)."""
+        begin, end = self._offsets[types], self._offsets[types + 1]
+        if self._sums is None:
+            return begin + np.minimum((numbers * (end - begin)).astype(np.int64), end - begin - 1)
+        low, high = self._sums[begin], self._sums[end]
+        wanted = low + np.minimum((numbers * (high - low)).astype(np.int64), high - low - 1)
+        return np.searchsorted(self._sums, wanted, side="right") - 1
+
+    def are_links(self, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
+        """bool, of the shape of ``heads`` and ``tails`` (int64, original ids): which pairs are known links."""
+        ranks, rows = self._directory.locate(heads)
+        if self._group.world == 1:
+            return self._contains(rows, tails)
+        order = np.argsort(ranks, kind="stable")
+        ends = np.searchsorted(ranks[order], np.arange(self._group.world + 1))
+        table = np.stack([rows, tails], 1)[order]
+        asked = swap(self._group, [table[a:b] for a, b in zip(ends, ends[1:], strict=False)], "asking whether pairs are links")
+        said = swap(self._group, [self._contains(*each.T) for each in asked], "asking whether pairs are links")
+        answer = np.empty(len(heads), bool)
+        answer[order] = np.concatenate(said)
+        return answer
+
+    def _contains(self, rows: np.ndarray, tails: np.ndarray) -> np.ndarray:
+        """bool: which tails are linked to own rows: a binary search in each row's run."""
+        low, high = np.asarray(self._known.indptr)[rows], np.asarray(self._known.indptr)[rows + 1]
+        ends, last = self._known.tails, len(self._known.tails) - 1
+        if last < 0:
+            return np.zeros(len(rows), bool)
+        stop = high
+        while (low < high).any():
+            middle = (low + high) // 2
+            smaller = (low < high) & (np.asarray(ends[np.minimum(middle, last)]) < tails)
+            low, high = np.where(smaller, middle + 1, low), np.where(smaller, high, np.minimum(high, middle))
+        return (low < stop) & (np.asarray(ends[np.minimum(low, last)]) == tails)
+
+
+def _degree_sums(group: Group, degrees: np.ndarray, ids: np.ndarray, num_nodes: int, power: float) -> np.ndarray:
+    """int64 [N + 1]: the sums of all nodes' weights up to each one; 8 bytes a node on every worker."""
+    weights = np.zeros(num_nodes + 1, np.int64)
+    weights[ids + 1] = np.maximum(np.rint(2.0**20 * degrees.astype(np.float64) ** power), 0).astype(np.int64)
+    sums: np.ndarray = np.cumsum(group.sum_(torch.from_numpy(weights)).numpy())
+    return sums

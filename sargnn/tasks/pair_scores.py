@@ -1,0 +1,273 @@
+"""Scores of pairs whose two ends may be on different workers, and their gradients: rows travel piece by piece.
+
+A pair is scored where its head is. Its tail's row is fetched with all others of that worker, each once however many pairs it
+is in, scored and dropped; the backward pass fetches it again, scores the pair again and sends the row's gradient back. So a
+worker holds its own rows, a piece of others' and a few thousand pairs' rows of scratch: this is algorithm 2 of SAR with a
+decoder in the place of a message. Of a score s(h, t; w) with the gradient g of the loss,
+
+    dL/dh = sum over pairs of h of g ds/dh      dL/dt = sum over pairs of t of g ds/dt      dL/dw = sum over all of g ds/dw
+
+all in fixed order: own tails first, then the pieces in the order of the exchange. Who asks for a pair's score need not have its
+head: questions are sent to where the head is, and scores come back.
+
+Letters: N own rows, M output rows, F width of a row, S pairs that are scored here, A pairs that this worker asks for, P ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from sargnn.bf16 import wide
+from sargnn.comm.collectives import swap
+from sargnn.comm.exchange import Exchange
+from sargnn.comm.group import Group
+from sargnn.comm.lists import HaloLists, Piece
+
+_SCRATCH_NUMBERS = 1 << 19
+"""Of the rows of pairs that are scored at a time."""
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Pairs whose scores a worker asks for, int64 [A] each.
+
+    Attributes:
+        head_ranks, heads: whose row the head is, and which.
+        tail_ranks, tails: likewise of the tail.
+        relation: 0 where there is one only.
+    """
+
+    head_ranks: np.ndarray
+    heads: np.ndarray
+    tail_ranks: np.ndarray
+    tails: np.ndarray
+    relation: np.ndarray
+
+    @classmethod
+    def join(cls, several: Sequence[Questions]) -> Questions:
+        """One behind the other."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(*(np.concatenate([getattr(each, name) for each in several]) for name in names))
+
+
+@dataclass(frozen=True)
+class PairLists:
+    """The pairs that are scored on this worker, sorted by their tails' owner and row, and what travels for them.
+
+    Attributes:
+        heads: int64 [S], rows of the table that is scored.
+        tails: int64 [S], rows of the same table of own tails, which come first; else places among all halo rows.
+        relation: int64 [S].
+        num_own: how many tails are own rows.
+        lists: which rows travel.
+        order: int64 [S], where each pair's score stands in what goes back: first what rank 0 asks for, and so on.
+        asked: how many each rank asks this one for.
+        given: how many this one asks each rank for.
+        back: int64 [A], where each answer stands among those of all ranks.
+    """
+
+    heads: Tensor
+    tails: Tensor
+    relation: Tensor
+    num_own: int
+    lists: HaloLists
+    order: Tensor
+    asked: tuple[int, ...]
+    given: tuple[int, ...]
+    back: Tensor
+
+    def rows(self) -> np.ndarray:
+        """int64 ascending: the own rows that any worker's pairs have at an end."""
+        ends = [self.heads, self.tails[: self.num_own], *(rows.long() for rows in self.lists.send_rows)]
+        return np.unique(torch.cat(ends).cpu().numpy())
+
+    def among(self, output_rows: Tensor | None) -> PairLists:
+        """The same pairs, rows numbered among output rows.
+
+        Args:
+            output_rows: int64 [M], distinct own rows, among them all that ``rows`` gives; None: all own rows, in their order.
+        """
+        if output_rows is None:
+            return self
+        rows = self.rows()
+        place = torch.zeros(
+            int(max(rows.max(initial=0), int(output_rows.max()) if len(output_rows) else 0)) + 1, dtype=torch.int64
+        )
+        place = place.to(output_rows.device)
+        place[output_rows] = torch.arange(len(output_rows), device=output_rows.device)
+        tails = torch.cat([place[self.tails[: self.num_own]], self.tails[self.num_own :]])
+        send = tuple(place[rows.long()].int() for rows in self.lists.send_rows)
+        lists = HaloLists(send, self.lists.receive_rows, self.lists.message_rows, self.lists.near)
+        return dataclasses.replace(self, heads=place[self.heads], tails=tails, lists=lists)
+
+    def answer(self, group: Group, scores: Tensor) -> Tensor:
+        """Scores [S] as they were asked for, [A]; all workers call it together."""
+        if group.world == 1:
+            return scores[self.back]
+        ready = torch.empty_like(scores)
+        ready[self.order] = scores
+        answers = swap(group, [piece.cpu().numpy() for piece in ready.split(self.asked)], "sending scores")
+        return torch.from_numpy(np.concatenate(answers)).to(scores.device)[self.back]
+
+    def spread(self, group: Group, gradients: Tensor) -> Tensor:
+        """Gradients of what was asked for, [A], where the pairs are scored, [S]: the transpose of ``answer``."""
+        if group.world == 1:
+            out = torch.empty_like(gradients)
+            out[self.back] = gradients
+            return out
+        ready = torch.empty_like(gradients)
+        ready[self.back] = gradients
+        answers = swap(group, [piece.cpu().numpy() for piece in ready.split(self.given)], "sending gradients of scores")
+        return torch.from_numpy(np.concatenate(answers)).to(gradients.device)[self.order]
+
+
+def route(group: Group, asked: Questions, message_rows: int, near: range, device: torch.device) -> PairLists:
+    """Find who scores which pairs, and which rows travel for it. All workers must call it together.
+
+    Args:
+        asked: by this worker.
+        message_rows, near: as of ``HaloLists``.
+        device: where rows lie.
+    """
+    rank, world = group.rank, group.world
+    table = np.stack([asked.heads, asked.tail_ranks, asked.tails, asked.relation], 1).astype(np.int32)
+    if world == 1:
+        pieces, back = [table], np.arange(len(table))
+    else:
+        by_head = np.argsort(asked.head_ranks, kind="stable")
+        back = np.empty_like(by_head)
+        back[by_head] = np.arange(len(by_head))
+        ends = np.searchsorted(asked.head_ranks[by_head], np.arange(world + 1))
+        pieces = swap(group, [table[by_head[a:b]] for a, b in zip(ends, ends[1:], strict=False)], "asking for scores")
+    given = tuple(np.bincount(asked.head_ranks, minlength=world).tolist())
+    received = np.concatenate(pieces)
+    turn = (received[:, 1].astype(np.int64) - rank) % world  # own tails first, then rank by rank
+    order = np.lexsort((received[:, 0], received[:, 2], turn)) if world > 1 else np.argsort(received[:, 2], kind="stable")
+    received = received[order]
+    tail_ranks, tails = received[:, 1], received[:, 2].astype(np.int64)
+    num_own = int((tail_ranks == rank).sum())
+    wanted = [np.unique(tails[tail_ranks == q]) if q != rank else tails[:0] for q in range(world)]
+    starts = np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])])
+    for q in range(world):
+        if q != rank:
+            of_peer = tail_ranks == q
+            tails[of_peer] = starts[q] + np.searchsorted(wanted[q], tails[of_peer])
+    sends = swap(group, [rows.astype(np.int32) for rows in wanted], "asking for rows of pairs") if world > 1 else wanted
+    sends = [rows if q != rank else rows[:0] for q, rows in enumerate(sends)]
+    by_halo = np.concatenate([np.arange(num_own), num_own + np.argsort(tails[num_own:], kind="stable")])
+    received, tails, order = received[by_halo], tails[by_halo], order[by_halo]
+
+    def on_device(array: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device, dtype)
+
+    if world == 1:  # what goes back is in the order in which it is scored
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        back, order = inverse, np.arange(len(order))
+    return PairLists(
+        heads=on_device(received[:, 0]),
+        tails=on_device(tails),
+        relation=on_device(received[:, 3]),
+        num_own=num_own,
+        lists=HaloLists(tuple(on_device(rows, torch.int32) for rows in sends), tuple(map(len, wanted)), message_rows, near),
+        order=on_device(order),
+        asked=tuple(map(len, pieces)),
+        given=given,
+        back=on_device(back),
+    )
+
+
+def score_pairs(exchange: Exchange, pairs: PairLists, rows: Tensor, decoder: nn.Module) -> Tensor:
+    """The scores that this worker asks for, [A], in fp32 where rows are bf16; differentiable in the rows and the decoder.
+
+    All workers must call it together, and its backward pass likewise.
+
+    Args:
+        pairs: numbered as the rows are.
+        rows: [M, F].
+        decoder: takes heads [n, F], tails [n, F] and relations int64 [n], and gives [n].
+    """
+    return _Scores.apply(rows, exchange, pairs, decoder, *decoder.parameters())
+
+
+def _runs(pairs: PairLists, rank: int, piece: Piece) -> Iterator[tuple[slice, int]]:
+    """The pairs whose tails are in a piece, and what to take from their places to find them there."""
+    if piece.peer == rank:
+        yield slice(0, pairs.num_own), 0
+        return
+    places = pairs.tails[pairs.num_own :]
+    now = next(now for now in pairs.lists.rounds(rank) if now.piece == piece)
+    for at, among in pairs.lists.places(now) if now.receive_rows else ():
+        first, last = torch.searchsorted(places, torch.tensor([among.start, among.stop], device=places.device)).tolist()
+        yield slice(pairs.num_own + first, pairs.num_own + last), among.start - at.start
+
+
+def _chunks(run: slice, width: int) -> Iterator[slice]:
+    size = max(1, _SCRATCH_NUMBERS // max(1, width))
+    for first in range(run.start, run.stop, size):
+        yield slice(first, min(first + size, run.stop))
+
+
+class _Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, exchange: Exchange, pairs: PairLists, decoder: nn.Module, *parameters: Tensor
+    ) -> Tensor:
+        dtype, rows = wide(rows.dtype), rows.detach()
+        scores = torch.empty(len(pairs.heads), dtype=dtype, device=rows.device)
+        for piece, (there,) in exchange.rows(pairs.lists, (rows,)):
+            for run, shift in _runs(pairs, exchange.group.rank, piece):
+                for chunk in _chunks(run, rows.shape[1]):
+                    heads = rows.index_select(0, pairs.heads[chunk]).to(dtype)
+                    tails = there.index_select(0, pairs.tails[chunk] - shift).to(dtype)
+                    scores[chunk] = decoder(heads, tails, pairs.relation[chunk])
+        ctx.exchange, ctx.pairs, ctx.decoder = exchange, pairs, decoder
+        ctx.save_for_backward(rows, *parameters)
+        return pairs.answer(exchange.group, scores)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        exchange, pairs, decoder = ctx.exchange, ctx.pairs, ctx.decoder
+        rows, *parameters = ctx.saved_tensors
+        dtype = wide(rows.dtype)
+        weights = pairs.spread(exchange.group, grad.contiguous())
+        d_rows = torch.zeros(rows.shape, dtype=dtype, device=rows.device)
+        d_parameters = [torch.zeros_like(parameter) if parameter.requires_grad else None for parameter in parameters]
+        trained = [d_parameter for d_parameter in d_parameters if d_parameter is not None]
+
+        def add(run: slice, shift: int, there: Tensor, d_there: Tensor) -> None:
+            for chunk in _chunks(run, rows.shape[1]):
+                head_rows, tail_rows = pairs.heads[chunk], pairs.tails[chunk] - shift
+                heads = rows.index_select(0, head_rows).to(dtype).requires_grad_()
+                tails = there.index_select(0, tail_rows).to(dtype).requires_grad_()
+                with torch.enable_grad():
+                    scores = decoder(heads, tails, pairs.relation[chunk])
+                inputs = [heads, tails, *(p for p in parameters if p.requires_grad)]
+                grads = torch.autograd.grad(scores, inputs, weights[chunk], allow_unused=True, materialize_grads=True)
+                d_rows.index_add_(0, head_rows, grads[0])
+                d_there.index_add_(0, tail_rows, grads[1])
+                for total, given in zip(trained, grads[2:], strict=True):
+                    total += given
+
+        with exchange.gradients(pairs.lists, (d_rows,), beside_rows=True) as returning:
+            for piece, (there,) in exchange.rows(pairs.lists, (rows,), before=returning.ready):
+                if piece.peer == exchange.group.rank:
+                    for run, shift in _runs(pairs, exchange.group.rank, piece):
+                        add(run, shift, there, d_rows)
+                    returning.begin()
+                    continue
+                (d_there,) = returning.buffer(piece)
+                d_there.zero_()
+                for run, shift in _runs(pairs, exchange.group.rank, piece):
+                    add(run, shift, there, d_there)
+                returning.send(piece)
+        return (d_rows.to(rows.dtype), None, None, None, *d_parameters)
