@@ -189,7 +189,9 @@ class LinkTask(Task):
 
     def _route(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> PairLists:
         """Who scores pairs that this worker asks for (int64 [A], original ids)."""
-        asked = Questions(*self.directory.locate(heads), *self.directory.locate(tails), relation)
+        asked = Questions(
+            *self.directory.locate(heads), *self.directory.locate(tails), relation, self._pairs.relation is not None
+        )
         return route(self._group, asked, self._message_rows, self._near, self._device)
 
     def targets_of(self, batch: PairBatch, output_rows: Tensor | None, total: int) -> LinkTargets:

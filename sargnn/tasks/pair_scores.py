@@ -16,7 +16,7 @@ Letters: N own rows, M output rows, F width of a row, S pairs that are scored he
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, Piece
 
-_SCRATCH_NUMBERS = 1 << 19
+_SCRATCH_NUMBERS = 1 << 17
 """Of the rows of pairs that are scored at a time."""
 
 
@@ -43,6 +43,7 @@ class Questions:
         head_ranks, heads: whose row the head is, and which.
         tail_ranks, tails: likewise of the tail.
         relation: 0 where there is one only.
+        several: whether there may be several relations, the same on all workers.
     """
 
     head_ranks: np.ndarray
@@ -50,12 +51,7 @@ class Questions:
     tail_ranks: np.ndarray
     tails: np.ndarray
     relation: np.ndarray
-
-    @classmethod
-    def join(cls, several: Sequence[Questions]) -> Questions:
-        """One behind the other."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(*(np.concatenate([getattr(each, name) for each in several]) for name in names))
+    several: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,15 +59,15 @@ class PairLists:
     """The pairs that are scored on this worker, sorted by their tails' owner and row, and what travels for them.
 
     Attributes:
-        heads: int64 [S], rows of the table that is scored.
-        tails: int64 [S], rows of the same table of own tails, which come first; else places among all halo rows.
+        heads: int32 [S], rows of the table that is scored.
+        tails: int32 [S], rows of the same table of own tails, which come first; else places among all halo rows.
         relation: int64 [S].
         num_own: how many tails are own rows.
         lists: which rows travel.
-        order: int64 [S], where each pair's score stands in what goes back: first what rank 0 asks for, and so on.
+        order: int32 [S], where each pair's score stands in what goes back: first what rank 0 asks for, and so on.
         asked: how many each rank asks this one for.
         given: how many this one asks each rank for.
-        back: int64 [A], where each answer stands among those of all ranks.
+        back: int32 [A], where each answer stands among those of all ranks.
     """
 
     heads: Tensor
@@ -86,8 +82,8 @@ class PairLists:
 
     def rows(self) -> np.ndarray:
         """int64 ascending: the own rows that any worker's pairs have at an end."""
-        ends = [self.heads, self.tails[: self.num_own], *(rows.long() for rows in self.lists.send_rows)]
-        return np.unique(torch.cat(ends).cpu().numpy())
+        ends = [self.heads, self.tails[: self.num_own], *self.lists.send_rows]
+        return np.unique(torch.cat(ends).cpu().numpy()).astype(np.int64)
 
     def among(self, output_rows: Tensor | None) -> PairLists:
         """The same pairs, rows numbered among output rows.
@@ -104,7 +100,7 @@ class PairLists:
         place = place.to(output_rows.device)
         place[output_rows] = torch.arange(len(output_rows), device=output_rows.device)
         tails = torch.cat([place[self.tails[: self.num_own]], self.tails[self.num_own :]])
-        send = tuple(place[rows.long()].int() for rows in self.lists.send_rows)
+        send = tuple(place[rows] for rows in self.lists.send_rows)
         lists = HaloLists(send, self.lists.receive_rows, self.lists.message_rows, self.lists.near)
         return dataclasses.replace(self, heads=place[self.heads], tails=tails, lists=lists)
 
@@ -165,17 +161,19 @@ def route(group: Group, asked: Questions, message_rows: int, near: range, device
     by_halo = np.concatenate([np.arange(num_own), num_own + np.argsort(tails[num_own:], kind="stable")])
     received, tails, order = received[by_halo], tails[by_halo], order[by_halo]
 
-    def on_device(array: np.ndarray, dtype: torch.dtype = torch.int64) -> Tensor:
+    def on_device(array: np.ndarray, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device, dtype)
 
     if world == 1:  # what goes back is in the order in which it is scored
         inverse = np.empty_like(order)
         inverse[order] = np.arange(len(order))
         back, order = inverse, np.arange(len(order))
+    nothing = torch.zeros(1, dtype=torch.int64, device=device).expand(len(order))
+    relation = on_device(received[:, 3], torch.int64) if asked.several else nothing
     return PairLists(
         heads=on_device(received[:, 0]),
         tails=on_device(tails),
-        relation=on_device(received[:, 3]),
+        relation=relation,
         num_own=num_own,
         lists=HaloLists(tuple(on_device(rows, torch.int32) for rows in sends), tuple(map(len, wanted)), message_rows, near),
         order=on_device(order),
@@ -250,13 +248,14 @@ class _Scores(torch.autograd.Function):
                 heads = rows.index_select(0, head_rows).to(dtype).requires_grad_()
                 tails = there.index_select(0, tail_rows).to(dtype).requires_grad_()
                 with torch.enable_grad():
-                    scores = decoder(heads, tails, pairs.relation[chunk])
+                    # A number, since given gradients make PyTorch import a lot.
+                    total = torch.dot(decoder(heads, tails, pairs.relation[chunk]), weights[chunk])
                 inputs = [heads, tails, *(p for p in parameters if p.requires_grad)]
-                grads = torch.autograd.grad(scores, inputs, weights[chunk], allow_unused=True, materialize_grads=True)
+                grads = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
                 d_rows.index_add_(0, head_rows, grads[0])
                 d_there.index_add_(0, tail_rows, grads[1])
-                for total, given in zip(trained, grads[2:], strict=True):
-                    total += given
+                for gradient, given in zip(trained, grads[2:], strict=True):
+                    gradient += given
 
         with exchange.gradients(pairs.lists, (d_rows,), beside_rows=True) as returning:
             for piece, (there,) in exchange.rows(pairs.lists, (rows,), before=returning.ready):

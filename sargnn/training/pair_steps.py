@@ -19,6 +19,7 @@ from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.plan.drawn import Sample
 from sargnn.tasks.links import LinkTask, PairBatch
+from sargnn.tracking.memory import trim
 from sargnn.training.steps import Steps, deal
 from sargnn.training.views import Constants, View, ViewBuilder
 
@@ -76,8 +77,10 @@ class PairSteps(Steps):
     def view(self, step: int, number: int) -> View:
         """A micro-batch's view, drawn now."""
         self.forget()
+        trim()
         at = self.epoch * self.count + step
         batch = self._task.batch(np.flatnonzero(self._run_of == step * self._batches + number), at)
+        trim()  # of what drawing and asking took
         total = int(self._totals[step])
         if not self.drawn:
             whole = self._builder.whole()
