@@ -271,10 +271,12 @@ def loss_sum(
     """
     of_negatives = torch.ones_like(negatives) if counts is None else counts
     if config.loss == "bce":
-        losses = (F.softplus(-positives) + (of_negatives * F.softplus(negatives)).sum(1)) / (1 + negatives.shape[1])
+        # PyTorch's softplus is linear from 20 on, which costs 2e-9.
+        below = (of_negatives * F.logsigmoid(-negatives)).sum(1)
+        losses = -(F.logsigmoid(positives) + below) / (1 + negatives.shape[1])
     elif config.loss == "margin":
-        below = F.relu(config.margin - positives[:, None] + negatives)
-        losses = (of_negatives * below).sum(1) / negatives.shape[1]
+        too_near = F.relu(config.margin - positives[:, None] + negatives)
+        losses = (of_negatives * too_near).sum(1) / negatives.shape[1]
     else:
         every = torch.cat([positives[:, None], negatives + of_negatives.log()], 1)
         losses = every.logsumexp(1) - positives

@@ -1,0 +1,203 @@
+"""Links: a first step's loss and gradients against dense matrices, curves, samples and steps on any number of workers."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.config.groups import BatchesConfig, SampleConfig
+from sargnn.config.links import DECODERS, LinksConfig
+from sargnn.config.run import RunConfig
+from sargnn.graph.dataset import Dataset, by_destination
+from sargnn.graph.schema import SPLITS
+from sargnn.rng import philox
+from sargnn.sources.links import draw_links
+from tests.graphs import nasty_graph
+from tests.parity import cases, oracle
+from tests.parity.cases import QUICK
+from tests.parity.checks import assert_same_curve, check_step
+from tests.parity.covering import spread
+from tests.pool import pool
+
+SHARES = [0.6, 0.15, 0.15]
+
+
+def both_ways(dataset: Dataset) -> Dataset:
+    """The same graph with each edge in both directions."""
+    n, ends = dataset.num_nodes, np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
+    sources = np.asarray(dataset.indices)
+    indptr, indices = by_destination(np.concatenate([sources, ends]), np.concatenate([ends, sources]), n)
+    return dataclasses.replace(dataset, indptr=indptr, indices=indices)
+
+
+DIRECTED = draw_links(nasty_graph(), SHARES, seed=1)
+GRAPHS = {
+    "directed": dataclasses.replace(
+        DIRECTED,
+        pairs=dataclasses.replace(
+            DIRECTED.pairs,
+            weights=np.linspace(0, 2, len(DIRECTED.pairs.heads), dtype=np.float32),  # type: ignore[union-attr]
+        ),
+    ),
+    "both_ways": draw_links(both_ways(nasty_graph(120)), SHARES, messages=False),
+}
+LOSSES = ["bce", "softmax", "margin"]
+
+
+def links_config(model: str, links: LinksConfig, **choices: Any) -> RunConfig:
+    config = cases.run_config(cases.model_config(model), **choices)
+    return dataclasses.replace(config, task="links", links=links)
+
+
+def draw_negatives(config: RunConfig, dataset: Dataset, chosen: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """[P, K] heads and tails, one after the other: the drawn numbers written out."""
+    pairs, links, n = dataset.pairs, config.links, dataset.num_nodes
+    assert pairs is not None
+    known = {
+        (int(head), int(tail))
+        for head in range(n)
+        for tail in pairs.known.tails[pairs.known.indptr[head] : pairs.known.indptr[head + 1]]
+    }
+    heads, tails = np.empty((2, len(chosen), links.negatives), np.int64)
+    for row, which in enumerate(chosen):
+        head, tail = int(pairs.heads[which]), int(pairs.tails[which])
+        for k in range(links.negatives):
+            for attempt in range(16):
+                first = (0, 0) if links.shared else (head, tail)
+                counter = (*first, k + links.negatives * attempt, 16 << 24)
+                c0, c1, c2, c3 = (torch.tensor([number]) for number in counter)
+                words = [int(word) for word in philox(c0, c1, c2, c3, config.seed, step)]
+                one, other = (int(((words[i] << 20) | (words[i + 1] >> 12)) / 2**52 * n) for i in (0, 2))
+                corrupt = links.corrupt
+                if corrupt == "both":
+                    corrupt = "head" if words[3] & 1 else "tail"
+                drawn = {"tail": (head, one), "head": (one, tail), "ends": (one, other)}[corrupt]
+                if not links.strict or (drawn not in known and drawn[0] != drawn[1]):
+                    break
+            heads[row, k], tails[row, k] = drawn
+    return heads, tails
+
+
+def decoded(links: LinksConfig, params: dict[str, Tensor], heads: Tensor, tails: Tensor) -> Tensor:
+    """Scores by the formulas of ``sargnn.tasks.decoders``."""
+    own = {name.removeprefix("task."): value for name, value in params.items() if name.startswith("task.")}
+    if links.decoder == "cosine":
+        return F.cosine_similarity(heads, tails)
+    if links.decoder == "mlp":
+        hidden = torch.relu((heads * tails) @ own["layers.0.weight"].T + own["layers.0.bias"])
+        return (hidden @ own["layers.2.weight"].T + own["layers.2.bias"])[:, 0]
+    if links.decoder == "bilinear":
+        return torch.einsum("pi,ij,pj->p", heads, own["weight"][0], tails)
+    if links.decoder == "distmult":
+        return (heads * own["weight"][0] * tails).sum(1)
+    if links.decoder == "complex":
+        half = heads.shape[1] // 2
+        complexes = (torch.complex(rows[..., :half], rows[..., half:]) for rows in (heads, own["weight"], tails))
+        head, weight, tail = complexes
+        return (head * weight * tail.conj()).sum(1).real
+    return (heads * tails).sum(1)
+
+
+def dense_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> dict[str, Any]:
+    """The first step's loss and gradients."""
+    pairs, links = dataset.pairs, config.links
+    assert pairs is not None
+    params = {name: value.double().requires_grad_() for name, value in params.items()}
+    rows = oracle.forward(cases.definition_of(config.model), config, dataset, params, 0)
+    chosen = np.flatnonzero(pairs.split == SPLITS["train"])
+    heads, tails = draw_negatives(config, dataset, chosen, 0)
+
+    def scores(first: np.ndarray, second: np.ndarray) -> Tensor:
+        return decoded(links, params, rows[torch.from_numpy(first)], rows[torch.from_numpy(second)]) / links.temperature
+
+    positives = scores(pairs.heads[chosen], pairs.tails[chosen])
+    negatives = scores(heads.ravel(), tails.ravel()).view(heads.shape)
+    if links.loss == "bce":
+        every = torch.cat([positives[:, None], negatives], 1)
+        targets = torch.zeros_like(every)
+        targets[:, 0] = 1
+        losses = F.binary_cross_entropy_with_logits(every, targets, reduction="none").mean(1)
+    elif links.loss == "softmax":
+        first = torch.zeros(len(positives), dtype=torch.int64)
+        losses = F.cross_entropy(torch.cat([positives[:, None], negatives], 1), first, reduction="none")
+    else:
+        losses = (links.margin - positives[:, None] + negatives).clamp(min=0).mean(1)
+    if pairs.weights is not None:
+        losses = losses * torch.from_numpy(pairs.weights[chosen])
+    loss = losses.mean()
+    loss.backward()  # type: ignore[no-untyped-call]
+    grads = {name: torch.zeros_like(value) if value.grad is None else value.grad for name, value in params.items()}
+    return {"loss": loss.item(), "grads": grads}
+
+
+@cache
+def expected(model: str, links: LinksConfig, graph: str) -> dict[str, Any]:
+    config = links_config(model, links)
+    start = cases.initial_parameters(Group.single(), config, GRAPHS[graph])
+    return dense_step(config, GRAPHS[graph], {name: torch.from_numpy(value) for name, value in start.items()})
+
+
+@pytest.mark.parametrize(
+    ("decoder", "loss", "graph", "corrupt", "strict", "mode", "kernel", "partitioner", "world"),
+    spread(
+        DECODERS,
+        LOSSES,
+        list(GRAPHS),
+        ["tail", "head", "both", "ends"],
+        [False, True],
+        QUICK,
+        [("random", 1), ("metis", 2), ("empty", 2), ("random", 4), ("metis", 7)],
+    ),
+)
+def test_first_step(
+    decoder: str, loss: Any, graph: str, corrupt: Any, strict: bool, mode: str, kernel: str, partitioner: str, world: int
+) -> None:
+    """Every decoder, loss and way to draw, in every mode."""
+    links = LinksConfig(decoder, 6, loss=loss, negatives=3, corrupt=corrupt, strict=strict, temperature=0.7)
+    config = links_config("sage", links, mode=mode, kernel=kernel, partitioner=partitioner, world=world)
+    check_step(expected("sage", links, graph), config, GRAPHS[graph])
+
+
+def test_shared_negatives() -> None:
+    links = LinksConfig("dot", 6, loss="softmax", negatives=5, shared=True)
+    check_step(expected("sage", links, "directed"), links_config("sage", links, world=2), GRAPHS["directed"])
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "world", "partitioner"),
+    [("gcn", "sar", 2, "metis"), ("gat", "no_remat", 4, "random"), ("sage", "sar", 7, "metis")],
+)
+@pytest.mark.parametrize(
+    ("steps", "count", "fanouts"), [(1, 1, None), (3, 1, None), (2, 2, None), (2, 1, [3, 3, 3]), (1, 2, [3, 3, -1])]
+)
+def test_curve(name: str, mode: str, world: int, partitioner: str, steps: int, count: int, fanouts: list[int] | None) -> None:
+    """Steps, micro-batches and samples are the same on any number of workers, and so is what evaluations measure."""
+    links = LinksConfig("mlp", 6, negatives=2, corrupt="both", strict=True)
+    how = {"batches": BatchesConfig(steps=steps, count=count), "sample": SampleConfig(fanouts=fanouts), "epochs": 6}
+    alone = cases.curve(Group.single(), links_config(name, links, **how), GRAPHS["directed"])
+    config = links_config(name, links, mode=mode, world=world, partitioner=partitioner, **how)
+    for answer in pool(world)(cases.curve, config, GRAPHS["directed"]):
+        assert_same_curve(answer["losses"], alone["losses"], "fp64")
+        assert answer["scores"] == alone["scores"]
+
+
+def test_steps_are_dealt_without_rest() -> None:
+    """With all messages, no norm and no dropout the losses of S steps' pairs come to those of one, before the parameters move."""
+    links, graph = LinksConfig("dot", 6), GRAPHS["both_ways"]
+    config = links_config("sage", links, batches=BatchesConfig(steps=4))
+    trainer = cases.trainer_of(Group.single(), config, graph)
+    steps = trainer.loop.steps
+    steps.begin(0)
+    taken = np.concatenate([steps.views(step)[0].targets.batch.positives for step in range(4)])  # type: ignore[attr-defined]
+    assert graph.pairs is not None
+    training = graph.pairs.split == SPLITS["train"]
+    wanted = np.stack([graph.pairs.heads[training], graph.pairs.tails[training]], 1)
+    assert np.array_equal(taken[np.lexsort(taken.T)], wanted[np.lexsort(wanted.T)])
