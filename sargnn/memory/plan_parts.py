@@ -58,14 +58,14 @@ class PartSizes:
 
         Args:
             layers: L.
-            labelled: the node type that has labels.
+            labelled: the node type that has labels; below 0: all rows are computed.
             loops: whether the model adds a loop to each node.
             halo: rows of others that each layer reads [L].
             results: partial results of each layer [L], as of ``Sizes``.
         """
         total = sum(self.rows)
         out, edges = [self.rows] * layers, [sum(self.edges)] * layers
-        if schema.typed:
+        if schema.typed and labelled >= 0:
             out[-1] = tuple(rows if t == labelled else 0 for t, rows in enumerate(self.rows))
             edges[-1] = self.edges_into(schema, labelled)
         edges = [count + total * loops for count in edges]

@@ -19,7 +19,7 @@ from sargnn.config.models import AppnpSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput
 from sargnn.models.gcn import PropagationStep
-from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.inputs import GraphShape, input_rows
 from sargnn.models.mlp import MlpLayer
 from sargnn.models.stack import GraphLayer, LayeredModel, build_stack
 from sargnn.plan.layer_plan import LayerPlan
@@ -30,7 +30,7 @@ class AppnpModel(LayeredModel):
 
     def __init__(self, config: AppnpSettings, shape: GraphShape) -> None:
         super().__init__()
-        self.mlp = build_stack(config, Features(shape, config.name), shape, MlpLayer)
+        self.mlp = build_stack(config, input_rows(shape, config.name, config.hidden), shape, MlpLayer)
         self.inputs, self.alpha = self.mlp.inputs, config.alpha
         steps = [PropagationStep(k, shape.num_classes, edge_dropout=config.edge_dropout) for k in range(config.steps)]
         self.steps = nn.ModuleList(steps)

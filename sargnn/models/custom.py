@@ -25,7 +25,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError, nearest
 from sargnn.interop.dgl import missing_in
 from sargnn.models.base import LayerInput, Model
-from sargnn.models.inputs import Features, GraphShape, Inputs, TypedRows
+from sargnn.models.inputs import EVERY_TYPE, GraphShape, Inputs, TypedRows, input_rows
 from sargnn.models.probe import try_module, try_without_edges
 from sargnn.modules.calls import StockCalls, describe_replaced
 from sargnn.modules.dgl_typed import GraphMaker
@@ -286,7 +286,7 @@ class CustomModel(Model):
         if shape.schema.typed:
             self.inputs = TypedRows(shape, settings.embedding, _EMBEDDING)
         else:
-            self.inputs = Features(shape, settings.name)
+            self.inputs = input_rows(shape, settings.name, settings.embedding or _EMBEDDING)
         in_width = self.inputs.width + shape.label_columns
         self.from_data = self.source.from_data(in_width, shape.num_classes, settings.args, shape)
         self.module = self.source.build({**self.from_data, **settings.args})
@@ -373,8 +373,11 @@ class CustomModel(Model):
     def _checked(self, out: Any, engine: Engine, plan: LayerPlan) -> Tensor:
         """The labelled type's rows [M, C] of what forward gave. Raises ``ConfigError`` for anything else."""
         types, number = plan.schema.node_types, self.labelled
+        if number == EVERY_TYPE and isinstance(out, Mapping) and all(name in out for name in types):
+            out = torch.cat([out[name] for name in types])
+        first, last = (0, len(types)) if number == EVERY_TYPE else (number, number + 1)
         if isinstance(out, Mapping) and plan.schema.typed:
-            if types[number] not in out:
+            if number == EVERY_TYPE or types[number] not in out:
                 names = [str(key) for key in out]
                 raise self.wrong(
                     f"The model's forward returns no rows of the labelled node type '{types[number]}'.",
@@ -390,7 +393,7 @@ class CustomModel(Model):
             if isinstance(out, Mapping):
                 given = f"a mapping with {', '.join(str(key) for key in out)}"
             raise self.wrong("The model's forward returns no tensor.", given=given, allowed=wanted)
-        rows, shown = plan.out_bounds[number + 1] - plan.out_bounds[number], list(out.shape)
+        rows, shown = plan.out_bounds[last] - plan.out_bounds[first], list(out.shape)
         if out.dim() != 2 or out.shape[1] != self.num_outputs:
             hint = "the rows' heads are joined by h.mean(1) or h.flatten(1)" if out.dim() == 3 else None
             raise self.wrong(

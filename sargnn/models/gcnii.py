@@ -24,7 +24,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.sum import Sum
 from sargnn.models.base import LayerInput
 from sargnn.models.gcn import symmetric_sum
-from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.inputs import GraphShape, input_rows
 from sargnn.models.mlp import MlpLayer
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
@@ -67,4 +67,4 @@ def build(config: GcniiSettings, shape: GraphShape) -> Stack:
     def layer(spec: LayerSpec) -> GraphLayer:
         return MlpLayer(spec) if spec.index == 0 or spec.last else GcniiLayer(spec, config)
 
-    return build_stack(config, Features(shape, config.name), shape, layer, depth=config.num_layers + 2)
+    return build_stack(config, input_rows(shape, config.name, config.hidden), shape, layer, depth=config.num_layers + 2)

@@ -23,7 +23,7 @@ from sargnn.engine.reducers.gine import Gine
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.row_norm import RowNorm
 from sargnn.models.base import LayerInput
-from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.inputs import GraphShape, input_rows
 from sargnn.models.stack import NORMS, GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 
@@ -101,4 +101,5 @@ class GinLayer(GraphLayer):
 
 def build(config: GinSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
-    return build_stack(config, Features(shape, config.name), shape, lambda spec: GinLayer(spec, config, shape.edge_width))
+    inputs = input_rows(shape, config.name, config.hidden)
+    return build_stack(config, inputs, shape, lambda spec: GinLayer(spec, config, shape.edge_width))

@@ -24,6 +24,9 @@ from sargnn.partition.cut import Part
 from sargnn.plan.copies import Copies
 from sargnn.rng import uniform_rows
 
+EVERY_TYPE = -1
+"""In the place of a node type: all of them."""
+
 
 @dataclass(frozen=True)
 class GraphShape:
@@ -35,7 +38,7 @@ class GraphShape:
         num_classes: C, outputs.
         label_columns: columns of labels beside the features: 0 or C.
         task: what is predicted.
-        labelled: the node type that has labels.
+        labelled: the node type that has labels, whose rows are the outputs; ``EVERY_TYPE``: all rows are.
         weighted: whether its edges have weights that the model is to use.
         edge_width: D, features of an edge that the model is to read; 0: there are none.
         degrees: how many nodes have 0, 1, 2, ... edges into them, where the model reads that; None: not known.
@@ -109,15 +112,26 @@ class Features(Inputs):
             )
         (self.width,) = shape.feature_widths
         self.constant = True
-        if not self.width:
-            raise ConfigError(
-                f"The model '{model}' needs features, and the graph has none.", hint="model=rgcn learns rows of its own"
-            )
 
     def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
         features = device_of(device).load(part.features[0], dtype)
         features.sum()  # reading in what stays mapped from the store belongs to the baseline
         return features
+
+
+def input_rows(shape: GraphShape, model: str, otherwise: int) -> Inputs:
+    """The features of a graph without types; learned rows where it has none.
+
+    Args:
+        model: the model's name, for the error.
+        otherwise: width of learned rows.
+
+    Raises:
+        ConfigError: the graph has types.
+    """
+    if not shape.schema.typed and shape.feature_widths == (0,):
+        return TypedRows(shape, None, otherwise)
+    return Features(shape, model)
 
 
 class TypedRows(Inputs):

@@ -13,7 +13,7 @@ from sargnn.config.models import MlpSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.models.base import LayerInput
-from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.inputs import GraphShape, input_rows
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 
@@ -43,4 +43,4 @@ class MlpLayer(GraphLayer):
 
 def build(config: MlpSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
-    return build_stack(config, Features(shape, config.name), shape, MlpLayer)
+    return build_stack(config, input_rows(shape, config.name, config.hidden), shape, MlpLayer)

@@ -328,7 +328,7 @@ def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
         for number, relation in enumerate(schema.relations)
     ]
     sources, destinations = (np.concatenate([ring[end] for ring in edges]).astype(np.int32) for end in (0, 1))
-    nodes, first = NODES * types, NODES * shape.labelled
+    nodes, first = NODES * types, NODES * max(shape.labelled, 0)
     columns, sums = NO_COLUMNS, None
     if shape.weighted:
         weights = rng.uniform(0.5, 1.5, len(sources)).astype(np.float32)

@@ -16,7 +16,7 @@ from sargnn.config.models import ResGcnSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput
 from sargnn.models.gcn import GcnLayer
-from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.inputs import GraphShape, input_rows
 from sargnn.models.mlp import MlpLayer
 from sargnn.models.sage import SageLayer
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
@@ -48,5 +48,5 @@ def build(config: ResGcnSettings, shape: GraphShape) -> Stack:
             return MlpLayer(spec)
         return GcnLayer(spec) if config.conv == "gcn" else SageLayer(spec)
 
-    inputs = Features(shape, config.name)
+    inputs = input_rows(shape, config.name, config.hidden)
     return build_stack(config, inputs, shape, layer, depth=config.num_layers + 2, kind=PreActivationStack)

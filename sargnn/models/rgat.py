@@ -23,7 +23,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat
 from sargnn.models.base import LayerInput
-from sargnn.models.inputs import GraphShape, TypedRows
+from sargnn.models.inputs import EVERY_TYPE, GraphShape, TypedRows
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Purpose
@@ -47,7 +47,8 @@ class RgatLayer(GraphLayer):
         super().__init__(spec)
         relations, edge_width = len(shape.schema.relations), shape.edge_width
         self.config, self.index, self.last, self.edge_width = config, spec.index, spec.last, edge_width
-        self.types = (shape.labelled,) if spec.last else tuple(range(len(shape.schema.node_types)))
+        alone = spec.last and shape.labelled != EVERY_TYPE
+        self.types = (shape.labelled,) if alone else tuple(range(len(shape.schema.node_types)))
         self.heads, self.width = (config.out_heads, spec.out_width) if spec.last else (config.heads, config.hidden)
         self.weight = self._drawn(relations, self.heads * self.width, self.in_width)
         self.attn_src, self.attn_dst = (self._drawn(relations, self.heads, self.width) for _ in range(2))

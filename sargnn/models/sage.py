@@ -21,7 +21,7 @@ from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.lstm import Lstm
 from sargnn.models.base import LayerInput
-from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.inputs import GraphShape, input_rows
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
@@ -117,4 +117,4 @@ def build(config: SageSettings, shape: GraphShape) -> Stack:
             return PoolLayer(spec)
         return LstmLayer(spec) if config.aggregator == "lstm" else SageLayer(spec, aggregator=config.aggregator)
 
-    return build_stack(config, Features(shape, config.name), shape, layer)
+    return build_stack(config, input_rows(shape, config.name, config.hidden), shape, layer)

@@ -20,9 +20,12 @@ from sargnn.config.models import SgcSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput
 from sargnn.models.gcn import PropagationStep
-from sargnn.models.inputs import Features, GraphShape
+from sargnn.models.inputs import GraphShape, input_rows
 from sargnn.models.stack import GraphLayer, LayeredModel
 from sargnn.plan.layer_plan import LayerPlan
+
+_LEARNED = 64
+"""Width of learned rows, where nodes have no features."""
 
 
 class SgcModel(LayeredModel):
@@ -32,7 +35,7 @@ class SgcModel(LayeredModel):
 
     def __init__(self, config: SgcSettings, shape: GraphShape) -> None:
         super().__init__()
-        self.inputs, self.input_dropout = Features(shape, config.name), config.input_dropout
+        self.inputs, self.input_dropout = input_rows(shape, config.name, _LEARNED), config.input_dropout
         self.constant_input = self.inputs.constant and not self.input_dropout
         width = self.inputs.width + shape.label_columns
         self.linear = nn.Linear(width, shape.num_classes)

@@ -124,7 +124,7 @@ class PygGraph:
         graph: as ``GraphMaker`` makes it.
         rows: [N, F]; of typed graphs by node type.
         joined: of typed graphs [N, F], the rows of all types.
-        labelled: the node type that has labels.
+        labelled: the node type that has labels; below 0: all rows are outputs.
     """
 
     def __init__(self, session: Session, graph: Any, rows: Any, joined: Tensor, labelled: int) -> None:
@@ -163,6 +163,8 @@ class PygGraph:
         with torch.sparse.check_sparse_tensor_invariants():  # a matrix made of edge_index, which nobody sees, fails
             out = _numbers(module(**given))
         if not joins or not isinstance(out, Tensor):
+            return out
+        if self._labelled < 0:
             return out
         first, last = self._graph.plan.row_bounds[self._labelled : self._labelled + 2]
         return tagged(out[first:last], Rows("nodes", self._labelled))

@@ -73,7 +73,8 @@ class WorkerGraph:
             ``usual_message_rows``.
         add_self_loops: whether the model adds one per node; the data's own stay in ``neighbourhood``.
         by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
-        labelled: the node type that has labels, where it is known already; else all workers find it together.
+        labelled: the node type that has labels, where it is known already; below 0: the last layer computes all rows; None: all
+            workers find it together.
         copies: of a part that has some.
         sharing: how cut edges are shared out; None, and where ``by_relation`` holds: they stay with their destinations.
     """
@@ -112,8 +113,8 @@ class WorkerGraph:
 
     @property
     def labelled_rows(self) -> slice:
-        """The own rows of the labelled type, without copies."""
-        return self.rows_of_type(self.labelled)
+        """The own rows of the labelled type, or of all types, without copies."""
+        return self.rows_of_type(self.labelled) if self.labelled >= 0 else slice(0, self.num_inner)
 
     def rows_of_type(self, node_type: int) -> slice:
         """The own rows of a type, without copies, which stand behind them."""
@@ -148,7 +149,7 @@ class WorkerGraph:
                 shares = spared_shares(of_layers, uses_edges or [True] * num_layers)
             *before, last = shares
             plans, rows = [self._whole_plan(share) for share in before], None
-            if len(self.part.schema.node_types) > 1:
+            if len(self.part.schema.node_types) > 1 and self.labelled >= 0:
                 rows = torch.arange(self.labelled_rows.start, self.labelled_rows.stop, device=self.settings.device)
                 if self._splitter is not None:  # which computes all, with relations kept apart
                     plans.append(self._whole_plan(last))

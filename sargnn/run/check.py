@@ -109,7 +109,7 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     from sargnn.graph.dataset import open_dataset
     from sargnn.graph.edge_columns import ATTR, WEIGHT
     from sargnn.graph.examine_edges import nodes_without_edges
-    from sargnn.models.inputs import GraphShape
+    from sargnn.models.inputs import EVERY_TYPE, GraphShape
     from sargnn.tasks.base import load_task
     from sargnn.training.build import (
         check_edge_weights,
@@ -129,6 +129,8 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     outputs = config.num_outputs(dataset.num_classes)
     columns = label_columns(config, outputs)
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
+    if config.predicts_links and schema.typed:
+        labelled = EVERY_TYPE
     of_edges = weighted, edge_width(dataset.columns, config)
     shape = GraphShape(schema, dataset.feature_widths, outputs, columns, dataset.task, labelled, *of_edges)
     model = make_model(config, shape)

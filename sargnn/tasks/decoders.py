@@ -67,13 +67,15 @@ class Dot(Factored):
 
 
 class Cosine(Factored):
-    """<h, t> / (|h| |t|); 0 where an end is 0."""
+    """<h, t> / (|h| |t|); 0 where an end is 0, and without a gradient there."""
 
     def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
-        return nn.functional.normalize(heads, dim=1)
+        squares = heads.square().sum(1, keepdim=True)
+        lengths = torch.where(squares > 0, squares, 1.0).sqrt()
+        return heads * torch.where(squares > 0, 1 / lengths, 0.0)
 
     def keys(self, rows: Tensor) -> Tensor:
-        return nn.functional.normalize(rows, dim=1)
+        return self.queries(rows, torch.zeros(0))
 
 
 class Bilinear(Factored):

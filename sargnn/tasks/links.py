@@ -97,10 +97,6 @@ class LinkTask(Task):
                 given="task=links",
                 hint="dataset.link_split=[0.85,0.05,0.1] draws edges as pairs; or give train_pairs, valid_pairs, ...",
             )
-        if dataset.schema.typed:
-            raise ConfigError(
-                "Links of typed graphs are not predicted.", given="task=links", hint="dataset.homogenize=true drops the types"
-            )
         if config.batches.steps > (count := pairs.count("train")):
             raise ConfigError(
                 "There are more steps in an epoch than training pairs.",

@@ -25,7 +25,7 @@ from sargnn.graph.check import Range
 from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
 from sargnn.graph.schema import task_of
 from sargnn.models.base import Model
-from sargnn.models.inputs import GraphShape
+from sargnn.models.inputs import EVERY_TYPE, GraphShape
 from sargnn.partition.cut import Part, with_columns
 from sargnn.plan.copies import Copies
 from sargnn.plan.cover import Share, shares_of
@@ -85,7 +85,9 @@ def make_trainer(
         )
     columns = label_columns(config, num_classes)
     of_edges = part.weighted, edge_width(part.columns, config)
-    shape = GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels), find_labelled(part, group), *of_edges)
+    every = config.predicts_links and part.schema.typed
+    labelled = EVERY_TYPE if every else find_labelled(part, group)
+    shape = GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels), labelled, *of_edges)
     if config.model.reads_degrees:
         shape = dataclasses.replace(shape, degrees=degree_histogram(part, group))
     model = make_model(config, shape)

@@ -39,15 +39,13 @@ def both_ways(dataset: Dataset) -> Dataset:
 
 
 DIRECTED = draw_links(nasty_graph(), SHARES, seed=1)
+assert DIRECTED.pairs is not None
+WEIGHTS = np.linspace(0, 2, len(DIRECTED.pairs.heads), dtype=np.float32)
 GRAPHS = {
-    "directed": dataclasses.replace(
-        DIRECTED,
-        pairs=dataclasses.replace(
-            DIRECTED.pairs,
-            weights=np.linspace(0, 2, len(DIRECTED.pairs.heads), dtype=np.float32),  # type: ignore[union-attr]
-        ),
-    ),
+    "directed": dataclasses.replace(DIRECTED, pairs=dataclasses.replace(DIRECTED.pairs, weights=WEIGHTS)),
     "both_ways": draw_links(both_ways(nasty_graph(120)), SHARES, messages=False),
+    "typed": draw_links(cases.graph_for("rgcn"), SHARES),
+    "no features": dataclasses.replace(DIRECTED, features=(np.zeros((DIRECTED.num_nodes, 0), np.float32),)),
 }
 LOSSES = ["bce", "softmax", "margin"]
 
@@ -59,7 +57,7 @@ def links_config(model: str, links: LinksConfig, **choices: Any) -> RunConfig:
 
 def draw_negatives(config: RunConfig, dataset: Dataset, chosen: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
     """[P, K] heads and tails, one after the other: the drawn numbers written out."""
-    pairs, links, n = dataset.pairs, config.links, dataset.num_nodes
+    pairs, links, n, offsets = dataset.pairs, config.links, dataset.num_nodes, dataset.schema.offsets
     assert pairs is not None
     known = {
         (int(head), int(tail))
@@ -69,38 +67,48 @@ def draw_negatives(config: RunConfig, dataset: Dataset, chosen: np.ndarray, step
     heads, tails = np.empty((2, len(chosen), links.negatives), np.int64)
     for row, which in enumerate(chosen):
         head, tail = int(pairs.heads[which]), int(pairs.tails[which])
+        number = 0 if pairs.relation is None else int(pairs.relation[which])
+        relation = dataset.schema.relations[number]
+
+        def node(share: float, kind: int) -> int:
+            return offsets[kind] + int(share * (offsets[kind + 1] - offsets[kind]))
+
         for k in range(links.negatives):
             for attempt in range(16):
                 first = (0, 0) if links.shared else (head, tail)
-                counter = (*first, k + links.negatives * attempt, 16 << 24)
+                counter = (*first, k + links.negatives * attempt, 16 << 24 | number)
                 c0, c1, c2, c3 = (torch.tensor([number]) for number in counter)
                 words = [int(word) for word in philox(c0, c1, c2, c3, config.seed, step)]
-                one, other = (int(((words[i] << 20) | (words[i + 1] >> 12)) / 2**52 * n) for i in (0, 2))
+                one, other = (((words[i] << 20) | (words[i + 1] >> 12)) / 2**52 for i in (0, 2))
                 corrupt = links.corrupt
                 if corrupt == "both":
                     corrupt = "head" if words[3] & 1 else "tail"
-                drawn = {"tail": (head, one), "head": (one, tail), "ends": (one, other)}[corrupt]
+                if corrupt == "tail":
+                    drawn = head, node(one, relation.destination)
+                else:
+                    drawn = node(one, relation.source), tail if corrupt == "head" else node(other, relation.destination)
                 if not links.strict or (drawn not in known and drawn[0] != drawn[1]):
                     break
             heads[row, k], tails[row, k] = drawn
     return heads, tails
 
 
-def decoded(links: LinksConfig, params: dict[str, Tensor], heads: Tensor, tails: Tensor) -> Tensor:
+def decoded(links: LinksConfig, params: dict[str, Tensor], heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
     """Scores by the formulas of ``sargnn.tasks.decoders``."""
     own = {name.removeprefix("task."): value for name, value in params.items() if name.startswith("task.")}
     if links.decoder == "cosine":
-        return F.cosine_similarity(heads, tails)
+        lengths = heads.norm(dim=1) * tails.norm(dim=1)
+        return torch.where(lengths > 0, (heads * tails).sum(1) / lengths.clamp(min=1e-300), 0.0)
     if links.decoder == "mlp":
         hidden = torch.relu((heads * tails) @ own["layers.0.weight"].T + own["layers.0.bias"])
         return (hidden @ own["layers.2.weight"].T + own["layers.2.bias"])[:, 0]
     if links.decoder == "bilinear":
-        return torch.einsum("pi,ij,pj->p", heads, own["weight"][0], tails)
+        return torch.einsum("pi,pij,pj->p", heads, own["weight"][relation], tails)
     if links.decoder == "distmult":
-        return (heads * own["weight"][0] * tails).sum(1)
+        return (heads * own["weight"][relation] * tails).sum(1)
     if links.decoder == "complex":
         half = heads.shape[1] // 2
-        complexes = (torch.complex(rows[..., :half], rows[..., half:]) for rows in (heads, own["weight"], tails))
+        complexes = (torch.complex(rows[..., :half], rows[..., half:]) for rows in (heads, own["weight"][relation], tails))
         head, weight, tail = complexes
         return (head * weight * tail.conj()).sum(1).real
     return (heads * tails).sum(1)
@@ -115,8 +123,12 @@ def dense_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -
     chosen = np.flatnonzero(pairs.split == SPLITS["train"])
     heads, tails = draw_negatives(config, dataset, chosen, 0)
 
+    relations = np.zeros(len(pairs.heads), np.int64) if pairs.relation is None else pairs.relation.astype(np.int64)
+    of = torch.from_numpy(relations[chosen])
+
     def scores(first: np.ndarray, second: np.ndarray) -> Tensor:
-        return decoded(links, params, rows[torch.from_numpy(first)], rows[torch.from_numpy(second)]) / links.temperature
+        both = rows[torch.from_numpy(first)], rows[torch.from_numpy(second)]
+        return decoded(links, params, *both, of.repeat_interleave(len(first) // len(of))) / links.temperature
 
     positives = scores(pairs.heads[chosen], pairs.tails[chosen])
     negatives = scores(heads.ravel(), tails.ravel()).view(heads.shape)
@@ -133,7 +145,7 @@ def dense_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -
     if pairs.weights is not None:
         losses = losses * torch.from_numpy(pairs.weights[chosen])
     loss = losses.mean()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     grads = {name: torch.zeros_like(value) if value.grad is None else value.grad for name, value in params.items()}
     return {"loss": loss.item(), "grads": grads}
 
@@ -150,7 +162,7 @@ def expected(model: str, links: LinksConfig, graph: str) -> dict[str, Any]:
     spread(
         DECODERS,
         LOSSES,
-        list(GRAPHS),
+        ["directed", "both_ways"],
         ["tail", "head", "both", "ends"],
         [False, True],
         QUICK,
@@ -164,6 +176,25 @@ def test_first_step(
     links = LinksConfig(decoder, 6, loss=loss, negatives=3, corrupt=corrupt, strict=strict, temperature=0.7)
     config = links_config("sage", links, mode=mode, kernel=kernel, partitioner=partitioner, world=world)
     check_step(expected("sage", links, graph), config, GRAPHS[graph])
+
+
+@pytest.mark.parametrize(
+    ("model", "graph", "decoder", "mode", "world"),
+    [
+        ("rgcn", "typed", "distmult", "sar", 2),
+        ("rgat", "typed", "complex", "sar", 4),
+        ("rgcn", "typed", "bilinear", "one_shot", 2),
+        ("rgcn", "typed", "mlp", "domain_parallel", 2),
+        ("rgcn", "typed", "dot", "no_remat", 7),
+        ("gcn", "no features", "dot", "sar", 2),
+        ("sage", "no features", "mlp", "no_remat", 4),
+        ("gat", "no features", "cosine", "one_shot", 2),
+    ],
+)
+def test_types_and_learned_rows(model: str, graph: str, decoder: str, mode: str, world: int) -> None:
+    """Ends of a relation's types, relations with numbers of their own, and rows that are learned where there are no features."""
+    links = LinksConfig(decoder, 6, loss="softmax", negatives=2, corrupt="both", strict=True)
+    check_step(expected(model, links, graph), links_config(model, links, mode=mode, world=world), GRAPHS[graph])
 
 
 def test_shared_negatives() -> None:
@@ -190,7 +221,7 @@ def test_curve(name: str, mode: str, world: int, partitioner: str, steps: int, c
 
 
 def test_steps_are_dealt_without_rest() -> None:
-    """With all messages, no norm and no dropout the losses of S steps' pairs come to those of one, before the parameters move."""
+    """Each training pair is in one step."""
     links, graph = LinksConfig("dot", 6), GRAPHS["both_ways"]
     config = links_config("sage", links, batches=BatchesConfig(steps=4))
     trainer = cases.trainer_of(Group.single(), config, graph)
