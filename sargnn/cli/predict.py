@@ -26,12 +26,24 @@ def main(line: CommandLine) -> int:
     from sargnn.run.predict import predict as write
 
     folder = Path(os.path.expanduser(str(settings["out"] or run_dir / FOLDER)))
-    which, embeddings = str(settings["checkpoint"]), bool(settings["embeddings"])
-    manifest = write(config, run_dir, folder.resolve(), which=which, embeddings=embeddings)
+    asked = {
+        "embeddings": bool(settings["embeddings"]),
+        "top": _count(settings["top"]),
+        "relation": settings["relation"] or None,
+    }
+    asked["pairs"] = os.path.abspath(os.path.expanduser(str(settings["pairs"]))) if settings["pairs"] else None
+    manifest = write(config, run_dir, folder.resolve(), which=str(settings["checkpoint"]), **asked)
     say(f"{manifest['nodes']} nodes of type '{manifest['node_type']}' in {manifest['time_s']:.1f} s")
     for name in manifest["files"]:
         print(folder / name)
     return 0
+
+
+def _count(given: object) -> int:
+    """How many partners are wanted of each node. Raises ``ConfigError`` for what is no number."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return given
+    raise ConfigError("'top' is a number of partners.", given=str(given), allowed="1 and more")
 
 
 def _run_folder(given: object) -> Path:
@@ -63,6 +75,12 @@ def evaluate(line: CommandLine) -> int:
         made_of, node_type_name, written = (manifest[key] for key in ("dataset_hash", "node_type", "files"))
     except (SargnnError, KeyError) as error:
         raise _damaged(folder / MANIFEST, run_dir) from error
+    if load(run_dir / files.CONFIG).predicts_links:
+        raise ConfigError(
+            "Links are measured while they are trained.",
+            given=str(run_dir),
+            hint="summary.json has all metrics under 'metrics'",
+        )
     config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
     trained = load(run_dir / files.CONFIG)
     if any(getattr(config, group) != getattr(trained, group) for group in ("dataset", "model", "optim", "labels", "seed")):

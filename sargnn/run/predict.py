@@ -12,13 +12,16 @@ from typing import Any
 
 from sargnn.config.groups import BatchesConfig, MemoryConfig, PreloadConfig, SampleConfig
 from sargnn.config.run import RunConfig, save
-from sargnn.errors import ConfigError, SargnnError
+from sargnn.errors import ConfigError, DataError, SargnnError
+from sargnn.graph.schema import Schema
+from sargnn.partition.store import partition_info
 from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process, workers_of
 from sargnn.run.local import run_workers
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, hold_run_dir
+from sargnn.sources.links import read_pairs, relation_of
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, read_inputs, write_inputs
 from sargnn.tracking.progress import say
@@ -26,14 +29,13 @@ from sargnn.tracking.progress import say
 FOLDER = "predictions"
 
 
-def predict(
-    config: RunConfig, run_dir: Path, folder: Path, *, which: str = "newest", embeddings: bool = False
-) -> dict[str, Any]:
+def predict(config: RunConfig, run_dir: Path, folder: Path, *, which: str = "newest", **asked: Any) -> dict[str, Any]:
     """Write what a run's model predicts for all nodes into ``folder``; what ``training.predict`` lists.
 
     Args:
         config: the run's; world, mode, kernel, partitioner and ``smooth`` may differ from what it was trained with.
         which: of its checkpoints: ``newest`` or ``best``.
+        asked: what of (``training.evaluation.write_predictions``).
 
     Returns:
         The manifest.
@@ -59,7 +61,7 @@ def predict(
     from sargnn.training import checkpoint
     from sargnn.training.evaluation import MANIFEST
 
-    if embeddings and not config.model.has_embeddings:
+    if asked.get("embeddings") and not config.model.has_embeddings:
         raise ConfigError(config.model.no_embeddings, given="embeddings=true", allowed="embeddings=false")
     path, meta, content = None, None, None
     if config.model.trains:  # else there is nothing to remember
@@ -68,12 +70,13 @@ def predict(
         meta, content = store.meta, store.content_hash
         check_made_for(meta, trained, meta["dataset_hash"], path)
     stores = prepare_stores(config)
+    _check_asked(asked, partition_info(stores.partition).schema, links=config.predicts_links)
     if path is not None and meta is not None:
         check_made_for(meta, trained, stores.dataset_hash, path)
     epoch = None if meta is None else meta["epoch"]
     config = dataclasses.replace(config, run_dir=str(run_dir))
     loaded = str(path.resolve()) if path else None
-    predict = {"embeddings": embeddings}
+    predict = {"embeddings": False, "pairs": None, "top": 0, "relation": None} | asked
     inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict)
     with _held_empty(folder):
         write_inputs(folder, inputs)
@@ -85,6 +88,22 @@ def predict(
         manifest |= {"run": str(run_dir), "checkpoint": content, "epoch": epoch, "time_s": time.time() - started_at}
         files.write_json(folder / MANIFEST, manifest)
     return manifest
+
+
+def _check_asked(asked: dict[str, Any], schema: Schema, *, links: bool) -> None:
+    """What is asked of links can be answered. Raises ``SargnnError``."""
+    given = [f"{name}={value}" for name in ("pairs", "top", "relation") if (value := asked.get(name))]
+    if given and not links:
+        raise ConfigError("Only a run of task=links scores pairs.", given=" ".join(given), hint="leave it out")
+    if not links:
+        return
+    relation = schema.relations[relation_of(schema, asked.get("relation"))] if given else schema.relations[0]
+    if asked.get("pairs"):
+        for end, ids in zip((relation.source, relation.destination), read_pairs(Path(asked["pairs"])), strict=True):
+            count = schema.count(end)
+            if len(ids) and not 0 <= ids.min() <= ids.max() < count:
+                wrong = int(ids.min() if ids.min() < 0 else ids.max())
+                raise DataError(f"'{asked['pairs']}' names a node that there is not.", given=wrong, allowed=f"0 to {count - 1}")
 
 
 @contextmanager

@@ -290,7 +290,7 @@ def _run(job: _Job, trainer: Trainer, choice: Choice | None) -> None:
         recorder.train(inputs.record["steps"], Path(inputs.record["parameters"]), follow=inputs.record["follow"])
         recorder.save(files.records_path(run_dir, rank))
     elif inputs.predict is not None:
-        manifest = write_predictions(trainer, run_dir, embeddings=inputs.predict["embeddings"])
+        manifest = write_predictions(trainer, run_dir, **inputs.predict)
         if rank == 0:
             files.write_json(run_dir / MANIFEST, manifest | {"dataset_hash": inputs.dataset_hash})
     else:

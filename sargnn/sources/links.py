@@ -168,6 +168,34 @@ def _same_both_ways(heads: np.ndarray, tails: np.ndarray) -> bool:
     return one_way.shape == other.shape and bool((one_way == other).all())
 
 
+def read_pairs(file: Path) -> np.ndarray:
+    """Pairs to score, int64 [2, P], from a ``.npy`` file of whole numbers [2, P] or [P, 2]. Raises ``DataError``."""
+    try:
+        pairs: np.ndarray = np.load(file, mmap_mode="r")
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"'{file}' cannot be read.", given=str(error), allowed="a .npy file") from error
+    if pairs.ndim != 2 or 2 not in pairs.shape or pairs.dtype.kind not in "iu":
+        raise DataError(
+            f"'{file}' holds no pairs of nodes.",
+            given=f"{pairs.dtype.name} {list(pairs.shape)}",
+            allowed="whole numbers [2, P]",
+        )
+    return np.asarray(pairs if len(pairs) == 2 else pairs.T, np.int64)
+
+
+def relation_of(schema: Schema, name: str | None) -> int:
+    """A relation by its name; the only one that is no inverse where no name is given. Raises ``ConfigError``."""
+    names = [relation.name for relation in schema.relations]
+    if name is None:
+        wanted, _ = _of_relations(schema, None)
+        if wanted.sum() > 1:
+            raise ConfigError("The pairs' relation must be named.", allowed=[f"relation={each}" for each in names])
+        return int(wanted.argmax())
+    if name not in names:
+        raise ConfigError(f"There is no relation '{name}'.", given=f"relation={name}", allowed=nearest(name, names))
+    return names.index(name)
+
+
 def _of_relations(schema: Schema, chosen: list[str] | None) -> tuple[np.ndarray, np.ndarray]:
     """bool [R] twice: the relations whose edges are links, and those that lose the edges that are drawn."""
     names = [relation.name for relation in schema.relations]

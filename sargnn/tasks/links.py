@@ -214,6 +214,22 @@ class LinkTask(Task):
         assert self._exchange is not None
         return score_pairs(self._exchange, lists, outputs, self.decoder) / self._config.temperature
 
+    @property
+    def group(self) -> Group:
+        """All workers."""
+        return self._group
+
+    def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
+        """Scores [A] of any pairs that this worker asks for; all workers must call it together.
+
+        Args:
+            outputs: [N, F], of all own rows.
+            heads, tails: int64 [A], original ids.
+            relation: of all of them.
+        """
+        with torch.no_grad():
+            return self._score(self._route(heads, tails, np.full(len(heads), relation)), outputs)
+
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
         assert isinstance(targets, LinkTargets)
         measured = {split: self._measure(split, outputs, targets.output_rows) for split in MEASURED}

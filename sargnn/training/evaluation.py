@@ -28,8 +28,10 @@ from sargnn.profile import EVALUATION
 from sargnn.tasks.base import Targets
 from sargnn.tasks.correct_smooth import correct_and_smooth
 from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, SMOOTHED, Scores
+from sargnn.tasks.links import LinkTask
 from sargnn.training.fit import Setup, evaluation_sample
 from sargnn.training.history import EvaluationResult, History
+from sargnn.training.link_predictions import write_links
 from sargnn.training.loop import EpochEnd, Listener
 from sargnn.training.steps import Views
 from sargnn.training.views import Forward
@@ -166,7 +168,7 @@ class Evaluator(Listener):
         self.history.smooth_time_s = time.perf_counter() - started
 
 
-def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> dict[str, Any]:
+def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_links: Any) -> dict[str, Any]:
     """Write predictions of the labelled type's nodes; all ranks must call it, rank 0 writes.
 
     | file | |
@@ -177,15 +179,21 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> di
     | ``smoothed.npy`` | [nodes, C], scores after Correct & Smooth, where that is configured |
     | ``embeddings.npy`` | [nodes, F], what the last layer reads, if asked for |
 
+    Of links ``training.link_predictions`` says what there is.
+
+    Args:
+        embeddings: whether they are wanted.
+        of_links: as ``write_links`` takes them.
+
     Returns:
         What was written, for the manifest.
     """
     part, graph = trainer.graph.part, trainer.graph
-    offset = part.schema.offsets[graph.labelled]
-    rows_of_whole = np.asarray(part.node_ids[graph.labelled_rows]) - offset
+    offset = part.schema.offsets[max(graph.labelled, 0)]
+    own = np.asarray(part.node_ids[graph.labelled_rows]) - offset
     files = []
 
-    def write(name: str, rows: Tensor) -> None:
+    def write(name: str, rows: Tensor, rows_of_whole: np.ndarray = own) -> None:
         temporary = folder / f".{name}.tmp"
 
         def create(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -197,6 +205,10 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool) -> di
             files.append(name)
 
     logits = trainer.evaluator.predictions()
+    if isinstance(trainer.task, LinkTask):
+        write_links(trainer.task, logits, part.schema, own, of_links, write)
+        types = ", ".join(part.schema.node_types)
+        return {"node_type": types, "nodes": part.schema.num_nodes, "files": files}
     write(LOGITS, logits)
     if trainer.config.smooth.name != "none":
         logits = trainer.evaluator.smoothed(logits)
