@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.resume import read_resumed
@@ -26,11 +27,8 @@ def main(line: CommandLine) -> int:
     from sargnn.run.predict import predict as write
 
     folder = Path(os.path.expanduser(str(settings["out"] or run_dir / FOLDER)))
-    asked = {
-        "embeddings": bool(settings["embeddings"]),
-        "top": _count(settings["top"]),
-        "relation": settings["relation"] or None,
-    }
+    asked: dict[str, Any] = {"embeddings": bool(settings["embeddings"]), "top": _count(settings["top"])}
+    asked["relation"] = settings["relation"] or None
     asked["pairs"] = os.path.abspath(os.path.expanduser(str(settings["pairs"]))) if settings["pairs"] else None
     manifest = write(config, run_dir, folder.resolve(), which=str(settings["checkpoint"]), **asked)
     say(f"{manifest['nodes']} nodes of type '{manifest['node_type']}' in {manifest['time_s']:.1f} s")
@@ -79,7 +77,7 @@ def evaluate(line: CommandLine) -> int:
         raise ConfigError(
             "Links are measured while they are trained.",
             given=str(run_dir),
-            hint="summary.json has all metrics under 'metrics'",
+            hint="summary.json has them under 'metrics'",
         )
     config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
     trained = load(run_dir / files.CONFIG)

@@ -152,7 +152,7 @@ class Inputs:
     git_sha: str | None = None
     checkpoint: str | None = None
     first_epoch: int = 0
-    predict: dict[str, bool] | None = None
+    predict: dict[str, Any] | None = None
     partition_stats: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] | None = None
     preloaded: str | None = None
