@@ -23,7 +23,7 @@ from sargnn.tracking.progress import Steps
 from sargnn.tracking.tables import info_table
 
 if TYPE_CHECKING:
-    from sargnn.graph.examine import Findings, LabelFindings
+    from sargnn.graph.examine import Findings, LabelFindings, PairFindings
     from sargnn.run.compare_worlds import Graph
     from sargnn.training.compare_worlds import Difference, Outcome
 
@@ -85,7 +85,10 @@ def _figures(findings: Findings) -> Iterator[Row]:
         yield "  out-degree", f"median {of_type.out_median:g}, at most {of_type.out_max:,}"
         yield "  isolated", f"{of_type.without_edges:,}; without in-edges {of_type.without_in_edges:,}"
     yield from _of_edges(findings)
-    yield from _of_labels(findings.labels)
+    if findings.pairs is not None:
+        yield from _of_pairs(findings.pairs)
+    if findings.labels.labelled or findings.pairs is None:
+        yield from _of_labels(findings.labels)
     tables = {(f"features: {name}" if len(findings.features) > 1 else "features"): f for name, f in findings.features.items()}
     if findings.edge_features is not None:
         tables["edge features"] = findings.edge_features
@@ -113,6 +116,16 @@ def _of_edges(findings: Findings) -> Iterator[Row]:
         yield "  weights", f"{weights.smallest:.4g} to {weights.largest:.4g}; {some}"
     if (near := findings.homophily) is not None:
         yield "  inside a class", f"{near.same:.1%} of {near.edges:,} between labelled nodes; {near.chance:.1%} by chance"
+
+
+def _of_pairs(pairs: PairFindings) -> Iterator[Row]:
+    yield "pairs", ", ".join(f"{name} {count:,}" for name, count in pairs.split.items())
+    kinds = ["the same both ways" if pairs.both_ways else "directed", *(["with weights"] if pairs.weighted else [])]
+    yield "  of these", ", ".join(kinds)
+    for split, count in pairs.negatives.items():
+        yield f"  {split}", f"measured against {count:,} negatives"
+    for split, count in pairs.candidates.items():
+        yield f"  {split}", f"each measured against {count:,} tails of its own"
 
 
 def _of_labels(labels: LabelFindings) -> Iterator[Row]:

@@ -322,8 +322,9 @@ def range_from_json(content: Any) -> Range:
 
 
 def count_classes(labels: np.ndarray, source: str) -> int:
-    """C, the largest label + 1, or of another task than classes the columns; the arguments and errors of ``check_labels``."""
-    num_classes = int(labels.max(initial=UNLABELLED)) + 1 if labels.ndim == 1 else labels.shape[1]
+    """C, the largest label + 1, or of another task than classes the columns; 1 where there is no label at all. The arguments
+    and errors of ``check_labels``."""
+    num_classes = max(int(labels.max(initial=UNLABELLED)) + 1, 1) if labels.ndim == 1 else labels.shape[1]
     check_labels(labels, num_classes, source)
     return num_classes
 
@@ -389,8 +390,10 @@ def check_classes(labels: np.ndarray, num_classes: int, source: str, *, unit: st
 
 
 def check_split(name: str, labels: np.ndarray, split: np.ndarray, schema: Schema) -> None:
-    """Labels [N] or [N, C] and split uint8 [N] can be trained on. Raises ``DataError``."""
+    """Labels [N] or [N, C] and split uint8 [N] can be trained on, or there are none at all. Raises ``DataError``."""
     if not (split == SPLITS["train"]).any():
+        if not split.any() and not any(has_label(np.asarray(piece)).any() for _, piece in _pieces(labels)):
+            return
         raise DataError(f"The dataset '{name}' has no training nodes.")
     for start in range(0, len(split), _CHUNK // 16):
         piece = slice(start, start + _CHUNK // 16)

@@ -16,6 +16,7 @@ from sargnn.graph.check import weight_range
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR
 from sargnn.graph.examine_edges import EdgeFindings, Homophily, NodeFindings, examine_edges
+from sargnn.graph.pairs import Pairs
 from sargnn.graph.schema import SPLITS, has_label, known_entries
 from sargnn.steps import step
 
@@ -57,6 +58,25 @@ class WeightFindings:
 
 
 @dataclass(frozen=True)
+class PairFindings:
+    """Links to predict.
+
+    Attributes:
+        split: how many, by name.
+        both_ways: a link is the same as its inverse.
+        weighted: they have weights of their own.
+        negatives: of a split that has some, pairs that all of its links are measured against.
+        candidates: of a split that has some, tails that each of its links is measured against.
+    """
+
+    split: dict[str, int]
+    both_ways: bool
+    weighted: bool
+    negatives: dict[str, int]
+    candidates: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Sizes:
     """In bytes: features, edges, the store on disk, and one layer of ``HIDDEN`` outputs for all nodes in fp32."""
 
@@ -79,6 +99,7 @@ class Findings:
     sizes: Sizes
     weights: WeightFindings | None = None
     edge_features: FeatureFindings | None = None
+    pairs: PairFindings | None = None
 
     @property
     def typed(self) -> bool:
@@ -113,6 +134,17 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
         ),
         weights=_examine_weights(dataset),
         edge_features=examine_features(np.asarray(dataset.columns[ATTR]), piece) if ATTR in dataset.columns else None,
+        pairs=None if dataset.pairs is None else _examine_pairs(dataset.pairs),
+    )
+
+
+def _examine_pairs(pairs: Pairs) -> PairFindings:
+    return PairFindings(
+        split={name: pairs.count(name) for name in SPLITS},
+        both_ways=pairs.both_ways,
+        weighted=pairs.weights is not None,
+        negatives={split: len(ends) for split, ends in pairs.negatives.items()},
+        candidates={split: tails.shape[1] for split, tails in pairs.candidates.items()},
     )
 
 

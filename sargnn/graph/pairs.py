@@ -54,7 +54,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Links of a graph, each once.
+    """Links of a graph, each once in its split.
 
     Attributes:
         heads, tails: int64 [P], original ids.

@@ -38,7 +38,10 @@ def make_remarks(findings: Findings, settings: Mapping[str, Any]) -> list[Remark
     remarks += _of_edges(findings, settings)
     if findings.weights is not None and settings.get(_WEIGHTS, True):
         remarks += _of_weights(findings.weights, sum(relation.count for relation in findings.edges))
-    remarks += _of_labels(findings.labels)
+    if findings.pairs is not None:
+        remarks += _of_split(findings.pairs.split, "pairs")
+    if findings.labels.labelled or findings.pairs is None:
+        remarks += _of_labels(findings.labels)
     for name, features in findings.features.items():
         if features.width or not several:
             remarks += _of_features(features, f" of type '{name}'" if several else "", findings.nodes[name].count, settings)
@@ -124,11 +127,15 @@ def _of_weights(findings: WeightFindings, count: int) -> Iterator[Remark]:
         yield Remark(f"Edge weights reach {size:.3g} in size, and sums over neighbours grow with them: scale them down.")
 
 
+def _of_split(split: Mapping[str, int], what: str) -> Iterator[Remark]:
+    if not split["valid"]:
+        yield Remark(f"There are no validation {what}: neither the best epoch nor early stopping can be had.")
+    if not split["test"]:
+        yield Remark(f"There are no test {what}: the test figures of a run stay empty.")
+
+
 def _of_labels(findings: LabelFindings) -> Iterator[Remark]:
-    if not findings.split["valid"]:
-        yield Remark("There are no validation nodes: neither the best epoch nor early stopping can be had.")
-    if not findings.split["test"]:
-        yield Remark("There are no test nodes: the test figures of a run stay empty.")
+    yield from _of_split(findings.split, "nodes")
     if findings.classes is not None:
         yield from _of_classes(findings.classes)
     if findings.task == "multilabel":

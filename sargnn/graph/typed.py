@@ -6,7 +6,7 @@ Letters: N nodes, E directed edges, F features, T node types.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -50,6 +50,12 @@ class Edges:
         """The same edges turned round that carry the same, as a relation of its own: ``rev_NAME``."""
         source, name, destination = self.relation
         return Edges(Relation(destination, f"rev_{name}", source), self.destinations, self.sources, self.columns)
+
+    def with_inverses(self) -> Edges:
+        """The same edges, between nodes of one type, and each the other way round, as one relation."""
+        ends = self.sources, self.destinations
+        columns = join([self.columns] * 2, [len(self.sources)] * 2)
+        return Edges(self.relation, np.concatenate(ends), np.concatenate(ends[::-1]), columns)
 
 
 def typed_dataset(
@@ -150,7 +156,7 @@ def homogenize(dataset: Dataset) -> Dataset:
         for t, rows in means.items():
             features[spans[t]], known[spans[t]] = rows, True
             waiting.remove(t)
-    return Dataset.homogeneous(
+    homogeneous = Dataset.homogeneous(
         dataset.name,
         dataset.num_classes,
         features,
@@ -160,3 +166,4 @@ def homogenize(dataset: Dataset) -> Dataset:
         dataset.indices,
         dataset.columns,
     )
+    return replace(homogeneous, pairs=None if dataset.pairs is None else replace(dataset.pairs, relation=None))

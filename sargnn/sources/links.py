@@ -10,7 +10,6 @@ Letters: N nodes, E directed edges, P pairs.
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from sargnn.graph.dataset import Dataset, InMemoryReader, open_dataset
 from sargnn.graph.pairs import Known, Pairs
 from sargnn.graph.schema import SPLITS, Schema
 from sargnn.rng import MAX_ID, Purpose, philox
+from sargnn.sources.given_pairs import inverse_relations, same_both_ways, with_links
 
 _PIECE = 1 << 20
 
@@ -98,7 +98,7 @@ def draw_links(
     relation = np.zeros(len(sources), np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
     is_link = wanted[relation] & (sources != destinations)
     heads, tails, of = sources[is_link], destinations[is_link], relation[is_link]
-    both_ways = not dataset.schema.typed and _same_both_ways(heads, tails)
+    both_ways = not dataset.schema.typed and same_both_ways(heads, tails)
     known = Known.of(heads, tails, n)
     if both_ways:
         once = heads < tails
@@ -125,18 +125,7 @@ def draw_links(
             f"None of the {len(heads)} links of '{dataset.name}' is drawn for training.",
             given=f"dataset.link_split={list(shares)}",
         )
-    kept = np.flatnonzero(~leaves)
-    counts = np.bincount(destinations[kept], minlength=n)
-    return dataclasses.replace(
-        dataset,
-        indptr=np.concatenate([[0], np.cumsum(counts)]),
-        indices=np.asarray(dataset.indices)[kept],
-        relation=None if dataset.relation is None else relation[kept],
-        columns=dataset.columns.take(kept),
-        content_hash="",
-        stored_weights=None,
-        pairs=pairs,
-    )
+    return with_links(dataset, destinations, leaves, pairs)
 
 
 def splits_of(heads: np.ndarray, tails: np.ndarray, shares: tuple[float, ...] | list[float], seed: int) -> np.ndarray:
@@ -158,14 +147,6 @@ def splits_of(heads: np.ndarray, tails: np.ndarray, shares: tuple[float, ...] | 
         place = np.searchsorted(bounds, number, side="right")
         split[piece] = np.where(place < 3, place + 1, 0)
     return split
-
-
-def _same_both_ways(heads: np.ndarray, tails: np.ndarray) -> bool:
-    """Whether each edge has its inverse, repeats left out of account."""
-    up, down = heads < tails, heads > tails
-    one_way = np.unique(np.stack([heads[up], tails[up]]), axis=1) if up.any() else np.zeros((2, 0))
-    other = np.unique(np.stack([tails[down], heads[down]]), axis=1) if down.any() else np.zeros((2, 0))
-    return one_way.shape == other.shape and bool((one_way == other).all())
 
 
 def read_pairs(file: Path) -> np.ndarray:
@@ -199,17 +180,12 @@ def relation_of(schema: Schema, name: str | None) -> int:
 def _of_relations(schema: Schema, chosen: list[str] | None) -> tuple[np.ndarray, np.ndarray]:
     """bool [R] twice: the relations whose edges are links, and those that lose the edges that are drawn."""
     names = [relation.name for relation in schema.relations]
-    ends = [(relation.source, relation.destination) for relation in schema.relations]
     for name in chosen or ():
         if name not in names:
             raise ConfigError(
                 f"There is no relation '{name}'.", given=f"dataset.link_relations={chosen}", allowed=nearest(name, names)
             )
-    inverse_of = {
-        r: names.index(name[4:])
-        for r, name in enumerate(names)
-        if name.startswith("rev_") and name[4:] in names and ends[names.index(name[4:])] == ends[r][::-1]
-    }
+    inverse_of = inverse_relations(schema)
     wanted = np.array([name in chosen if chosen is not None else r not in inverse_of for r, name in enumerate(names)])
     gone = np.array([wanted[r] or (r in inverse_of and wanted[inverse_of[r]]) for r in range(len(names))])
     return wanted, gone

@@ -138,7 +138,10 @@ class OgbDirConfig(_PackageDataset):
         check_folder(root, layout_at(root))
 
 
-OGB_NAMES = ("ogbn-products", "ogbn-arxiv", "ogbn-proteins", "ogbn-papers100M", "ogbn-mag")
+OGB_NAMES = (
+    *(f"ogbn-{name}" for name in ("products", "arxiv", "proteins", "papers100M", "mag")),
+    *(f"ogbl-{name}" for name in ("collab", "ppa", "citation2", "ddi")),
+)
 
 
 @dataclass(frozen=True)

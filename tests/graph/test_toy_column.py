@@ -34,8 +34,8 @@ from sargnn.plan.load import PlanSettings, load_plan
 from sargnn.sources.dgl_partition.nodes import Names
 from sargnn.sources.dgl_partition.parts import Triplet
 from sargnn.sources.dgl_partition.reader import DglPartition, dgl_partition
+from sargnn.sources.own.edges import EdgeList
 from sargnn.sources.own.folder import arrays_reader
-from sargnn.sources.own.graph import EdgeList
 from sargnn.sources.own.reader import object_reader
 from sargnn.sources.settings import ArraysConfig, PythonConfig
 from tests.graphs import assign, nasty_graph, typed_graph, with_weights

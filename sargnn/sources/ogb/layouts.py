@@ -95,8 +95,23 @@ TYPED = Layout(
         ("raw/relations/H___R___T/num-edge-list.csv.gz", "number of edges; optional"),
     ),
 )
+LINKS = Layout(
+    "OGB's layout of links",
+    CSV.marker,
+    (),
+    (
+        ("raw/edge.csv.gz", "head,tail of each training link"),
+        ("raw/edge_weight.csv.gz", "weight of each edge; optional"),
+        ("raw/node-feat.csv.gz", "features of each node; optional"),
+        ("raw/num-node-list.csv.gz", "number of nodes; or node-feat"),
+        ("raw/num-edge-list.csv.gz", "number of edges; optional"),
+        ("split/NAME/{train,valid,test}.pt", "pairs, negatives"),
+    ),
+)
 LAYOUTS = (TYPED, BINARY, CSV)
+"""Those that a folder without a name is told by."""
 NAMED = {"ogbn-products": CSV, "ogbn-arxiv": CSV, "ogbn-proteins": CSV, "ogbn-papers100M": BINARY, "ogbn-mag": TYPED}
+NAMED |= dict.fromkeys(("ogbl-collab", "ogbl-ppa", "ogbl-citation2", "ogbl-ddi"), LINKS)
 _OTHER_FILES = "dataset=arrays reads .npy files"
 _FEATURES, _LABELS = "raw/node-feat/{}/node-feat.csv.gz", "raw/node-label/{}/node-label.csv.gz"
 Triplet = tuple[str, str, str]
@@ -130,7 +145,7 @@ class RawFiles:
         path = self.root / name
         return path if path.is_file() else None
 
-    def split(self, below: str = "") -> dict[str, Path]:
+    def split(self, below: str = "", suffix: str = ".csv.gz") -> dict[str, Path]:
         """The files of the one folder in ``split/``, by the names of ``SPLITS``; ``below``: in a folder of that one."""
         folders = sorted(p for p in (self.root / "split").glob("*") if p.is_dir())
         if len(folders) > 1:
@@ -140,7 +155,7 @@ class RawFiles:
             )
             return {}
         place = Path("split") / (folders[0].name if folders else "NAME") / below
-        return {name: self.need(place / f"{name}.csv.gz") for name in SPLITS}
+        return {name: self.need(place / f"{name}{suffix}") for name in SPLITS}
 
     def check(self) -> None:
         """All was asked for. Raises ``DataError`` with everything that is missing, and the layout."""
@@ -222,6 +237,20 @@ def find_csv(root: Path) -> FlatFiles:
     if "edge-feat" not in raw:  # from which features of nodes are made
         raw["node-feat"] = files.need("raw/node-feat.csv.gz")
     split = files.split()
+    files.check()
+    return FlatFiles(raw, split)
+
+
+def find_links(root: Path) -> FlatFiles:
+    """The files of a folder in the layout of links. Raises ``DataError`` with all that are missing."""
+    files = RawFiles(root, LINKS)
+    raw = {"edge": files.need(LINKS.marker)}
+    for name in ("num-node-list", "num-edge-list", "edge_weight", "node-feat"):
+        if (path := files.may(f"raw/{name}.csv.gz")) is not None:
+            raw[name] = path
+    if "node-feat" not in raw:  # whose rows are counted
+        raw["num-node-list"] = files.need("raw/num-node-list.csv.gz")
+    split = files.split(suffix=".pt")
     files.check()
     return FlatFiles(raw, split)
 
@@ -386,4 +415,5 @@ def _words(path: Path) -> list[list[str]]:
 def check_folder(root: Path, layout: Layout) -> None:
     """Everything that a folder must hold is there. Raises ``DataError`` with all that is missing."""
     finders: dict[str, Callable[[Path], object]] = {CSV.title: find_csv, BINARY.title: find_binary, TYPED.title: find_typed}
+    finders[LINKS.title] = find_links
     finders[layout.title](root)

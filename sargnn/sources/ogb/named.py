@@ -27,12 +27,14 @@ from sargnn.graph.dataset import FORMAT_VERSION, Reader
 from sargnn.graph.store import Store
 from sargnn.sources.npz import ARCHIVE_ERRORS
 from sargnn.sources.ogb.homogeneous import BinaryOgbDir, OgbDir
-from sargnn.sources.ogb.layouts import BINARY, CSV, NAMED, TYPED, folder_at, layout_at, named_folder
+from sargnn.sources.ogb.layouts import BINARY, CSV, LINKS, NAMED, TYPED, folder_at, layout_at, named_folder
+from sargnn.sources.ogb.links import LinkOgbDir
 from sargnn.sources.ogb.typed import TypedOgbDir
 from sargnn.sources.settings import OGB_NAMES, OgbConfig, OgbDirConfig
 from sargnn.steps import step
 
 _READERS: dict[str, Callable[[Any, Path], Reader]] = {CSV.title: OgbDir, BINARY.title: BinaryOgbDir, TYPED.title: TypedOgbDir}
+_READERS[LINKS.title] = LinkOgbDir
 _RELEASES = {"ogbn-mag": 2}
 """That are read; of others the first."""
 _TIMEOUT_S = 8.0
@@ -79,6 +81,7 @@ def made_before(config: OgbConfig, stores: Path) -> Path | None:
         except (StoreError, KeyError, TypeError, AttributeError):
             continue
         same &= made_by.get("homogenize", False) == config.homogenize and made_by.get("task") == config.task
+        same &= made_by.get("link_messages", config.link_messages) == config.link_messages
         if same and here:
             candidates.append((path.stat().st_mtime, path))
     if not candidates:
@@ -118,7 +121,7 @@ def address_of(name: str) -> str:
     spec = importlib.util.find_spec("ogb")
     places = list(spec.submodule_search_locations or ()) if spec else []
     for place in places:
-        table = Path(place) / "nodeproppred" / "master.csv"
+        table = Path(place) / ("linkproppred" if NAMED[name] is LINKS else "nodeproppred") / "master.csv"
         if table.is_file():
             with table.open() as file:
                 rows = {row[0]: row[1:] for row in csv.reader(file)}

@@ -25,7 +25,8 @@ import pandas as pd
 from sargnn.errors import DataError
 from sargnn.graph.check import expect_held
 from sargnn.graph.edge_columns import ATTR, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
-from sargnn.sources.own.graph import ALIASES, EDGE_FEATURES, NAMES, WEIGHTS, EdgeList
+from sargnn.sources.own.edges import EdgeList
+from sargnn.sources.own.names import ALIASES, EDGE_FEATURES, NAMES, WEIGHTS
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _SOURCE = ("source", "src", "from", "u", "head")

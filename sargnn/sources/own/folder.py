@@ -5,11 +5,12 @@
     edge_attr.npy [E, D]  or columns of that file whose names begin so; neither: edges have no features
     x.npy [N, F]   y.npy [N] or [N, C]
     train_mask.npy, val_mask.npy, test_mask.npy [N]  or train_idx.npy, ...; without them dataset.split draws a split
+    train_pairs.npy, valid_pairs.npy, test_pairs.npy [2, P]  or .csv, ...: links; then x, y and masks may be missing
 
 Of a typed graph each of them is a folder: ``edge_index/author___writes___paper.npy``, ``x/paper.npy``, ``y/paper.npy``; in an
 ``.npz`` file the arrays are named likewise, ``x/paper``. Files of the heterophilous benchmark: ``own.heterophilous``.
 
-Letters: N nodes, E edges, F features, D features of edges, C columns of labels.
+Letters: N nodes, E edges, F features, D features of edges, C columns of labels, P pairs.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ from sargnn.graph.dataset import Reader
 from sargnn.sources.npz import blame_archive
 from sargnn.sources.ogb.tables import identity_of
 from sargnn.sources.own.edge_files import SUFFIXES, CsvEdges, ParquetEdges
+from sargnn.sources.own.edges import EdgeArrays, EdgeList
 from sargnn.sources.own.given import GivenArray, PlainArray, member_of
-from sargnn.sources.own.graph import (
+from sargnn.sources.own.graph import Unread, build_graph
+from sargnn.sources.own.heterophilous import heterophilous_tree, is_heterophilous
+from sargnn.sources.own.names import (
+    ALIASES,
     COUNT,
     EDGES,
     FEATURES,
@@ -37,15 +42,12 @@ from sargnn.sources.own.graph import (
     NAMES,
     NUMBERS,
     OF_EDGES,
-    ON_EDGES,
+    PAIRS,
     WEIGHTS,
-    EdgeArrays,
-    EdgeList,
-    Unread,
-    build_graph,
     known_names,
+    unit_of,
 )
-from sargnn.sources.own.heterophilous import heterophilous_tree, is_heterophilous
+from sargnn.sources.own.pairs import pair_leaf
 from sargnn.sources.own.reader import own_reader
 
 if TYPE_CHECKING:
@@ -58,9 +60,15 @@ LAYOUT = """\
     x.npy            features, numbers [nodes, features]
     y.npy            classes, whole numbers [nodes], -1 for a node without one
     train_mask.npy, val_mask.npy, test_mask.npy
-                     true or false [nodes]; or train_idx.npy, ...: node numbers; or dataset.split=[0.6,0.2,0.2]"""
+                     true or false [nodes]; or train_idx.npy, ...: node numbers; or dataset.split=[0.6,0.2,0.2]
+    for links        train_pairs.npy, valid_pairs.npy, test_pairs.npy: node numbers [2, pairs]; or
+                     dataset.link_split=[0.85,0.05,0.1]; then only edge_index.npy is needed"""
 _JOINER = "___"
 _KINDS = (".npy", *SUFFIXES)
+_TABLES = {
+    alias for name in (EDGES, *PAIRS) if name == EDGES or PAIRS[name][1] in ("pairs", "negatives") for alias in ALIASES[name]
+}
+"""Names of what may be a table of ends."""
 
 
 def arrays_reader(config: ArraysConfig) -> Reader:
@@ -102,9 +110,12 @@ def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str
     else:
         tree = _tree(root, leaves, unread)
     missing = [f"{name}.npy" for name in (EDGES, FEATURES, LABELS) if name not in tree]
-    if isinstance(tree.get(EDGES), Mapping) and f"{FEATURES}.npy" in missing:
+    for_links = config.link_split is not None or not PAIRS.keys().isdisjoint(tree)
+    if for_links:
+        missing = [name for name in missing if name == f"{EDGES}.npy"]
+    elif isinstance(tree.get(EDGES), Mapping) and f"{FEATURES}.npy" in missing:
         missing.remove(f"{FEATURES}.npy")  # a model of typed graphs learns rows
-    if config.split is None and not any({**MASKS, **NUMBERS}.get(key) == "train" for key in tree):
+    if not for_links and config.split is None and not any({**MASKS, **NUMBERS}.get(key) == "train" for key in tree):
         missing.append("train_mask.npy")
     if missing:
         held = ", ".join(sorted(leaves)) or "none of these"
@@ -120,7 +131,7 @@ def _files(root: Path) -> dict[str, Path]:
         if suffix is None or not path.is_file():
             continue
         name = path.relative_to(root).as_posix().removesuffix(suffix)
-        if suffix != ".npy" and name.partition("/")[0] not in (EDGES, "edges"):
+        if suffix != ".npy" and name.partition("/")[0] not in _TABLES:
             continue
         if name in files:
             raise DataError(f"'{files[name]}' and '{path}' mean the same.", hint="leave one out")
@@ -129,7 +140,7 @@ def _files(root: Path) -> dict[str, Path]:
 
 
 def _tree(root: Path, leaves: Mapping[str, Path | str], unread: Unread) -> dict[str, Any]:
-    """The arrays by the names that ``own.graph`` uses; unknown ones are left out."""
+    """The arrays by the names that ``own.names`` has; unknown ones are left out."""
     firsts = {name.partition("/")[0]: f"'{name.partition('/')[0]}'" for name in leaves}
     known = known_names(firsts, f"'{root}'", unread.of_graph)
     tree: dict[str, Any] = {}
@@ -168,14 +179,13 @@ def _leaf(root: Path, used: str, leaf: Path | str) -> GivenArray | EdgeList | in
     if used == EDGES:
         return EdgeArrays.of_index(array)
     if used != COUNT and not array.shape:
-        unit = "edge" if used in ON_EDGES else "node"
-        raise DataError(f"{array.name} is a single number.", allowed=f"an array with an entry for each {unit}")
+        raise DataError(f"{array.name} is a single number.", allowed=f"an array with an entry for each {unit_of(used)}")
     if used == COUNT:
         count = array.whole().reshape(-1)
         if count.size != 1 or count.dtype.kind not in "iu":
             raise DataError(f"{array.name} must be one whole number.", given=f"{array.dtype.name} {list(array.shape)}")
         return int(count[0])
-    return array
+    return pair_leaf(used, array) if used in PAIRS else array
 
 
 def _mapped(path: Path) -> np.ndarray:

@@ -1,213 +1,38 @@
 """The one form that every own graph takes on its way into a store, and how a tree of named arrays becomes it.
 
-A tree says for each of the names below what there is; of a typed graph an entry is a mapping from node type, or from (source
-type, relation, destination type), to arrays.
+A tree says for each of the names of ``own.names`` what there is; of a typed graph an entry is a mapping from node type, or from
+(source type, relation, destination type), to arrays.
 
-| name | | also called |
-|---|---|---|
-| ``edge_index`` | integers [2, E]: sources, destinations | ``edges`` |
-| ``edge_weight`` | numbers [E], in the order of the edges | ``edge_weights``, ``weight``, ``w`` |
-| ``edge_attr`` | numbers [E, D] or [E], features of edges | ``edge_attributes``, and those of ``x`` behind ``edge_`` |
-| ``x`` | numbers [N, F], features | ``feat``, ``feats``, ``feature``, ``features``, also behind ``node_`` |
-| ``y`` | [N] or [N, C], what is to be predicted | ``label``, ``labels``, also behind ``node_`` |
-| ``train_mask``, ``val_mask``, ``test_mask`` | bool [N], or [N, k]: k splits | ``valid_mask`` |
-| ``train_idx``, ``val_idx``, ``test_idx`` | node numbers | ``..._index``, ``..._nodes``, ``valid_...`` |
-| ``num_nodes`` | N, where nothing else says it | |
-
-Letters: N nodes, E edges, F features, D features of edges, C columns of labels.
+Letters: N nodes, E edges, F features, C columns of labels.
 """
 
 from __future__ import annotations
 
 import difflib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from sargnn.errors import DataError
-from sargnn.graph.check import check_widths, edge_place
-from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece, attr_form
+from sargnn.graph.check import check_widths
+from sargnn.graph.edge_columns import ATTR
+from sargnn.sources.own.edges import EdgeList, FeaturedEdges, Triplet, WeightedEdges
 from sargnn.sources.own.given import GivenArray
-
-EDGES, WEIGHTS, EDGE_FEATURES, FEATURES, LABELS, COUNT = "edge_index", "edge_weight", "edge_attr", "x", "y", "num_nodes"
-_SPLIT_WORDS = {"train": ("train",), "valid": ("val", "valid"), "test": ("test",)}
-MASKS = {f"{word}_mask": name for name, words in _SPLIT_WORDS.items() for word in words}
-"""Name of a mask -> name of the split."""
-NUMBERS = {
-    f"{word}_{kind}": name for name, words in _SPLIT_WORDS.items() for word in words for kind in ("idx", "index", "nodes")
-}
-"""Name of an array of node numbers -> name of the split."""
-
-
-_OF_NODES = {FEATURES: ("feat", "feats", "feature", "features"), LABELS: ("label", "labels")}
-ALIASES = {
-    EDGES: (EDGES, "edges"),
-    WEIGHTS: (WEIGHTS, "edge_weights", "weight", "w"),
-    EDGE_FEATURES: (EDGE_FEATURES, "edge_attributes", "edge_attr_dict", *(f"edge_{name}" for name in _OF_NODES[FEATURES])),
-    **{used: (used, *names, *(f"node_{name}" for name in names)) for used, names in _OF_NODES.items()},
-    COUNT: (COUNT,),
-} | {name: (name,) for name in (*MASKS, *NUMBERS)}
-NAMES = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
-"""Every name that is known -> the one that is used here."""
-OF_EDGES = (EDGES, WEIGHTS, EDGE_FEATURES)
-"""What a typed graph has by relation; the rest by node type."""
-ON_EDGES = {WEIGHTS: ALIASES[WEIGHTS], EDGE_FEATURES: (*ALIASES[EDGE_FEATURES], *_OF_NODES[FEATURES], "attr")}
-"""What edges carry -> what it is called among data of edges."""
-_ALIKE = 0.8
-
-Triplet = tuple[str, str, str]
-"""Source type, relation, destination type."""
-
-
-class EdgeList(ABC):
-    """Edges that are read from the first to the last.
-
-    Attributes:
-        name: what messages call it.
-        count: E.
-        forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
-        weights_name, features_name: what messages call the edges' weights and features; empty: they have none.
-        unread: what stands beside the edges and is not read, and what to do; empty: nothing.
-    """
-
-    name: str
-    count: int
-    forms: Mapping[str, np.dtype] = MappingProxyType({})
-    weights_name: str = ""
-    features_name: str = ""
-    unread: str = ""
-
-    @abstractmethod
-    def pieces(self, rows: int) -> Iterator[EdgePiece]:
-        """Sources and destinations, integers [at most ``rows``] each, of any value, and columns."""
-
-    def place(self, position: int) -> str:
-        """What an edge's place is called, for messages."""
-        return edge_place(position)
-
-    @abstractmethod
-    def digest(self) -> str:
-        """Hex digits that other edges do not have."""
-
-
-class EdgeArrays(EdgeList):
-    """Edges in memory, mapped, or in an archive.
-
-    Raises:
-        DataError: the arrays are no integers, or of different lengths.
-    """
-
-    def __init__(self, name: str, sources: GivenArray, destinations: GivenArray) -> None:
-        self.name, self.sources, self.destinations = name, sources, destinations
-        for ends in (sources, destinations):
-            if ends.dtype.kind not in "iu":
-                hint = "edge_index.astype(np.int64), if these are node numbers"
-                raise DataError(
-                    f"{name} does not hold whole numbers, which an edge's two nodes are.", given=ends.dtype.name, hint=hint
-                )
-        if len(sources.shape) != 1 or sources.shape != destinations.shape:
-            shapes = f"{list(sources.shape)} sources, {list(destinations.shape)} destinations"
-            raise DataError(f"{name} needs a source and a destination for each edge.", given=shapes)
-        self.count = sources.shape[0]
-
-    @classmethod
-    def of_index(cls, given: GivenArray) -> EdgeArrays:
-        """From an array [2, E]. Raises ``DataError`` for one of another shape."""
-        if len(given.shape) != 2 or given.shape[0] != 2:
-            hint = "edge_index.T" if len(given.shape) == 2 and given.shape[1] == 2 else None
-            if len(given.shape) == 2 and given.shape[0] == given.shape[1]:
-                hint = "of an adjacency matrix: np.stack(np.nonzero(matrix))"
-            raise DataError(
-                f"{given.name} must have two rows, sources and destinations.",
-                given=f"shape {list(given.shape)}",
-                allowed="[2, number of edges]",
-                hint=hint,
-            )
-        return cls(given.name, given.row(0), given.row(1))
-
-    def pieces(self, rows: int) -> Iterator[EdgePiece]:
-        for pair in zip(self.sources.pieces(rows), self.destinations.pieces(rows), strict=True):
-            yield *pair, NO_COLUMNS
-
-    def digest(self) -> str:
-        return self.sources.digest() + self.destinations.digest()
-
-
-class _EdgesWith(EdgeList):
-    """Edges with a column more, an array of its own with a row for each edge."""
-
-    def __init__(self, edges: EdgeList, given: GivenArray, column: str, form: np.dtype, what: str) -> None:
-        self.edges, self.given, self.column, self.shape = edges, given, column, form.shape
-        self.name, self.count, self.unread = edges.name, edges.count, edges.unread
-        self.weights_name, self.features_name = edges.weights_name, edges.features_name
-        self.forms = {**edges.forms, column: form}
-        rows = given.shape[0] if given.shape else 1
-        if column in edges.forms:
-            other = edges.weights_name if column == WEIGHT else edges.features_name
-            raise DataError(f"{other} and {given.name} both say what the edges' {what}s are.", hint="leave one out")
-        if rows != self.count:
-            raise DataError(
-                f"{given.name} does not have a {what} for each edge.",
-                given=f"{rows} {what}s, {self.count} edges in {edges.name}",
-                allowed=f"[{', '.join(map(str, (self.count, *form.shape)))}], in the order of the edges",
-            )
-
-    def pieces(self, rows: int) -> Iterator[EdgePiece]:
-        given, waiting = self.given.pieces(rows), np.zeros((0, *self.shape), self.given.dtype)
-        for source, destination, columns in self.edges.pieces(rows):
-            while len(waiting) < len(source):
-                piece = next(given)
-                waiting = np.concatenate([waiting, piece.reshape(len(piece), *self.shape)])
-            yield source, destination, columns.put(self.column, waiting[: len(source)])
-            waiting = waiting[len(source) :]
-
-    def place(self, position: int) -> str:
-        return self.edges.place(position)
-
-    def digest(self) -> str:
-        return self.edges.digest() + ("" if self.column == WEIGHT else self.column) + self.given.digest()
-
-
-class WeightedEdges(_EdgesWith):
-    """Edges whose weights are an array of their own, [E] or [E, 1].
-
-    Raises:
-        DataError: it has another shape; or the edges have weights already.
-    """
-
-    def __init__(self, edges: EdgeList, weights: GivenArray) -> None:
-        if len(weights.shape) > 1 and weights.shape[1:] != (1,):
-            raise DataError(
-                f"{weights.name} must hold one number for each edge.",
-                given=f"shape {list(weights.shape)}",
-                allowed=f"[{edges.count}]",
-                hint=f"give one of its columns, such as edge_weight[:, 0]; several are features: name it {EDGE_FEATURES}",
-            )
-        super().__init__(edges, weights, WEIGHT, WEIGHT_FORM, "weight")
-        self.weights_name = weights.name
-
-
-class FeaturedEdges(_EdgesWith):
-    """Edges whose features are an array of their own, [E, D], or [E] for one feature.
-
-    Raises:
-        DataError: it has another shape, or no column; or the edges have features already.
-    """
-
-    def __init__(self, edges: EdgeList, features: GivenArray) -> None:
-        if len(features.shape) not in (1, 2) or features.shape[1:] == (0,):
-            raise DataError(
-                f"{features.name} must be a table of features, with a row for each edge.",
-                given=f"shape {list(features.shape)}",
-                allowed=f"[{edges.count}, 1 or more]",
-                hint="leave it out" if 0 in features.shape[1:] else f"edge_attr.reshape({edges.count}, -1)",
-            )
-        super().__init__(edges, features, ATTR, attr_form(features.shape[1] if features.shape[1:] else 1), "feature")
-        self.features_name = features.name
+from sargnn.sources.own.names import (
+    ALIASES,
+    ALIKE,
+    COUNT,
+    EDGE_FEATURES,
+    EDGES,
+    FEATURES,
+    LABELS,
+    MASKS,
+    NUMBERS,
+    OF_EDGES,
+    PAIRS,
+    WEIGHTS,
+)
+from sargnn.sources.own.pairs import OwnPairs, build_pairs
 
 
 @dataclass(frozen=True)
@@ -259,6 +84,7 @@ class OwnGraph:
         nodes: by type, sorted by name.
         edges: by triplet, sorted.
         unread: what was given and is not read.
+        pairs: links to predict; empty: it has none.
     """
 
     name: str
@@ -266,6 +92,7 @@ class OwnGraph:
     nodes: Mapping[str, Nodes]
     edges: Mapping[Triplet, EdgeList]
     unread: Unread
+    pairs: OwnPairs = field(default_factory=dict)
 
     def remarks(self) -> Iterator[str]:
         """What is not read, and what to do about it, in lines for a person."""
@@ -276,7 +103,8 @@ class OwnGraph:
         if of_edges := self.unread.of_edges:
             what = f"Of edges weights and features are read: name them {WEIGHTS} (in NetworkX weight) and {EDGE_FEATURES}."
             yield f"not read of {self.whole}: {', '.join(of_edges)}. {what}"
-        yield from (f"not read: {edges.unread}" for edges in self.edges.values() if edges.unread)
+        pairs = (ends for by in self.pairs.values() for given in by.values() for ends in given.lists)
+        yield from (f"not read: {edges.unread}" for edges in (*self.edges.values(), *pairs) if edges.unread)
 
     @property
     def typed(self) -> bool:
@@ -286,47 +114,15 @@ class OwnGraph:
     def digest(self) -> dict[str, Any]:
         """What decides the content, JSON-able."""
         nodes = {name: type_nodes.digest() for name, type_nodes in self.nodes.items()}
-        return {"nodes": nodes, "edges": [[*triplet, edges.digest()] for triplet, edges in self.edges.items()]}
+        content = {"nodes": nodes, "edges": [[*triplet, edges.digest()] for triplet, edges in self.edges.items()]}
+        pairs = [[*triplet, split, *given.digest()] for triplet, by in self.pairs.items() for split, given in by.items()]
+        return content | ({"pairs": pairs} if pairs else {})
 
 
 _MAKE: Mapping[str, Callable[[EdgeList, GivenArray], EdgeList]] = {WEIGHTS: WeightedEdges, EDGE_FEATURES: FeaturedEdges}
 """What edges carry -> edges with it."""
 Tree = Mapping[str, Any]
 """Name -> ``GivenArray``, ``EdgeList`` or whole number; of a typed graph a mapping from type or triplet to those."""
-
-
-def known_names(
-    names: Mapping[str, str] | list[str], whole: str, unread: list[str], without: Container[str] = ()
-) -> dict[str, str]:
-    """Used name -> given name, for those that are known.
-
-    Args:
-        names: as given; a mapping says for each what messages call it.
-        unread: gets what messages call the others.
-        without: given names that mean nothing here.
-
-    Raises:
-        DataError: one that is nearly known, or two that mean the same.
-    """
-    called = names if isinstance(names, Mapping) else {name: f"'{name}'" for name in names}
-    given_names: dict[str, str] = {}
-    for name in called:
-        known = None if name in without else NAMES.get(name)
-        if known is not None and known in given_names:
-            raise DataError(
-                f"{whole} has {called[given_names[known]]} and {called[name]}, which mean the same.", hint="leave one out"
-            )
-        if known is not None:
-            given_names[known] = name
-    others = [name for name in called if name not in NAMES or name in without]
-    for name in others:
-        alike = difflib.get_close_matches(
-            name, [candidate for candidate in NAMES if candidate[:1] == name[:1]], n=1, cutoff=_ALIKE
-        )
-        if alike and name not in without and NAMES[alike[0]] not in given_names:
-            raise DataError(f"{whole} has {called[name]}, which is not known.", allowed=alike, hint=f"name it {alike[0]}")
-    unread += [called[name] for name in others]
-    return given_names
 
 
 def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
@@ -340,6 +136,7 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
     """
     if EDGES not in tree:
         raise DataError(f"{whole} has no edges.", hint="'edge_index', integers [2, number of edges]")
+    pair_tree = {key: value for key, value in tree.items() if key in PAIRS}
     if isinstance(tree[EDGES], EdgeList):
         mixed = next((key for key, value in tree.items() if isinstance(value, Mapping)), None)
         if mixed is not None:
@@ -359,8 +156,10 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
             if key == EDGES:
                 continue
             if not isinstance(values, Mapping):
-                how = "(source, relation, destination)" if key in _MAKE else "node type"
+                how = "(source, relation, destination)" if key in OF_EDGES else "node type"
                 raise DataError(f"{whole} has types, but '{key}' does not say of which.", hint=f"'{key}' by {how}")
+            if key in PAIRS:
+                continue
             if key in _MAKE:
                 if unknown := [triplet for triplet in values if triplet not in edges]:
                     raise DataError(
@@ -372,18 +171,21 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
                 continue
             for node_type, value in values.items():
                 if node_type not in joined:
-                    alike = difflib.get_close_matches(node_type, sorted(joined), n=1, cutoff=_ALIKE)
+                    alike = difflib.get_close_matches(node_type, sorted(joined), n=1, cutoff=ALIKE)
                     if alike:
                         raise DataError(f"{whole} has a type in '{key}' that no edge joins.", given=node_type, allowed=alike)
                 by_type.setdefault(node_type, {})[key] = value
     carry = {" ".join(triplet): edge_list.forms for triplet, edge_list in edges.items()}
     check_widths(whole, {relation: forms[ATTR].shape[0] for relation, forms in carry.items() if ATTR in forms})
-    nodes = {type_name: _nodes(type_name, by_type[type_name], edges, whole) for type_name in sorted(by_type)}
-    return OwnGraph(name, whole, nodes, edges, unread)
+    pairs = build_pairs(pair_tree, list(edges), whole)
+    ends = [(triplet, edge_list) for triplet, edge_list in edges.items()]
+    ends += [(triplet, ends) for triplet, by in pairs.items() for given in by.values() for ends in given.lists]
+    nodes = {type_name: _nodes(type_name, by_type[type_name], ends, whole) for type_name in sorted(by_type)}
+    return OwnGraph(name, whole, nodes, edges, unread, pairs)
 
 
-def _nodes(node_type: str, arrays: Mapping[str, Any], edges: Mapping[Triplet, EdgeList], whole: str) -> Nodes:
-    """One type's nodes; their number is what the arrays say, or else the largest one in an edge and one more."""
+def _nodes(node_type: str, arrays: Mapping[str, Any], edges: Sequence[tuple[Triplet, EdgeList]], whole: str) -> Nodes:
+    """One type's nodes; their number is what the arrays say, or else the largest one in an edge or a pair and one more."""
     for table in (MASKS, NUMBERS):
         keys = [key for key in arrays if key in table]
         twice = [key for key in keys if [table[other] for other in keys].count(table[key]) > 1]
@@ -417,7 +219,7 @@ def _nodes(node_type: str, arrays: Mapping[str, Any], edges: Mapping[Triplet, Ed
                 )
         count = first
     if count is None:
-        count = max((_largest(triplet, edge_list, node_type) for triplet, edge_list in edges.items()), default=-1) + 1
+        count = max((_largest(triplet, edge_list, node_type) for triplet, edge_list in edges), default=-1) + 1
     return Nodes(count, arrays.get(FEATURES), arrays.get(LABELS), masks, numbers)
 
 

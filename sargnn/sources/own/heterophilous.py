@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from sargnn.errors import DataError
+from sargnn.sources.own.edges import EdgeArrays
 from sargnn.sources.own.given import GivenArray, PlainArray, member_of
-from sargnn.sources.own.graph import EDGES, FEATURES, LABELS, EdgeArrays, Unread
+from sargnn.sources.own.graph import Unread
+from sargnn.sources.own.names import EDGES, FEATURES, LABELS
 
 _NAMES = {"edges": EDGES, "node_features": FEATURES, "node_labels": LABELS} | {
     f"{split}_masks": f"{split}_mask" for split in ("train", "val", "test")
@@ -52,7 +54,7 @@ class _BothWays(EdgeArrays):
 
 
 def heterophilous_tree(path: Path, members: Collection[str], unread: Unread) -> dict[str, Any]:
-    """The arrays by the names that ``own.graph`` uses, masks [N, k], edges in both directions.
+    """The arrays by the names that ``own.names`` has, masks [N, k], edges in both directions.
 
     Args:
         path: the file.

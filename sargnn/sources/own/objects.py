@@ -8,14 +8,18 @@ Letters: N nodes, E edges.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from sargnn.errors import DataError
+from sargnn.graph.schema import SPLITS
+from sargnn.sources.own.edges import EdgeArrays, EdgeList, FeaturedEdges, WeightedEdges
 from sargnn.sources.own.given import GivenArray, PlainArray, as_array, as_matrix, given, is_sparse_tensor
-from sargnn.sources.own.graph import (
+from sargnn.sources.own.graph import Tree, Unread
+from sargnn.sources.own.names import (
     ALIASES,
     COUNT,
     EDGE_FEATURES,
@@ -26,21 +30,21 @@ from sargnn.sources.own.graph import (
     NUMBERS,
     OF_EDGES,
     ON_EDGES,
+    PAIRS,
     WEIGHTS,
-    EdgeArrays,
-    EdgeList,
-    FeaturedEdges,
-    Tree,
-    Unread,
-    WeightedEdges,
     known_names,
+    unit_of,
 )
+from sargnn.sources.own.pairs import labelled_pairs, marked_pairs, pair_leaf
 
 _TRANSPOSED = "adj_t"
 """Where PyG has a sparse adjacency: a row has the sources of a node's edges."""
+_LINKS, _LINK_LABELS = "edge_label_index", "edge_label"
+"""What PyG's ``RandomLinkSplit`` calls pairs, and which of them are links."""
 _NOT_OF_NODES = (*ALIASES[WEIGHTS], *ALIASES[EDGE_FEATURES])
 FORMS = (
-    "a DGLGraph (ndata feat, label, train_mask, ...), a PyG Data or HeteroData (x, y, train_mask, ...), a NetworkX graph (node "
+    "a DGLGraph (ndata feat, label, train_mask, ...), a PyG Data or HeteroData (x, y, train_mask, ...), or three of them from "
+    "RandomLinkSplit, a NetworkX graph (node "
     "attributes x, y, train_mask, ...), a mapping of arrays (edge_index, x, y, train_mask, ...), or a pair of a graph and a "
     "mapping of its nodes' arrays, such as (sparse matrix, {'x': ..., 'y': ...})"
 )
@@ -63,6 +67,9 @@ def tree_of(value: Any, whole: str, unread: Unread) -> Tree:
             others = {LABELS: others}
         if isinstance(others, Mapping):
             return {**tree_of(graph, whole, unread), **_from_mapping(others, whole, unread)}
+    if (parts := _link_splits(value)) is not None:
+        train = parts.pop("train")
+        return (_from_hetero if _is_a("torch_geometric", "HeteroData")(train) else _from_pyg)(train, whole, unread, parts)
     for recognises, convert in _CONVERTERS:
         if recognises(value):
             return convert(value, whole, unread)
@@ -97,6 +104,32 @@ def _is_a(package: str, name: str) -> Callable[[Any], bool]:
     )
 
 
+def _link_splits(value: Any) -> dict[str, Any] | None:
+    """Name of a split -> PyG's graph, of three in this order or by name, as ``RandomLinkSplit`` gives them; else None."""
+    if isinstance(value, tuple | list) and len(value) == len(SPLITS):
+        value = dict(zip(SPLITS, value, strict=True))
+    if not isinstance(value, Mapping) or "train" not in value:
+        return None
+    parts = {"valid" if name == "val" else name: part for name, part in value.items()}
+    kinds = [_is_a("torch_geometric", name) for name in ("Data", "HeteroData")]
+    same = any(all(is_kind(part) for part in parts.values()) for is_kind in kinds)
+    return parts if same and parts.keys() <= SPLITS.keys() else None
+
+
+def _labelled(parts: Mapping[str, Any], called: str) -> dict[str, Any]:
+    """Pairs and negatives that PyG's graphs have by split, or the relation of each."""
+    tree: dict[str, Any] = {}
+    for split, part in parts.items():
+        arrays = [
+            None if value is None else given(f"{split if len(parts) > 1 else 'data'}{called}.{key}", value, "pair")
+            for key in (_LINKS, _LINK_LABELS)
+            for value in [getattr(part, key, None)]
+        ]
+        if arrays[0] is not None:
+            tree |= labelled_pairs(split, arrays[0], arrays[1])
+    return tree
+
+
 def _leaf(used: str, called: str, value: Any, *, of_type: bool = False) -> Any:
     """What the tree holds for a value of the name ``used``; ``of_type``: for one node type or relation."""
     if used == COUNT:
@@ -105,7 +138,8 @@ def _leaf(used: str, called: str, value: Any, *, of_type: bool = False) -> Any:
         return int(value)
     if used == EDGES:
         return _edges(called, value, of_relation=of_type)
-    return given(called, value, "edge" if used in ON_EDGES else "node")
+    array = given(called, list(value) if isinstance(value, tuple) else value, unit_of(used))
+    return pair_leaf(used, array) if used in PAIRS else array
 
 
 def _edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
@@ -205,12 +239,18 @@ def _from_dgl(graph: Any, whole: str, unread: Unread) -> Tree:
     for triplet in graph.canonical_etypes:
         several, data = len(graph.canonical_etypes) > 1, dict(graph.edges[triplet].data)
         prefix = f"edges[{tuple(triplet)}].data" if several else "edata"
+        masks = {name: given(f"{prefix}['{name}']", data.pop(name), "edge") for name in [*data] if name in MASKS}
         names = {str(name): f"{prefix}['{name}']" for name in data}
         for used, array in _on_edges(names, data, whole, unread).items():
             tree.setdefault(used, {})[tuple(triplet)] = array
         called = f"the edges {triplet}" if several else "the graph's edges"
         sources, destinations = in_all_formats.edges(etype=triplet)
-        tree[EDGES][tuple(triplet)] = EdgeArrays(called, given(called, sources), given(called, destinations))
+        ends = given(called, sources), given(called, destinations)
+        tree[EDGES][tuple(triplet)] = EdgeArrays(called, *ends)
+        for name, mask in masks.items():
+            if MASKS[name] in [MASKS[other] for other in masks if other != name]:
+                raise DataError(f"{whole} has {prefix}['val_mask'] and {mask.name}, which mean the same.", hint="leave one out")
+            tree.setdefault(f"{MASKS[name]}_pairs", {})[tuple(triplet)] = marked_pairs(called, *ends, mask)
     for ntype in graph.ntypes:
         prefix = "ndata" if single else f"nodes['{ntype}'].data"
         _collect(tree, ntype, dict(graph.nodes[ntype].data), lambda name, prefix=prefix: f"{prefix}['{name}']", whole, unread)  # type: ignore[misc]
@@ -238,10 +278,13 @@ def _on_edges(names: Mapping[str, str], data: Mapping[str, Any], whole: str, unr
     return arrays
 
 
-def _from_pyg(data: Any, whole: str, unread: Unread) -> Tree:
+def _from_pyg(data: Any, whole: str, unread: Unread, held: Mapping[str, Any] = MappingProxyType({})) -> Tree:
+    """``held``: graphs that have validation and test pairs."""
     keys = data.keys() if callable(data.keys) else data.keys  # a property in older releases
     values = {str(key): data[key] for key in keys}
-    tree: dict[str, Any] = {}
+    tree: dict[str, Any] = _labelled({"train": data, **held}, "")
+    if values.pop(_LINKS, None) is not None:
+        values.pop(_LINK_LABELS, None)
     if EDGES not in values and values.get(_TRANSPOSED) is not None:
         tree[EDGES] = _transposed_edges(f"data.{_TRANSPOSED}", values.pop(_TRANSPOSED))
     names = {name: f"data.{name}" for name in values}
@@ -259,7 +302,8 @@ def _from_pyg(data: Any, whole: str, unread: Unread) -> Tree:
     return tree
 
 
-def _from_hetero(data: Any, whole: str, unread: Unread) -> Tree:
+def _from_hetero(data: Any, whole: str, unread: Unread, held: Mapping[str, Any] = MappingProxyType({})) -> Tree:
+    """``held``: as of ``_from_pyg``."""
     tree: dict[str, Any] = {EDGES: {}, COUNT: {}}
     for triplet in data.edge_types:
         store = data[triplet]
@@ -271,7 +315,11 @@ def _from_hetero(data: Any, whole: str, unread: Unread) -> Tree:
             tree[EDGES][tuple(triplet)] = _transposed_edges(f"{called}.{_TRANSPOSED}", turned, of_relation=True)
         else:
             raise DataError(f"{whole} has no edges of the type {triplet}.", hint=f"{called}.{EDGES}, [2, E]")
-        others = {str(key): store[key] for key in store if key not in (EDGES, _TRANSPOSED) and store[key] is not None}
+        parts = {split: part[triplet] for split, part in {"train": data, **held}.items()}
+        for name, pairs in _labelled(parts, str(list(triplet))).items():
+            tree.setdefault(name, {})[tuple(triplet)] = pairs
+        read = (EDGES, _TRANSPOSED, *((_LINKS, _LINK_LABELS) if store.get(_LINKS) is not None else ()))
+        others = {str(key): store[key] for key in store if key not in read and store[key] is not None}
         names = {key: f"{called}.{key}" for key in others if key == WEIGHTS or key in ALIASES[EDGE_FEATURES]}
         for used, array in _on_edges(names, others, whole, unread).items():
             tree.setdefault(used, {})[tuple(triplet)] = array

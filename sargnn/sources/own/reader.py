@@ -1,4 +1,4 @@
-"""Own graphs on their way into a store: homogeneous ones piece by piece, typed ones in memory.
+"""Own graphs on their way into a store: homogeneous ones piece by piece, those with types or pairs in memory.
 
 ``dataset=python`` is a function of the user's that returns a graph. It is called whenever a run needs the dataset, and the
 store's key covers what it returns: whatever it reads, a store that holds something else is never used.
@@ -23,14 +23,17 @@ from sargnn.errors import DataError, SargnnError
 from sargnn.graph.check import EdgeCheck, FeatureCheck, count_classes, expanded_width
 from sargnn.graph.dataset import Dataset, InMemoryReader, Reader
 from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece, attr_form
-from sargnn.graph.schema import LABEL_DTYPES, SPLITS, Relation, has_label
+from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED, Relation, has_label
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
 from sargnn.interop.dgl import missing_in
 from sargnn.resolve import resolve
+from sargnn.sources.given_pairs import give_pairs
 from sargnn.sources.ogb.layouts import MAX_NODES
+from sargnn.sources.own.edges import EdgeList, Triplet, checked_edges
 from sargnn.sources.own.given import GivenArray
-from sargnn.sources.own.graph import EdgeList, Nodes, OwnGraph, Triplet, Unread, build_graph
+from sargnn.sources.own.graph import Nodes, OwnGraph, Unread, build_graph
 from sargnn.sources.own.objects import tree_of
+from sargnn.sources.own.pairs import PairReader
 from sargnn.sources.own.targets import check_fractions, check_split_column, draw_split, labelled_type, read_labels, read_split
 from sargnn.sources.streamed import StreamedReader
 from sargnn.steps import step
@@ -145,8 +148,9 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
             **({"edge_categories": list(config.edge_categories)} if config.edge_categories else {}),
             **({"edge_weights": True} if any(WEIGHT in edges.forms for edges in graph.edges.values()) else {}),
             **({"edge_features": True} if any(ATTR in edges.forms for edges in graph.edges.values()) else {}),
+            **({"link_messages": config.link_messages} if graph.pairs else {}),
         }
-        return (_Typed if graph.typed else _Homogeneous)(graph, config, identity, origin)
+        return (_InMemory if graph.typed or graph.pairs else _Homogeneous)(graph, config, identity, origin)
 
 
 @contextmanager
@@ -176,7 +180,7 @@ def _check(graph: OwnGraph, config: OwnGraphConfig) -> None:
             )
     width = max((edges.forms[ATTR].shape[0] for edges in graph.edges.values() if ATTR in edges.forms), default=0)
     expanded_width(width, config.edge_categories or (), graph.whole)
-    labelled = graph.nodes[labelled_type(graph.nodes, graph.whole)]
+    labelled = graph.nodes[labelled_type(graph.nodes, graph.whole, for_links=_for_links(graph, config))]
     if config.split is None:
         check_split_column(labelled, config.split_column)
     elif config.split_column is not None:
@@ -184,16 +188,29 @@ def _check(graph: OwnGraph, config: OwnGraphConfig) -> None:
         raise DataError("A split is drawn, and one of the graph's own is asked for, too.", given=given, hint="leave one out")
 
 
+def _for_links(graph: OwnGraph, config: OwnGraphConfig) -> bool:
+    """Whether the graph has links to predict, or they are drawn."""
+    return bool(graph.pairs) or config.link_split is not None
+
+
 class _OwnReader(Reader):
-    """What readers of own graphs share: where errors say the graph came from; labels and split of the type that has them."""
+    """What readers of own graphs share: where errors say the graph came from; labels and split of the type that has them.
+
+    A graph with links needs neither: where one of both is missing, the other is not read.
+    """
 
     def __init__(self, graph: OwnGraph, config: OwnGraphConfig, identity: dict[str, Any], origin: str | None) -> None:
         self.graph, self.config, self._identity, self._origin = graph, config, identity, origin
-        self.labelled_type = labelled_type(graph.nodes, graph.whole)
+        for_links = _for_links(graph, config)
+        self.labelled_type = labelled_type(graph.nodes, graph.whole, for_links=for_links)
         self.labelled = graph.nodes[self.labelled_type]
-        assert self.labelled.labels is not None
-        self.given_labels = self.labelled.labels
-        self.labels_source = _bare(self.given_labels.name)
+        labels, parts = self.labelled.labels, [*self.labelled.masks.values(), *self.labelled.numbers.values()]
+        self.given_labels = labels if not for_links or parts or config.split is not None else None
+        if self.given_labels is None and (others := parts if labels is None else [labels]):
+            lacks = "node has a label" if labels is None else "split of nodes is given"
+            names = ", ".join(array.name for array in others)
+            logging.getLogger(__name__).warning(f"not read, as no {lacks}: {names}. Links need neither.")
+        self.labels_source = "labels" if self.given_labels is None else _bare(self.given_labels.name)
 
     def identity(self) -> dict[str, Any]:
         return self._identity
@@ -203,11 +220,15 @@ class _OwnReader(Reader):
             super().write(path, buffer_bytes)  # type: ignore[safe-super]
 
     def labels(self) -> np.ndarray:
+        if self.given_labels is None:
+            return np.full(self.labelled.count, UNLABELLED, np.int64)
         return read_labels(self.given_labels, self.config.task)
 
     def split_of(self, labels: np.ndarray) -> np.ndarray:
         """uint8 [N]. Raises ``DataError``, also for a node that is in a split and has no label."""
         known, nodes = has_label(labels), self.labelled
+        if self.given_labels is None:
+            return np.zeros(len(labels), np.uint8)
         if self.config.split is not None:
             given = [array.name for array in (*nodes.masks.values(), *nodes.numbers.values())]
             if given:
@@ -243,7 +264,7 @@ class _Homogeneous(_OwnReader, StreamedReader):
         self._features = self.labelled.features
         self.num_features = _width(self._features)
         self.features_source = _bare(self._features.name) if self._features is not None else "features"
-        width = int(np.prod(self.given_labels.shape[1:], dtype=np.int64))
+        width = 1 if self.given_labels is None else int(np.prod(self.given_labels.shape[1:], dtype=np.int64))
         self.label_bytes = width * LABEL_DTYPES[config.task or "classes"].itemsize
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
@@ -269,16 +290,18 @@ class _Homogeneous(_OwnReader, StreamedReader):
         return split
 
 
-class _Typed(_OwnReader, InMemoryReader):
-    """Several types or relations."""
+class _InMemory(_OwnReader, InMemoryReader):
+    """Several types or relations, or pairs."""
 
     def read(self) -> Dataset:
         labels = self.labels()
         split = self.split_of(labels)
         node_types = list(self.graph.nodes)
         relations = [self._relation(triplet, edges, node_types) for triplet, edges in self.graph.edges.items()]
-        if self.config.add_inverse_edges:
+        if self.config.add_inverse_edges and self.graph.typed:
             relations += [edges.inverse() for edges in relations]
+        elif self.config.add_inverse_edges:
+            relations = [edges.with_inverses() for edges in relations]
         dataset = typed_dataset(
             name=self.graph.name,
             num_classes=count_classes(labels, self.labels_source),
@@ -289,6 +312,11 @@ class _Typed(_OwnReader, InMemoryReader):
             labels=labels,
             split=split,
         )
+        if self.graph.pairs:
+            offsets = dict(zip(node_types, dataset.schema.offsets, strict=False))
+            counts = {name: nodes.count for name, nodes in self.graph.nodes.items()}
+            pairs = PairReader(list(self.graph.edges), offsets, counts).read(self.graph.pairs)
+            dataset = give_pairs(dataset, pairs, messages=self.config.link_messages)
         return homogenize(dataset) if self.config.homogenize else dataset
 
     def _relation(self, triplet: Triplet, edges: EdgeList, node_types: list[str]) -> Edges:
@@ -334,26 +362,3 @@ def _width(features: GivenArray | None) -> int:
     if features is None:
         return 0
     return features.shape[1] if len(features.shape) == 2 else 1
-
-
-def checked_edges(edges: EdgeList, rows: int, sources: int, destinations: int) -> Iterator[EdgePiece]:
-    """The pieces of an edge list between so many sources and destinations. Raises ``DataError`` naming the edge."""
-    first = 0
-    for piece in edges.pieces(rows):
-        for what, column, count in (("source", piece[0], sources), ("destination", piece[1], destinations)):
-            if not len(column) or (column.min() >= 0 and column.max() < count):
-                continue
-            row = int(((column < 0) | (column >= count)).argmax())
-            hint = "nodes are counted from 0; are these counted from 1?" if column[row] == count else None
-            raise DataError(
-                f"{edges.name} names a {what} that does not exist, in {edges.place(first + row)}.",
-                given=column[row],
-                allowed=f"0 to {count - 1}; there are {count} nodes",
-                hint=hint,
-            )
-        yield piece
-        first += len(piece[0])
-
-
-if TYPE_CHECKING:
-    from sargnn.sources.settings import OwnGraphConfig, PythonConfig

@@ -233,9 +233,14 @@ def draw_split(labelled: np.ndarray, fractions: Sequence[float], seed: int) -> n
     return split
 
 
-def labelled_type(nodes: Mapping[str, Nodes], whole: str) -> str:
-    """The one node type that has labels. Raises ``DataError`` where there is none, or several."""
+def labelled_type(nodes: Mapping[str, Nodes], whole: str, *, for_links: bool = False) -> str:
+    """The one node type that has labels. Raises ``DataError`` where there is none, or several.
+
+    ``for_links``: none needs any; then it is the first.
+    """
     labelled = [name for name, type_nodes in nodes.items() if type_nodes.labels is not None]
+    if not labelled and for_links:
+        return next(iter(nodes))
     if not labelled:
         raise DataError(f"{whole} has no labels.", hint="'y', a class for each node; -1 for a node without one")
     if len(labelled) > 1:

@@ -1,0 +1,178 @@
+"""Pairs that come with a graph: the held ones are no messages, each is there once, and all are known.
+
+Letters: N nodes, E directed edges, P pairs, Q negatives, K negatives of a pair, R relations.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.pairs import MEASURED, Known, Pairs
+from sargnn.graph.schema import SPLITS, Relation, Schema
+
+_COMPARED = ("negatives", "candidates")
+
+
+@dataclass(frozen=True)
+class SplitPairs:
+    """Pairs of a split and a relation. Ends are original ids of nodes that exist.
+
+    Attributes:
+        split: a name of ``SPLITS``.
+        relation: its number.
+        heads, tails: int64 [P], in any order; repeats count once.
+        weights: float32 [P], of the training loss; those of repeats are added up. None: all are 1.
+        negatives: int64 [Q, 2], heads and tails; None: there are none.
+        candidates: int64 [P, K], tails; None: there are none.
+    """
+
+    split: str
+    relation: int
+    heads: np.ndarray
+    tails: np.ndarray
+    weights: np.ndarray | None = None
+    negatives: np.ndarray | None = None
+    candidates: np.ndarray | None = None
+
+    def keys(self, num_nodes: int, *, both_ways: bool) -> np.ndarray:
+        """int64 [P], the same for the same pair alone; ``both_ways``: also for its inverse."""
+        return _keys(self.heads, self.tails, num_nodes, both_ways=both_ways)
+
+    def once(self, num_nodes: int, *, both_ways: bool) -> SplitPairs:
+        """Without repeats, each where it is first; ``both_ways``: an inverse is a repeat."""
+        _, first, which = np.unique(self.keys(num_nodes, both_ways=both_ways), return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rows = first[order]
+        weights = None if self.weights is None else np.bincount(which, self.weights)[order].astype(np.float32)
+        candidates = None if self.candidates is None else self.candidates[rows]
+        return replace(self, heads=self.heads[rows], tails=self.tails[rows], weights=weights, candidates=candidates)
+
+
+def give_pairs(
+    dataset: Dataset, given: Sequence[SplitPairs], *, messages: bool = True, undirected: bool | None = None
+) -> Dataset:
+    """The graph with these pairs.
+
+    Edges between the two ends of a validation or test pair leave it, those of its relation and of the inverse one, in both
+    directions. Where a relation has no training pairs, these are the edges that it keeps, without loops. Known are all pairs
+    and all edges of their relations.
+
+    Args:
+        dataset: the graph, without pairs.
+        given: at most one for each split and relation; of a split all have candidates or none has, K of each.
+        messages: training pairs that are edges stay so.
+        undirected: of a graph that is published with its split: whether a pair is the same as its inverse. Its edges are its
+            training pairs, and all stay, as others have measured it. None: edges tell (``same_both_ways``).
+    """
+    n, schema = dataset.num_nodes, dataset.schema
+    sources, destinations = np.asarray(dataset.indices, np.int64), np.repeat(np.arange(n), np.diff(np.asarray(dataset.indptr)))
+    relation = np.zeros(len(sources), np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
+    inverses = inverse_relations(schema)
+    inverses |= {r: inverse for inverse, r in inverses.items()}
+    having = sorted({pairs.relation for pairs in given})
+    leaves = np.zeros(len(sources), bool)
+
+    def take_out(split_pairs: Iterable[SplitPairs]) -> None:
+        for pairs in split_pairs:
+            edges = np.flatnonzero((relation == pairs.relation) | (relation == inverses.get(pairs.relation, -1)))
+            gone = np.unique(pairs.keys(n, both_ways=True))
+            leaves[edges] |= np.isin(_keys(sources[edges], destinations[edges], n, both_ways=True), gone)
+
+    is_link = np.isin(relation, having) & (sources != destinations)
+    if undirected is None:
+        take_out(pairs for pairs in given if pairs.split in MEASURED)
+        both_ways = not schema.typed and same_both_ways(sources[is_link & ~leaves], destinations[is_link & ~leaves])
+        trained = {pairs.relation for pairs in given if pairs.split == "train"}
+        for r in having:
+            if r not in trained:
+                edges = is_link & ~leaves & (relation == r) & (not both_ways or sources < destinations)
+                given = [*given, SplitPairs("train", r, sources[edges], destinations[edges])]
+    else:
+        both_ways, is_link = undirected, np.zeros(len(sources), bool)
+    given = sorted((pairs.once(n, both_ways=both_ways) for pairs in given), key=lambda p: (SPLITS[p.split], p.relation))
+    if undirected is None:
+        _warn_of_answers(dataset.name, given, n, both_ways=both_ways)
+    if not messages:
+        take_out(pairs for pairs in given if pairs.split == "train")
+    heads, tails = (np.concatenate([getattr(pairs, end) for pairs in given]) for end in ("heads", "tails"))
+    linked, to = np.concatenate([heads, sources[is_link]]), np.concatenate([tails, destinations[is_link]])
+    if both_ways:
+        linked, to = np.concatenate([linked, to]), np.concatenate([to, linked])
+    counts = [len(pairs.heads) for pairs in given]
+    weighted = any(pairs.weights is not None for pairs in given)
+    weights = [np.ones(len(p.heads), np.float32) if p.weights is None else p.weights for p in given]
+    pairs = Pairs(
+        heads,
+        tails,
+        np.repeat(np.array([SPLITS[pairs.split] for pairs in given], np.uint8), counts),
+        Known.of(linked, to, n),
+        both_ways,
+        np.repeat(np.array([pairs.relation for pairs in given], np.uint8), counts) if len(schema.relations) > 1 else None,
+        np.concatenate(weights) if weighted else None,
+        *({s: np.concatenate(arrays) for s in MEASURED if (arrays := _of_split(given, s, name))} for name in _COMPARED),
+    )
+    return with_links(dataset, destinations, leaves, pairs)
+
+
+def with_links(dataset: Dataset, destinations: np.ndarray, leaves: np.ndarray, pairs: Pairs) -> Dataset:
+    """The graph with pairs, and without some of its edges.
+
+    Args:
+        destinations: int64 [E], of its edges.
+        leaves: bool [E], those that go.
+    """
+    kept = np.flatnonzero(~leaves)
+    counts = np.bincount(destinations[kept], minlength=dataset.num_nodes)
+    return replace(
+        dataset,
+        indptr=np.concatenate([[0], np.cumsum(counts)]),
+        indices=np.asarray(dataset.indices)[kept],
+        relation=None if dataset.relation is None else np.asarray(dataset.relation)[kept],
+        columns=dataset.columns.take(kept),
+        content_hash="",
+        stored_weights=None,
+        pairs=pairs,
+    )
+
+
+def same_both_ways(heads: np.ndarray, tails: np.ndarray) -> bool:
+    """Whether each edge has its inverse, repeats left out of account."""
+    count = int(max(heads.max(initial=0), tails.max(initial=0))) + 1
+    up, down = heads < tails, heads > tails
+    return np.array_equal(np.unique(heads[up] * count + tails[up]), np.unique(tails[down] * count + heads[down]))
+
+
+def inverse_relations(schema: Schema) -> dict[int, int]:
+    """Relation called ``rev_NAME`` -> the one called NAME that joins the same types the other way round."""
+    numbers = {relation: r for r, relation in enumerate(schema.relations)}
+    turned = {r: Relation(to, name.removeprefix("rev_"), of) for (of, name, to), r in numbers.items() if name[:4] == "rev_"}
+    return {r: numbers[relation] for r, relation in turned.items() if relation in numbers}
+
+
+def _of_split(given: Sequence[SplitPairs], split: str, name: str) -> list[np.ndarray]:
+    return [array for pairs in given if pairs.split == split and (array := getattr(pairs, name)) is not None]
+
+
+def _keys(heads: np.ndarray, tails: np.ndarray, num_nodes: int, *, both_ways: bool) -> np.ndarray:
+    first, second = (np.minimum(heads, tails), np.maximum(heads, tails)) if both_ways else (heads, tails)
+    return first * num_nodes + second
+
+
+def _warn_of_answers(name: str, given: Sequence[SplitPairs], num_nodes: int, *, both_ways: bool) -> None:
+    """Say how many training pairs are measured by, too."""
+    count = 0
+    for pairs in given:
+        if pairs.split == "train":
+            held = [p.keys(num_nodes, both_ways=both_ways) for p in given if p.relation == pairs.relation and p is not pairs]
+            count += int(
+                np.isin(pairs.keys(num_nodes, both_ways=both_ways), np.concatenate([np.zeros(0, np.int64), *held])).sum()
+            )
+    if count:
+        logging.getLogger(__name__).warning(
+            f"{count} training pairs of '{name}' are validation or test pairs, too: what is measured is trained on."
+        )
