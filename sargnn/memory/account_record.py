@@ -47,6 +47,7 @@ from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part, WeightedDegrees
+from sargnn.partition.pairs import PartPairs
 from sargnn.plan.cover import shares_of
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.sizes import sizes_of_plans
@@ -86,7 +87,7 @@ def made_up_part(shape: GraphShape, layers: int) -> Part:
         destinations.append(dst[kept] + offsets[d])
         counts.append(int(kept.sum()))
     edge_src, edge_dst = (np.concatenate(ends).astype(np.int32) for ends in (sources, destinations))
-    first = int(offsets[shape.labelled])
+    first = int(offsets[max(shape.labelled, 0)])
     weights = np.full(len(edge_src), 0.5, np.float32) if shape.weighted else None
     attr = np.ones((len(edge_src), shape.edge_width), np.float32) if shape.edge_width else None
     inward, outward = (np.bincount(ends, minlength=nodes) for ends in (edge_dst, edge_src))
@@ -221,6 +222,8 @@ class Accounts:
         )
         self._layers, self._depth = _layers_of(model), len(model.uses_edges)
         self._part = made_up_part(shape, self._depth)
+        if config.predicts_links:  # of pairs ``tasks.links.step_bytes`` knows
+            self._part = dataclasses.replace(self._part, pairs=PartPairs.none(len(self._part.node_ids)))
         self._made: dict[tuple[_Recorded, tuple[bool, ...]], StepAccount] = {}
         self._libraries_are_there = False
 
@@ -319,7 +322,8 @@ class Accounts:
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
         trainer.loop.steps = OneStep([view])
-        sizes = sizes_of_plans(plans, len(trainer.rows), len(rows))
+        targets = 0 if self._config.predicts_links else len(rows)  # no table has a row for each pair
+        sizes = sizes_of_plans(plans, len(trainer.rows), targets)
         record = prepare(trainer, trace)
         with trace, _phases_of(trainer, trace):
             record()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sargnn.config.groups import BatchesConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.engine.segments import KeepLayers, layer_runs
 from sargnn.errors import ConfigError
@@ -31,6 +32,7 @@ from sargnn.partition.store import array_of, partition_info
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.resolve import resolve
 from sargnn.steps import step
+from sargnn.tasks.links import step_bytes
 from sargnn.tracking.memory import human_bytes
 from sargnn.training.build import label_columns
 from sargnn.training.fit import configured_batches, trains_in_batches
@@ -146,10 +148,15 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
     Raises:
         ConfigError: the model cannot work on such a graph, or nothing fits ``memory_budget``.
     """
+    if config.predicts_links:  # a step's pairs and negatives may end anywhere: planned as if it computed all rows
+        runs = config.batches.steps * (1 if config.batches.count == "auto" else config.batches.count)
+        config = dataclasses.replace(config, batches=BatchesConfig(), sample=SampleConfig())
     if has_views(config):
         return plan_views(config, dataset, cut, runtime)
     traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
     account = Account(config, shape_of(dataset, config), dataset.num_nodes)
+    if dataset.pairs is not None and config.predicts_links:
+        account.step_bytes = step_bytes(config.links, -(-dataset.pairs.count("train") // (config.world * runs)))
     workers = []
     for rank, part in enumerate(cut.parts):
         received: list[int] | None = None

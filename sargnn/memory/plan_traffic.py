@@ -18,7 +18,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.graph.edge_columns import WEIGHT
 from sargnn.models.base import Model
-from sargnn.models.inputs import GraphShape
+from sargnn.models.inputs import EVERY_TYPE, GraphShape
 from sargnn.models.stack import GraphLayer, Stack
 from sargnn.plan.cover import MOST_EDGES, TILT, TILTS_MORE, TRIALS, Share, least_cover, shares_of
 from sargnn.plan.layer_plan import RowCounts
@@ -149,13 +149,14 @@ def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
     """What a model must know of the graph."""
     split = np.asarray(dataset.split) > 0
     types = np.bincount(dataset.schema.types_of(np.flatnonzero(split)), minlength=len(dataset.schema.node_types))
+    outputs, every = config.num_outputs(dataset.num_classes), config.predicts_links and dataset.schema.typed
     return GraphShape(
         dataset.schema,
         dataset.feature_widths,
-        dataset.num_classes,
-        label_columns(config, dataset.num_classes),
+        outputs,
+        label_columns(config, outputs),
         dataset.task,
-        int(types.argmax()),
+        EVERY_TYPE if every else int(types.argmax()),
         WEIGHT in dataset.columns and uses_edge_weights(config),
         edge_width=edge_width(dataset.columns, config),
     )

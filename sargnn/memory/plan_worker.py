@@ -103,12 +103,15 @@ class Account:
     Args:
         num_nodes: of the whole graph.
 
+    Attributes:
+        step_bytes: what a step holds beside the rows of its views.
+
     Raises:
         ConfigError: the model cannot work on such a graph.
     """
 
     def __init__(self, config: RunConfig, shape: GraphShape, num_nodes: int) -> None:
-        self._config, self._shape = config, shape
+        self._config, self._shape, self.step_bytes = config, shape, 0
         self.engine, self.model = bare(config, shape)
         self._layers = len(self.model.uses_edges)
         message_rows = config.comm.message_rows or usual_message_rows(num_nodes, config.world)
@@ -156,7 +159,7 @@ class Account:
         trained = views.training or (Reached(whole, (), ()),)
         account, held, travelling = self._held(trained, whole, keep)
         since = self.bytes_since(part, views)
-        training = held.peak + travelling + runtime.training + since
+        training = held.peak + travelling + runtime.training + since + self.step_bytes
         states = 3 * sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters()) + 3 * learned
         kept = since
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:

@@ -44,6 +44,13 @@ class PartPairs:
     negatives: Mapping[str, np.ndarray] = field(default_factory=dict)
     candidates: Mapping[str, np.ndarray] = field(default_factory=dict)
 
+    @classmethod
+    def none(cls, num_rows: int) -> PartPairs:
+        """A part's that has so many rows and no pairs."""
+        nothing = np.zeros(0, np.int64)
+        known = Known(np.zeros(num_rows + 1, np.int64), nothing)
+        return cls(nothing.astype(np.int32), nothing, np.zeros(0, np.uint8), known)
+
     def of_split(self, split: str) -> np.ndarray:
         """int64, ascending: which pairs are in it."""
         return np.flatnonzero(np.asarray(self.split) == SPLITS[split])

@@ -39,9 +39,11 @@ from sargnn.tasks.base import Counted, Targets, Task
 from sargnn.tasks.decoders import make_decoder
 from sargnn.tasks.kinds import Scores
 from sargnn.tasks.negatives import Sampler
-from sargnn.tasks.pair_scores import PairLists, Questions, route, score_pairs
+from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists, Questions, route, score_pairs
 from sargnn.tasks.ranking import mean_ranks, measure_pairs, measure_ranks
 
+_SCORE_BYTES = 4 * 8
+"""Of a score, its gradient, and a copy of each in another order."""
 _MEASURED_STEP = 2**32 - len(SPLITS) - 1
 """From here on the numbers of steps are those of splits, whose negatives are the same in every evaluation."""
 
@@ -268,6 +270,15 @@ class LinkTask(Task):
     def tables(self, outputs: Tensor) -> dict[str, Tensor]:
         """Nothing: the outputs are the embeddings."""
         return {}
+
+
+def step_bytes(config: LinksConfig, pairs: int) -> int:
+    """What a step holds of a worker's pairs beside embeddings and their gradients, in bytes: lists, scores, rows of scratch.
+
+    Args:
+        pairs: P of this worker.
+    """
+    return SCRATCH_BYTES + pairs * (1 + config.negatives) * (PAIR_BYTES + _SCORE_BYTES)
 
 
 def loss_sum(

@@ -33,6 +33,10 @@ from sargnn.comm.lists import HaloLists, Piece
 
 _SCRATCH_NUMBERS = 1 << 17
 """Of the rows of pairs that are scored at a time."""
+SCRATCH_BYTES = 8 * 4 * _SCRATCH_NUMBERS
+"""Of these rows, what a decoder makes of them, and gradients, in fp32."""
+PAIR_BYTES = 16
+"""Of a pair in ``PairLists``."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class PairSteps(Steps):
 
     @property
     def last_view(self) -> View | None:
-        return self._last if self.drawn else self._builder.whole()
+        return self._last
 
     def remake(self) -> None:
         self._constants = self._again()
