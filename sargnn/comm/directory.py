@@ -2,13 +2,16 @@
 
 Rank r keeps where the nodes of the ids [r D, (r + 1) D) are, with D = ceil(N / P); who asks for an id asks that rank.
 
-Letters: N nodes of the whole graph, P ranks.
+Letters: N nodes of the whole graph, P ranks, F width of a row.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 
@@ -50,3 +53,39 @@ class Directory:
         answers = swap(self._group, [self._places[nodes - self._first] for nodes in questions], "asking who has which node")
         places = np.concatenate(answers)[back].reshape(ids.shape)
         return places >> _ROW_BITS, places & (2**_ROW_BITS - 1)
+
+    def send(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give each node's owner a row about it; all ranks must call it together.
+
+        Args:
+            ids: int64 [n], original ids.
+            table: [n, ...].
+
+        Returns:
+            Of what came here, rank by rank: own rows, int64 [m], and what was sent of each, [m, ...].
+        """
+        ranks, rows = self.locate(ids)
+        order = np.argsort(ranks, kind="stable")
+        ends = np.searchsorted(ranks[order], np.arange(self._group.world + 1))
+        pieces = [order[first:last] for first, last in zip(ends, ends[1:], strict=False)]
+        came = swap(self._group, [rows[piece] for piece in pieces], "telling owners of nodes")
+        told = swap(self._group, [table[piece] for piece in pieces], "telling owners of nodes")
+        return np.concatenate(came), np.concatenate(told)
+
+    def fetch(self, rows: Tensor, ids: np.ndarray) -> Tensor:
+        """The rows of nodes, [n, F], in fp32 where they are bf16; all ranks must call it together.
+
+        Args:
+            rows: [own rows, F].
+            ids: int64 [n], original ids.
+        """
+        ranks, places = self.locate(ids)
+        order = np.argsort(ranks, kind="stable")
+        ends = np.searchsorted(ranks[order], np.arange(self._group.world + 1))
+        asked = [places[order[first:last]] for first, last in zip(ends, ends[1:], strict=False)]
+        questions = swap(self._group, asked, "asking for rows")
+        answered = [rows[torch.from_numpy(each).to(rows.device)].to(wide(rows.dtype)).cpu().numpy() for each in questions]
+        answers = np.concatenate(swap(self._group, answered, "sending rows"))
+        fetched = np.empty_like(answers)
+        fetched[order] = answers
+        return torch.from_numpy(fetched).to(rows.device)

@@ -30,13 +30,14 @@ from sargnn.config.links import LinksConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
-from sargnn.graph.pairs import MEASURED
+from sargnn.graph.pairs import MEASURED, Known
 from sargnn.graph.schema import SPLITS
 from sargnn.partition.cut import Part
 from sargnn.partition.pairs import PartPairs
 from sargnn.rng import Purpose, philox
 from sargnn.tasks.base import Counted, Targets, Task
 from sargnn.tasks.decoders import make_decoder
+from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners
 from sargnn.tasks.kinds import Scores
 from sargnn.tasks.negatives import Sampler
 from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists, Questions, route, score_pairs
@@ -131,6 +132,7 @@ class LinkTask(Task):
         self._message_rows, self._near = 2**31, range(0)
         self._training = pairs.of_split("train")
         self._evaluated: dict[str, tuple[PairLists, int]] = {}
+        self._turned: Known | None = None
 
     @property
     def module(self) -> nn.Module | None:
@@ -238,8 +240,79 @@ class LinkTask(Task):
         self.measured = measured
         return {"train": None, **{split: values.get(self.metric) for split, values in measured.items()}}
 
+    def partners(self, outputs: Tensor, count: int, relation: int) -> tuple[Tensor, Tensor]:
+        """Each own head's best tails, known links left out: original ids, int64 [heads, K], -1 where there are no more, and
+        scores. All workers must call it together.
+
+        Args:
+            outputs: [N, F], of all own rows.
+            count: K.
+            relation: heads and tails are of its types.
+        """
+        begin, end = self._ids_of(self._schema.relations[relation].source)
+        own = np.flatnonzero((self._ids >= begin) & (self._ids < end))
+        queries = self._queries(outputs, own, np.full(len(own), relation), self._pairs.known, ranks_heads=False)
+        ids = torch.from_numpy(self._ids[own]).to(self._device)
+        partners, scores = top_partners(self._group, self.decoder, self._candidates(outputs), queries, ids, count)
+        return partners, scores / self._config.temperature
+
+    def _ids_of(self, node_type: int) -> tuple[int, int]:
+        return self._schema.offsets[node_type], self._schema.offsets[node_type + 1]
+
+    def _candidates(self, outputs: Tensor) -> Candidates:
+        return Candidates(outputs, torch.from_numpy(self._ids).to(self._device))
+
+    def _queries(
+        self, outputs: Tensor, rows: np.ndarray, relation: np.ndarray, known: Known, *, ranks_heads: bool
+    ) -> Queries:
+        """Own rows (int64 [B]) that are scored with all nodes of the other end's type but those that they are linked to."""
+        ends = np.array([self._ids_of(each.source if ranks_heads else each.destination) for each in self._schema.relations])
+        left_out = known.of_heads(rows)
+        first, last = ends[relation].T
+        tables = (np.ascontiguousarray(table) for table in (relation, first, last, left_out.indptr, left_out.tails))
+        of, begin, end, starts, others = (torch.from_numpy(table).to(self._device) for table in tables)
+        which = torch.full((len(rows),), ranks_heads, device=self._device)
+        return Queries(outputs[torch.from_numpy(rows).to(self._device)], of, which, begin, end, starts, others)
+
+    def _ranks(self, split: str, outputs: Tensor) -> Tensor:
+        """The ranks of a split's pairs among all nodes, float64, of each end that is to be ranked, of the pairs whose other end
+        is here. All workers must call it together."""
+        pairs, which = self._pairs, self._pairs.of_split(split)
+        rows, tails = np.asarray(pairs.heads)[which].astype(np.int64), np.asarray(pairs.tails)[which]
+        relation, ranks = self._relation[which], []
+        if self._config.rank != "head":
+            queries = self._queries(outputs, rows, relation, pairs.known, ranks_heads=False)
+            ranks.append(self._ranked(outputs, queries, tails))
+        if self._config.rank != "tail":
+            places, by_tail = self.directory.send(tails, np.stack([self._ids[rows], relation], 1))
+            queries = self._queries(outputs, places, by_tail[:, 1], self._known_heads(), ranks_heads=True)
+            ranks.append(self._ranked(outputs, queries, by_tail[:, 0]))
+        return torch.cat(ranks)
+
+    def _ranked(self, outputs: Tensor, queries: Queries, true_ids: np.ndarray) -> Tensor:
+        ids = torch.from_numpy(np.ascontiguousarray(true_ids)).to(self._device)
+        true_rows = self.directory.fetch(outputs, true_ids)
+        return full_ranks(self._group, self.decoder, self._candidates(outputs), queries, true_rows, ids)
+
+    def _known_heads(self) -> Known:
+        """The heads that are linked to each own row as a tail. All workers must call it together."""
+        known = self._pairs.known
+        if self._pairs.both_ways:
+            return known
+        if self._turned is None:
+            heads = np.repeat(self._ids, np.diff(known.indptr))
+            rows, sent = self.directory.send(np.asarray(known.tails), heads[:, None])
+            self._turned = Known.of(rows, sent[:, 0], len(self._ids))
+        return self._turned
+
     def _measure(self, split: str, outputs: Tensor, output_rows: Tensor | None) -> dict[str, float | None]:
         """All metrics of a split. All workers must call it together."""
+        given = split in self._pairs.negatives
+        if split not in self._pairs.candidates and not (
+            self.metric in ("auc", "ap") or (given and self.metric.startswith("hits"))
+        ):
+            assert output_rows is None or len(output_rows) == len(self._ids)
+            return measure_ranks(self._group, self._ranks(split, outputs.detach()))
         if split not in self._evaluated:
             self._evaluated[split] = self._measured_pairs(split)
         lists, count = self._evaluated[split]

@@ -1,30 +1,101 @@
-"""TEMPORARY."""
+"""How well pairs of nodes are told from negatives, over all workers: from their scores, or from their ranks among candidates.
 
+    auc        the probability that a pair has a larger score than a negative, ties counted half
+    ap         sum_i (R_i - R_(i-1)) P_i over distinct scores from the largest down: precision P_i and recall R_i of all that
+               score at least as much, as scikit-learn's average precision
+    hits@K     of scores: the share of pairs above the K-th largest negative, 1 with fewer than K negatives, as OGB's evaluators
+               for ogbl-collab, ogbl-ppa and ogbl-ddi; of ranks: the share of ranks up to K
+    mrr        the mean of 1 / rank, where a rank is 1 + larger candidates + equal ones / 2, as OGB's for ogbl-citation2
+    mean_rank  the mean of ranks
+
+Every value is the same on every rank. Those of scores are made of counts of all workers' pairs, so that it does not matter who
+holds which. ``sargnn.tasks.full_ranks`` ranks pairs among all nodes.
+
+Letters: P pairs of this worker, Q negatives of this worker, K candidates of a pair.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
 import torch
+from torch import Tensor
 
+from sargnn.comm.collectives import swap
+from sargnn.comm.group import Group
 from sargnn.tasks.metrics import roc_auc
 
-
-def _all(group, t):
-    n = [int(x) for x in group.gather(torch.tensor(len(t)))]
-    m = max(n)
-    p = t.new_zeros(m)
-    p[: len(t)] = t
-    return torch.cat([q[:k] for q, k in zip(group.gather(p), n)])
+HITS = (1, 3, 10, 20, 50, 100)
 
 
-def measure_pairs(group, p, n):
-    p, n = _all(group, p), _all(group, n)
-    return {
-        "auc": roc_auc(
-            torch.cat([p, n]), torch.cat([torch.ones(len(p), dtype=torch.bool), torch.zeros(len(n), dtype=torch.bool)])
-        )
-    }
+def measure_pairs(group: Group, positives: Tensor, negatives: Tensor) -> dict[str, float | None]:
+    """``auc``, ``ap`` and ``hits@K`` of all workers' scores together. All workers must call it.
+
+    Every worker holds all scores while it counts. A value is None where it is not defined: without pairs, ``auc`` and ``ap``
+    without negatives, and where a score is not finite.
+
+    Args:
+        positives: [P], scores of pairs.
+        negatives: [Q], of the same dtype.
+    """
+    positives, negatives = (gather_rows(group, scores.detach()).cpu() for scores in (positives, negatives))
+    scores = torch.cat([positives, negatives])
+    if not len(positives) or not scores.isfinite().all():
+        return dict.fromkeys(["auc", "ap", *(f"hits@{k}" for k in HITS)])
+    best = negatives.topk(min(HITS[-1], len(negatives))).values
+    hits = {f"hits@{k}": int((positives > best[k - 1]).sum()) / len(positives) if k <= len(best) else 1.0 for k in HITS}
+    if not len(negatives):
+        return {"auc": None, "ap": None, **hits}
+    is_pair = torch.arange(len(scores)) < len(positives)
+    return {"auc": roc_auc(scores, is_pair), "ap": _average_precision(scores, is_pair), **hits}
 
 
-def measure_ranks(group, r):
-    return {}
+def measure_ranks(group: Group, ranks: Tensor) -> dict[str, float | None]:
+    """``mrr``, ``hits@K`` and ``mean_rank``, means over all workers' pairs. All workers must call it.
+
+    All are None without pairs, and where a rank is not finite.
+
+    Args:
+        ranks: float64 [P], from 1.
+    """
+    own = [ranks.reciprocal(), *(ranks <= k for k in HITS), ranks, torch.ones_like(ranks)]
+    *sums, count = group.sum_(torch.stack([values.sum(dtype=torch.float64) for values in own])).tolist()
+    names = ["mrr", *(f"hits@{k}" for k in HITS), "mean_rank"]
+    if not count or not math.isfinite(sums[-1]):
+        return dict.fromkeys(names)
+    return {name: total / count for name, total in zip(names, sums, strict=True)}
 
 
-def mean_ranks(p, c):
-    return p
+def mean_ranks(positive: Tensor, candidates: Tensor) -> Tensor:
+    """1 + larger candidates + equal ones / 2, float64 [P]: the mean of a pair's best and worst rank among ties.
+
+    NaN where a score of the pair or of its candidates is not finite.
+
+    Args:
+        positive: [P], scores of pairs.
+        candidates: [P, K], of the same dtype.
+    """
+    own = positive[:, None]
+    ranks = 1 + (candidates > own).sum(1).double() + (candidates == own).sum(1) / 2
+    return ranks.where(positive.isfinite() & candidates.isfinite().all(1), torch.nan)
+
+
+def gather_rows(group: Group, rows: Tensor) -> Tensor:
+    """All ranks' rows [sum of n, ...] in rank order, where ``rows`` lie. All ranks must call it together.
+
+    Args:
+        rows: [n, ...], n any on each rank; of a dtype that NumPy has.
+    """
+    pieces = swap(group, [rows.cpu().numpy()] * group.world, "gathering what is ranked")
+    return torch.from_numpy(np.concatenate(pieces)).to(rows.device)
+
+
+def _average_precision(scores: Tensor, is_pair: Tensor) -> float:
+    """The module's ``ap``; terms are added in scikit-learn's order, so that the last digit is its, too."""
+    values, run = scores.unique(return_inverse=True)
+    true = torch.bincount(run[is_pair], minlength=len(values)).numpy()
+    every = torch.bincount(run, minlength=len(values)).numpy()
+    pairs_above, above = true[::-1].cumsum()[::-1], every[::-1].cumsum()[::-1]
+    recall = np.append(pairs_above / true.sum(), 0.0)
+    return float(max(0.0, -np.sum(np.diff(recall) * (pairs_above / above))))

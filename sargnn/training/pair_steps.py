@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.plan.drawn import Sample
 from sargnn.tasks.links import LinkTask, PairBatch
@@ -97,13 +96,8 @@ class PairSteps(Steps):
         the original ids of their sources."""
         pairs = batch.positives
         ends, others = np.concatenate([pairs[:, 0], pairs[:, 1]]), np.concatenate([pairs[:, 1], pairs[:, 0]])
-        ranks, rows = self._task.directory.locate(ends)
-        order = np.argsort(ranks, kind="stable")
-        bounds = np.searchsorted(ranks[order], np.arange(self._group.world + 1))
-        table = np.stack([rows, others], 1)[order]
-        pieces = [table[first:last] for first, last in zip(bounds, bounds[1:], strict=False)]
-        told = np.concatenate(swap(self._group, pieces, "telling which edges are predicted"))
-        return told[:, 0], told[:, 1]
+        rows, sources = self._task.directory.send(ends, others)
+        return rows, sources
 
     @property
     def last_view(self) -> View | None:
