@@ -1,0 +1,96 @@
+"""Links at full rank: a model's pairs among all nodes, and each node's best partners, against brute force on any world."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sargnn.comm.group import Group
+from sargnn.config.links import LinksConfig
+from sargnn.config.run import RunConfig
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS
+from sargnn.sources.links import draw_links
+from sargnn.tasks.links import LinkTask
+from tests.graphs import nasty_graph
+from tests.parity import cases
+from tests.pool import pool
+
+GRAPHS = {
+    "directed": draw_links(nasty_graph(), [0.6, 0.15, 0.15]),
+    "typed": draw_links(cases.graph_for("rgcn"), [0.5, 0.2, 0.2]),
+}
+K = 4
+
+
+def measured(group: Group, config: RunConfig, graph: Dataset) -> dict[str, Any]:
+    """All that an untrained model's evaluation gives, its outputs, and best partners of the first relation that has links."""
+    trainer = cases.trainer_of(group, config, graph)
+    task = trainer.task
+    assert isinstance(task, LinkTask)
+    outputs = trainer.evaluator.predictions().round(decimals=1)  # many ties
+    with torch.no_grad():
+        task.metrics(outputs, task.targets(None))
+        partners, scores = task.partners(outputs, K, 0)
+    return {
+        "metrics": {split: dict(values) for split, values in task.measured.items()},
+        "outputs": outputs.numpy(),
+        "ids": trainer.ids.numpy(),
+        "partners": partners.numpy(),
+        "scores": scores.numpy(),
+    }
+
+
+@pytest.mark.parametrize("graph", list(GRAPHS))
+@pytest.mark.parametrize("ranked", ["both", "tail", "head"])
+def test_full_rank(graph: str, ranked: Any) -> None:
+    dataset = GRAPHS[graph]
+    pairs, schema = dataset.pairs, dataset.schema
+    assert pairs is not None
+    links = LinksConfig("dot", 6, rank=ranked)
+    model = cases.model_config("rgcn" if graph == "typed" else "sage")
+    config = dataclasses.replace(cases.run_config(model), task="links", links=links, metric="mrr")
+    alone = measured(Group.single(), config, dataset)
+    rows = np.empty_like(alone["outputs"])
+    rows[alone["ids"]] = alone["outputs"]
+    scores = (rows @ rows.T).astype(np.float32)
+    known = np.zeros(scores.shape, bool)
+    for head in range(dataset.num_nodes):
+        known[head, pairs.known.tails[pairs.known.indptr[head] : pairs.known.indptr[head + 1]]] = True
+    for split in ("valid", "test"):
+        ranks = []
+        for which in np.flatnonzero(pairs.split == SPLITS[split]):
+            head, tail = pairs.heads[which], pairs.tails[which]
+            relation = schema.relations[0 if pairs.relation is None else pairs.relation[which]]
+            for end, kind, own, left_out, true in (
+                ("tail", relation.destination, scores[head], known[head], tail),
+                ("head", relation.source, scores[:, tail], known[:, tail], head),
+            ):
+                if ranked in ("both", end):
+                    others = np.arange(schema.offsets[kind], schema.offsets[kind + 1])
+                    others = others[~left_out[others] & (others != true)]
+                    ranks.append(1 + (own[others] > own[true]).sum() + (own[others] == own[true]).sum() / 2)
+        got = alone["metrics"][split]
+        assert got["mrr"] == pytest.approx(np.mean(1 / np.array(ranks)), rel=1e-12)
+        assert got["mean_rank"] == pytest.approx(np.mean(ranks), rel=1e-12)
+        assert got["hits@10"] == np.mean(np.array(ranks) <= 10)
+        assert any(rank % 1 for rank in ranks)  # there are ties
+    for world, partitioner in ((2, "empty"), (4, "random")):
+        other = cases.with_world(
+            dataclasses.replace(config, partitioner=cases.run_config(model, partitioner=partitioner).partitioner), world
+        )
+        answers = pool(world)(measured, other, dataset)
+        for answer in answers:
+            for split, values in alone["metrics"].items():
+                assert answer["metrics"][split] == pytest.approx(values, rel=1e-12)
+        ids = np.concatenate([answer["ids"] for answer in answers])
+        partners = np.concatenate([answer["partners"] for answer in answers])
+        first, last = (schema.offsets[schema.relations[0].source + k] for k in (0, 1))
+        own = np.sort(ids[(ids >= first) & (ids < last)])
+        order = np.argsort(ids[(ids >= first) & (ids < last)])
+        wanted = alone["ids"][(alone["ids"] >= first) & (alone["ids"] < last)]
+        assert np.array_equal(partners[order], alone["partners"][np.argsort(wanted)]) and len(own)
