@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,10 +142,38 @@ class Run:
         return self._predicted("logits.npy", settings)
 
     def embeddings(self, **settings: Any) -> np.ndarray:
-        """What the model's last layer reads, float [N, F]; arguments as of ``predictions``."""
+        """What the model's last layer reads, or of ``task=links`` gives, float [N, F]; arguments as of ``predictions``."""
         return self._predicted("embeddings.npy", settings)
 
-    def _predicted(self, file: str, settings: dict[str, Any]) -> np.ndarray:
+    def pair_scores(self, pairs: np.ndarray, *, relation: str | None = None, **settings: Any) -> np.ndarray:
+        """Of a run of ``task=links``: scores of pairs of nodes, float [P].
+
+        Args:
+            pairs: int64 [2, P], heads and tails, numbered within their types.
+            relation: of a graph with several, whose pairs they are.
+            settings: as of ``predictions``.
+        """
+        import numpy as np
+
+        with tempfile.TemporaryDirectory(prefix="sargnn-") as scratch:
+            file = Path(scratch) / "pairs.npy"
+            np.save(file, np.asarray(pairs))
+            return self._predicted("pair_scores.npy", settings, pairs=str(file), relation=relation)
+
+    def partners(self, count: int, *, relation: str | None = None, **settings: Any) -> np.ndarray:
+        """Of a run of ``task=links``: each node's best partners, best first, without those that it is known to be linked to.
+
+        Args:
+            count: K.
+            relation: of a graph with several, whose tails they are.
+            settings: as of ``predictions``.
+
+        Returns:
+            int64 [nodes, K], -1 where there are no more.
+        """
+        return self._predicted("partners.npy", settings, top=count, relation=relation)
+
+    def _predicted(self, file: str, settings: dict[str, Any], **of_links: Any) -> np.ndarray:
         import numpy as np
 
         from sargnn.run.predict import FOLDER
@@ -153,7 +182,7 @@ class Run:
         quiet = bool(given.pop("quiet", self._quiet))
         which = str(given.pop("checkpoint", "newest"))
         folder = Path(given.pop("out", self.folder / FOLDER)).expanduser().resolve()
-        if given or which != "newest" or not self._is_current(folder, file):
+        if given or of_links or which != "newest" or not self._is_current(folder, file):
             from sargnn.cli.resume import read_resumed
 
             if which not in ("newest", "best"):
@@ -166,11 +195,11 @@ class Run:
                 "run_dir": str(self.folder),
                 "folder": str(folder),
                 "which": which,
-                "embeddings": file == "embeddings.npy",
+                "asked": {"embeddings": file == "embeddings.npy"} | of_links,
             }
             ask(request, quiet=quiet)
             manifest = folder / "predictions.json"
-            write_json(manifest, read_json(manifest) | {"which": which, "plain": not given})
+            write_json(manifest, read_json(manifest) | {"which": which, "plain": not given and not of_links})
         array: np.ndarray = np.load(folder / file)
         return array
 

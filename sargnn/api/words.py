@@ -102,8 +102,7 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
     assert isinstance(config.dataset, PythonConfig)
     reader = object_reader(graph, config.dataset, "graph", GRAPH, None)
     path = make_store(reader, "graph", Path(config.store_dir) / "datasets", config.prepare.bytes)
-    kept = [
-        word for word in own if word.startswith(("dataset.add_self_loops=", "dataset.loop_features=", "dataset.edge_weights="))
-    ]
+    later = ("add_self_loops=", "loop_features=", "edge_weights=", "link_")  # of the store: links are drawn from it
+    kept = [word for word in own if word.startswith(tuple(f"dataset.{setting}" for setting in later))]
     stored = as_words((), {"dataset": "stored", "dataset.root": path.resolve()})
     return [*(word for word in words if word not in own), *kept, *stored]

@@ -54,8 +54,8 @@ def _do(request: dict[str, Any]) -> dict[str, Any]:
         return {"run_dir": str(run_dir)}
     from sargnn.run.predict import predict
 
-    folder, embeddings = Path(request["folder"]), bool(request["embeddings"])
-    predict(config, Path(request["run_dir"]), folder, which=request["which"], embeddings=embeddings)
+    folder = Path(request["folder"])
+    predict(config, Path(request["run_dir"]), folder, which=request["which"], **request["asked"])
     return {"folder": str(folder)}
 
 

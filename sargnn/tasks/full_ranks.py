@@ -1,10 +1,10 @@
 """Pairs ranked among all nodes, and each node's best partners, streamed: no worker has more than a tile of scores at once.
 
 Every worker owns candidates and has queries of its own (``sargnn.tasks.score_tiles``). All workers go through all queries
-together, batch after batch. Each gives its share of a batch to everybody. Everybody compares the batch with the candidates that
-it owns, tile after tile, and what comes of it goes back. Memory depends neither on the number of queries nor on that of
-candidates, but for 16 bytes a candidate: ids are in ascending order, so that a type's nodes follow each other, and the place of
-an id to leave out is found by bisection.
+together, batch after batch. Each gives its share of a batch to everybody. Everybody compares the batch with the candidates
+that it owns, tile after tile, and what comes of it goes back. Memory depends neither on the number of queries nor on that of
+candidates, but for 16 bytes a candidate: ids are in ascending order, so that a type's nodes follow each other, and bisection
+tells the place of an id to leave out.
 
     rank(q, t) = 1 + |{c : s(q, c) > s(q, t)}| + 1/2 |{c : s(q, c) = s(q, t)}|     c: candidates but t and those to leave out
 

@@ -1,10 +1,10 @@
 """How well pairs of nodes are told from negatives, over all workers: from their scores, or from their ranks among candidates.
 
     auc        the probability that a pair has a larger score than a negative, ties counted half
-    ap         sum_i (R_i - R_(i-1)) P_i over distinct scores from the largest down: precision P_i and recall R_i of all that
-               score at least as much, as scikit-learn's average precision
-    hits@K     of scores: the share of pairs above the K-th largest negative, 1 with fewer than K negatives, as OGB's evaluators
-               for ogbl-collab, ogbl-ppa and ogbl-ddi; of ranks: the share of ranks up to K
+    ap         sum_i (R_i - R_(i-1)) P_i over distinct scores from the largest down, with precision P_i and recall R_i of
+               all that score at least as much, as scikit-learn's average precision
+    hits@K     of scores: the share of pairs above the K-th largest negative, 1 with fewer than K negatives, as OGB's
+               evaluators for ogbl-collab, ogbl-ppa and ogbl-ddi have it; of ranks: the share of ranks up to K
     mrr        the mean of 1 / rank, where a rank is 1 + larger candidates + equal ones / 2, as OGB's for ogbl-citation2
     mean_rank  the mean of ranks
 

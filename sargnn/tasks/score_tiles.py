@@ -1,7 +1,7 @@
 """Scores of many queries with many candidates, such that equal rows have equal scores wherever they are computed.
 
-A query is the end of a pair that stays, with its relation; candidates are nodes in the other end's place. A score is computed in
-fp64 and rounded to fp32, whatever the dtype of rows and parameters. Of a ``Factored`` decoder it is
+A query is the end of a pair that stays, with its relation. Candidates are nodes in the other end's place. A score is computed
+in fp64 and rounded to fp32, whatever the dtype of rows and parameters. Of a ``Factored`` decoder it is
 
     s(q, k) = fp32( S(q_1 k_1, ..., q_F k_F) )        S: the fp64 sum of halves, each summed likewise: a fixed order
 

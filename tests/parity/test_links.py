@@ -192,7 +192,7 @@ def test_first_step(
     ],
 )
 def test_types_and_learned_rows(model: str, graph: str, decoder: str, mode: str, world: int) -> None:
-    """Ends of a relation's types, relations with numbers of their own, and rows that are learned where there are no features."""
+    """Ends of a relation's types, relations with numbers of their own, rows that are learned where there are no features."""
     links = LinksConfig(decoder, 6, loss="softmax", negatives=2, corrupt="both", strict=True)
     check_step(expected(model, links, graph), links_config(model, links, mode=mode, world=world), GRAPHS[graph])
 
