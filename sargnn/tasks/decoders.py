@@ -89,8 +89,8 @@ class Bilinear(Factored):
 
     def _map(self, rows: Tensor, relation: Tensor, *, turned: bool) -> Tensor:
         out = torch.zeros_like(rows)
-        for r, matrix in enumerate(self.weight):
-            chosen = torch.nonzero(relation == r)[:, 0]
+        for r in relation.unique().tolist():
+            chosen, matrix = torch.nonzero(relation == r)[:, 0], self.weight[r]
             out = out.index_copy(0, chosen, rows[chosen] @ (matrix.T if turned else matrix))
         return out
 

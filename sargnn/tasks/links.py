@@ -262,9 +262,7 @@ class LinkTask(Task):
     def _candidates(self, outputs: Tensor) -> Candidates:
         return Candidates(outputs, torch.from_numpy(self._ids).to(self._device))
 
-    def _queries(
-        self, outputs: Tensor, rows: np.ndarray, relation: np.ndarray, known: Known, *, ranks_heads: bool
-    ) -> Queries:
+    def _queries(self, outputs: Tensor, rows: np.ndarray, relation: np.ndarray, known: Known, *, ranks_heads: bool) -> Queries:
         """Own rows (int64 [B]) that are scored with all nodes of the other end's type but those that they are linked to."""
         ends = np.array([self._ids_of(each.source if ranks_heads else each.destination) for each in self._schema.relations])
         left_out = known.of_heads(rows)
@@ -319,7 +317,9 @@ class LinkTask(Task):
         scores = self._score(lists.among(output_rows), outputs.detach())
         positives, negatives = scores[:count], scores[count:]
         if split in self._pairs.candidates:
-            return measure_ranks(self._group, mean_ranks(positives, negatives.view(count, -1)))
+            return measure_ranks(
+                self._group, mean_ranks(positives, negatives.view(count, self._pairs.candidates[split].shape[1]))
+            )
         return measure_pairs(self._group, positives, negatives)
 
     def _measured_pairs(self, split: str) -> tuple[PairLists, int]:
