@@ -171,7 +171,7 @@ def _load_target(kind: str, target: str) -> Any:
     try:
         module = import_module(_module_name(place) if from_file else place)
     except (Exception, SystemExit) as error:
-        if dgl_missing := missing_in(error, _place_of(error, place) if from_file else target):
+        if dgl_missing := missing_in(error, place_of(error, place) if from_file else target):
             raise dgl_missing from error
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if not from_file and missing is not None and (place == missing or place.startswith(f"{missing}.")):
@@ -182,7 +182,7 @@ def _load_target(kind: str, target: str) -> Any:
             ) from error
         raise ConfigError(
             f"The target of the {kind} cannot be loaded: {type(error).__name__}: {error}",
-            given=f"{target}, {_place_of(error, place)}",
+            given=f"{target}, {place_of(error, place)}",
         ) from error
     if not hasattr(module, name):
         own = [attribute for attribute, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
@@ -192,8 +192,12 @@ def _load_target(kind: str, target: str) -> Any:
     return getattr(module, name)
 
 
-def _place_of(error: BaseException, place: str) -> str:
-    """File and line where loading failed: the last one of the target's own file, or where its syntax is wrong."""
+def place_of(error: BaseException, place: str) -> str:
+    """File and line where a target failed: the last one of its own file, or where its syntax is wrong.
+
+    Args:
+        place: that file.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename} line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

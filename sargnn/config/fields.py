@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import yaml
 
-from sargnn.errors import ConfigError, nearest
+from sargnn.errors import MOST_SHOWN, ConfigError, nearest
 from sargnn.resolve import absolute_target, describe_source, is_target, load_attribute, resolve
 
 T = TypeVar("T")
@@ -145,7 +145,11 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
         )
     if origin is Literal:
         if value not in options:
-            raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=_describe(hint))
+            names = _describe(hint)
+            if len(names) > MOST_SHOWN:
+                alike = nearest(str(value)[:200], names)
+                names = [*alike, *(name for name in names if name not in alike)]
+            raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=names)
         return value
     if hint is Any:
         return value

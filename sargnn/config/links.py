@@ -46,13 +46,17 @@ class LinksConfig:
     strict: bool = False
     rank: Ranked = field(default="both", metadata=RUN)
 
-    def check(self) -> None:
-        """Raise ``ConfigError`` for settings that do not go together."""
-        if self.decoder == "complex" and self.embedding_dim is not None and self.embedding_dim % 2:
+    def check(self, width: int) -> None:
+        """Raise ``ConfigError`` for settings that do not go together.
+
+        Args:
+            width: F.
+        """
+        if self.decoder == "complex" and width % 2:
             raise ConfigError(
                 "The decoder 'complex' takes half of an embedding as real parts and half as imaginary ones.",
-                given=f"links.embedding_dim={self.embedding_dim}",
-                allowed="an even number",
+                given=f"links.decoder=complex, embeddings of {width} numbers",
+                hint="links.embedding_dim=F, an even number; without it they have model.hidden numbers",
             )
         if self.hidden is not None and self.decoder in DECODERS and self.decoder != "mlp":
             raise ConfigError(

@@ -18,6 +18,7 @@ import yaml
 
 from sargnn.config.fields import (
     AT_LEAST_ONE,
+    DECIDES,
     FRACTION,
     FREE,
     LOSSES,
@@ -176,6 +177,30 @@ class DatasetSettings(ABC):
     def find_store(self, stores: Path) -> Path | None:
         """A store below ``stores`` that serves without reading anything; None where the reader must say what it would make."""
         return None
+
+    def check_links(self) -> None:
+        """Raise ``ConfigError`` for settings of links that cannot be drawn."""
+        shares = self.link_split
+        if shares is None:
+            if self.link_relations is not None or not self.link_messages:
+                raise ConfigError(
+                    "No links are drawn whose relations or messages could be chosen.",
+                    given="dataset.link_split=null",
+                    hint="dataset.link_split=[0.85,0.05,0.1], or leave dataset.link_relations and dataset.link_messages out",
+                )
+            return
+        if len(shares) != 3 or sum(shares) > 1 + 1e-9 or not shares[0]:
+            raise ConfigError(
+                "'dataset.link_split' are no shares of training, validation and test pairs.",
+                given=shares,
+                allowed="three numbers from 0 to 1 that add up to at most 1, the first above 0, such as [0.85,0.05,0.1]",
+            )
+        if self.link_relations == []:
+            raise ConfigError(
+                "No relation's edges are links.",
+                given="dataset.link_relations=[]",
+                hint="dataset.link_relations=null takes all",
+            )
 
 
 @dataclass(frozen=True)
@@ -509,9 +534,12 @@ def parse(mapping: Any) -> RunConfig:
     _check_processes(config)
     _check_spill(config)
     _check_device(config)
-    _check_flows(config)
+    config.dataset.check_links()
     if config.predicts_links:
         _check_links(config)
+    elif config.task == "nodes":
+        _check_no_links(config)
+    _check_flows(config)
     config.preload.check(config.world, config.num_servers, config.model.no_preload)
     if config.bounds_preload and config.partitioner.target is None and config.partitioner.name == "auto":
         raise ConfigError(
@@ -612,21 +640,54 @@ def _check_flows(config: RunConfig) -> None:
 
 def _check_links(config: RunConfig) -> None:
     """What does not go with links. Raises ``ConfigError``."""
-    config.links.check()
-    refused = {
-        "labels": (config.reads_labels, "Labels are of nodes, and links have none.", "labels=none"),
-        "smooth": (config.smooth.name != "none", "Correct & Smooth spreads the shares of classes.", "smooth=none"),
-        "preload": (config.preload.name != "none", "Any node may be an end of a pair.", "preload=none"),
-        "mfg": (config.mfg, "Any node may be an end of a pair, so all rows are computed.", "mfg=false"),
-        "batches.count": (config.batches.count == "auto", "Micro-batches of pairs are counted.", "batches.count=K"),
-        "eval": (config.eval == "sampled", "Links are measured with all edges.", "eval=full"),
-    }
-    for name, (given, why, allowed) in refused.items():
-        if given:
-            value = getattr(getattr(config, name.partition(".")[0]), "count" if "." in name else "name", None)
-            raise ConfigError(why, given=f"task=links {name}={value or getattr(config, name, None)}", allowed=allowed)
+    config.links.check(config.num_outputs(0))
+    needed = (
+        ("labels", config.labels.name, "none", "Labels are of nodes, and links have none."),
+        ("smooth", config.smooth.name, "none", "Correct & Smooth spreads the shares of classes."),
+        ("preload", config.preload.name, "none", "Any node may be an end of a pair."),
+        ("mfg", config.mfg, False, "Any node may be an end of a pair, so all rows are computed."),
+        ("eval", config.eval, "full", "Links are measured with all edges."),
+        ("optim.label_smoothing", config.optim.label_smoothing, 0.0, "A pair has no classes to spread a label's weight over."),
+    )
+    for key, given, only, why in needed:
+        if given != only:
+            raise ConfigError(why, given=f"task=links {key}={given}".lower(), allowed=f"{key}={only}".lower())
+    if config.batches.count == "auto":
+        raise ConfigError(
+            "Nobody plans micro-batches of pairs.", given="task=links batches.count=auto", allowed="batches.count=K"
+        )
+    if config.memory_budget.limits and not config.spills:
+        raise ConfigError(
+            "The memory of predicting links is not planned.",
+            given=f"task=links memory_budget={config.memory_budget.size}",
+            allowed="memory_budget=null",
+            hint="batches.steps=S and batches.count=K hold less at a time; spill=auto keeps to a budget by tables on disk",
+        )
+    if not config.model.trains:
+        raise ConfigError(
+            "A model without parameters gives no embeddings to train.",
+            given=f"task=links model={config.model.name}",
+            hint="model=sage",
+        )
     if config.metric is not None and config.metric not in LINK_METRICS:
         raise ConfigError(f"'{config.metric}' is no metric of links.", given=f"metric={config.metric}", allowed=LINK_METRICS)
+
+
+def _check_no_links(config: RunConfig) -> None:
+    """Nothing is asked of links where nodes are predicted. Raises ``ConfigError``."""
+    changed = [f"links.{key}={value}" for key, value in flat(find_deciding(config.links, config, LOSSES[DECIDES])).items()]
+    if changed:
+        raise ConfigError(
+            "Settings of links decide nothing where nodes are predicted.",
+            given=f"task=nodes {' '.join(changed)}",
+            hint="task=links, or leave them out",
+        )
+    if config.dataset.link_split is not None:
+        raise ConfigError(
+            "Links are drawn to be predicted, and held-out ones are no edges of the graph.",
+            given=f"task=nodes dataset.link_split={config.dataset.link_split}",
+            hint="task=links, or leave dataset.link_split out",
+        )
 
 
 def load(path: Path) -> RunConfig:

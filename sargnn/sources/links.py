@@ -86,7 +86,7 @@ def draw_links(
 
     Raises:
         ConfigError: a relation that there is not.
-        DataError: no edge is drawn for training; node ids of 2**32 and more.
+        DataError: no edge is drawn for training, or none is left as a message; node ids of 2**32 and more.
     """
     n = dataset.num_nodes
     if n > MAX_ID:
@@ -124,6 +124,13 @@ def draw_links(
         raise DataError(
             f"None of the {len(heads)} links of '{dataset.name}' is drawn for training.",
             given=f"dataset.link_split={list(shares)}",
+        )
+    kept = np.flatnonzero(~leaves)
+    if (sources[kept] == destinations[kept]).all():
+        raise DataError(
+            f"No edge between two nodes of '{dataset.name}' is left as a message.",
+            given=f"dataset.link_split={list(shares)} dataset.link_messages={str(messages).lower()}",
+            hint="dataset.link_messages=true, or shares that add up to less than 1",
         )
     return with_links(dataset, destinations, leaves, pairs)
 
@@ -187,5 +194,7 @@ def _of_relations(schema: Schema, chosen: list[str] | None) -> tuple[np.ndarray,
             )
     inverse_of = inverse_relations(schema)
     wanted = np.array([name in chosen if chosen is not None else r not in inverse_of for r, name in enumerate(names)])
-    gone = np.array([wanted[r] or (r in inverse_of and wanted[inverse_of[r]]) for r in range(len(names))])
+    gone = wanted.copy()
+    for inverse, r in inverse_of.items():
+        gone[[inverse, r]] |= wanted[[r, inverse]]
     return wanted, gone

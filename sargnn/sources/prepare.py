@@ -35,8 +35,9 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
         buffer_bytes: about how much memory making it may take, beside a few numbers per node.
 
     Raises:
-        ConfigError: ``task=`` asks for another task than that of the dataset's labels.
+        ConfigError: ``task=`` asks for another task than that of the dataset's labels; links cannot be drawn as configured.
     """
+    config.check_links()
     stores = Path(store_dir) / "datasets"
     path = config.find_store(stores) or make_store(config.reader(), config.name, stores, buffer_bytes, _more(config))
     if config.link_split is not None:

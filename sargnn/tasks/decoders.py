@@ -16,14 +16,18 @@ Letters: P pairs, F width of an embedding, R relations.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from sargnn.config.links import LinksConfig
-from sargnn.errors import ConfigError
-from sargnn.resolve import is_target, resolve
+from sargnn.errors import ConfigError, SargnnError
+from sargnn.resolve import is_target, place_of, resolve
+
+_TRIED_PAIRS = 5
+"""What a decoder from outside the package is tried on."""
 
 
 class Factored(nn.Module, ABC):
@@ -117,12 +121,6 @@ class ComplEx(DistMult):
     """Re <h, w_r, conj(t)>."""
 
     def __init__(self, width: int, relations: int) -> None:
-        if width % 2:
-            raise ConfigError(
-                "The decoder 'complex' takes half of an embedding as real parts and half as imaginary ones.",
-                given=f"embeddings of {width}",
-                hint="links.embedding_dim=N, an even number",
-            )
         super().__init__(width, relations)
         nn.init.uniform_(self.weight[:, width // 2 :].data, -0.5, 0.5)
 
@@ -182,7 +180,8 @@ def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> 
         if not is_target(config.decoder):
             return Mlp(width, config.hidden or width)
         made = resolve("decoder", {}, config.decoder)
-        decoder = made(width, relations) if isinstance(made, type) else made
+        with _blame(config.decoder, "cannot be made"):
+            decoder = made(width, relations) if isinstance(made, type) else made
     if not isinstance(decoder, nn.Module):
         raise ConfigError(
             "'links.decoder' names no module.",
@@ -190,3 +189,59 @@ def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> 
             allowed="a torch.nn.Module, made with (width, relations), whose forward takes head rows, tail rows and relations",
         )
     return decoder
+
+
+def check_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> None:
+    """Make the decoder, and let one from outside the package score a few pairs, there and back.
+
+    Args:
+        width, relations, seed: as of ``make_decoder``.
+
+    Raises:
+        ConfigError: what is wrong with it.
+    """
+    decoder = make_decoder(config, width, relations, seed)
+    if not is_target(config.decoder):
+        return
+    with torch.random.fork_rng(devices=()), _blame(config.decoder, "failed"):
+        torch.manual_seed(seed)
+        heads, tails = (torch.randn(_TRIED_PAIRS, width, requires_grad=True) for _ in range(2))
+        relation = torch.arange(_TRIED_PAIRS) % relations
+        scores = decoder(heads, tails, relation)
+        if not isinstance(scores, Tensor) or scores.shape != (_TRIED_PAIRS,):
+            given = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise ConfigError(
+                "'links.decoder' does not give a score for each pair.",
+                given=f"{config.decoder}: {given} for {_TRIED_PAIRS} pairs",
+                allowed=f"a tensor [{_TRIED_PAIRS}]",
+            )
+        scores.sum().backward()
+        alone = torch.cat([decoder(heads[p : p + 1], tails[p : p + 1], relation[p : p + 1]) for p in range(_TRIED_PAIRS)])
+        if not torch.allclose(alone, scores, rtol=1e-3, atol=1e-4):
+            raise ConfigError(
+                "A pair's score from 'links.decoder' is another one beside other pairs, or another time.",
+                given=config.decoder,
+                allowed="what depends on the pair's rows and relation alone: workers score pairs in pieces, and again backward",
+                hint="leave batch norm and dropout out of it",
+            )
+
+
+@contextmanager
+def _blame(target: str, what: str) -> Iterator[None]:
+    """Turn what a decoder from outside the package raises into one ``ConfigError``.
+
+    Args:
+        target: that names it.
+        what: it did ("failed").
+    """
+    try:
+        yield
+    except (SargnnError, MemoryError):
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        raise ConfigError(
+            f"The decoder {what}: {text}",
+            given=place_of(error, target.rpartition(":")[0]),
+            hint="SARGNN_FULL_ERROR=1 shows the whole traceback",
+        ) from error

@@ -36,7 +36,7 @@ from sargnn.partition.cut import Part
 from sargnn.partition.pairs import PartPairs
 from sargnn.rng import Purpose, philox
 from sargnn.tasks.base import Counted, Targets, Task
-from sargnn.tasks.decoders import make_decoder
+from sargnn.tasks.decoders import check_decoder, make_decoder
 from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners
 from sargnn.tasks.kinds import Scores
 from sargnn.tasks.negatives import Sampler
@@ -108,7 +108,7 @@ class LinkTask(Task):
             )
         if config.early_stopping is not None and not pairs.count("valid"):
             raise ConfigError("Early stopping needs validation pairs, and the dataset has none.", hint="early_stopping=null")
-        make_decoder(config.links, config.num_outputs(dataset.num_classes), len(dataset.schema.relations), config.seed)
+        check_decoder(config.links, config.num_outputs(dataset.num_classes), len(dataset.schema.relations), config.seed)
 
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         self.name, self.outputs, self._group, self._config = "links", outputs, group, config.links

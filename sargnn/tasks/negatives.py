@@ -6,7 +6,7 @@
 for the k-th of a pair's K negatives. Words 0 and 1 choose the end that is drawn, of two ends words 2 and 3 the other one; the
 last bit of word 3 says which end is, where it may be either. A node is floor(u n) of its type's n, for u = 52 bits / 2^52; in
 proportion to degree^p it is the first whose sum of round(2^20 degree^p) over all nodes up to it is above floor(u total): whole
-numbers, so that the sums are the same whoever adds them.
+numbers, so that the sums are the same whoever adds them. The nodes of a type that no edge ends in are drawn uniformly.
 
 Strict negatives are drawn again, up to ``ATTEMPTS`` times, while they are known links or a node with itself. Whoever has the
 head knows. What is still a link then is left as it is drawn, with a weight of 0.
@@ -161,11 +161,13 @@ class Sampler:
     def _nodes(self, numbers: np.ndarray, types: np.ndarray) -> np.ndarray:
         """Original ids of nodes of some types, for numbers from [0, 1)."""
         begin, end = self._offsets[types], self._offsets[types + 1]
+        uniform: np.ndarray = begin + np.minimum((numbers * (end - begin)).astype(np.int64), end - begin - 1)
         if self._sums is None:
-            return begin + np.minimum((numbers * (end - begin)).astype(np.int64), end - begin - 1)
+            return uniform
         low, high = self._sums[begin], self._sums[end]
         wanted = low + np.minimum((numbers * (high - low)).astype(np.int64), high - low - 1)
-        return np.searchsorted(self._sums, wanted, side="right") - 1
+        by_degree = np.searchsorted(self._sums, wanted, side="right") - 1
+        return np.where(high > low, by_degree, uniform)  # no node of the type has an edge into it
 
     def are_links(self, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
         """bool, of the shape of ``heads`` and ``tails`` (int64, original ids): which pairs are known links."""

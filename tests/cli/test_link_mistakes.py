@@ -1,0 +1,189 @@
+"""Mistakes with ``task=links``: each is answered in one short message before anything is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from sargnn.config.links import LinksConfig
+from sargnn.graph.dataset import write_dataset
+from sargnn.sources.links import draw_links
+from sargnn.tasks.decoders import check_decoder
+from tests.cli.conftest import Sargnn
+from tests.graphs import nasty_graph
+
+SHARES = "dataset.link_split=[0.8,0.1,0.1]"
+SMALL = ["train", "dataset.num_nodes=300", "world=1", "epochs=1", "tracking=none"]
+MAG = ["dataset=mag_like", "dataset.scale=0.001", "model=rgcn", "world=1", "epochs=1"]
+DECODERS = """
+import torch
+from torch import nn
+
+class Sum(nn.Module):
+    def __init__(self, width, relations):
+        super().__init__()
+        self.weight, self.of = nn.Parameter(torch.ones(width)), nn.Embedding(relations, width)
+
+    def forward(self, heads, tails, relation):
+        return (heads * tails * self.weight + self.of(relation)).sum(1)
+
+class Rows(Sum):
+    def forward(self, heads, tails, relation):
+        return heads * tails
+
+class Nothing(Sum):
+    def forward(self, heads, tails, relation):
+        return None
+
+class Failing(Sum):
+    def forward(self, heads, tails, relation):
+        return heads @ tails
+
+class Detached(Sum):
+    def forward(self, heads, tails, relation):
+        return super().forward(heads, tails, relation).detach()
+
+class Centred(Sum):
+    def forward(self, heads, tails, relation):
+        scores = super().forward(heads, tails, relation)
+        return scores - scores.mean()
+
+class Dropped(Sum):
+    def forward(self, heads, tails, relation):
+        return nn.functional.dropout(super().forward(heads, tails, relation), 0.5)
+
+class Unmade(nn.Module):
+    def __init__(self, width, relations):
+        raise ValueError("no such width")
+
+class Narrow(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+class Plain:
+    def __init__(self, width, relations):
+        pass
+
+def function(heads, tails, relation):
+    return (heads * tails).sum(1)
+"""
+
+
+def refuse(sargnn: Sargnn, words: list[str], expected: list[str]) -> None:
+    """The command ends with one message that has these texts in it, and has begun no run."""
+    done = sargnn(*words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = done.stderr.splitlines()
+    message = lines[next(i for i, line in enumerate(lines) if line.startswith("sargnn: ")) :]
+    assert "Traceback" not in done.stderr and 2 <= len(message) <= 5, done.stderr
+    for text in expected:
+        assert text in "\n".join(message), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("links.decoder=distmul", ["'links.decoder'", "'distmul'", "distmult, FILE.py:NAME"]),
+        ("links.decoders=dot", ["no setting 'links.decoders'", "links.decoder"]),
+        ("links.decoder=complex links.embedding_dim=7", ["'complex'", "of 7", "links.embedding_dim=F, an even"]),
+        ("links.decoder=complex model.hidden=7", ["'complex'", "of 7", "links.embedding_dim=F, an even"]),
+        ("links.embedding_dim=0", ["'links.embedding_dim' is out of range", "at least 1"]),
+        ("links.hidden=8", ["Only the decoder 'mlp'", "links.decoder=dot links.hidden=8", "links.decoder=mlp"]),
+        ("links.decoder=mlp links.hidden=0", ["'links.hidden' is out of range", "at least 1"]),
+        ("links.negatives=0", ["'links.negatives' is out of range", "at least 1"]),
+        ("links.temperature=0", ["'links.temperature' is out of range", "more than 0"]),
+        ("links.loss=margin links.margin=-1", ["'links.margin' is out of range", "more than 0"]),
+        ("links.degree_power=-0.5", ["'links.degree_power' is out of range", "at least 0"]),
+        ("links.loss=hinge", ["'links.loss'", "'hinge'", "bce, softmax, margin"]),
+        ("links.corrupt=tails", ["'links.corrupt'", "'tails'", "tail, head, both, ends"]),
+        ("links.rank=all", ["'links.rank'", "'all'", "both, tail, head"]),
+        ("links.shared=true links.corrupt=both", ["share", "links.corrupt=both", "links.corrupt=tail, links.corrupt=head"]),
+        ("links.shared=true links.strict=true", ["links.shared=true links.strict=true", "leave one of them out"]),
+        ("dataset.link_split=[0.8,0.2]", ["no shares of training", "[0.8, 0.2]", "three numbers", "[0.85,0.05,0.1]"]),
+        ("dataset.link_split=[0.7,0.1,0.1,0.1]", ["no shares of training", "three numbers"]),
+        ("dataset.link_split=[0.8,0.2,0.2]", ["no shares of training", "[0.8, 0.2, 0.2]", "at most 1"]),
+        ("dataset.link_split=[0,0.5,0.5]", ["no shares of training", "the first above 0"]),
+        ("dataset.link_split=[0.8,-0.1,0.1]", ["'dataset.link_split[1]' is out of range", "-0.1", "at least 0"]),
+        ("dataset.link_split=0.8", ["'dataset.link_split' must be a list", "0.8"]),
+        ("dataset.link_seed=-1", ["'dataset.link_seed' is out of range", "at least 0"]),
+        ("dataset.link_split=[1e-9,0.5,0.4]", ["is drawn for training", "dataset.link_split=[1e-09, 0.5, 0.4]"]),
+        ("dataset.link_messages=false", ["left as a message", "dataset.link_messages=true", "less than 1"]),
+        ("dataset.link_relations=[writes]", ["no relation 'writes'", "['writes']", "allowed: edge"]),
+        ("dataset.link_relations=[]", ["No relation's edges are links", "dataset.link_relations=null"]),
+        ("dataset.link_split=null", ["no pairs to predict", "task=links", "dataset.link_split=[0.85,0.05,0.1]"]),
+        ("dataset.link_split=null dataset.link_messages=false", ["No links are drawn", "dataset.link_split=[0.85,0.05,0.1]"]),
+        ("metric=accuracy", ["'accuracy' is no metric of links", "auc, ap, mrr"]),
+        ("metric=hits@5", ["'metric'", "hits@5", "hits@50, "]),
+        ("labels=masked", ["Labels are of nodes", "task=links labels=masked", "labels=none"]),
+        ("smooth=cs", ["Correct & Smooth", "task=links smooth=cs", "smooth=none"]),
+        ("preload=shared world=2 servers=2", ["task=links preload=shared", "preload=none"]),
+        ("mfg=true", ["all rows are computed", "task=links mfg=true", "mfg=false"]),
+        ("sample.fanouts=[3,3,3] eval=sampled", ["with all edges", "task=links eval=sampled", "eval=full"]),
+        ("optim.label_smoothing=0.1", ["no classes", "optim.label_smoothing=0.1", "optim.label_smoothing=0.0"]),
+        ("batches.count=auto", ["micro-batches of pairs", "batches.count=auto", "batches.count=K"]),
+        ("batches.steps=100000", ["more steps in an epoch than training pairs", "batches.steps=100000", "1 to "]),
+        ("memory_budget=2GB", ["is not planned", "memory_budget=2GB", "memory_budget=null", "batches.count=K"]),
+        ("early_stopping=3 dataset.link_split=[0.9,0,0.1]", ["needs validation pairs", "early_stopping=null"]),
+        ("model=label_propagation", ["without parameters", "task=links model=label_propagation", "model=sage"]),
+        ("task=nodes", ["to be predicted", "task=nodes dataset.link_split=[0.8, 0.1, 0.1]", "task=links"]),
+        ("task=nodes dataset.link_split=null links.negatives=3", ["decide nothing", "links.negatives=3", "task=links"]),
+        ("task=nodes dataset.link_split=null metric=auc", ["'auc' is no metric of this dataset's task", "accuracy"]),
+        ("task=link", ["task", "links"]),
+    ],
+)  # fmt: skip
+def test_settings(sargnn: Sargnn, tmp_path: Path, words: str, expected: list[str]) -> None:
+    given = {word.partition("=")[0]: word for word in [*SMALL[1:], "task=links", SHARES, *words.split()]}
+    refuse(sargnn, ["train", *given.values()], expected)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("relations", "expected"),
+    [
+        ("[writs]", ["no relation 'writs'", "['writs']", "writes"]),
+        ("[cites,wrote]", ["no relation 'wrote'", "writes"]),
+    ],
+)
+def test_relations(sargnn: Sargnn, relations: str, expected: list[str]) -> None:
+    refuse(sargnn, ["train", *MAG, "task=links", SHARES, f"dataset.link_relations={relations}"], expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Rows", ["does not give a score for each pair", "[5, 64] for 5 pairs", "a tensor [5]"]),
+        ("Nothing", ["does not give a score for each pair", "NoneType for 5 pairs"]),
+        ("Failing", ["failed: RuntimeError", "decoders.py line 23"]),
+        ("Detached", ["failed: RuntimeError", "does not require grad"]),
+        ("Centred", ["beside other pairs", "rows and relation alone", "batch norm"]),
+        ("Dropped", ["another time", "rows and relation alone", "dropout"]),
+        ("Unmade", ["cannot be made: ValueError: no such width", "decoders.py line 40"]),
+        ("Narrow", ["cannot be made: TypeError", "decoders.py"]),
+        ("Plain", ["names no module", "a torch.nn.Module, made with (width, relations)"]),
+        ("function", ["names no module", "a torch.nn.Module, made with (width, relations)"]),
+        ("Sun", ["names nothing in", "Sum"]),
+    ],
+)
+def test_decoders_of_ones_own(sargnn: Sargnn, tmp_path: Path, name: str, expected: list[str]) -> None:
+    (tmp_path / "decoders.py").write_text(DECODERS)
+    words = ["task=links", SHARES, "model.hidden=64", f"links.decoder={tmp_path / 'decoders.py'}:{name}"]
+    refuse(sargnn, [*SMALL, *words], expected)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_decoder_of_ones_own_that_is_right(tmp_path: Path) -> None:
+    (tmp_path / "decoders.py").write_text(DECODERS)
+    check_decoder(LinksConfig(f"{tmp_path / 'decoders.py'}:Sum"), 8, 3, 0)
+
+
+def test_a_store_with_pairs(sargnn: Sargnn, tmp_path: Path) -> None:
+    drawn = dataclasses.replace(draw_links(nasty_graph(), [0.8, 0.1, 0.1]), name="mine")
+    write_dataset(tmp_path / "store", drawn, made_by={})
+    words = ["train", "dataset=stored", f"dataset.root={tmp_path / 'store'}", "task=links", "world=1", SHARES]
+    refuse(sargnn, words, ["The pairs of 'mine' are given", "[0.8, 0.1, 0.1]", "leave dataset.link_split out"])
+
+
+def test_prepare_checks_a_split(sargnn: Sargnn) -> None:
+    refuse(sargnn, ["prepare", "dataset.num_nodes=300", "dataset.link_split=[0.8,0.3,0.1]"], ["no shares of training"])
