@@ -20,7 +20,7 @@ class LinksConfig:
     Attributes:
         decoder: scores a pair: a key of ``sargnn.tasks.decoders.DECODERS``, or a module outside.
         embedding_dim: F, the model's outputs; null: as many as ``model.hidden``.
-        hidden: of the decoder ``mlp``; null: F.
+        mlp_hidden: of the decoder ``mlp``; null: F.
         temperature: what scores are divided by.
         loss: ``bce``: binary cross-entropy of pairs and negatives; ``softmax``: of a pair among its negatives; ``margin``: each
             negative is to be ``margin`` below its pair.
@@ -35,7 +35,7 @@ class LinksConfig:
 
     decoder: str = field(default="dot", metadata=one_of(DECODERS))
     embedding_dim: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    hidden: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    mlp_hidden: int | None = field(default=None, metadata=AT_LEAST_ONE)
     temperature: float = field(default=1.0, metadata=POSITIVE)
     loss: Literal["bce", "softmax", "margin"] = "bce"
     margin: float = field(default=1.0, metadata=POSITIVE)
@@ -58,11 +58,11 @@ class LinksConfig:
                 given=f"links.decoder=complex, embeddings of {width} numbers",
                 hint="links.embedding_dim=F, an even number; without it they have model.hidden numbers",
             )
-        if self.hidden is not None and self.decoder in DECODERS and self.decoder != "mlp":
+        if self.mlp_hidden is not None and self.decoder in DECODERS and self.decoder != "mlp":
             raise ConfigError(
                 "Only the decoder 'mlp' has a hidden layer.",
-                given=f"links.decoder={self.decoder} links.hidden={self.hidden}",
-                hint="links.decoder=mlp, or leave links.hidden out",
+                given=f"links.decoder={self.decoder} links.mlp_hidden={self.hidden}",
+                hint="links.decoder=mlp, or leave links.mlp_hidden out",
             )
         if self.shared and self.corrupt in ("both", "ends"):
             raise ConfigError(

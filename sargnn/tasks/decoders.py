@@ -178,7 +178,7 @@ def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> 
         if config.decoder in DECODERS:
             return DECODERS[config.decoder](width, relations)
         if not is_target(config.decoder):
-            return Mlp(width, config.hidden or width)
+            return Mlp(width, config.mlp_hidden or width)
         made = resolve("decoder", {}, config.decoder)
         with _blame(config.decoder, "cannot be made"):
             decoder = made(width, relations) if isinstance(made, type) else made

@@ -24,7 +24,7 @@ HYDRA = "Hydra's own settings do nothing here."
 ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     # a value of a setting that has few
     "train task=clases": (
-        "'task' has a value that is not known.", "'clases'", "classes, multilabel, regression, nodes, FILE.py:CLASS", None,
+        "'task' has a value that is not known.", "'clases'", "classes, multilabel, regression, nodes, links, FILE.py:CLASS", None,
     ),
     "prepare task=nodes": ("'task' has a value that is not known.", "'nodes'", "classes, multilabel, regression", None),
     # a setting by its last part, by another name, misspelt
@@ -64,7 +64,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
         None, None, "dataset=products_like dataset.scale=0.1",
     ),
     "train losses=equal": (
-        "There is no setting 'losses' here: it belongs to sargnn compare.", None, None, "sargnn compare losses=equal",
+        "There is no setting 'losses' here: it belongs to sargnn compare.", None, "links.loss", "sargnn compare losses=equal",
     ),
     "info what=all": ("There is no setting 'what' here: it belongs to sargnn clean.", None, None, "sargnn clean what=all"),
     "predict optm.lr=3": (NO_SETTING.format("optm.lr"), None, "optim.lr", "optim.lr=3"),
