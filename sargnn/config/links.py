@@ -61,7 +61,7 @@ class LinksConfig:
         if self.mlp_hidden is not None and self.decoder in DECODERS and self.decoder != "mlp":
             raise ConfigError(
                 "Only the decoder 'mlp' has a hidden layer.",
-                given=f"links.decoder={self.decoder} links.mlp_hidden={self.hidden}",
+                given=f"links.decoder={self.decoder} links.mlp_hidden={self.mlp_hidden}",
                 hint="links.decoder=mlp, or leave links.mlp_hidden out",
             )
         if self.shared and self.corrupt in ("both", "ends"):
