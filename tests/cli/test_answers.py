@@ -24,7 +24,8 @@ HYDRA = "Hydra's own settings do nothing here."
 ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     # a value of a setting that has few
     "train task=clases": (
-        "'task' has a value that is not known.", "'clases'", "classes, multilabel, regression, nodes, links, FILE.py:CLASS", None,
+        "'task' has a value that is not known.", "'clases'",
+        "classes, multilabel, regression, nodes, links, FILE.py:CLASS", None,
     ),
     "prepare task=nodes": ("'task' has a value that is not known.", "'nodes'", "classes, multilabel, regression", None),
     # a setting by its last part, by another name, misspelt
