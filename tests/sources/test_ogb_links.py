@@ -20,7 +20,7 @@ from sargnn.sources.ogb.named import address_of, ogb_named
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.sources.settings import OgbConfig
 from tests.sources.ogb_files import write_gz
-from tests.sources.own.test_pairs import edges_in_order, edges_of, known_of, pairs_of, turned
+from tests.sources.pair_sets import edges_in_order, edges_of, known_of, pairs_of, turned
 from tests.sources.stores import write_and_read
 
 NAMES = {"ogbl-collab": "time", "ogbl-ppa": "throughput", "ogbl-citation2": "time", "ogbl-ddi": "target"}

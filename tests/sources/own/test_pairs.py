@@ -17,9 +17,9 @@ from sargnn.graph.schema import SPLITS
 from tests.in_process import sargnn_here
 from tests.sources.own import given
 from tests.sources.own.small import GRAPH, N, changed, of_folder, of_object
+from tests.sources.pair_sets import edges_in_order, edges_of, known_of, pairs_of, turned
 from tests.sources.stores import write_and_read
 
-Ends = set[tuple[int, int]]
 RING = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (0, 3), (3, 3)]
 """Undirected: an edge is there in both directions; 0 to 1 twice."""
 BOTH = np.array([*RING, *[(b, a) for a, b in RING], (0, 1)]).T
@@ -33,29 +33,6 @@ def stored(value: Any, **changes: Any) -> tuple[Dataset, Pairs]:
     dataset = write_and_read(of_folder(value, **changes) if isinstance(value, Path) else of_object(value, **changes))
     assert dataset.pairs is not None
     return dataset, dataset.pairs
-
-
-def edges_of(dataset: Dataset) -> list[tuple[int, int]]:
-    return sorted(edges_in_order(dataset))
-
-
-def edges_in_order(dataset: Dataset) -> list[tuple[int, int]]:
-    destination = np.repeat(np.arange(dataset.num_nodes), np.diff(dataset.indptr))
-    return list(zip(dataset.indices.tolist(), destination.tolist(), strict=True))
-
-
-def pairs_of(pairs: Pairs, split: str) -> list[tuple[int, int]]:
-    own = pairs.split == SPLITS[split]
-    return list(zip(pairs.heads[own].tolist(), pairs.tails[own].tolist(), strict=True))
-
-
-def known_of(pairs: Pairs) -> Ends:
-    heads = np.repeat(np.arange(len(pairs.known.indptr) - 1), np.diff(pairs.known.indptr))
-    return set(zip(heads.tolist(), pairs.known.tails.tolist(), strict=True))
-
-
-def turned(ends: Any) -> Ends:
-    return {(b, a) for a, b in ends}
 
 
 def test_training_pairs_are_the_edges_that_stay(tmp_path: Path) -> None:
