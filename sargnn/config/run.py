@@ -182,11 +182,11 @@ class DatasetSettings(ABC):
         """Raise ``ConfigError`` for settings of links that cannot be drawn."""
         shares = self.link_split
         if shares is None:
-            if self.link_relations is not None or not self.link_messages:
+            if self.link_relations is not None:  # pairs that are given have their relations
                 raise ConfigError(
-                    "No links are drawn whose relations or messages could be chosen.",
+                    "No links are drawn whose relations could be chosen.",
                     given="dataset.link_split=null",
-                    hint="dataset.link_split=[0.85,0.05,0.1], or leave dataset.link_relations and dataset.link_messages out",
+                    hint="dataset.link_split=[0.85,0.05,0.1], or leave dataset.link_relations out",
                 )
             return
         if len(shares) != 3 or sum(shares) > 1 + 1e-9 or not shares[0]:

@@ -113,7 +113,7 @@ def refuse(sargnn: Sargnn, words: list[str], expected: list[str]) -> None:
         ("dataset.link_relations=[writes]", ["no relation 'writes'", "['writes']", "allowed: edge"]),
         ("dataset.link_relations=[]", ["No relation's edges are links", "dataset.link_relations=null"]),
         ("dataset.link_split=null", ["no pairs to predict", "task=links", "dataset.link_split=[0.85,0.05,0.1]"]),
-        ("dataset.link_split=null dataset.link_messages=false", ["No links are drawn", "dataset.link_split=[0.85,0.05,0.1]"]),
+        ("dataset.link_split=null dataset.link_relations=[a]", ["No links are drawn", "dataset.link_split=[0.85,0.05,0.1]"]),
         ("metric=accuracy", ["'accuracy' is no metric of links", "auc, ap, mrr"]),
         ("metric=hits@5", ["'metric'", "hits@5", "hits@50, "]),
         ("labels=masked", ["Labels are of nodes", "task=links labels=masked", "labels=none"]),
