@@ -26,8 +26,8 @@ def add_metric(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def column_of(metric: str) -> str:
-    """The metric's name in a narrow column and in MLflow's keys."""
-    return "acc" if metric == "accuracy" else metric
+    """The metric's name in a narrow column and in MLflow's keys, which have no ``@``."""
+    return "acc" if metric == "accuracy" else metric.replace("@", "_at_")
 
 
 def show_score(value: float | None, metric: str | None) -> str:

@@ -99,6 +99,8 @@ def single_figures(summary: Summary, *, ranks: bool = False) -> dict[str, float]
         name = column_of(summary.metric)
         keys = [key for key in SCORE_KEYS if key.startswith(("test_", "best_"))] + [*SMOOTHED_KEYS]
         figures |= {key.replace("metric", name): getattr(summary, key) for key in keys}
+    for split, values in (summary.metrics or {}).items():
+        figures |= {f"{'val' if split == 'valid' else split}_{column_of(name)}": value for name, value in values.items()}
     figures |= {
         "resident_mb": _short(max(summary.peak_rss_bytes) / _MB) if summary.peak_rss_bytes else None,
         "edge_cut": summary.edge_cut,
