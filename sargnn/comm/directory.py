@@ -7,6 +7,8 @@ Letters: N nodes of the whole graph, P ranks, F width of a row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -65,12 +67,29 @@ class Directory:
             Of what came here, rank by rank: own rows, int64 [m], and what was sent of each, [m, ...].
         """
         ranks, rows = self.locate(ids)
-        order = np.argsort(ranks, kind="stable")
-        ends = np.searchsorted(ranks[order], np.arange(self._group.world + 1))
-        pieces = [order[first:last] for first, last in zip(ends, ends[1:], strict=False)]
+        _, pieces = by_rank(ranks, self._group.world)
         came = swap(self._group, [rows[piece] for piece in pieces], "telling owners of nodes")
         told = swap(self._group, [table[piece] for piece in pieces], "telling owners of nodes")
         return np.concatenate(came), np.concatenate(told)
+
+    def ask(self, ids: np.ndarray, answer: Callable[[np.ndarray, np.ndarray], np.ndarray], about: np.ndarray) -> np.ndarray:
+        """What each node's owner answers, [n, ...]; all ranks must call it together.
+
+        Args:
+            ids: int64 [n], original ids.
+            answer: gives for own rows, int64 [m], and what is asked about each, int64 [m], the answers [m, ...].
+            about: int64 [n], what is asked about each node.
+        """
+        ranks, rows = self.locate(ids)
+        if self._group.world == 1:
+            return answer(rows, about)
+        order, pieces = by_rank(ranks, self._group.world)
+        table = np.stack([rows, about], 1)
+        asked = swap(self._group, [table[piece] for piece in pieces], "asking owners of nodes")
+        said = np.concatenate(swap(self._group, [answer(*each.T) for each in asked], "answering about nodes"))
+        answers = np.empty_like(said)
+        answers[order] = said
+        return answers
 
     def fetch(self, rows: Tensor, ids: np.ndarray) -> Tensor:
         """The rows of nodes, [n, F], in fp32 where they are bf16; all ranks must call it together.
@@ -79,13 +98,14 @@ class Directory:
             rows: [own rows, F].
             ids: int64 [n], original ids.
         """
-        ranks, places = self.locate(ids)
-        order = np.argsort(ranks, kind="stable")
-        ends = np.searchsorted(ranks[order], np.arange(self._group.world + 1))
-        asked = [places[order[first:last]] for first, last in zip(ends, ends[1:], strict=False)]
-        questions = swap(self._group, asked, "asking for rows")
-        answered = [rows[torch.from_numpy(each).to(rows.device)].to(wide(rows.dtype)).cpu().numpy() for each in questions]
-        answers = np.concatenate(swap(self._group, answered, "sending rows"))
-        fetched = np.empty_like(answers)
-        fetched[order] = answers
-        return torch.from_numpy(fetched).to(rows.device)
+
+        def taken(own: np.ndarray, _: np.ndarray) -> np.ndarray:
+            return rows[torch.from_numpy(np.ascontiguousarray(own)).to(rows.device)].to(wide(rows.dtype)).cpu().numpy()
+
+        return torch.from_numpy(self.ask(ids, taken, np.zeros_like(ids))).to(rows.device)
+
+
+def by_rank(ranks: np.ndarray, world: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Places of entries by the rank that each belongs to (int64 [n]): all in a row, and those of each rank; the order stays."""
+    order = np.argsort(ranks, kind="stable")
+    return order, np.split(order, np.searchsorted(ranks[order], np.arange(1, world)))

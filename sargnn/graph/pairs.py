@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.schema import SPLITS
 from sargnn.graph.store import Store, StoreWriter
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MEASURED = ("valid", "test")
 """The splits that may have negatives."""
@@ -82,45 +85,54 @@ class Pairs:
         """How many are in a split."""
         return int(np.count_nonzero(np.asarray(self.split) == SPLITS[split]))
 
-    def save(self, writer: StoreWriter) -> dict[str, Any]:
-        """Write all arrays to a store; what its manifest says of them."""
+    def save(self, writer: StoreWriter, prefix: str = f"{_ENTRY}/") -> dict[str, Any]:
+        """Write all arrays to a store; what its manifest says of them. ``prefix``: of their names."""
         arrays = {"heads": self.heads, "tails": self.tails, "split": self.split}
         arrays |= {"known_indptr": self.known.indptr, "known_tails": self.known.tails}
         arrays |= {name: array for name in ("relation", "weights") if (array := getattr(self, name)) is not None}
         arrays |= {f"{split}_negatives": array for split, array in self.negatives.items()}
         arrays |= {f"{split}_candidates": array for split, array in self.candidates.items()}
         for name, array in arrays.items():
-            writer.put(f"{_ENTRY}/{name}", array)
+            writer.put(prefix + name, array)
         return {_ENTRY: {"both_ways": self.both_ways, "arrays": sorted(arrays)}}
 
     @classmethod
-    def open(cls, store: Store, num_nodes: int) -> Pairs | None:
-        """Those of a store, memory-mapped; None where it has none. Raises ``StoreError`` where an array is damaged."""
+    def open(
+        cls, store: Store, num_heads: int, prefix: str = f"{_ENTRY}/", dtype: type = np.int64, *, verify: bool = False
+    ) -> Self | None:
+        """Those of a store, memory-mapped; None where it has none.
+
+        Args:
+            num_heads: of how many nodes, or rows, it has what is known.
+            prefix: of the arrays' names.
+            dtype: of the heads.
+            verify: compare checksums first.
+
+        Raises:
+            StoreError: an array is damaged.
+        """
         entry = store.meta.get(_ENTRY)
         if entry is None:
             return None
+        there = set(entry["arrays"])
+        if verify:
+            store.verify(prefix + name for name in there)
 
-        def array(name: str, dtype: Any, *shape: int | None) -> np.ndarray:
-            return store.array(f"{_ENTRY}/{name}", dtype, shape)
+        def array(name: str, dtype: type, *shape: int | None) -> np.ndarray:
+            return store.array(prefix + name, dtype, shape)
 
-        heads = array("heads", np.int64, None)
-        count, there = len(heads), set(entry["arrays"])
+        heads = array("heads", dtype, None)
+        count = len(heads)
         return cls(
             heads=heads,
             tails=array("tails", np.int64, count),
             split=array("split", np.uint8, count),
-            known=Known(array("known_indptr", np.int64, num_nodes + 1), array("known_tails", np.int64, None)),
+            known=Known(array("known_indptr", np.int64, num_heads + 1), array("known_tails", np.int64, None)),
             both_ways=bool(entry["both_ways"]),
             relation=array("relation", np.uint8, count) if "relation" in there else None,
             weights=array("weights", np.float32, count) if "weights" in there else None,
-            negatives={
-                split: array(f"{split}_negatives", np.int64, None, 2) for split in MEASURED if f"{split}_negatives" in there
-            },
-            candidates={
-                split: array(f"{split}_candidates", np.int64, None, None)
-                for split in MEASURED
-                if f"{split}_candidates" in there
-            },
+            negatives={s: array(f"{s}_negatives", np.int64, None, 2) for s in MEASURED if f"{s}_negatives" in there},
+            candidates={s: array(f"{s}_candidates", np.int64, None, None) for s in MEASURED if f"{s}_candidates" in there},
         )
 
 

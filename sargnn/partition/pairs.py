@@ -5,13 +5,12 @@ Letters: N own nodes, P pairs of the part, Q negatives, K negatives of a pair.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sargnn.graph.pairs import MEASURED, Known, Pairs
+from sargnn.graph.pairs import Known, Pairs
 from sargnn.graph.schema import SPLITS
 from sargnn.graph.store import Store, StoreWriter
 
@@ -19,30 +18,15 @@ _ENTRY = "pairs"
 
 
 @dataclass(frozen=True)
-class PartPairs:
-    """Links whose heads are own nodes, in the order of the whole graph's.
+class PartPairs(Pairs):
+    """Links whose heads are own nodes, in the order of the whole graph's. What differs:
 
     Attributes:
         heads: int32 [P], own rows.
-        tails: int64 [P], original ids.
-        split: uint8 [P].
         known: ends that are linked to each own row, the rows numbered from 0.
-        both_ways: as of ``graph.pairs.Pairs``.
-        relation: uint8 [P]; None: there is one only.
-        weights: float32 [P]; None: all are 1.
         negatives: split -> int64 [Q, 2], own rows and the other ends' original ids.
         candidates: split -> int64 [own pairs of the split, K], original ids.
     """
-
-    heads: np.ndarray
-    tails: np.ndarray
-    split: np.ndarray
-    known: Known
-    both_ways: bool = False
-    relation: np.ndarray | None = None
-    weights: np.ndarray | None = None
-    negatives: Mapping[str, np.ndarray] = field(default_factory=dict)
-    candidates: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def none(cls, num_rows: int) -> PartPairs:
@@ -105,46 +89,16 @@ class PairCutter:
 
 def put_pairs(writer: StoreWriter, pairs: Pairs, offsets: np.ndarray, nodes: np.ndarray) -> dict[str, Any]:
     """Write the pairs of all parts; what the store's manifest says of them. Arguments as of ``PairCutter``."""
-    cutter, names = PairCutter(pairs, offsets, nodes), set[str]()
+    cutter, entry = PairCutter(pairs, offsets, nodes), dict[str, Any]()
     for p in range(len(offsets) - 1):
-        part = cutter.part(p)
-        arrays = {"heads": part.heads, "tails": part.tails, "split": part.split}
-        arrays |= {"known_indptr": part.known.indptr, "known_tails": part.known.tails}
-        arrays |= {name: array for name in ("relation", "weights") if (array := getattr(part, name)) is not None}
-        arrays |= {f"{split}_negatives": array for split, array in part.negatives.items()}
-        arrays |= {f"{split}_candidates": array for split, array in part.candidates.items()}
-        for name, array in arrays.items():
-            writer.put(_name(p, name), array)
-        names |= set(arrays)
-    counts = {split: pairs.count(split) for split in SPLITS}
-    return {_ENTRY: {"both_ways": pairs.both_ways, "arrays": sorted(names), "counts": counts}}
+        entry = cutter.part(p).save(writer, _prefix(p))[_ENTRY]
+    return {_ENTRY: entry | {"counts": {split: pairs.count(split) for split in SPLITS}}}
 
 
 def open_pairs(store: Store, rank: int, num_rows: int) -> PartPairs | None:
     """Those of a part, memory-mapped; None where the store has none. Raises ``StoreError`` where an array is damaged."""
-    entry = store.meta.get(_ENTRY)
-    if entry is None:
-        return None
-    there = set(entry["arrays"])
-    store.verify(_name(rank, name) for name in there)
-
-    def array(name: str, dtype: Any, *shape: int | None) -> np.ndarray:
-        return store.array(_name(rank, name), dtype, shape)
-
-    heads = array("heads", np.int32, None)
-    count = len(heads)
-    return PartPairs(
-        heads=heads,
-        tails=array("tails", np.int64, count),
-        split=array("split", np.uint8, count),
-        known=Known(array("known_indptr", np.int64, num_rows + 1), array("known_tails", np.int64, None)),
-        both_ways=bool(entry["both_ways"]),
-        relation=array("relation", np.uint8, count) if "relation" in there else None,
-        weights=array("weights", np.float32, count) if "weights" in there else None,
-        negatives={s: array(f"{s}_negatives", np.int64, None, 2) for s in MEASURED if f"{s}_negatives" in there},
-        candidates={s: array(f"{s}_candidates", np.int64, None, None) for s in MEASURED if f"{s}_candidates" in there},
-    )
+    return PartPairs.open(store, num_rows, _prefix(rank), np.int32, verify=True)
 
 
-def _name(rank: int, array: str) -> str:
-    return f"part_{rank:03d}/pairs_{array}"
+def _prefix(rank: int) -> str:
+    return f"part_{rank:03d}/pairs_"

@@ -15,7 +15,7 @@ Letters: N own rows, M output rows, F width of an embedding, P pairs, K negative
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -203,7 +203,7 @@ class LinkTask(Task):
         """
         lists = batch.lists.among(output_rows)
         rows = len(self._ids) if output_rows is None else len(output_rows)
-        here = PairBatch(lists, batch.count, batch.negatives, batch.weights, batch.counts, batch.positives)
+        here = replace(batch, lists=lists)
         return LinkTargets(torch.zeros(rows, 0, device=self._device), {}, {"train": total}, None, output_rows, here)
 
     def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sargnn.comm.collectives import swap
 from sargnn.comm.directory import Directory
 from sargnn.comm.group import Group
 from sargnn.config.links import Corrupt, LinksConfig
@@ -171,17 +170,7 @@ class Sampler:
 
     def are_links(self, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
         """bool, of the shape of ``heads`` and ``tails`` (int64, original ids): which pairs are known links."""
-        ranks, rows = self._directory.locate(heads)
-        if self._group.world == 1:
-            return self._contains(rows, tails)
-        order = np.argsort(ranks, kind="stable")
-        ends = np.searchsorted(ranks[order], np.arange(self._group.world + 1))
-        table = np.stack([rows, tails], 1)[order]
-        asked = swap(self._group, [table[a:b] for a, b in zip(ends, ends[1:], strict=False)], "asking whether pairs are links")
-        said = swap(self._group, [self._contains(*each.T) for each in asked], "asking whether pairs are links")
-        answer = np.empty(len(heads), bool)
-        answer[order] = np.concatenate(said)
-        return answer
+        return self._directory.ask(heads, self._contains, tails)
 
     def _contains(self, rows: np.ndarray, tails: np.ndarray) -> np.ndarray:
         """bool: which tails are linked to own rows: a binary search in each row's run."""

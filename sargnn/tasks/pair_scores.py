@@ -27,6 +27,7 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import wide
 from sargnn.comm.collectives import swap
+from sargnn.comm.directory import by_rank
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, Piece
@@ -142,11 +143,10 @@ def route(group: Group, asked: Questions, message_rows: int, near: range, device
     if world == 1:
         pieces, back = [table], np.arange(len(table))
     else:
-        by_head = np.argsort(asked.head_ranks, kind="stable")
+        by_head, places = by_rank(asked.head_ranks, world)
         back = np.empty_like(by_head)
         back[by_head] = np.arange(len(by_head))
-        ends = np.searchsorted(asked.head_ranks[by_head], np.arange(world + 1))
-        pieces = swap(group, [table[by_head[a:b]] for a, b in zip(ends, ends[1:], strict=False)], "asking for scores")
+        pieces = swap(group, [table[piece] for piece in places], "asking for scores")
     given = tuple(np.bincount(asked.head_ranks, minlength=world).tolist())
     received = np.concatenate(pieces)
     turn = (received[:, 1].astype(np.int64) - rank) % world  # own tails first, then rank by rank
