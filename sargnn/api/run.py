@@ -142,11 +142,11 @@ class Run:
         return self._predicted("logits.npy", settings)
 
     def embeddings(self, **settings: Any) -> np.ndarray:
-        """What the model's last layer reads, or of ``task=links`` gives, float [N, F]; arguments as of ``predictions``."""
+        """What the model's last layer reads, or of links and edges gives, float [N, F]; arguments as of ``predictions``."""
         return self._predicted("embeddings.npy", settings)
 
     def pair_scores(self, pairs: np.ndarray, *, relation: str | None = None, **settings: Any) -> np.ndarray:
-        """Of a run of ``task=links``: scores of pairs of nodes, float [P].
+        """Of a run of ``task=links``: scores of pairs of nodes, float [P]; of ``task=edges`` what the decoder gives, [P, C].
 
         Args:
             pairs: int64 [2, P], heads and tails, numbered within their types.

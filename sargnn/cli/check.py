@@ -119,7 +119,12 @@ def _of_edges(findings: Findings) -> Iterator[Row]:
 
 
 def _of_pairs(pairs: PairFindings) -> Iterator[Row]:
-    yield "pairs", ", ".join(f"{name} {count:,}" for name, count in pairs.split.items())
+    split = ", ".join(f"{name} {count:,}" for name, count in pairs.split.items())
+    if pairs.labelled is not None:
+        yield "labelled edges", f"{pairs.labelled[0]:,} (task {pairs.labelled[1]})"
+        yield "  split", split if any(pairs.split.values()) else "none: dataset.link_split=[0.6,0.2,0.2] draws one"
+        return
+    yield "pairs", split
     kinds = ["the same both ways" if pairs.both_ways else "directed", *(["with weights"] if pairs.weighted else [])]
     yield "  of these", ", ".join(kinds)
     for split, count in pairs.negatives.items():

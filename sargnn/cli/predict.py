@@ -31,7 +31,9 @@ def main(line: CommandLine) -> int:
     asked["relation"] = settings["relation"] or None
     asked["pairs"] = os.path.abspath(os.path.expanduser(str(settings["pairs"]))) if settings["pairs"] else None
     manifest = write(config, run_dir, folder.resolve(), which=str(settings["checkpoint"]), **asked)
-    say(f"{manifest['nodes']} nodes of type '{manifest['node_type']}' in {manifest['time_s']:.1f} s")
+    what = f"{manifest['nodes']} nodes of type '{manifest['node_type']}'"
+    what = f"{manifest['edges']} edges" if "edges" in manifest else what
+    say(f"{what} in {manifest['time_s']:.1f} s")
     for name in manifest["files"]:
         print(folder / name)
     return 0
@@ -62,7 +64,7 @@ def evaluate(line: CommandLine) -> int:
     from sargnn.graph.dataset import open_dataset
     from sargnn.run.predict import FOLDER
     from sargnn.sources.prepare import prepare_dataset
-    from sargnn.tasks.judge import judge_predictions
+    from sargnn.tasks.judge import judge_predictions, judged_of
     from sargnn.training.evaluation import MANIFEST
 
     folder = Path(os.path.expanduser(str(settings["predictions"] or run_dir / FOLDER)))
@@ -102,9 +104,10 @@ def evaluate(line: CommandLine) -> int:
             raise _damaged(folder / name, run_dir)
         return array
 
-    content, judge = judge_predictions(dataset, nodes, config.metric, read, written)
+    content, judge = judge_predictions(judged_of(dataset, nodes), config.metric, read, written)
     files.write_json(folder / "evaluation.json", content)
-    score_table(content["metric"], judge, content["scores"], content["nodes"])
+    counts = content["edges" if "edges" in content else "nodes"]
+    score_table(content["metric"], judge, content["scores"], counts)
     return 0
 
 

@@ -54,7 +54,9 @@ def prepare(line: CommandLine) -> int:
     dataset = open_dataset(path, verify=False)
     size = dataset.num_edges, dataset.schema, dataset.feature_widths, dataset.num_classes, dataset.task
     pairs = None if dataset.pairs is None else {split: dataset.pairs.count(split) for split in SPLITS}
-    lines = graph_lines(*size, weighted=WEIGHT in dataset.columns, edge_width=dataset.columns.width, pairs=pairs)
+    called = "labelled edges" if dataset.pairs is not None and dataset.pairs.labels is not None else "pairs"
+    weighted, edge_width = WEIGHT in dataset.columns, dataset.columns.width
+    lines = graph_lines(*size, weighted=weighted, edge_width=edge_width, pairs=pairs, pairs_called=called)
     say(f"{config.dataset.title_of(dataset.name)}: {lines[0]}")
     for text in lines[1:]:
         say(text)

@@ -263,8 +263,8 @@ _PREDICT = Verb(
     text="Predict all nodes with a run's model, in the order of original ids: predictions.npy (classes, 0/1 labels or "
     "values), logits.npy, with "
     "smooth=cs also smoothed.npy. They go to RUN_DIR/predictions or out=FOLDER. world, mode, kernel, partitioner and smooth "
-    "may differ from the training's. Of task=links it writes embeddings.npy, with pairs=FILE pair_scores.npy, with top=K "
-    "partners.npy and partner_scores.npy.",
+    "may differ from the training's. Of task=edges these are of edges, in the order in which they were given. Of task=links it "
+    "writes embeddings.npy, with pairs=FILE pair_scores.npy, with top=K partners.npy and partner_scores.npy.",
     entry="sargnn.cli.predict:main",
     examples=(
         ("predict sage-sar-w4-s0", "its name in runs/, or its folder; run=... is the same"),
@@ -279,7 +279,7 @@ _PREDICT = Verb(
         Setting("out", "", "the folder to write; without it RUN_DIR/predictions", names="folder"),
         Setting("checkpoint", "newest", "newest, or best: that validates best", allowed=("newest", "best")),
         Setting("embeddings", False, "also write what the last layer reads"),
-        Setting("pairs", "", "task=links: a .npy of pairs [2, P], whose scores are written", names="folder"),
+        Setting("pairs", "", "task=links, edges: a .npy of pairs [2, P], whose scores are written", names="folder"),
         Setting("top", 0, "task=links: each node's best K partners, known links left out"),
         Setting("relation", "", "task=links, typed: of these"),
     ),

@@ -1,4 +1,4 @@
-"""Settings of ``task=links``: how pairs of nodes are scored, trained and ranked."""
+"""Settings of ``task=links`` and ``task=edges``: how pairs of nodes are scored, trained and ranked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, RUN, one_
 from sargnn.errors import ConfigError
 
 DECODERS = ("dot", "cosine", "mlp", "bilinear", "distmult", "complex")
+EDGE_DECODERS = ("concat", "product")
 Corrupt = Literal["tail", "head", "both", "ends"]
 Ranked = Literal["both", "tail", "head"]
 
@@ -76,3 +77,21 @@ class LinksConfig:
                 given="links.shared=true links.strict=true",
                 hint="leave one of them out",
             )
+
+
+@dataclass(frozen=True)
+class EdgesConfig:
+    """How labels of edges are predicted from the embeddings that the model gives.
+
+    Attributes:
+        decoder: what an edge is told by: ``concat``: by the rows of both its ends; ``product``: by their elementwise product,
+            the same both ways; each in front of a hidden layer; or a module outside.
+        embedding_dim: F, the model's outputs; null: as many as ``model.hidden``.
+        mlp_hidden: width of the hidden layer; null: F.
+        features: the decoder reads the edge's own features, too.
+    """
+
+    decoder: str = field(default="concat", metadata=one_of(EDGE_DECODERS))
+    embedding_dim: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    mlp_hidden: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    features: bool = True

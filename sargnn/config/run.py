@@ -52,7 +52,7 @@ from sargnn.config.groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.config.links import LinksConfig
+from sargnn.config.links import EdgesConfig, LinksConfig
 from sargnn.config.partitioner import PartitionerConfig, Strategy
 from sargnn.errors import ConfigError
 
@@ -81,10 +81,9 @@ Metric = Literal[
     "hits@100",
 ]
 """What evaluations measure; ``sargnn.tasks.kinds`` says which go with which labels."""
+
 LINK_METRICS: tuple[Metric, ...] = ("auc", "ap", "mrr", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50", "hits@100")
 """Those of links."""
-
-
 AUTO_MODES = ("no_remat", "sar")
 """What ``mode=auto`` chooses from, the fastest first: what ``no_remat`` keeps it need not fetch again."""
 
@@ -126,8 +125,9 @@ class DatasetSettings(ABC):
         loop_features: what a self-loop that is added has for features of edges: zeros, or the mean of its node's in-edges.
         task: what the labels are to be read as; null: what they look like.
         edge_weights: use the graph's, where it has any. The store is the same.
-        link_split: shares of training, validation and test pairs that edges are drawn as; null: none are, or pairs are given.
-        link_messages: training pairs stay edges of the graph.
+        link_split: shares of training, validation and test pairs that edges are drawn as, or that labelled edges are split by;
+            null: none are, or pairs are given.
+        link_messages: training pairs stay edges of the graph; of labelled edges, all do.
         link_relations: whose edges are links, by name; null: of all relations.
         link_seed: of the draw.
     """
@@ -348,8 +348,9 @@ class RunConfig:
     metric: Metric | None = field(default=None, metadata=LOSSES | only_when("stops_early"))
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
     preload: PreloadConfig = field(default=PreloadConfig(), metadata=RUN)
-    task: str = field(default="nodes", metadata=one_of(("nodes", "links")) | LOSSES)
+    task: str = field(default="nodes", metadata=one_of(("nodes", "links", "edges")) | LOSSES)
     links: LinksConfig = field(default=LinksConfig(), metadata=LOSSES | only_when("predicts_links"))
+    edges: EdgesConfig = field(default=EdgesConfig(), metadata=LOSSES | only_when("predicts_edges"))
     processes: int | Literal["auto"] | None = field(default=None, metadata=AT_LEAST_ONE | FREE)
     spill: Literal["none", "auto", "all"] = field(default="none", metadata=FREE)
     spill_dir: str | None = field(default=None, metadata=FREE)
@@ -417,14 +418,25 @@ class RunConfig:
 
     @property
     def predicts_links(self) -> bool:
-        """Whether pairs of nodes are scored, so that the model's outputs are embeddings."""
+        """Whether it is predicted which nodes are linked."""
         return self.task == "links"
 
+    @property
+    def predicts_edges(self) -> bool:
+        """Whether labels of edges are predicted."""
+        return self.task == "edges"
+
+    @property
+    def predicts_pairs(self) -> bool:
+        """Whether pairs of nodes are scored, so that the model's outputs are embeddings."""
+        return self.predicts_links or self.predicts_edges
+
     def num_outputs(self, num_classes: int) -> int:
-        """C, the outputs of the model: the dataset's, or the width of an embedding where links are predicted."""
-        if not self.predicts_links:
+        """C, the outputs of the model: the dataset's, or the width of an embedding where pairs are scored."""
+        if not self.predicts_pairs:
             return num_classes
-        return self.links.embedding_dim or getattr(self.model, "hidden", None) or 64
+        given = self.edges.embedding_dim if self.predicts_edges else self.links.embedding_dim
+        return given or getattr(self.model, "hidden", None) or 64
 
     @property
     def samples(self) -> bool:
@@ -535,10 +547,7 @@ def parse(mapping: Any) -> RunConfig:
     _check_spill(config)
     _check_device(config)
     config.dataset.check_links()
-    if config.predicts_links:
-        _check_links(config)
-    elif config.task == "nodes":
-        _check_no_links(config)
+    _check_pairs(config)
     _check_flows(config)
     config.preload.check(config.world, config.num_servers, config.model.no_preload)
     if config.bounds_preload and config.partitioner.target is None and config.partitioner.name == "auto":
@@ -638,56 +647,78 @@ def _check_flows(config: RunConfig) -> None:
         )
 
 
-def _check_links(config: RunConfig) -> None:
-    """What does not go with links. Raises ``ConfigError``."""
-    config.links.check(config.num_outputs(0))
-    needed = (
-        ("labels", config.labels.name, "none", "Labels are of nodes, and links have none."),
-        ("smooth", config.smooth.name, "none", "Correct & Smooth spreads the shares of classes."),
-        ("preload", config.preload.name, "none", "Any node may be an end of a pair."),
+_NEVER = (
+    ("labels", "none", "Labels are of nodes, and pairs have none."),
+    ("smooth", "none", "Correct & Smooth spreads the shares of classes of nodes."),
+    ("preload", "none", "Any node may be an end of a pair."),
+)
+_SAID = {"links": "links are", "edges": "edges are", "nodes": "nodes are"}
+
+
+def _check_pairs(config: RunConfig) -> None:
+    """What goes with links, edges or neither. Raises ``ConfigError``."""
+    for group, settings, predicts in (
+        ("links", config.links, config.predicts_links),
+        ("edges", config.edges, config.predicts_edges),
+    ):
+        changed = {} if predicts else flat(find_deciding(settings, config, LOSSES[DECIDES]))
+        if changed and config.task in _SAID:
+            raise ConfigError(
+                f"Settings of {group} decide nothing where {_SAID[config.task]} predicted.",
+                given=f"task={config.task} {' '.join(f'{group}.{key}={value}' for key, value in changed.items())}",
+                hint=f"task={group}, or leave them out",
+            )
+    if config.predicts_pairs:
+        _check_any_pairs(config)
+    if config.predicts_links:
+        _check_links(config)
+    if config.task == "nodes" and config.dataset.link_split is not None:
+        raise ConfigError(
+            "Links are drawn to be predicted, and held-out ones are no edges of the graph.",
+            given=f"task=nodes dataset.link_split={config.dataset.link_split}",
+            hint="task=links or task=edges, or leave dataset.link_split out",
+        )
+
+
+def _check_any_pairs(config: RunConfig) -> None:
+    """What does not go with links or edges. Raises ``ConfigError``."""
+    task = f"task={config.task}"
+    needed: list[tuple[str, Any, Any, str]] = [(key, getattr(config, key).name, only, why) for key, only, why in _NEVER]
+    needed += [
         ("mfg", config.mfg, False, "Any node may be an end of a pair, so all rows are computed."),
-        ("eval", config.eval, "full", "Links are measured with all edges."),
-        ("optim.label_smoothing", config.optim.label_smoothing, 0.0, "A pair has no classes to spread a label's weight over."),
-    )
+        ("eval", config.eval, "full", "Pairs are measured with all edges."),
+    ]
     for key, given, only, why in needed:
         if given != only:
-            raise ConfigError(why, given=f"task=links {key}={given}".lower(), allowed=f"{key}={only}".lower())
+            raise ConfigError(why, given=f"{task} {key}={given}".lower(), allowed=f"{key}={only}".lower())
     if config.batches.count == "auto":
-        raise ConfigError(
-            "Nobody plans micro-batches of pairs.", given="task=links batches.count=auto", allowed="batches.count=K"
-        )
+        raise ConfigError("Nobody plans micro-batches of pairs.", given=f"{task} batches.count=auto", allowed="batches.count=K")
     if config.memory_budget.limits and not config.spills:
         raise ConfigError(
-            "The memory of predicting links is not planned.",
-            given=f"task=links memory_budget={config.memory_budget.size}",
+            "The memory of predicting pairs is not planned.",
+            given=f"{task} memory_budget={config.memory_budget.size}",
             allowed="memory_budget=null",
             hint="batches.steps=S and batches.count=K hold less at a time; spill=auto keeps to a budget by tables on disk",
         )
     if not config.model.trains:
         raise ConfigError(
             "A model without parameters gives no embeddings to train.",
-            given=f"task=links model={config.model.name}",
+            given=f"{task} model={config.model.name}",
             hint="model=sage",
+        )
+
+
+def _check_links(config: RunConfig) -> None:
+    """What does not go with links. Raises ``ConfigError``."""
+    config.links.check(config.num_outputs(0))
+    if config.optim.label_smoothing:
+        raise ConfigError(
+            "A pair has no classes to spread a label's weight over.",
+            given=f"task=links optim.label_smoothing={config.optim.label_smoothing}",
+            allowed="optim.label_smoothing=0.0",
         )
     if config.metric is not None and config.metric not in LINK_METRICS:
         raise ConfigError(f"'{config.metric}' is no metric of links.", given=f"metric={config.metric}", allowed=LINK_METRICS)
-
-
-def _check_no_links(config: RunConfig) -> None:
-    """Nothing is asked of links where nodes are predicted. Raises ``ConfigError``."""
-    changed = [f"links.{key}={value}" for key, value in flat(find_deciding(config.links, config, LOSSES[DECIDES])).items()]
-    if changed:
-        raise ConfigError(
-            "Settings of links decide nothing where nodes are predicted.",
-            given=f"task=nodes {' '.join(changed)}",
-            hint="task=links, or leave them out",
-        )
-    if config.dataset.link_split is not None:
-        raise ConfigError(
-            "Links are drawn to be predicted, and held-out ones are no edges of the graph.",
-            given=f"task=nodes dataset.link_split={config.dataset.link_split}",
-            hint="task=links, or leave dataset.link_split out",
-        )
 
 
 def load(path: Path) -> RunConfig:

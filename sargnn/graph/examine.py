@@ -17,7 +17,7 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR
 from sargnn.graph.examine_edges import EdgeFindings, Homophily, NodeFindings, examine_edges
 from sargnn.graph.pairs import Pairs
-from sargnn.graph.schema import SPLITS, has_label, known_entries
+from sargnn.graph.schema import SPLITS, has_label, known_entries, task_of
 from sargnn.steps import step
 
 HIDDEN = 256
@@ -59,10 +59,11 @@ class WeightFindings:
 
 @dataclass(frozen=True)
 class PairFindings:
-    """Links to predict.
+    """Links or edges to predict.
 
     Attributes:
         split: how many, by name.
+        labelled: of edges, how many labels are known, and of what task; None: they are links.
         both_ways: a link is the same as its inverse.
         weighted: they have weights of their own.
         negatives: of a split that has some, pairs that all of its links are measured against.
@@ -74,6 +75,7 @@ class PairFindings:
     weighted: bool
     negatives: dict[str, int]
     candidates: dict[str, int]
+    labelled: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,14 @@ def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
 
 
 def _examine_pairs(pairs: Pairs) -> PairFindings:
+    labels = None if pairs.labels is None else np.asarray(pairs.labels)
     return PairFindings(
         split={name: pairs.count(name) for name in SPLITS},
         both_ways=pairs.both_ways,
         weighted=pairs.weights is not None,
         negatives={split: len(ends) for split, ends in pairs.negatives.items()},
         candidates={split: tails.shape[1] for split, tails in pairs.candidates.items()},
+        labelled=None if labels is None else (int(has_label(labels).sum()), task_of(labels)),
     )
 
 

@@ -1,6 +1,6 @@
-"""Pairs of nodes: the links that are trained on, measured by and known, beside a graph's edges.
+"""Pairs of nodes beside a graph's edges: links that are trained on, measured by and known, or edges that have labels.
 
-Letters: N nodes, P pairs, Q negatives, K negatives of a pair.
+Letters: N nodes, P pairs, Q negatives, K negatives of a pair, C outputs for a pair, D features of an edge.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sargnn.errors import DataError
-from sargnn.graph.schema import SPLITS
+from sargnn.graph.schema import SPLITS, has_label, label_form
 from sargnn.graph.store import Store, StoreWriter
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MEASURED = ("valid", "test")
 """The splits that may have negatives."""
 _ENTRY = "pairs"
+_OPTIONAL = ("relation", "weights", "labels", "features", "numbers")
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,22 @@ class Known:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Links of a graph, each once in its split.
+    """Links of a graph, each once in its split; or its edges of which some have labels, as they were given.
 
     Attributes:
         heads, tails: int64 [P], original ids.
-        split: uint8 [P], a value of ``SPLITS``.
-        known: what a negative is not to be.
+        split: uint8 [P], a value of ``SPLITS``; 0 is none of them, and all are 0 where a split is still to be drawn.
+        known: what a negative is not to be; of labelled edges empty.
         both_ways: a pair is the same as its inverse, as in an undirected graph.
         relation: uint8 [P], of a graph with several relations; else None.
         weights: float32 [P], of the training loss; None: all are 1.
         negatives: split -> int64 [Q, 2], heads and tails that all its pairs are measured against.
         candidates: split -> int64 [pairs of the split, K], tails that each of its pairs is measured against, in the pairs'
             order. A split with neither has negatives drawn, or is measured at full rank.
+        labels: of edges, [P] or [P, C] as ``graph.schema`` has those of nodes; None: the pairs are links.
+        outputs: C, of labels.
+        features: float32 [P, D], of edges that have labels and features; None: they have none.
+        numbers: int64 [P] ascending, of a part: which of the whole graph's edges they are; None: they are all, or links.
     """
 
     heads: np.ndarray
@@ -80,6 +85,20 @@ class Pairs:
     weights: np.ndarray | None = None
     negatives: Mapping[str, np.ndarray] = field(default_factory=dict)
     candidates: Mapping[str, np.ndarray] = field(default_factory=dict)
+    labels: np.ndarray | None = None
+    outputs: int = 0
+    features: np.ndarray | None = None
+    numbers: np.ndarray | None = None
+
+    @property
+    def undrawn(self) -> bool:
+        """Whether these are edges whose labels are in no split yet."""
+        return self.labels is not None and not np.any(self.split)
+
+    @property
+    def width(self) -> int:
+        """D; 0: there are no features."""
+        return 0 if self.features is None else int(self.features.shape[1])
 
     def count(self, split: str) -> int:
         """How many are in a split."""
@@ -89,12 +108,12 @@ class Pairs:
         """Write all arrays to a store; what its manifest says of them. ``prefix``: of their names."""
         arrays = {"heads": self.heads, "tails": self.tails, "split": self.split}
         arrays |= {"known_indptr": self.known.indptr, "known_tails": self.known.tails}
-        arrays |= {name: array for name in ("relation", "weights") if (array := getattr(self, name)) is not None}
+        arrays |= {name: array for name in _OPTIONAL if (array := getattr(self, name)) is not None}
         arrays |= {f"{split}_negatives": array for split, array in self.negatives.items()}
         arrays |= {f"{split}_candidates": array for split, array in self.candidates.items()}
         for name, array in arrays.items():
             writer.put(prefix + name, array)
-        return {_ENTRY: {"both_ways": self.both_ways, "arrays": sorted(arrays)}}
+        return {_ENTRY: {"both_ways": self.both_ways, "arrays": sorted(arrays), "outputs": self.outputs}}
 
     @classmethod
     def open(
@@ -121,8 +140,11 @@ class Pairs:
         def array(name: str, dtype: type, *shape: int | None) -> np.ndarray:
             return store.array(prefix + name, dtype, shape)
 
-        heads = array("heads", dtype, None)
+        heads, labels, outputs = array("heads", dtype, None), None, int(entry.get("outputs", 0))
         count = len(heads)
+        if "labels" in there:
+            form, shape = label_form(store.dtype(f"{prefix}labels"), outputs)
+            labels = store.array(f"{prefix}labels", form, (count, *shape))
         return cls(
             heads=heads,
             tails=array("tails", np.int64, count),
@@ -133,13 +155,19 @@ class Pairs:
             weights=array("weights", np.float32, count) if "weights" in there else None,
             negatives={s: array(f"{s}_negatives", np.int64, None, 2) for s in MEASURED if f"{s}_negatives" in there},
             candidates={s: array(f"{s}_candidates", np.int64, None, None) for s in MEASURED if f"{s}_candidates" in there},
+            labels=labels,
+            outputs=outputs,
+            features=array("features", np.float32, count, None) if "features" in there else None,
+            numbers=array("numbers", np.int64, count) if "numbers" in there else None,
         )
 
 
 def check_pairs(name: str, pairs: Pairs, num_nodes: int, num_relations: int) -> None:
     """Pairs can be trained on. Raises ``DataError`` naming the dataset ``name`` and the first that cannot."""
-    if not pairs.count("train"):
-        raise DataError(f"The dataset '{name}' has no training pairs.")
+    if not pairs.count("train") and not pairs.undrawn:
+        raise DataError(f"The dataset '{name}' has no training {'pairs' if pairs.labels is None else 'edges'}.")
+    if pairs.labels is not None and (wrong := (np.asarray(pairs.split) > 0) & ~has_label(np.asarray(pairs.labels))).any():
+        raise DataError(f"Edge {int(wrong.argmax())} of '{name}' is in a split and has no label.")
     for end, ids in (("head", pairs.heads), ("tail", pairs.tails)):
         wrong = (np.asarray(ids) < 0) | (np.asarray(ids) >= num_nodes)
         if wrong.any():

@@ -38,7 +38,7 @@ def make_remarks(findings: Findings, settings: Mapping[str, Any]) -> list[Remark
     remarks += _of_edges(findings, settings)
     if findings.weights is not None and settings.get(_WEIGHTS, True):
         remarks += _of_weights(findings.weights, sum(relation.count for relation in findings.edges))
-    if findings.pairs is not None:
+    if findings.pairs is not None and any(findings.pairs.split.values()):
         remarks += _of_split(findings.pairs.split, "pairs")
     if findings.labels.labelled or findings.pairs is None:
         remarks += _of_labels(findings.labels)

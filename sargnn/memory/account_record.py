@@ -222,7 +222,7 @@ class Accounts:
         )
         self._layers, self._depth = _layers_of(model), len(model.uses_edges)
         self._part = made_up_part(shape, self._depth)
-        if config.predicts_links:  # of pairs ``tasks.links.step_bytes`` knows
+        if config.predicts_pairs:  # of pairs ``step_bytes`` of their tasks know
             self._part = dataclasses.replace(self._part, pairs=PartPairs.none(len(self._part.node_ids)))
         self._made: dict[tuple[_Recorded, tuple[bool, ...]], StepAccount] = {}
         self._libraries_are_there = False
@@ -322,7 +322,7 @@ class Accounts:
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
         trainer.loop.steps = OneStep([view])
-        targets = 0 if self._config.predicts_links else len(rows)  # no table has a row for each pair
+        targets = 0 if self._config.predicts_pairs else len(rows)  # no table has a row for each pair
         sizes = sizes_of_plans(plans, len(trainer.rows), targets)
         record = prepare(trainer, trace)
         with trace, _phases_of(trainer, trace):

@@ -32,7 +32,7 @@ from sargnn.partition.store import array_of, partition_info
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.resolve import resolve
 from sargnn.steps import step
-from sargnn.tasks.links import step_bytes
+from sargnn.tasks import edges, links
 from sargnn.tracking.memory import human_bytes
 from sargnn.training.build import label_columns
 from sargnn.training.fit import configured_batches, trains_in_batches
@@ -148,15 +148,19 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
     Raises:
         ConfigError: the model cannot work on such a graph, or nothing fits ``memory_budget``.
     """
-    if config.predicts_links:  # a step's pairs and negatives may end anywhere: planned as if it computed all rows
+    if config.predicts_pairs:  # a step's pairs and negatives may end anywhere: planned as if it computed all rows
         runs = config.batches.steps * (1 if config.batches.count == "auto" else config.batches.count)
         config = dataclasses.replace(config, batches=BatchesConfig(), sample=SampleConfig())
     if has_views(config):
         return plan_views(config, dataset, cut, runtime)
     traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
     account = Account(config, shape_of(dataset, config), dataset.num_nodes)
-    if dataset.pairs is not None and config.predicts_links:
-        account.step_bytes = step_bytes(config.links, -(-dataset.pairs.count("train") // (config.world * runs)))
+    if dataset.pairs is not None and config.predicts_pairs:
+        in_step = -(-dataset.pairs.count("train") // (config.world * runs))
+        if config.predicts_edges:
+            account.step_bytes = edges.step_bytes(config, dataset.pairs, in_step)
+        else:
+            account.step_bytes = links.step_bytes(config.links, in_step)
     workers = []
     for rank, part in enumerate(cut.parts):
         received: list[int] | None = None

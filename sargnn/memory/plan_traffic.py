@@ -149,7 +149,7 @@ def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
     """What a model must know of the graph."""
     split = np.asarray(dataset.split) > 0
     types = np.bincount(dataset.schema.types_of(np.flatnonzero(split)), minlength=len(dataset.schema.node_types))
-    outputs, every = config.num_outputs(dataset.num_classes), config.predicts_links and dataset.schema.typed
+    outputs, every = config.num_outputs(dataset.num_classes), config.predicts_pairs and dataset.schema.typed
     return GraphShape(
         dataset.schema,
         dataset.feature_widths,

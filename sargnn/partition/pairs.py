@@ -15,6 +15,7 @@ from sargnn.graph.schema import SPLITS
 from sargnn.graph.store import Store, StoreWriter
 
 _ENTRY = "pairs"
+_COLUMNS = ("relation", "weights", "labels", "features")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class PartPairs(Pairs):
         """A part's that has so many rows and no pairs."""
         nothing = np.zeros(0, np.int64)
         known = Known(np.zeros(num_rows + 1, np.int64), nothing)
-        return cls(nothing.astype(np.int32), nothing, np.zeros(0, np.uint8), known)
+        return cls(nothing.astype(np.int32), nothing, np.zeros(0, np.uint8), known, labels=nothing, outputs=1)
 
     def of_split(self, split: str) -> np.ndarray:
         """int64, ascending: which pairs are in it."""
@@ -74,16 +75,18 @@ class PairCutter:
         for name, tails in pairs.candidates.items():
             of_split = np.flatnonzero(split == SPLITS[name])
             candidates[name] = np.asarray(tails)[np.searchsorted(of_split, here[split[here] == SPLITS[name]])]
+        columns = {name: np.asarray(array)[here] for name in _COLUMNS if (array := getattr(pairs, name)) is not None}
         return PartPairs(
             heads=rows.astype(np.int32),
             tails=np.asarray(pairs.tails)[here],
             split=split[here],
             known=pairs.known.of_heads(self._nodes[first:last]),
             both_ways=pairs.both_ways,
-            relation=None if pairs.relation is None else np.asarray(pairs.relation)[here],
-            weights=None if pairs.weights is None else np.asarray(pairs.weights)[here],
             negatives=negatives,
             candidates=candidates,
+            outputs=pairs.outputs,
+            numbers=None if pairs.labels is None else here,
+            **columns,
         )
 
 

@@ -129,7 +129,7 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     outputs = config.num_outputs(dataset.num_classes)
     columns = label_columns(config, outputs)
     labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
-    if config.predicts_links and schema.typed:
+    if config.predicts_pairs and schema.typed:
         labelled = EVERY_TYPE
     of_edges = weighted, edge_width(dataset.columns, config)
     shape = GraphShape(schema, dataset.feature_widths, outputs, columns, dataset.task, labelled, *of_edges)

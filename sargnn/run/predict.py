@@ -13,8 +13,7 @@ from typing import Any
 from sargnn.config.groups import BatchesConfig, MemoryConfig, PreloadConfig, SampleConfig
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, DataError, SargnnError
-from sargnn.graph.schema import Schema
-from sargnn.partition.store import partition_info
+from sargnn.graph.dataset import open_dataset
 from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process, workers_of
@@ -70,7 +69,7 @@ def predict(config: RunConfig, run_dir: Path, folder: Path, *, which: str = "new
         meta, content = store.meta, store.content_hash
         check_made_for(meta, trained, meta["dataset_hash"], path)
     stores = prepare_stores(config)
-    _check_asked(asked, partition_info(stores.partition).schema, links=config.predicts_links)
+    _check_asked(asked, config, stores.dataset)
     if path is not None and meta is not None:
         check_made_for(meta, trained, stores.dataset_hash, path)
     epoch = None if meta is None else meta["epoch"]
@@ -90,14 +89,26 @@ def predict(config: RunConfig, run_dir: Path, folder: Path, *, which: str = "new
     return manifest
 
 
-def _check_asked(asked: dict[str, Any], schema: Schema, *, links: bool) -> None:
-    """What is asked of links can be answered. Raises ``SargnnError``."""
+def _check_asked(asked: dict[str, Any], config: RunConfig, dataset: Path) -> None:
+    """What is asked of pairs can be answered. ``dataset``: its store. Raises ``SargnnError``."""
     given = [f"{name}={value}" for name in ("pairs", "top", "relation") if (value := asked.get(name))]
-    if given and not links:
+    if given and not config.predicts_pairs:
         raise ConfigError("Only a run of task=links scores pairs.", given=" ".join(given), hint="leave it out")
-    if not links:
+    if not given:
         return
-    relation = schema.relations[relation_of(schema, asked.get("relation"))] if given else schema.relations[0]
+    if asked.get("top") and not config.predicts_links:
+        raise ConfigError(
+            "Only links have best partners.", given=f"task={config.task} top={asked['top']}", allowed="task=links"
+        )
+    opened = open_dataset(dataset, verify=False)
+    schema, pairs = opened.schema, opened.pairs
+    if config.predicts_edges and config.edges.features and pairs is not None and pairs.width:
+        raise ConfigError(
+            "Edges are told by their own features here, which a file of pairs does not have.",
+            given=" ".join(given),
+            hint="edges without a label (-1) are predicted with all others; or train with edges.features=false",
+        )
+    relation = schema.relations[relation_of(schema, asked.get("relation"))]
     if asked.get("pairs"):
         for end, ids in zip((relation.source, relation.destination), read_pairs(Path(asked["pairs"])), strict=True):
             count = schema.count(end)

@@ -1,6 +1,6 @@
-"""Pairs that come with a graph: the held ones are no messages, each is there once, and all are known.
+"""Pairs that come with a graph: the held ones are no messages, each is there once, and all are known. And labels of its edges.
 
-Letters: N nodes, E directed edges, P pairs, Q negatives, K negatives of a pair, R relations.
+Letters: N nodes, E directed edges, P pairs, Q negatives, K negatives of a pair, R relations, C outputs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sargnn.errors import DataError
+from sargnn.graph.check import count_classes
 from sargnn.graph.dataset import Dataset
+from sargnn.graph.edge_columns import ATTR
 from sargnn.graph.pairs import MEASURED, Known, Pairs
-from sargnn.graph.schema import SPLITS, Relation, Schema
-
-_COMPARED = ("negatives", "candidates")
+from sargnn.graph.schema import SPLITS, Relation, Schema, has_label
+from sargnn.graph.typed import Edges
 
 
 @dataclass(frozen=True)
@@ -70,18 +72,13 @@ def give_pairs(
             training pairs, and all stay, as others have measured it. None: edges tell (``same_both_ways``).
     """
     n, schema = dataset.num_nodes, dataset.schema
-    sources, destinations = np.asarray(dataset.indices, np.int64), np.repeat(np.arange(n), np.diff(np.asarray(dataset.indptr)))
-    relation = np.zeros(len(sources), np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
-    inverses = inverse_relations(schema)
-    inverses |= {r: inverse for inverse, r in inverses.items()}
+    edges = _GraphEdges(dataset)
+    sources, destinations, relation, leaves = edges.sources, edges.destinations, edges.relation, edges.leaves
     having = sorted({pairs.relation for pairs in given})
-    leaves = np.zeros(len(sources), bool)
 
     def take_out(split_pairs: Iterable[SplitPairs]) -> None:
         for pairs in split_pairs:
-            edges = np.flatnonzero((relation == pairs.relation) | (relation == inverses.get(pairs.relation, -1)))
-            gone = np.unique(pairs.keys(n, both_ways=True))
-            leaves[edges] |= np.isin(_keys(sources[edges], destinations[edges], n, both_ways=True), gone)
+            edges.take_out(pairs.relation, pairs.heads, pairs.tails)
 
     is_link = np.isin(relation, having) & (sources != destinations)
     if undirected is None:
@@ -90,8 +87,8 @@ def give_pairs(
         trained = {pairs.relation for pairs in given if pairs.split == "train"}
         for r in having:
             if r not in trained:
-                edges = is_link & ~leaves & (relation == r) & (not both_ways or sources < destinations)
-                given = [*given, SplitPairs("train", r, sources[edges], destinations[edges])]
+                kept = is_link & ~leaves & (relation == r) & (not both_ways or sources < destinations)
+                given = [*given, SplitPairs("train", r, sources[kept], destinations[kept])]
     else:
         both_ways, is_link = undirected, np.zeros(len(sources), bool)
     given = sorted((pairs.once(n, both_ways=both_ways) for pairs in given), key=lambda p: (SPLITS[p.split], p.relation))
@@ -114,9 +111,96 @@ def give_pairs(
         both_ways,
         np.repeat(np.array([pairs.relation for pairs in given], np.uint8), counts) if len(schema.relations) > 1 else None,
         np.concatenate(weights) if weighted else None,
-        *({s: np.concatenate(arrays) for s in MEASURED if (arrays := _of_split(given, s, name))} for name in _COMPARED),
+        *_compared(given),
     )
     return with_links(dataset, destinations, leaves, pairs)
+
+
+class _GraphEdges:
+    """Edges of a graph, some of which leave it.
+
+    Attributes:
+        sources, destinations: int64 [E].
+        relation: uint8 [E].
+        leaves: bool [E].
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._n = n = dataset.num_nodes
+        self.sources = np.asarray(dataset.indices, np.int64)
+        self.destinations = np.repeat(np.arange(n), np.diff(np.asarray(dataset.indptr)))
+        nothing = np.zeros(len(self.sources), np.uint8)
+        self.relation = nothing if dataset.relation is None else np.asarray(dataset.relation)
+        self.leaves = np.zeros(len(self.sources), bool)
+        self._inverses = inverse_relations(dataset.schema)
+        self._inverses |= {r: inverse for inverse, r in self._inverses.items()}
+
+    def take_out(self, relation: int, heads: np.ndarray, tails: np.ndarray) -> None:
+        """Edges between the two ends of pairs (int64 [P]) leave, those of the relation and of the inverse one, both ways."""
+        edges = np.flatnonzero((self.relation == relation) | (self.relation == self._inverses.get(relation, -1)))
+        gone = np.unique(_keys(heads, tails, self._n, both_ways=True))
+        self.leaves[edges] |= np.isin(_keys(self.sources[edges], self.destinations[edges], self._n, both_ways=True), gone)
+
+
+@dataclass(frozen=True)
+class EdgeLabels:
+    """Labels of a relation's edges.
+
+    Attributes:
+        edges: with their features, as they were given.
+        relation: its number.
+        labels: [E] or [E, C] (``graph.schema``).
+        split: uint8 [E]; all 0: it is still to be drawn.
+    """
+
+    edges: Edges
+    relation: int
+    labels: np.ndarray
+    split: np.ndarray
+
+
+def label_edges(dataset: Dataset, given: Sequence[EdgeLabels], *, messages: bool = True) -> Dataset:
+    """The graph with labelled edges, relation after relation, each as it was given; also those whose labels are not known.
+
+    Args:
+        dataset: the graph, without pairs.
+        given: one for each relation that has labels.
+        messages: those that have labels stay edges; else they leave the graph, in both directions.
+
+    Raises:
+        DataError: a label that is none, or no edge to train on.
+    """
+    schema, edges = dataset.schema, _GraphEdges(dataset)
+    heads, tails, features = [], [], []
+    width = max(labelled.edges.columns.width for labelled in given)
+    for labelled in given:
+        of = labelled.edges
+        relation, columns = schema.relations[labelled.relation], of.columns
+        heads.append(of.sources + schema.offsets[relation.source])
+        tails.append(of.destinations + schema.offsets[relation.destination])
+        features.append(np.asarray(columns[ATTR]) if ATTR in columns else np.zeros((len(of.sources), width), np.float32))
+        if not messages:
+            known = has_label(labelled.labels)
+            edges.take_out(labelled.relation, heads[-1][known], tails[-1][known])
+    if edges.leaves.all():
+        raise DataError(
+            f"No edge of '{dataset.name}' is left as a message.",
+            given="dataset.link_messages=false, and all edges have labels",
+            hint="dataset.link_messages=true",
+        )
+    labels = np.concatenate([labelled.labels for labelled in given])
+    numbers = np.repeat(np.array([labelled.relation for labelled in given], np.uint8), [len(ends) for ends in heads])
+    pairs = Pairs(
+        np.concatenate(heads),
+        np.concatenate(tails),
+        np.concatenate([labelled.split for labelled in given]),
+        Known(np.zeros(dataset.num_nodes + 1, np.int64), np.zeros(0, np.int64)),
+        relation=numbers if len(schema.relations) > 1 else None,
+        labels=labels,
+        outputs=count_classes(labels, "labels of edges"),
+        features=np.concatenate(features) if width else None,
+    )
+    return with_links(dataset, edges.destinations, edges.leaves, pairs)
 
 
 def with_links(dataset: Dataset, destinations: np.ndarray, leaves: np.ndarray, pairs: Pairs) -> Dataset:
@@ -154,8 +238,16 @@ def inverse_relations(schema: Schema) -> dict[int, int]:
     return {r: numbers[relation] for r, relation in turned.items() if relation in numbers}
 
 
-def _of_split(given: Sequence[SplitPairs], split: str, name: str) -> list[np.ndarray]:
-    return [array for pairs in given if pairs.split == split and (array := getattr(pairs, name)) is not None]
+def _compared(given: Sequence[SplitPairs]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Negatives and candidates by split."""
+
+    def joined(name: str, split: str) -> list[np.ndarray]:
+        return [array for pairs in given if pairs.split == split and (array := getattr(pairs, name)) is not None]
+
+    negatives, candidates = (
+        {s: np.concatenate(arrays) for s in MEASURED if (arrays := joined(name, s))} for name in ("negatives", "candidates")
+    )
+    return negatives, candidates
 
 
 def _keys(heads: np.ndarray, tails: np.ndarray, num_nodes: int, *, both_ways: bool) -> np.ndarray:

@@ -10,6 +10,7 @@ Letters: N nodes, E directed edges, P pairs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sargnn.config.run import DatasetSettings
 from sargnn.errors import ConfigError, DataError, nearest
 from sargnn.graph.dataset import Dataset, InMemoryReader, open_dataset
 from sargnn.graph.pairs import Known, Pairs
-from sargnn.graph.schema import SPLITS, Schema
+from sargnn.graph.schema import SPLITS, Schema, has_label
 from sargnn.rng import MAX_ID, Purpose, philox
 from sargnn.sources.given_pairs import inverse_relations, same_both_ways, with_links
 
@@ -53,6 +54,8 @@ class LinkSplit(InMemoryReader):
     def read(self) -> Dataset:
         dataset = open_dataset(self._base, verify=True)
         assert self._config.link_split is not None
+        if dataset.pairs is not None and dataset.pairs.undrawn:
+            return draw_labelled(dataset, self._config)
         if dataset.pairs is not None:
             raise ConfigError(
                 f"The pairs of '{dataset.name}' are given with their split.",
@@ -133,6 +136,36 @@ def draw_links(
             hint="dataset.link_messages=true, or shares that add up to less than 1",
         )
     return with_links(dataset, destinations, leaves, pairs)
+
+
+def draw_labelled(dataset: Dataset, config: DatasetSettings) -> Dataset:
+    """The same graph, whose labelled edges are split by the ids of their ends: repeats and inverses go together.
+
+    Args:
+        config: the settings of the draw.
+
+    Raises:
+        ConfigError: ``link_relations``.
+        DataError: no edge is drawn for training; node ids of 2**32 and more.
+    """
+    pairs = dataset.pairs
+    assert pairs is not None and pairs.labels is not None and config.link_split is not None
+    if config.link_relations is not None:
+        raise ConfigError(
+            "Edges that have labels are split where they have them.",
+            given=f"dataset.link_relations={config.link_relations}",
+            hint="leave it out, or leave edge_y of other relations out",
+        )
+    if dataset.num_nodes > MAX_ID:
+        raise DataError(f"The edges of '{dataset.name}' are split by node id, and it has ids of 2**32 and more.")
+    split = splits_of(np.asarray(pairs.heads), np.asarray(pairs.tails), config.link_split, config.link_seed)
+    split[~has_label(np.asarray(pairs.labels))] = 0
+    if not (split == SPLITS["train"]).any():
+        raise DataError(
+            f"None of the labelled edges of '{dataset.name}' is drawn for training.",
+            given=f"{int(has_label(np.asarray(pairs.labels)).sum())} edges, dataset.link_split={list(config.link_split)}",
+        )
+    return replace(dataset, content_hash="", stored_weights=None, pairs=replace(pairs, split=split))
 
 
 def splits_of(heads: np.ndarray, tails: np.ndarray, shares: tuple[float, ...] | list[float], seed: int) -> np.ndarray:

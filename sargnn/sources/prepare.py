@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from sargnn.config.fields import as_mapping
-from sargnn.config.run import DatasetReader, DatasetSettings
+from sargnn.config.run import DatasetReader, DatasetSettings, Task
 from sargnn.errors import ConfigError, StoreError
 from sargnn.graph.dataset import FORMAT_VERSION, Dataset, InMemoryReader, open_dataset
 from sargnn.graph.manifest import MANIFEST
+from sargnn.graph.schema import task_of
 from sargnn.graph.store import Store
 from sargnn.resolve import describe_source
 from sargnn.sources.links import LinkSplit
@@ -42,7 +43,7 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
     path = config.find_store(stores) or make_store(config.reader(), config.name, stores, buffer_bytes, _more(config))
     if config.link_split is not None:
         path = make_store(_links(config, path), config.name, stores, buffer_bytes)
-    if config.task is not None and (task := open_dataset(path, verify=False).task) != config.task:
+    if config.task is not None and (task := _task_of(open_dataset(path, verify=False))) != config.task:
         raise ConfigError(
             f"The labels of '{config.name}' are of another task.",
             given=f"task={config.task}",
@@ -50,6 +51,12 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
             hint="leave task out: the labels' type says what it is",
         )
     return path
+
+
+def _task_of(dataset: Dataset) -> Task:
+    """What the labels of its edges are, or of its nodes."""
+    pairs = dataset.pairs
+    return dataset.task if pairs is None or pairs.labels is None else task_of(pairs.labels)
 
 
 def dataset_path(config: DatasetSettings, store_dir: str) -> Path:

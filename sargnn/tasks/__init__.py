@@ -1,3 +1,3 @@
 """What is predicted: tasks by name, and what those know of them who only check, list or draw (``sargnn.tasks.kinds``)."""
 
-TASKS = {"nodes": "sargnn.tasks.nodes:NodeTask", "links": "sargnn.tasks.links:LinkTask"}
+TASKS = {"nodes": "sargnn.tasks.nodes:NodeTask", "links": "sargnn.tasks.links:LinkTask", "edges": "sargnn.tasks.edges:EdgeTask"}

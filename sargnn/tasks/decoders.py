@@ -1,4 +1,6 @@
-"""Scores of pairs of nodes from their embeddings. ``sargnn.config.links.DECODERS`` lists the names.
+"""Scores of pairs of nodes from their embeddings. ``sargnn.config.links`` lists the names.
+
+Of links, ``DECODERS``:
 
     dot        <h, t>
     cosine     <h, t> / (|h| |t|)
@@ -10,7 +12,12 @@
 All but the last are products <q(h, r), k(t)> of a query and a key, so that a head is scored with many tails by one matrix
 product, and a tail with many heads likewise. A graph with one relation has r = 0 throughout.
 
-Letters: P pairs, F width of an embedding, R relations.
+Of labelled edges with features e, ``EDGE_DECODERS``, which give C numbers for each:
+
+    concat     W_2 relu(W_1 [h, t, e] + b_r) + b_2          tells the two ends apart
+    product    W_2 relu(W_1 [h * t, e] + b_r) + b_2         the same both ways
+
+Letters: P pairs, F width of an embedding, R relations, D features of an edge, C outputs.
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from sargnn.config.links import LinksConfig
+from sargnn.config.links import EdgesConfig, LinksConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.resolve import is_target, place_of, resolve
 
@@ -163,6 +170,39 @@ DECODERS: Mapping[str, type[Factored]] = {
 }
 
 
+class EdgeMlp(nn.Module):
+    """W_2 relu(W_1 x + b_r) + b_2, of ``x`` as the kind of decoder has it.
+
+    Args:
+        product: x is the ends' product; else both ends.
+        width: F.
+        relations: R.
+        features: D.
+        outputs: C.
+        hidden: rows of W_1.
+    """
+
+    def __init__(self, *, product: bool, width: int, relations: int, features: int, outputs: int, hidden: int) -> None:
+        super().__init__()
+        self.product = product
+        self.first = nn.Linear((1 if product else 2) * width + features, hidden, bias=False)
+        self.bias = nn.Parameter(torch.zeros(relations, hidden))
+        self.second = nn.Linear(hidden, outputs)
+
+    def forward(self, heads: Tensor, tails: Tensor, relation: Tensor, features: Tensor | None = None) -> Tensor:
+        """Numbers [P, C].
+
+        Args:
+            heads, tails: [P, F].
+            relation: int64 [P].
+            features: [P, D]; None: D is 0.
+        """
+        ends = [heads * tails] if self.product else [heads, tails]
+        hidden = self.first(torch.cat([*ends, *(() if features is None else (features,))], 1)) + self.bias[relation]
+        out: Tensor = self.second(hidden.relu())
+        return out
+
+
 def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> nn.Module:
     """The decoder in fp32, initialised from the seed: the same on every rank and for every precision.
 
@@ -179,14 +219,36 @@ def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> 
             return DECODERS[config.decoder](width, relations)
         if not is_target(config.decoder):
             return Mlp(width, config.mlp_hidden or width)
-        made = resolve("decoder", {}, config.decoder)
-        with _blame(config.decoder, "cannot be made"):
-            decoder = made(width, relations) if isinstance(made, type) else made
+        return _from_outside("links.decoder", config.decoder, "(width, relations)", width, relations)
+
+
+def make_edge_decoder(config: EdgesConfig, width: int, relations: int, features: int, outputs: int, seed: int) -> nn.Module:
+    """The decoder of labelled edges, as ``make_decoder``; its errors.
+
+    Args:
+        width: F.
+        relations: R.
+        features: D.
+        outputs: C.
+    """
+    sizes = {"width": width, "relations": relations, "features": features, "outputs": outputs}
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        if is_target(config.decoder):
+            return _from_outside("edges.decoder", config.decoder, f"({', '.join(sizes)})", *sizes.values())
+        return EdgeMlp(product=config.decoder == "product", hidden=config.mlp_hidden or width, **sizes)
+
+
+def _from_outside(key: str, target: str, made_with: str, *sizes: int) -> nn.Module:
+    made = resolve("decoder", {}, target)
+    with _blame(target, "cannot be made"):
+        decoder = made(*sizes) if isinstance(made, type) else made
     if not isinstance(decoder, nn.Module):
+        rows = "head rows, tail rows and relations" + (", and features" if key == "edges.decoder" else "")
         raise ConfigError(
-            "'links.decoder' names no module.",
-            given=config.decoder,
-            allowed="a torch.nn.Module, made with (width, relations), whose forward takes head rows, tail rows and relations",
+            f"'{key}' names no module.",
+            given=target,
+            allowed=f"a torch.nn.Module, made with {made_with}, whose forward takes {rows}",
         )
     return decoder
 
@@ -201,26 +263,46 @@ def check_decoder(config: LinksConfig, width: int, relations: int, seed: int) ->
         ConfigError: what is wrong with it.
     """
     decoder = make_decoder(config, width, relations, seed)
-    if not is_target(config.decoder):
-        return
-    with torch.random.fork_rng(devices=()), _blame(config.decoder, "failed"):
+    if is_target(config.decoder):
+        _try("links.decoder", config.decoder, decoder, width, relations, seed)
+
+
+def check_edge_decoder(config: EdgesConfig, width: int, relations: int, features: int, outputs: int, seed: int) -> None:
+    """As ``check_decoder``, of labelled edges; arguments as of ``make_edge_decoder``."""
+    decoder = make_edge_decoder(config, width, relations, features, outputs, seed)
+    if is_target(config.decoder):
+        _try("edges.decoder", config.decoder, decoder, width, relations, seed, features, (outputs,))
+
+
+def _try(
+    key: str,
+    target: str,
+    decoder: nn.Module,
+    width: int,
+    relations: int,
+    seed: int,
+    features: int = 0,
+    shape: tuple[int, ...] = (),
+) -> None:
+    with torch.random.fork_rng(devices=()), _blame(target, "failed"):
         torch.manual_seed(seed)
-        heads, tails = (torch.randn(_TRIED_PAIRS, width, requires_grad=True) for _ in range(2))
-        relation = torch.arange(_TRIED_PAIRS) % relations
-        scores = decoder(heads, tails, relation)
-        if not isinstance(scores, Tensor) or scores.shape != (_TRIED_PAIRS,):
-            given = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        ends = [torch.randn(_TRIED_PAIRS, width, requires_grad=True) for _ in range(2)]
+        given = [*ends, torch.arange(_TRIED_PAIRS) % relations]
+        given += [torch.randn(_TRIED_PAIRS, features)] if features else []
+        scores = decoder(*given)
+        if not isinstance(scores, Tensor) or scores.shape != (_TRIED_PAIRS, *shape):
+            shown = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ConfigError(
-                "'links.decoder' does not give a score for each pair.",
-                given=f"{config.decoder}: {given} for {_TRIED_PAIRS} pairs",
-                allowed=f"a tensor [{_TRIED_PAIRS}]",
+                f"'{key}' does not give {'a score' if not shape else 'the numbers'} for each pair.",
+                given=f"{target}: {shown} for {_TRIED_PAIRS} pairs",
+                allowed=f"a tensor {[_TRIED_PAIRS, *shape]}",
             )
         scores.sum().backward()
-        alone = torch.cat([decoder(heads[p : p + 1], tails[p : p + 1], relation[p : p + 1]) for p in range(_TRIED_PAIRS)])
+        alone = torch.cat([decoder(*(rows[p : p + 1] for rows in given)) for p in range(_TRIED_PAIRS)])
         if not torch.allclose(alone, scores, rtol=1e-3, atol=1e-4):
             raise ConfigError(
-                "A pair's score from 'links.decoder' is another one beside other pairs, or another time.",
-                given=config.decoder,
+                f"A pair's score from '{key}' is another one beside other pairs, or another time.",
+                given=target,
                 allowed="what depends on the pair's rows and relation alone: workers score pairs in pieces, and again backward",
                 hint="leave batch norm and dropout out of it",
             )

@@ -1,11 +1,12 @@
 """How good written predictions are, by OGB's evaluators where these have the metric (``sargnn evaluate``).
 
-Letters: N nodes, C outputs.
+Letters: N nodes or edges, C outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,21 +29,50 @@ Read = Callable[[str, tuple[int, ...]], np.ndarray]
 """Reads a file of predictions by its name; the array has this shape."""
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What predictions are compared with.
+
+    Attributes:
+        dataset: its name.
+        unit: what was predicted: ``nodes`` or ``edges``.
+        labels: [N] or [N, C].
+        split: uint8 [N].
+        outputs: C.
+    """
+
+    dataset: str
+    unit: str
+    labels: np.ndarray
+    split: np.ndarray
+    outputs: int
+
+
+def judged_of(dataset: Dataset, nodes: slice) -> Judged:
+    """The labelled edges, or nodes, of a dataset. ``nodes``: those that were predicted."""
+    if dataset.pairs is not None and dataset.pairs.labels is not None:
+        pairs = dataset.pairs
+        return Judged(dataset.name, "edges", np.asarray(pairs.labels), np.asarray(pairs.split), pairs.outputs)
+    return Judged(
+        dataset.name, "nodes", np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes]), dataset.num_classes
+    )
+
+
 def judge_predictions(
-    dataset: Dataset, nodes: slice, wanted: Metric | None, read: Read, written: Collection[str]
+    judged: Judged, wanted: Metric | None, read: Read, written: Collection[str]
 ) -> tuple[dict[str, Any], str]:
     """Scores by split of what was predicted; with Correct & Smooth of the model's own classes, too.
 
     Args:
-        nodes: those that were predicted.
+        judged: what they are compared with.
         wanted: the metric; None: the task's first one.
         written: the files that there are.
 
     Returns:
         What ``evaluation.json`` holds, and who has computed it.
     """
-    labels, split = np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes])
-    metric, outputs = choose_metric(dataset.task, wanted, dataset.num_classes), (len(labels), dataset.num_classes)
+    labels, split, task = judged.labels, judged.split, task_of(judged.labels)
+    metric, outputs = choose_metric(task, wanted, judged.outputs), (len(labels), judged.outputs)
     of_logits = metric in ("rocauc", "f1")
     predictions = {"predictions": read(LOGITS, outputs) if of_logits else read(PREDICTIONS, labels.shape)}
     if SMOOTHED in written and of_logits:
@@ -54,14 +84,14 @@ def judge_predictions(
     rows_of = {name: np.flatnonzero(in_split(split, name)) for name in SPLITS}
     scores = {
         what: {
-            name: _score(metric, dataset.name, labels[rows], np.asarray(predicted[rows])) if len(rows) else None
+            name: _score(metric, judged.dataset, labels[rows], np.asarray(predicted[rows])) if len(rows) else None
             for name, rows in rows_of.items()
         }
         for what, predicted in predictions.items()
     }
     accuracies = {"accuracy": scores} if metric == "accuracy" else {}
     counts = {name: len(rows) for name, rows in rows_of.items()}
-    content = {**accuracies, "task": dataset.task, "metric": metric, "scores": scores, "nodes": counts}
+    content = {**accuracies, "task": task, "metric": metric, "scores": scores, judged.unit: counts}
     return content, "OGB's evaluator" if metric in ("accuracy", "rocauc") else "sargnn"
 
 

@@ -1,4 +1,4 @@
-"""Predicting links: pairs of nodes are scored from embeddings, which the model gives of all nodes that a step's pairs have.
+"""Predicting links: their scores are raised above those of negatives.
 
 With the scores s_i of P pairs, s_ik of their K negatives each, weights w_i (1 where none are given), and v_ik = 0 for a strict
 negative that is a link all the same, else 1, the loss of a step is, over all workers,
@@ -14,17 +14,13 @@ Letters: N own rows, M output rows, F width of an embedding, P pairs, K negative
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from sargnn.bf16 import ROW_DTYPES, wide
-from sargnn.comm.directory import Directory
-from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.config.links import LinksConfig
 from sargnn.config.run import RunConfig
@@ -33,14 +29,13 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.pairs import MEASURED, Known
 from sargnn.graph.schema import SPLITS
 from sargnn.partition.cut import Part
-from sargnn.partition.pairs import PartPairs
-from sargnn.rng import Purpose, philox
-from sargnn.tasks.base import Counted, Targets, Task
+from sargnn.tasks.base import Counted, Targets
 from sargnn.tasks.decoders import check_decoder, make_decoder
 from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners
 from sargnn.tasks.kinds import Scores
 from sargnn.tasks.negatives import Sampler
-from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists, Questions, route, score_pairs
+from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
+from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
 from sargnn.tasks.ranking import mean_ranks, measure_pairs, measure_ranks
 
 _SCORE_BYTES = 4 * 8
@@ -50,129 +45,57 @@ _MEASURED_STEP = 2**32 - len(SPLITS) - 1
 
 
 @dataclass(frozen=True)
-class PairBatch:
-    """Some pairs of a step and their negatives.
+class LinkBatch(PairBatch):
+    """Some pairs of a step and their negatives; asked for are the pairs of this worker, then their negatives, pair by pair.
 
     Attributes:
-        lists: who scores which; asked for are the pairs of this worker, then their negatives, pair by pair.
         count: P of this worker.
         negatives: K.
         weights: [P]; None: all are 1.
         counts: [P, K], 0 for a negative that is a link all the same, else 1; None: all are 1.
-        positives: int64 [P, 2], the pairs' original ids.
     """
 
-    lists: PairLists
     count: int
     negatives: int
     weights: Tensor | None
     counts: Tensor | None
-    positives: np.ndarray
 
 
-@dataclass(frozen=True)
-class LinkTargets(Targets):
-    """What output rows are scored for.
-
-    Attributes:
-        output_rows: int64 [M], the own rows that they are; None: all, in their order.
-        batch: the pairs, rows numbered among the output rows; None: those of evaluations.
-    """
-
-    output_rows: Tensor | None = field(default=None)
-    batch: PairBatch | None = field(default=None)
-
-
-class LinkTask(Task):
-    """Predicts which nodes are linked. The model's outputs are embeddings.
-
-    Attributes:
-        decoder: scores pairs of embeddings; trained with the model.
-        directory: finds who has a node.
-    """
+class LinkTask(PairTask):
+    """Predicts which nodes are linked."""
 
     @classmethod
     def check(cls, config: RunConfig, dataset: Dataset) -> None:
         pairs = dataset.pairs
+        if pairs is not None and pairs.labels is not None:
+            raise ConfigError(f"'{dataset.name}' has labels of edges, and no links to predict.", hint="task=edges")
         if pairs is None:
             raise ConfigError(
                 f"'{dataset.name}' has no pairs to predict.",
                 given="task=links",
                 hint="dataset.link_split=[0.85,0.05,0.1] draws edges as pairs; or give train_pairs, valid_pairs, ...",
             )
-        if config.batches.steps > (count := pairs.count("train")):
-            raise ConfigError(
-                "There are more steps in an epoch than training pairs.",
-                given=f"batches.steps={config.batches.steps}",
-                allowed=f"1 to {count}",
-            )
-        if config.early_stopping is not None and not pairs.count("valid"):
-            raise ConfigError("Early stopping needs validation pairs, and the dataset has none.", hint="early_stopping=null")
+        check_counts(config, pairs, "pairs")
         check_decoder(config.links, config.num_outputs(dataset.num_classes), len(dataset.schema.relations), config.seed)
 
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
-        self.name, self.outputs, self._group, self._config = "links", outputs, group, config.links
-        self._ids, self._schema, self._seed = np.asarray(part.node_ids), part.schema, config.seed
-        pairs = part.pairs
-        assert pairs is not None
-        self._pairs: PartPairs = pairs
-        self._relation = (
-            np.zeros(len(pairs.heads), np.int64) if pairs.relation is None else np.asarray(pairs.relation).astype(np.int64)
-        )
+        super().__init__(config, part, outputs, group)
+        self.name, self._config, pairs = "links", config.links, self._pairs
         self.metric = config.metric or ("mrr" if pairs.candidates else "auc")
-        self._device, dtype = torch.device(config.device), wide(ROW_DTYPES[config.precision])
         decoder = make_decoder(config.links, outputs, len(part.schema.relations), config.seed)
-        self.decoder: nn.Module = decoder.to(self._device, dtype)
-        self._dtype = dtype
-        self.directory = directory = Directory(group, self._ids, part.schema.num_nodes)
+        self.decoder = decoder.to(self._device, self._dtype)
         self._sampler = Sampler(
-            group, config.links, part.schema, config.seed, directory, pairs.known, part.in_degrees, self._ids
+            group, config.links, part.schema, config.seed, self.directory, pairs.known, part.in_degrees, self._ids
         )
-        self._exchange: Exchange | None = None
-        self._message_rows, self._near = 2**31, range(0)
-        self._training = pairs.of_split("train")
         self._evaluated: dict[str, tuple[PairLists, int]] = {}
         self._turned: Known | None = None
 
-    @property
-    def module(self) -> nn.Module | None:
-        return self.decoder
+    def known_labels(self) -> np.ndarray:
+        return np.ones(len(self._training), np.int64)
 
-    def connect(self, exchange: Exchange, message_rows: int, near: range) -> None:
-        self._exchange, self._message_rows, self._near = exchange, message_rows, near
-
-    def rows(self, split: str | None = None) -> np.ndarray:
-        """All own rows: any of them may be an end of a pair."""
-        return np.arange(len(self._ids))
-
-    def count(self, rows: np.ndarray) -> int:
-        return len(rows)
-
-    def targets(self, output_rows: Tensor | None, counts: Mapping[str, int] | None = None) -> LinkTargets:
-        rows = len(self._ids) if output_rows is None else len(output_rows)
-        return LinkTargets(torch.zeros(rows, 0, device=self._device), {}, dict(counts or {"train": 0}), None, output_rows)
-
-    def counted(self, step: int, rows: np.ndarray | None) -> Counted:
-        return Counted()
-
-    def step_keys(self, epoch: int) -> np.ndarray:
-        """int64, below 2**63: what this worker's training pairs are sorted by in an epoch, to be dealt into steps."""
-        heads, tails = self._ids[self._pairs.heads[self._training]], np.asarray(self._pairs.tails)[self._training]
-        tag = (int(Purpose.PAIR_STEP) << 24) | self._relation[self._training]
-        c0, c1, c2, c3 = (torch.from_numpy(word) for word in (heads, tails, np.zeros_like(heads), tag))
-        words = philox(c0, c1, c2, c3, self._seed, epoch)
-        keys: np.ndarray = ((words[0] << 31) | (words[1] >> 1)).numpy()
-        return keys
-
-    def batch(self, chosen: np.ndarray, step: int) -> PairBatch:
-        """Some training pairs with the negatives of a step. All workers must call it together.
-
-        Args:
-            chosen: int64 ascending, which of this worker's training pairs.
-            step: its number since the run's beginning.
-        """
+    def batch(self, chosen: np.ndarray, step: int) -> LinkBatch:
         which, pairs = self._training[chosen], self._pairs
-        heads, tails, relation = self._ids[pairs.heads[which]], np.asarray(pairs.tails)[which], self._relation[which]
+        heads, tails, relation = self._ends(which)
         drawn = self._sampler.draw(heads, tails, relation, step)
         negatives = drawn.heads.shape[1]
         lists = self._route(
@@ -182,60 +105,25 @@ class LinkTask(Task):
         )
         weights = None if pairs.weights is None else self._on_device(np.asarray(pairs.weights)[which])
         counts = None if drawn.are_none is None else self._on_device(~drawn.are_none)
-        return PairBatch(lists, len(which), negatives, weights, counts, np.stack([heads, tails], 1))
-
-    def _on_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device, self._dtype)
-
-    def _route(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> PairLists:
-        """Who scores pairs that this worker asks for (int64 [A], original ids)."""
-        asked = Questions(
-            *self.directory.locate(heads), *self.directory.locate(tails), relation, self._pairs.relation is not None
-        )
-        return route(self._group, asked, self._message_rows, self._near, self._device)
-
-    def targets_of(self, batch: PairBatch, output_rows: Tensor | None, total: int) -> LinkTargets:
-        """What a view's output rows are scored for.
-
-        Args:
-            output_rows: int64 [M], the own rows that they are, with all of ``batch.lists.rows()``; None: all.
-            total: pairs of the whole step, over all workers.
-        """
-        lists = batch.lists.among(output_rows)
-        rows = len(self._ids) if output_rows is None else len(output_rows)
-        here = replace(batch, lists=lists)
-        return LinkTargets(torch.zeros(rows, 0, device=self._device), {}, {"train": total}, None, output_rows, here)
+        return LinkBatch(lists, np.stack([heads, tails], 1), len(which), negatives, weights, counts)
 
     def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
-        assert isinstance(targets, LinkTargets) and targets.batch is not None
+        assert isinstance(targets, PairTargets) and isinstance(targets.batch, LinkBatch)
         batch = targets.batch
-        scores = self._score(batch.lists, outputs)
+        scores = self._scores(batch.lists, outputs)
         positives, negatives = scores[: batch.count], scores[batch.count :].view(batch.count, batch.negatives)
         total = max(counted.total(targets), 1)
         return loss_sum(self._config, positives, negatives, batch.weights, batch.counts) / total
 
-    def _score(self, lists: PairLists, outputs: Tensor) -> Tensor:
-        assert self._exchange is not None
-        return score_pairs(self._exchange, lists, outputs, self.decoder) / self._config.temperature
-
-    @property
-    def group(self) -> Group:
-        """All workers."""
-        return self._group
+    def _scores(self, lists: PairLists, outputs: Tensor) -> Tensor:
+        return self._score(lists, outputs) / self._config.temperature
 
     def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
-        """Scores [A] of any pairs that this worker asks for; all workers must call it together.
-
-        Args:
-            outputs: [N, F], of all own rows.
-            heads, tails: int64 [A], original ids.
-            relation: of all of them.
-        """
         with torch.no_grad():
-            return self._score(self._route(heads, tails, np.full(len(heads), relation)), outputs)
+            return self._scores(self._route(heads, tails, np.full(len(heads), relation)), outputs)
 
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
-        assert isinstance(targets, LinkTargets)
+        assert isinstance(targets, PairTargets)
         measured = {split: self._measure(split, outputs, targets.output_rows) for split in MEASURED}
         self.measured = measured
         return {"train": None, **{split: values.get(self.metric) for split, values in measured.items()}}
@@ -253,7 +141,7 @@ class LinkTask(Task):
         own = np.flatnonzero((self._ids >= begin) & (self._ids < end))
         queries = self._queries(outputs, own, np.full(len(own), relation), self._pairs.known, ranks_heads=False)
         ids = torch.from_numpy(self._ids[own]).to(self._device)
-        partners, scores = top_partners(self._group, self.decoder, self._candidates(outputs), queries, ids, count)
+        partners, scores = top_partners(self.group, self.decoder, self._candidates(outputs), queries, ids, count)
         return partners, scores / self._config.temperature
 
     def _ids_of(self, node_type: int) -> tuple[int, int]:
@@ -290,7 +178,7 @@ class LinkTask(Task):
     def _ranked(self, outputs: Tensor, queries: Queries, true_ids: np.ndarray) -> Tensor:
         ids = torch.from_numpy(np.ascontiguousarray(true_ids)).to(self._device)
         true_rows = self.directory.fetch(outputs, true_ids)
-        return full_ranks(self._group, self.decoder, self._candidates(outputs), queries, true_rows, ids)
+        return full_ranks(self.group, self.decoder, self._candidates(outputs), queries, true_rows, ids)
 
     def _known_heads(self) -> Known:
         """The heads that are linked to each own row as a tail. All workers must call it together."""
@@ -310,22 +198,22 @@ class LinkTask(Task):
             self.metric in ("auc", "ap") or (given and self.metric.startswith("hits"))
         ):
             assert output_rows is None or len(output_rows) == len(self._ids)
-            return measure_ranks(self._group, self._ranks(split, outputs.detach()))
+            return measure_ranks(self.group, self._ranks(split, outputs.detach()))
         if split not in self._evaluated:
             self._evaluated[split] = self._measured_pairs(split)
         lists, count = self._evaluated[split]
-        scores = self._score(lists.among(output_rows), outputs.detach())
+        scores = self._scores(lists.among(output_rows), outputs.detach())
         positives, negatives = scores[:count], scores[count:]
         if split in self._pairs.candidates:
             return measure_ranks(
-                self._group, mean_ranks(positives, negatives.view(count, self._pairs.candidates[split].shape[1]))
+                self.group, mean_ranks(positives, negatives.view(count, self._pairs.candidates[split].shape[1]))
             )
-        return measure_pairs(self._group, positives, negatives)
+        return measure_pairs(self.group, positives, negatives)
 
     def _measured_pairs(self, split: str) -> tuple[PairLists, int]:
         """Who scores a split's pairs and negatives, and how many of those that this worker asks for are pairs."""
         pairs, which = self._pairs, self._pairs.of_split(split)
-        heads, tails, relation = self._ids[pairs.heads[which]], np.asarray(pairs.tails)[which], self._relation[which]
+        heads, tails, relation = self._ends(which)
         if split in pairs.candidates:
             others = np.asarray(pairs.candidates[split])
             ends = np.repeat(heads, others.shape[1]), others.ravel(), np.repeat(relation, others.shape[1])
@@ -339,10 +227,6 @@ class LinkTask(Task):
             ends = drawn.heads.ravel()[kept], drawn.tails.ravel()[kept], relation[kept]
         asked = (np.concatenate(both) for both in zip((heads, tails, relation), ends, strict=True))
         return self._route(*asked), len(which)
-
-    def tables(self, outputs: Tensor) -> dict[str, Tensor]:
-        """Nothing: the outputs are the embeddings."""
-        return {}
 
 
 def step_bytes(config: LinksConfig, pairs: int) -> int:

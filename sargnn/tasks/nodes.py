@@ -228,7 +228,9 @@ class NodeTask(Task):
     def check(cls, config: RunConfig, dataset: Dataset) -> None:
         task, split = dataset.task, np.asarray(dataset.split)
         if not in_split(split, "train").any():  # a store without links has some
-            raise ConfigError(f"'{dataset.name}' has no training nodes, but links.", hint="task=links")
+            of_edges = dataset.pairs is not None and dataset.pairs.labels is not None
+            what, choice = ("labels of edges", "task=edges") if of_edges else ("links", "task=links")
+            raise ConfigError(f"'{dataset.name}' has no training nodes, but {what}.", hint=choice)
         metric = choose_metric(task, config.metric, dataset.num_classes)
         given, kind = f"labels of the task {task}", KINDS[task]
         if kind.why_not_smoothed is not None and config.optim.label_smoothing:

@@ -7,10 +7,11 @@ decoder in the place of a message. Of a score s(h, t; w) with the gradient g of 
 
     dL/dh = sum over pairs of h of g ds/dh      dL/dt = sum over pairs of t of g ds/dt      dL/dw = sum over all of g ds/dw
 
-all in fixed order: own tails first, then the pieces in the order of the exchange. Who asks for a pair's score need not have its
-head: questions are sent to where the head is, and scores come back.
+all in fixed order: own tails first, then the pieces in the order of the exchange. A score may be several numbers; g ds/dh
+then is their sum. Who asks for a pair's score need not have its head: questions are sent to where it is, and scores come back.
 
-Letters: N own rows, M output rows, F width of a row, S pairs that are scored here, A pairs that this worker asks for, P ranks.
+Letters: N own rows, M output rows, F width of a row, S pairs that are scored here, A pairs that this worker asks for, P ranks,
+C numbers of a score, D of what a pair itself has.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class PairLists:
         return dataclasses.replace(self, heads=place[self.heads], tails=tails, lists=lists)
 
     def answer(self, group: Group, scores: Tensor) -> Tensor:
-        """Scores [S] as they were asked for, [A]; all workers call it together."""
+        """Scores [S] or [S, C] as they were asked for, [A] or [A, C]; all workers call it together."""
         if group.world == 1:
             return scores[self.back]
         ready = torch.empty_like(scores)
@@ -119,7 +120,10 @@ class PairLists:
         return torch.from_numpy(np.concatenate(answers)).to(scores.device)[self.back]
 
     def spread(self, group: Group, gradients: Tensor) -> Tensor:
-        """Gradients of what was asked for, [A], where the pairs are scored, [S]: the transpose of ``answer``."""
+        """Gradients of what was asked for, [A, ...], where the pairs are scored, [S, ...]: the transpose of ``answer``.
+
+        So it also takes features of pairs to where they are scored.
+        """
         if group.world == 1:
             out = torch.empty_like(gradients)
             out[self.back] = gradients
@@ -187,7 +191,14 @@ def route(group: Group, asked: Questions, message_rows: int, near: range, device
     )
 
 
-def score_pairs(exchange: Exchange, pairs: PairLists, rows: Tensor, decoder: nn.Module) -> Tensor:
+def score_pairs(
+    exchange: Exchange,
+    pairs: PairLists,
+    rows: Tensor,
+    decoder: nn.Module,
+    features: Tensor | None = None,
+    shape: tuple[int, ...] = (),
+) -> Tensor:
     """The scores that this worker asks for, [A], in fp32 where rows are bf16; differentiable in the rows and the decoder.
 
     All workers must call it together, and its backward pass likewise.
@@ -195,9 +206,11 @@ def score_pairs(exchange: Exchange, pairs: PairLists, rows: Tensor, decoder: nn.
     Args:
         pairs: numbered as the rows are.
         rows: [M, F].
-        decoder: takes heads [n, F], tails [n, F] and relations int64 [n], and gives [n].
+        decoder: takes heads [n, F], tails [n, F], relations int64 [n] and, if there are some, features [n, D], and gives [n].
+        features: [S, D], of the pairs that are scored here, without a gradient.
+        shape: (C,) where it gives [n, C].
     """
-    return _Scores.apply(rows, exchange, pairs, decoder, *decoder.parameters())
+    return _Scores.apply(rows, exchange, pairs, decoder, features, shape, *decoder.parameters())
 
 
 def _runs(pairs: PairLists, rank: int, piece: Piece) -> Iterator[tuple[slice, int]]:
@@ -218,27 +231,38 @@ def _chunks(run: slice, width: int) -> Iterator[slice]:
         yield slice(first, min(first + size, run.stop))
 
 
+def _of(features: Tensor | None, chunk: slice) -> tuple[Tensor, ...]:
+    return () if features is None else (features[chunk],)
+
+
 class _Scores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, exchange: Exchange, pairs: PairLists, decoder: nn.Module, *parameters: Tensor
+        ctx: Any,
+        rows: Tensor,
+        exchange: Exchange,
+        pairs: PairLists,
+        decoder: nn.Module,
+        features: Tensor | None,
+        shape: tuple[int, ...],
+        *parameters: Tensor,
     ) -> Tensor:
         dtype, rows = wide(rows.dtype), rows.detach()
-        scores = torch.empty(len(pairs.heads), dtype=dtype, device=rows.device)
+        scores = torch.empty(len(pairs.heads), *shape, dtype=dtype, device=rows.device)
         for piece, (there,) in exchange.rows(pairs.lists, (rows,)):
             for run, shift in _runs(pairs, exchange.group.rank, piece):
                 for chunk in _chunks(run, rows.shape[1]):
                     heads = rows.index_select(0, pairs.heads[chunk]).to(dtype)
                     tails = there.index_select(0, pairs.tails[chunk] - shift).to(dtype)
-                    scores[chunk] = decoder(heads, tails, pairs.relation[chunk])
-        ctx.exchange, ctx.pairs, ctx.decoder = exchange, pairs, decoder
+                    scores[chunk] = decoder(heads, tails, pairs.relation[chunk], *_of(features, chunk))
+        ctx.exchange, ctx.pairs, ctx.decoder, ctx.features = exchange, pairs, decoder, features
         ctx.save_for_backward(rows, *parameters)
         return pairs.answer(exchange.group, scores)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        exchange, pairs, decoder = ctx.exchange, ctx.pairs, ctx.decoder
+        exchange, pairs, decoder, features = ctx.exchange, ctx.pairs, ctx.decoder, ctx.features
         rows, *parameters = ctx.saved_tensors
         dtype = wide(rows.dtype)
         weights = pairs.spread(exchange.group, grad.contiguous())
@@ -253,7 +277,8 @@ class _Scores(torch.autograd.Function):
                 tails = there.index_select(0, tail_rows).to(dtype).requires_grad_()
                 with torch.enable_grad():
                     # A number, since given gradients make PyTorch import a lot.
-                    total = torch.dot(decoder(heads, tails, pairs.relation[chunk]), weights[chunk])
+                    scores = decoder(heads, tails, pairs.relation[chunk], *_of(features, chunk))
+                    total = torch.dot(scores.flatten(), weights[chunk].flatten())
                 inputs = [heads, tails, *(p for p in parameters if p.requires_grad)]
                 grads = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
                 d_rows.index_add_(0, head_rows, grads[0])
@@ -273,4 +298,4 @@ class _Scores(torch.autograd.Function):
                 for run, shift in _runs(pairs, exchange.group.rank, piece):
                     add(run, shift, there, d_there)
                 returning.send(piece)
-        return (d_rows.to(rows.dtype), None, None, None, *d_parameters)
+        return (d_rows.to(rows.dtype), None, None, None, None, None, *d_parameters)

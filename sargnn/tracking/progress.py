@@ -183,16 +183,18 @@ def graph_lines(
     weighted: bool = False,
     edge_width: int = 0,
     pairs: Mapping[str, int] | None = None,
+    pairs_called: str = "pairs",
 ) -> list[str]:
     """A graph's size, in one line; of a typed graph with its types and relations.
 
     Args:
         edge_width: features of an edge.
-        pairs: links by split, where there are some to predict.
+        pairs: links or labelled edges by split, where there are some to predict.
+        pairs_called: what they are.
     """
     outputs = f"{num_classes} {KINDS[task].output if num_classes == 1 else KINDS[task].outputs}"
     if pairs is not None:
-        outputs = f"pairs: {', '.join(f'{split} {count}' for split, count in pairs.items())}"
+        outputs = f"{pairs_called}: {', '.join(f'{split} {count}' for split, count in pairs.items())}"
     total = f"{schema.num_nodes} nodes, {num_edges} directed{' weighted' if weighted else ''} edges"
     total += f" ({edge_width} feature{'s' * (edge_width > 1)} each), " if edge_width else ", "
     if not schema.typed:

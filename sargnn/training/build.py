@@ -76,7 +76,7 @@ def make_trainer(
     engine = make_engine(config, group, make_pool, within_servers=preloads)
     engine.pool.largest = max(engine.pool.largest, len(part.node_ids))
     widths = tuple(rows.shape[1] for rows in part.features)
-    draws = config.model.draws_by_id or 0 in widths or config.reads_labels or config.draws_flows or config.predicts_links
+    draws = config.model.draws_by_id or 0 in widths or config.reads_labels or config.draws_flows or config.predicts_pairs
     if draws and part.schema.num_nodes > MAX_ID:
         raise ConfigError(
             "Dropout, embeddings, carried labels, steps and samples are drawn by node id, and this graph has ids of 2**32 "
@@ -85,7 +85,7 @@ def make_trainer(
         )
     columns = label_columns(config, num_classes)
     of_edges = part.weighted, edge_width(part.columns, config)
-    every = config.predicts_links and part.schema.typed
+    every = config.predicts_pairs and part.schema.typed
     labelled = EVERY_TYPE if every else find_labelled(part, group)
     shape = GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels), labelled, *of_edges)
     if config.model.reads_degrees:

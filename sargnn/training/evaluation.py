@@ -27,12 +27,13 @@ from sargnn.engine.propagate import propagate
 from sargnn.profile import EVALUATION
 from sargnn.tasks.base import Targets
 from sargnn.tasks.correct_smooth import correct_and_smooth
+from sargnn.tasks.edges import EdgeTask
 from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, SMOOTHED, Scores
-from sargnn.tasks.links import LinkTask
+from sargnn.tasks.pairs import PairTask
 from sargnn.training.fit import Setup, evaluation_sample
 from sargnn.training.history import EvaluationResult, History
-from sargnn.training.link_predictions import write_links
 from sargnn.training.loop import EpochEnd, Listener
+from sargnn.training.pair_predictions import write_pairs
 from sargnn.training.steps import Views
 from sargnn.training.views import Forward
 
@@ -168,7 +169,7 @@ class Evaluator(Listener):
         self.history.smooth_time_s = time.perf_counter() - started
 
 
-def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_links: Any) -> dict[str, Any]:
+def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_pairs: Any) -> dict[str, Any]:
     """Write predictions of the labelled type's nodes; all ranks must call it, rank 0 writes.
 
     | file | |
@@ -179,11 +180,11 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_
     | ``smoothed.npy`` | [nodes, C], scores after Correct & Smooth, where that is configured |
     | ``embeddings.npy`` | [nodes, F], what the last layer reads, if asked for |
 
-    Of links ``training.link_predictions`` says what there is.
+    Of links and edges ``training.pair_predictions`` says what there is.
 
     Args:
         embeddings: whether they are wanted.
-        of_links: as ``write_links`` takes them.
+        of_pairs: as ``write_pairs`` takes them.
 
     Returns:
         What was written, for the manifest.
@@ -205,10 +206,10 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_
             files.append(name)
 
     logits = trainer.evaluator.predictions()
-    if isinstance(trainer.task, LinkTask):
-        write_links(trainer.task, logits, part.schema, own, of_links, write)
-        types = ", ".join(part.schema.node_types)
-        return {"node_type": types, "nodes": part.schema.num_nodes, "files": files}
+    if isinstance(trainer.task, PairTask):
+        write_pairs(trainer.task, logits, part.schema, own, of_pairs | {"embeddings": embeddings}, write)
+        written = {"node_type": ", ".join(part.schema.node_types), "nodes": part.schema.num_nodes, "files": files}
+        return written | ({"edges": trainer.task.total} if isinstance(trainer.task, EdgeTask) else {})
     write(LOGITS, logits)
     if trainer.config.smooth.name != "none":
         logits = trainer.evaluator.smoothed(logits)

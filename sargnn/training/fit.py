@@ -20,7 +20,7 @@ from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.sizes import Groups
 from sargnn.plan.target_groups import TargetRows
 from sargnn.tasks.base import Task
-from sargnn.tasks.links import LinkTask
+from sargnn.tasks.pairs import PairTask
 from sargnn.tracking.memory import PeakMeter, trim
 from sargnn.training.optim import Optimization
 from sargnn.training.pair_steps import PairSteps
@@ -161,7 +161,7 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
     config, engine, graph, builder, group = setup.config, setup.engine, setup.graph, setup.builder, setup.engine.group
-    if isinstance(setup.task, LinkTask):
+    if isinstance(setup.task, PairTask):
         return Fitted(_pair_steps(setup, setup.task), [setup.evaluation])
     fitted = Fitted(OneStep([] if training is None else [training]), [setup.evaluation])
     if training is not None and config.budget_bytes is None:
@@ -206,8 +206,8 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
     return fitted
 
 
-def _pair_steps(setup: Setup, task: LinkTask) -> PairSteps:
-    """The steps of ``task=links``."""
+def _pair_steps(setup: Setup, task: PairTask) -> PairSteps:
+    """The steps of ``task=links`` and ``task=edges``."""
     config, builder = setup.config, setup.builder
     flows = trains_in_batches(config)
 

@@ -1,4 +1,4 @@
-"""The optimizer steps of an epoch of ``task=links``: which pairs make each, their negatives, and the rows that these reach.
+"""The optimizer steps of an epoch of ``task=links`` and ``task=edges``: which pairs make each, and the rows that these reach.
 
 Training pairs are shuffled in every epoch, as training nodes are (``training.steps``): sorted by a Philox number of (seed,
 epoch, ids of both ends), S K runs of them are the K micro-batches of the S steps. One step on the full graph computes all rows;
@@ -17,7 +17,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.plan.drawn import Sample
-from sargnn.tasks.links import LinkTask, PairBatch
+from sargnn.tasks.pairs import PairTask
 from sargnn.tracking.memory import trim
 from sargnn.training.steps import Steps, deal
 from sargnn.training.views import Constants, View, ViewBuilder
@@ -29,7 +29,7 @@ class PairSteps(Steps):
     Args:
         builder: makes the views.
         group: all workers.
-        task: draws negatives.
+        task: makes batches of pairs, of links with negatives.
         count: S.
         batches: K.
         sample: gives the sample of a step, by its number since the beginning and its epoch; None: all edges.
@@ -41,7 +41,7 @@ class PairSteps(Steps):
         self,
         builder: ViewBuilder,
         group: Group,
-        task: LinkTask,
+        task: PairTask,
         *,
         count: int,
         batches: int,
@@ -62,8 +62,8 @@ class PairSteps(Steps):
     def begin(self, epoch: int) -> None:
         self.epoch, runs = epoch, self.count * self._batches
         self._run_of = deal(self._task.step_keys(epoch), runs, self._group)
-        sizes = torch.from_numpy(np.bincount(self._run_of, minlength=runs).reshape(self.count, -1).sum(1))
-        self._totals = self._group.sum_(sizes).numpy()
+        terms = np.bincount(self._run_of, self._task.known_labels(), runs).reshape(self.count, -1).sum(1)
+        self._totals = self._group.sum_(torch.from_numpy(terms.astype(np.int64))).numpy()
 
     def views(self, step: int) -> Sequence[View]:
         return _PairViews(self, step)
@@ -86,15 +86,14 @@ class PairSteps(Steps):
             self._last = dataclasses.replace(whole, targets=self._task.targets_of(batch, whole.flow.output_rows, total))
             return self._last
         sample = None if self._sample is None else self._sample(at, self.epoch)
-        left_out = None if sample is None else self._edges_of(batch)
+        left_out = None if sample is None or batch.no_messages is None else self._edges_of(batch.no_messages)
         view = self._builder.drawn(batch.lists.rows(), total, sample, self._constants, left_out=left_out)
         self._last = dataclasses.replace(view, targets=self._task.targets_of(batch, view.flow.output_rows, total))
         return self._last
 
-    def _edges_of(self, batch: PairBatch) -> tuple[np.ndarray, np.ndarray]:
-        """The edges between the ends of pairs that all workers have in hand, both ways, that end in own rows: these rows, and
-        the original ids of their sources."""
-        pairs = batch.positives
+    def _edges_of(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The edges between the ends of pairs (int64 [P, 2]) that all workers have in hand, both ways, that end in own rows:
+        these rows, and the original ids of their sources."""
         ends, others = np.concatenate([pairs[:, 0], pairs[:, 1]]), np.concatenate([pairs[:, 1], pairs[:, 0]])
         rows, sources = self._task.directory.send(ends, others)
         return rows, sources

@@ -1,16 +1,18 @@
-"""Mistakes with ``task=links``: each is answered in one short message before anything is trained."""
+"""Mistakes with ``task=links`` and ``task=edges``: each is answered in one short message before anything is trained."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sargnn.config.links import LinksConfig
+from sargnn.config.links import EdgesConfig, LinksConfig
+from sargnn.errors import ConfigError
 from sargnn.graph.dataset import write_dataset
 from sargnn.sources.links import draw_links
-from sargnn.tasks.decoders import check_decoder
+from sargnn.tasks.decoders import check_decoder, check_edge_decoder
 from tests.cli.conftest import Sargnn
 from tests.graphs import nasty_graph
 
@@ -68,6 +70,40 @@ class Plain:
 
 def function(heads, tails, relation):
     return (heads * tails).sum(1)
+"""
+
+EDGE_DECODERS = """
+import torch
+from torch import nn
+
+class Right(nn.Module):
+    def __init__(self, width, relations, features, outputs):
+        super().__init__()
+        self.of, self.map = nn.Embedding(relations, width), nn.Linear(width + features, outputs)
+
+    def forward(self, heads, tails, relation, features):
+        return self.map(torch.cat([heads * tails + self.of(relation), features], 1))
+
+class Scores(Right):
+    def forward(self, *given):
+        return super().forward(*given).sum(1)
+
+class Three(Right):
+    def forward(self, heads, tails, relation):
+        return heads
+
+class Narrow(nn.Module):
+    def __init__(self, width, relations):
+        super().__init__()
+
+class Centred(Right):
+    def forward(self, *given):
+        numbers = super().forward(*given)
+        return numbers - numbers.mean(0)
+
+class Plain:
+    def __init__(self, *sizes):
+        pass
 """
 
 
@@ -187,3 +223,73 @@ def test_a_store_with_pairs(sargnn: Sargnn, tmp_path: Path) -> None:
 
 def test_prepare_checks_a_split(sargnn: Sargnn) -> None:
     refuse(sargnn, ["prepare", "dataset.num_nodes=300", "dataset.link_split=[0.8,0.3,0.1]"], ["no shares of training"])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("edges.decoder=concatenate", ["'edges.decoder'", "'concatenate'", "concat, product"]),
+        ("edges.decoders=concat", ["no setting 'edges.decoders'", "edges.decoder"]),
+        ("edges.embedding_dim=0", ["'edges.embedding_dim' is out of range", "at least 1"]),
+        ("edges.mlp_hidden=0", ["'edges.mlp_hidden' is out of range", "at least 1"]),
+        ("edges.features=some", ["'edges.features'", "'some'"]),
+        ("links.negatives=3", ["Settings of links decide nothing", "task=edges links.negatives=3", "task=links"]),
+        ("task=nodes dataset.link_split=null edges.features=false", ["Settings of edges decide nothing", "task=edges"]),
+        ("task=links edges.decoder=product", ["Settings of edges decide nothing where links", "edges.decoder=product"]),
+        ("dataset.link_split=null", ["which labelled edges of 'mine' are trained on", "dataset.link_split=[0.6,0.2,0.2]"]),
+        ("dataset.link_split=[0.6,0.2]", ["no shares of training", "three numbers"]),
+        ("dataset.link_split=[1e-9,0.5,0.4]", ["None of the labelled edges of 'mine'", "7 edges"]),
+        ("dataset.link_relations=[edge]", ["where they have them", "dataset.link_relations=['edge']"]),
+        ("dataset.link_messages=false", ["No edge of 'mine' is left as a message", "dataset.link_messages=true"]),
+        ("metric=auc", ["'auc' is no metric of this dataset's task", "accuracy, rocauc"]),
+        ("metric=rocauc", ["not two", "3 classes", "metric=accuracy"]),
+        ("labels=masked", ["Labels are of nodes", "task=edges labels=masked", "labels=none"]),
+        ("smooth=cs", ["Correct & Smooth", "task=edges smooth=cs", "smooth=none"]),
+        ("preload=shared world=2 servers=2", ["task=edges preload=shared", "preload=none"]),
+        ("mfg=true", ["all rows are computed", "task=edges mfg=true", "mfg=false"]),
+        ("sample.fanouts=[3,3,3] eval=sampled", ["with all edges", "task=edges eval=sampled", "eval=full"]),
+        ("batches.count=auto", ["micro-batches of pairs", "task=edges batches.count=auto"]),
+        ("batches.steps=1000", ["more steps in an epoch than training edges", "batches.steps=1000"]),
+        ("memory_budget=2GB", ["is not planned", "task=edges memory_budget=2GB"]),
+        ("early_stopping=3 dataset.link_split=[0.9,0,0.1]", ["needs validation edges", "early_stopping=null"]),
+        ("model=label_propagation", ["without parameters", "task=edges model=label_propagation", "model=sage"]),
+        ("dataset.task=regression optim.label_smoothing=0.1", ["Numbers have no label smoothing", "optim.label_smoothing=0"]),
+        ("dataset.task=multilabel", ["edge_y.npy", "neither 0 nor 1", "edge 0"]),
+        ("task=nodes dataset.link_split=null", ["no training nodes, but labels of edges", "task=edges"]),
+        ("task=links", ["labels of edges, and no links", "task=edges"]),
+        ("task=edge", ["task", "edges"]),
+    ],
+)  # fmt: skip
+def test_settings_of_edges(sargnn: Sargnn, tmp_path: Path, words: str, expected: list[str]) -> None:
+    (tmp_path / "mine").mkdir()
+    np.save(tmp_path / "mine" / "edge_index.npy", [[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
+    np.save(tmp_path / "mine" / "edge_y.npy", [2, 0, 1, 0, 2, 1, 0])
+    graph = ["dataset=arrays", "dataset.root=mine", "dataset.link_split=[0.7,0.2,0.1]", "task=edges"]
+    given = {word.partition("=")[0]: word for word in [*SMALL[2:], *graph, *words.split()]}
+    refuse(sargnn, ["train", *given.values()], expected)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_edges_of_a_graph_without_labels(sargnn: Sargnn) -> None:
+    refuse(sargnn, [*SMALL, "task=edges"], ["have no labels", "task=edges", "edge_y, an entry for each edge"])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Right", None),
+        ("Scores", "does not give the numbers for each pair"),
+        ("Three", "failed: TypeError"),
+        ("Narrow", "cannot be made: TypeError"),
+        ("Centred", "beside other pairs"),
+        ("Plain", "names no module"),
+    ],
+)
+def test_decoders_of_edges_of_ones_own(tmp_path: Path, name: str, expected: str | None) -> None:
+    (tmp_path / "decoders.py").write_text(EDGE_DECODERS)
+    config = EdgesConfig(f"{tmp_path / 'decoders.py'}:{name}")
+    if expected is None:
+        check_edge_decoder(config, 8, 3, 2, 4, 0)
+        return
+    with pytest.raises(ConfigError, match=expected):
+        check_edge_decoder(config, 8, 3, 2, 4, 0)

@@ -227,7 +227,7 @@ def test_steps_are_dealt_without_rest() -> None:
     trainer = cases.trainer_of(Group.single(), config, graph)
     steps = trainer.loop.steps
     steps.begin(0)
-    taken = np.concatenate([steps.views(step)[0].targets.batch.positives for step in range(4)])  # type: ignore[attr-defined]
+    taken = np.concatenate([steps.views(step)[0].targets.batch.no_messages for step in range(4)])  # type: ignore[attr-defined]
     assert graph.pairs is not None
     training = graph.pairs.split == SPLITS["train"]
     wanted = np.stack([graph.pairs.heads[training], graph.pairs.tails[training]], 1)

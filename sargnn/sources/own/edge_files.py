@@ -1,8 +1,9 @@
 """Edges in files: ``.npy``, ``.csv`` (also ``.csv.gz``) and ``.parquet``, read piece by piece.
 
 A CSV file may have a header: its first line, where no field of it is a number. The columns called source and destination, or
-the like, count, one called weight, and those whose names begin with edge_attr, in the order of the file; without names the
-first two, since a third may be anything.
+the like, count, one called weight, and those whose names begin with edge_attr, in the order of the file; beside them labels of
+edges, whose names begin with edge_y, and masks (``edge_train_mask``). Without names the first two count, since a third may be
+anything.
 
 Letters: E edges, D features of edges.
 """
@@ -13,7 +14,8 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -26,7 +28,8 @@ from sargnn.errors import DataError
 from sargnn.graph.check import expect_held
 from sargnn.graph.edge_columns import ATTR, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
 from sargnn.sources.own.edges import EdgeList
-from sargnn.sources.own.names import ALIASES, EDGE_FEATURES, NAMES, WEIGHTS
+from sargnn.sources.own.given import GivenArray, PlainArray
+from sargnn.sources.own.names import ALIASES, EDGE_FEATURES, EDGE_LABELS, EDGE_MASKS, NAMES, WEIGHTS
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _SOURCE = ("source", "src", "from", "u", "head")
@@ -36,10 +39,36 @@ _BROKEN = (OSError, EOFError, zlib.error, UnicodeDecodeError)
 
 
 class EdgeTable(EdgeList):
-    """A file with a row for each edge."""
+    """A file with a row for each edge.
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.name = path, f"'{path}'"
+    Args:
+        path: the file.
+        of_pairs: they are pairs to predict, which have neither labels nor masks.
+    """
+
+    def __init__(self, path: Path, *, of_pairs: bool = False) -> None:
+        self.path, self.name, self._of_pairs = path, f"'{path}'", of_pairs
+        self._beside: dict[str, list[int]] = {}  # name of an array -> its columns
+
+    @abstractmethod
+    def _read(self, columns: list[int]) -> pd.DataFrame:
+        """Some columns, whole."""
+
+    def beside(self) -> dict[str, GivenArray]:
+        """Labels and masks of edges, by the names that ``own.names`` has. Raises ``DataError`` where they are no numbers."""
+        arrays: dict[str, GivenArray] = {}
+        for used, columns in self._beside.items():
+            name, frame = f"{self.name}, {used},", self._read(columns)
+            if wrong := [column for column in frame if frame[column].dtype.kind not in "fiub"]:
+                values = frame[wrong[0]].dropna()
+                raise DataError(
+                    f"{name} holds no numbers.",
+                    given=repr(values.iloc[0])[:60] if len(values) else "nothing",
+                    hint="number texts first: np.unique(texts, return_inverse=True)[1]",
+                )
+            table = frame.to_numpy()
+            arrays[used] = PlainArray(name, table[:, 0] if len(columns) == 1 else table)
+        return arrays
 
     def _columns(self, names: list[str]) -> tuple[int, ...]:
         """Which columns hold sources, destinations and, if there are some, weights and features, by their names.
@@ -60,7 +89,13 @@ class EdgeTable(EdgeList):
             self.forms = {**self.forms, ATTR: attr_form(len(features))}
             self.features_name = self.name
         known = [*weight, *features]
-        others = [k for k in range(len(names)) if k not in known]
+        for k, column in enumerate(lower) if not self._of_pairs else ():
+            if column.startswith(ALIASES[EDGE_LABELS]):
+                self._beside.setdefault(EDGE_LABELS, []).append(k)
+            elif column in EDGE_MASKS:
+                self._beside.setdefault(column, []).append(k)
+        beside = [k for columns in self._beside.values() for k in columns]
+        others = [k for k in range(len(names)) if k not in known and k not in beside]
         ends = [next((k for k, name in enumerate(lower) if name in words), None) for words in (_SOURCE, _DESTINATION)]
         if ends[0] is None or ends[1] is None:
             if len(others) != 2:
@@ -72,7 +107,7 @@ class EdgeTable(EdgeList):
             return others[0], others[1], *known
         if unread := [names[k] for k in others if k not in ends]:
             more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
-            hint = f"names that begin with {EDGE_FEATURES}, such as {EDGE_FEATURES}_{unread[0]}, make them features of edges"
+            hint = f"{EDGE_FEATURES}_{unread[0]}, or {EDGE_LABELS}, as a name would make it a feature, or a label, of edges"
             self.unread = f"columns of {self.name}: {', '.join(unread[:_NAMED])}{more} ({hint})"
         return ends[0], ends[1], *known
 
@@ -99,8 +134,8 @@ class CsvEdges(EdgeTable):
         DataError: it cannot be read, or a line holds no edge; the line is named.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, *, of_pairs: bool = False) -> None:
+        super().__init__(path, of_pairs=of_pairs)
         number, first = next(((number, line) for number, line in enumerate(self._lines(), start=1) if line), (0, ""))
         self.separator = next((separator for separator in ",;\t" if separator in first), r"\s+")
         if not first:
@@ -122,19 +157,31 @@ class CsvEdges(EdgeTable):
     def _fields(self, line: str) -> list[str]:
         return [field.strip().strip("\"'") for field in re.split(self.separator, line)] if line else []
 
-    def pieces(self, rows: int) -> Iterator[EdgePiece]:
-        if not self.count:
-            return
-        options: dict[str, Any] = {
+    def _options(self, columns: Iterable[int]) -> dict[str, Any]:
+        return {
+            "sep": self.separator,
+            "usecols": sorted(columns),
             "header": None,
             "encoding": "utf-8-sig",
             "skipinitialspace": True,
             "skiprows": self.header,
+        }
+
+    def _read(self, columns: list[int]) -> pd.DataFrame:
+        try:
+            return pd.read_csv(self.path, **self._options(columns))
+        except (*_BROKEN, ValueError) as error:
+            raise DataError(f"{self.name} cannot be read: {error}") from error
+
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
+        if not self.count:
+            return
+        options: dict[str, Any] = {
             "chunksize": rows,
             "dtype": dict.fromkeys(self.columns[2:], np.float64) | dict.fromkeys(self.columns[:2], np.int64),
         }
         try:
-            with pd.read_csv(self.path, sep=self.separator, usecols=sorted(self.columns), **options) as reader:
+            with pd.read_csv(self.path, **self._options(self.columns), **options) as reader:
                 for frame in reader:
                     source, destination, *others = (np.array(frame[column].to_numpy()) for column in self.columns)
                     yield source, destination, self._carried(others)
@@ -175,8 +222,8 @@ class CsvEdges(EdgeTable):
 class ParquetEdges(EdgeTable):
     """A Parquet file. Raises ``DataError`` where it cannot be read, or its columns hold no whole numbers."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, *, of_pairs: bool = False) -> None:
+        super().__init__(path, of_pairs=of_pairs)
         try:
             from pyarrow import ArrowException, parquet, types
         except ImportError as error:
@@ -186,6 +233,7 @@ class ParquetEdges(EdgeTable):
         except (ArrowException, OSError) as error:
             raise DataError(f"{self.name} cannot be read: {error}") from error
         schema = self._file.schema_arrow
+        self._names = schema.names
         self.columns = [schema.names[k] for k in self._columns(schema.names)]
         for name in self.columns[:2]:
             if not types.is_integer(schema.field(name).type):
@@ -197,6 +245,15 @@ class ParquetEdges(EdgeTable):
                 what = "weights" if WEIGHT in self.forms and name == self.columns[2] else "edge features"
                 raise DataError(f"{self.name} holds {what} that are no numbers.", given=f"column '{name}': {kind}")
         self.count = self._file.metadata.num_rows
+
+    def _read(self, columns: list[int]) -> pd.DataFrame:
+        from pyarrow import ArrowException
+
+        try:
+            frame: pd.DataFrame = self._file.read(columns=[self._names[k] for k in columns]).to_pandas()
+        except (ArrowException, OSError) as error:
+            raise DataError(f"{self.name} cannot be read: {error}") from error
+        return frame
 
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
         from pyarrow import ArrowException

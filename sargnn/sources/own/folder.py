@@ -6,6 +6,7 @@
     x.npy [N, F]   y.npy [N] or [N, C]
     train_mask.npy, val_mask.npy, test_mask.npy [N]  or train_idx.npy, ...; without them dataset.split draws a split
     train_pairs.npy, valid_pairs.npy, test_pairs.npy [2, P]  or .csv, ...: links; then x, y and masks may be missing
+    edge_y.npy [E] or [E, C]  or columns of that file: labels of edges; then too
 
 Of a typed graph each of them is a folder: ``edge_index/author___writes___paper.npy``, ``x/paper.npy``, ``y/paper.npy``; in an
 ``.npz`` file the arrays are named likewise, ``x/paper``. Files of the heterophilous benchmark: ``own.heterophilous``.
@@ -27,7 +28,7 @@ from sargnn.errors import DataError
 from sargnn.graph.dataset import Reader
 from sargnn.sources.npz import blame_archive
 from sargnn.sources.ogb.tables import identity_of
-from sargnn.sources.own.edge_files import SUFFIXES, CsvEdges, ParquetEdges
+from sargnn.sources.own.edge_files import SUFFIXES, CsvEdges, EdgeTable, ParquetEdges
 from sargnn.sources.own.edges import EdgeArrays, EdgeList
 from sargnn.sources.own.given import GivenArray, PlainArray, member_of
 from sargnn.sources.own.graph import Unread, build_graph
@@ -35,6 +36,8 @@ from sargnn.sources.own.heterophilous import heterophilous_tree, is_heterophilou
 from sargnn.sources.own.names import (
     ALIASES,
     COUNT,
+    EDGE_LABELS,
+    EDGE_MASKS,
     EDGES,
     FEATURES,
     LABELS,
@@ -62,7 +65,9 @@ LAYOUT = """\
     train_mask.npy, val_mask.npy, test_mask.npy
                      true or false [nodes]; or train_idx.npy, ...: node numbers; or dataset.split=[0.6,0.2,0.2]
     for links        train_pairs.npy, valid_pairs.npy, test_pairs.npy: node numbers [2, pairs]; or
-                     dataset.link_split=[0.85,0.05,0.1]; then only edge_index.npy is needed"""
+                     dataset.link_split=[0.85,0.05,0.1]; then only edge_index.npy is needed
+    for edges        edge_y.npy: a class for each edge, -1 for one without; edge_train_mask.npy, ..., or
+                     dataset.link_split; then too"""
 _JOINER = "___"
 _KINDS = (".npy", *SUFFIXES)
 _TABLES = {
@@ -110,7 +115,7 @@ def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str
     else:
         tree = _tree(root, leaves, unread)
     missing = [f"{name}.npy" for name in (EDGES, FEATURES, LABELS) if name not in tree]
-    for_links = config.link_split is not None or not PAIRS.keys().isdisjoint(tree)
+    for_links = config.link_split is not None or not {EDGE_LABELS, *EDGE_MASKS, *PAIRS}.isdisjoint(tree)
     if for_links:
         missing = [name for name in missing if name == f"{EDGES}.npy"]
     elif isinstance(tree.get(EDGES), Mapping) and f"{FEATURES}.npy" in missing:
@@ -154,7 +159,19 @@ def _tree(root: Path, leaves: Mapping[str, Path | str], unread: Unread) -> dict[
             name.partition("/")[2]: _leaf(root, used, leaf) for name, leaf in leaves.items() if name.startswith(f"{first}/")
         }
         tree[used] = {_triplet(root, key): leaf for key, leaf in of_types.items()} if used in OF_EDGES else of_types
+    _take_beside(root, tree)
     return tree
+
+
+def _take_beside(root: Path, tree: dict[str, Any]) -> None:
+    """Labels and masks that stand in the edges' own table come into the tree."""
+    edges = tree.get(EDGES)
+    for triplet, leaf in edges.items() if isinstance(edges, Mapping) else [(None, edges)]:
+        for used, array in leaf.beside().items() if isinstance(leaf, EdgeTable) else ():
+            there = tree.setdefault(used, {}) if triplet is not None else tree
+            if (key := used if triplet is None else triplet) in there:
+                raise DataError(f"'{root}' has {there[key].name} and {array.name} that mean the same.", hint="leave one out")
+            there[key] = array
 
 
 def _triplet(root: Path, key: str) -> tuple[str, ...]:
@@ -170,7 +187,7 @@ def _triplet(root: Path, key: str) -> tuple[str, ...]:
 
 def _leaf(root: Path, used: str, leaf: Path | str) -> GivenArray | EdgeList | int:
     if isinstance(leaf, Path) and leaf.suffix != ".npy":
-        return ParquetEdges(leaf) if leaf.suffix == ".parquet" else CsvEdges(leaf)
+        return (ParquetEdges if leaf.suffix == ".parquet" else CsvEdges)(leaf, of_pairs=used in PAIRS)
     array: GivenArray = member_of(root, leaf) if isinstance(leaf, str) else PlainArray(f"'{leaf}'", _mapped(leaf))
     if array.dtype.kind not in "fiub":
         number = "weights.astype(np.float32)" if used == WEIGHTS else "np.unique(texts, return_inverse=True)[1]"

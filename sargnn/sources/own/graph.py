@@ -23,6 +23,8 @@ from sargnn.sources.own.names import (
     ALIKE,
     COUNT,
     EDGE_FEATURES,
+    EDGE_LABELS,
+    EDGE_MASKS,
     EDGES,
     FEATURES,
     LABELS,
@@ -32,7 +34,7 @@ from sargnn.sources.own.names import (
     PAIRS,
     WEIGHTS,
 )
-from sargnn.sources.own.pairs import OwnPairs, build_pairs
+from sargnn.sources.own.pairs import LabelledEdges, OwnPairs, build_edge_labels, build_pairs
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class OwnGraph:
         edges: by triplet, sorted.
         unread: what was given and is not read.
         pairs: links to predict; empty: it has none.
+        edge_labels: by triplet, of those whose edges have labels.
     """
 
     name: str
@@ -93,6 +96,7 @@ class OwnGraph:
     edges: Mapping[Triplet, EdgeList]
     unread: Unread
     pairs: OwnPairs = field(default_factory=dict)
+    edge_labels: Mapping[Triplet, LabelledEdges] = field(default_factory=dict)
 
     def remarks(self) -> Iterator[str]:
         """What is not read, and what to do about it, in lines for a person."""
@@ -101,7 +105,7 @@ class OwnGraph:
             what = f"Features are read from {features}, labels from {labels}; all names: docs/howto/own-arrays.md."
             yield f"not read of {self.whole}: {', '.join(of_graph)}. {what}"
         if of_edges := self.unread.of_edges:
-            what = f"Of edges weights and features are read: name them {WEIGHTS} (in NetworkX weight) and {EDGE_FEATURES}."
+            what = f"Of edges {WEIGHTS} (in NetworkX weight), {EDGE_FEATURES} and {EDGE_LABELS} are read."
             yield f"not read of {self.whole}: {', '.join(of_edges)}. {what}"
         pairs = (ends for by in self.pairs.values() for given in by.values() for ends in given.lists)
         yield from (f"not read: {edges.unread}" for edges in (*self.edges.values(), *pairs) if edges.unread)
@@ -116,7 +120,8 @@ class OwnGraph:
         nodes = {name: type_nodes.digest() for name, type_nodes in self.nodes.items()}
         content = {"nodes": nodes, "edges": [[*triplet, edges.digest()] for triplet, edges in self.edges.items()]}
         pairs = [[*triplet, split, *given.digest()] for triplet, by in self.pairs.items() for split, given in by.items()]
-        return content | ({"pairs": pairs} if pairs else {})
+        labels = [[*triplet, *labels.digest()] for triplet, labels in self.edge_labels.items()]
+        return content | ({"pairs": pairs} if pairs else {}) | ({"edge_labels": labels} if labels else {})
 
 
 _MAKE: Mapping[str, Callable[[EdgeList, GivenArray], EdgeList]] = {WEIGHTS: WeightedEdges, EDGE_FEATURES: FeaturedEdges}
@@ -137,6 +142,7 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
     if EDGES not in tree:
         raise DataError(f"{whole} has no edges.", hint="'edge_index', integers [2, number of edges]")
     pair_tree = {key: value for key, value in tree.items() if key in PAIRS}
+    label_tree = {key: value for key, value in tree.items() if key == EDGE_LABELS or key in EDGE_MASKS}
     if isinstance(tree[EDGES], EdgeList):
         mixed = next((key for key, value in tree.items() if isinstance(value, Mapping)), None)
         if mixed is not None:
@@ -158,7 +164,7 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
             if not isinstance(values, Mapping):
                 how = "(source, relation, destination)" if key in OF_EDGES else "node type"
                 raise DataError(f"{whole} has types, but '{key}' does not say of which.", hint=f"'{key}' by {how}")
-            if key in PAIRS:
+            if key in pair_tree or key in label_tree:
                 continue
             if key in _MAKE:
                 if unknown := [triplet for triplet in values if triplet not in edges]:
@@ -181,7 +187,7 @@ def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
     ends = [(triplet, edge_list) for triplet, edge_list in edges.items()]
     ends += [(triplet, ends) for triplet, by in pairs.items() for given in by.values() for ends in given.lists]
     nodes = {type_name: _nodes(type_name, by_type[type_name], ends, whole) for type_name in sorted(by_type)}
-    return OwnGraph(name, whole, nodes, edges, unread, pairs)
+    return OwnGraph(name, whole, nodes, edges, unread, pairs, build_edge_labels(label_tree, edges, whole, pairs))
 
 
 def _nodes(node_type: str, arrays: Mapping[str, Any], edges: Sequence[tuple[Triplet, EdgeList]], whole: str) -> Nodes:

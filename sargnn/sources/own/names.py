@@ -14,6 +14,8 @@
 | ``train_pair_weights`` | numbers [P], of the training loss | |
 | ``valid_negatives``, ``test_negatives`` | node numbers [2, Q] or [Q, 2]: pairs that are no links | ``val_negatives`` |
 | ``valid_candidates``, ``test_candidates`` | node numbers [P, K]: other tails of each pair | ``val_candidates`` |
+| ``edge_y`` | [E] or [E, C], what is to be predicted of edges | ``edge_label``, ``edge_labels`` |
+| ``edge_train_mask``, ``edge_val_mask``, ``edge_test_mask`` | bool [E] | ``edge_valid_mask`` |
 
 Letters: N nodes, E edges, F features, D features of edges, C columns of labels, P pairs, Q, K negatives.
 """
@@ -26,9 +28,12 @@ from collections.abc import Container, Mapping
 from sargnn.errors import DataError
 
 EDGES, WEIGHTS, EDGE_FEATURES, FEATURES, LABELS, COUNT = "edge_index", "edge_weight", "edge_attr", "x", "y", "num_nodes"
+EDGE_LABELS = "edge_y"
 _SPLIT_WORDS = {"train": ("train",), "valid": ("val", "valid"), "test": ("test",)}
 MASKS = {f"{word}_mask": name for name, words in _SPLIT_WORDS.items() for word in words}
 """Name of a mask -> name of the split."""
+EDGE_MASKS = {f"edge_{mask}": name for mask, name in MASKS.items()}
+"""Name of a mask of edges -> name of the split."""
 NUMBERS = {
     f"{word}_{kind}": name for name, words in _SPLIT_WORDS.items() for word in words for kind in ("idx", "index", "nodes")
 }
@@ -43,14 +48,19 @@ ALIASES = {
     WEIGHTS: (WEIGHTS, "edge_weights", "weight", "w"),
     EDGE_FEATURES: (EDGE_FEATURES, "edge_attributes", "edge_attr_dict", *(f"edge_{name}" for name in _OF_NODES[FEATURES])),
     **{used: (used, *names, *(f"node_{name}" for name in names)) for used, names in _OF_NODES.items()},
+    EDGE_LABELS: (EDGE_LABELS, *(f"edge_{name}" for name in _OF_NODES[LABELS])),
     COUNT: (COUNT,),
-} | {name: (name,) for name in (*MASKS, *NUMBERS)}
+} | {name: (name,) for name in (*MASKS, *EDGE_MASKS, *NUMBERS)}
 ALIASES |= {name: (name, *([f"val_{what}"] if split == "valid" else [])) for name, (split, what) in PAIRS.items()}
 NAMES = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
 """Every name that is known -> the one that is used here."""
-OF_EDGES = (EDGES, WEIGHTS, EDGE_FEATURES, *PAIRS)
+OF_EDGES = (EDGES, WEIGHTS, EDGE_FEATURES, EDGE_LABELS, *EDGE_MASKS, *PAIRS)
 """What a typed graph has by relation; the rest by node type."""
-ON_EDGES = {WEIGHTS: ALIASES[WEIGHTS], EDGE_FEATURES: (*ALIASES[EDGE_FEATURES], *_OF_NODES[FEATURES], "attr")}
+ON_EDGES = {
+    WEIGHTS: ALIASES[WEIGHTS],
+    EDGE_FEATURES: (*ALIASES[EDGE_FEATURES], *_OF_NODES[FEATURES], "attr"),
+    EDGE_LABELS: (*ALIASES[EDGE_LABELS], LABELS, *_OF_NODES[LABELS]),
+}
 """What edges carry -> what it is called among data of edges."""
 ALIKE = 0.8
 """From here on ``difflib`` finds two names alike."""
@@ -58,7 +68,7 @@ ALIKE = 0.8
 
 def unit_of(used: str) -> str:
     """What an entry of the array of this name is of: a node, an edge or a pair."""
-    return "pair" if used in PAIRS else "edge" if used in ON_EDGES else "node"
+    return "pair" if used in PAIRS else "edge" if used in OF_EDGES else "node"
 
 
 def known_names(

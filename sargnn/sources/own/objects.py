@@ -23,6 +23,8 @@ from sargnn.sources.own.names import (
     ALIASES,
     COUNT,
     EDGE_FEATURES,
+    EDGE_LABELS,
+    EDGE_MASKS,
     EDGES,
     FEATURES,
     LABELS,
@@ -241,7 +243,8 @@ def _from_dgl(graph: Any, whole: str, unread: Unread) -> Tree:
         prefix = f"edges[{tuple(triplet)}].data" if several else "edata"
         masks = {name: given(f"{prefix}['{name}']", data.pop(name), "edge") for name in [*data] if name in MASKS}
         names = {str(name): f"{prefix}['{name}']" for name in data}
-        for used, array in _on_edges(names, data, whole, unread).items():
+        carried = _on_edges(names, data, whole, unread)
+        for used, array in carried.items():
             tree.setdefault(used, {})[tuple(triplet)] = array
         called = f"the edges {triplet}" if several else "the graph's edges"
         sources, destinations = in_all_formats.edges(etype=triplet)
@@ -250,6 +253,9 @@ def _from_dgl(graph: Any, whole: str, unread: Unread) -> Tree:
         for name, mask in masks.items():
             if MASKS[name] in [MASKS[other] for other in masks if other != name]:
                 raise DataError(f"{whole} has {prefix}['val_mask'] and {mask.name}, which mean the same.", hint="leave one out")
+            if EDGE_LABELS in carried:
+                tree.setdefault(f"edge_{name}", {})[tuple(triplet)] = mask
+                continue
             tree.setdefault(f"{MASKS[name]}_pairs", {})[tuple(triplet)] = marked_pairs(called, *ends, mask)
     for ntype in graph.ntypes:
         prefix = "ndata" if single else f"nodes['{ntype}'].data"
@@ -320,7 +326,11 @@ def _from_hetero(data: Any, whole: str, unread: Unread, held: Mapping[str, Any] 
             tree.setdefault(name, {})[tuple(triplet)] = pairs
         read = (EDGES, _TRANSPOSED, *((_LINKS, _LINK_LABELS) if store.get(_LINKS) is not None else ()))
         others = {str(key): store[key] for key in store if key not in read and store[key] is not None}
-        names = {key: f"{called}.{key}" for key in others if key == WEIGHTS or key in ALIASES[EDGE_FEATURES]}
+        for name in [name for name in others if name in MASKS or name in EDGE_MASKS]:
+            used = name if name in EDGE_MASKS else f"edge_{name}"
+            tree.setdefault(used, {})[tuple(triplet)] = given(f"{called}.{name}", others.pop(name), "edge")
+        read_of = (WEIGHTS, *ALIASES[EDGE_FEATURES], *ON_EDGES[EDGE_LABELS])
+        names = {key: f"{called}.{key}" for key in others if key in read_of}
         for used, array in _on_edges(names, others, whole, unread).items():
             tree.setdefault(used, {})[tuple(triplet)] = array
         unread.of_edges.extend(f"{called}.{key}" for key in others if key not in names)
@@ -360,6 +370,15 @@ def _from_networkx(graph: Any, whole: str, unread: Unread) -> Tree:
         values = [value for *_, value in graph.edges(data=name)]
         array = _stack(values, [f"edge {edge!r}" for edge in graph.edges()], called, "edges")
         given_arrays[EDGE_FEATURES] = PlainArray(called, array)
+    labels = [name for name in names if name in (*ALIASES[EDGE_LABELS], LABELS)]  # a label may be a text for drawings
+    for name in labels[:1]:  # an edge without direction is one edge to predict
+        called = names.pop(name)
+        values = [value for *_, value in graph.edges(data=name)]
+        blank = _blank(next((as_array(value) for value in values if value is not None), None))
+        values = [blank if value is None else value for value in values]
+        array = _stack(values, [f"edge {edge!r}" for edge in graph.edges()], called, "edges")
+        again = np.broadcast_to(np.asarray(blank), (int(both_ways.sum()), *array.shape[1:]))
+        tree[EDGE_LABELS] = PlainArray(called, np.concatenate([array, again]))
     for used, given_array in given_arrays.items():
         array = given_array.whole()
         tree[used] = PlainArray(given_array.name, np.concatenate([array, array[both_ways]]) if len(array) == count else array)
@@ -381,9 +400,14 @@ def _attribute(graph: Any, used: str, name: str, called: str) -> np.ndarray | li
     if first is not None and used in MASKS:  # a column for each split
         values = [np.zeros(first.shape, bool) if value is None else value for value in values]
     if first is not None and used == LABELS:
-        blank = np.full(first.shape, np.nan) if first.shape or first.dtype.kind == "f" else -1
-        values = [blank if value is None else value for value in values]
+        values = [_blank(first) if value is None else value for value in values]
     return _stack(values, [f"node {node!r}" for node in graph.nodes], called, "nodes")
+
+
+def _blank(label: np.ndarray | None) -> Any:
+    """What stands for a label that is not there, among some like this one."""
+    several = label is not None and (label.shape or label.dtype.kind == "f")
+    return np.full(label.shape, np.nan) if several and label is not None else -1
 
 
 def _stack(values: list[Any], places: list[str], called: str, of: str) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Pairs of nodes that come with an own graph: links to predict, and what they are measured against.
+"""Pairs of nodes that come with an own graph: links to predict, what they are measured against, and labels of edges.
 
-Letters: P pairs, Q negatives, K negatives of a pair.
+Letters: P pairs, Q negatives, K negatives of a pair, E edges, C columns of labels.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from sargnn.config.run import Task
 from sargnn.errors import DataError
 from sargnn.graph.check import WeightCheck
 from sargnn.graph.edge_columns import WEIGHT
-from sargnn.graph.schema import SPLITS
+from sargnn.graph.schema import SPLITS, has_label
 from sargnn.sources.given_pairs import SplitPairs
 from sargnn.sources.own.edges import EdgeArrays, EdgeList, Triplet, WeightedEdges, checked_edges
 from sargnn.sources.own.given import GivenArray, PlainArray
-from sargnn.sources.own.names import PAIRS
+from sargnn.sources.own.names import EDGE_LABELS, EDGE_MASKS, PAIRS
+from sargnn.sources.own.targets import read_labels
 
 _PIECE = 1 << 22
 
@@ -109,7 +111,8 @@ def labelled_pairs(split: str, index: GivenArray, labels: GivenArray | None) -> 
         raise DataError(
             f"{labels.name} holds a label that is neither 0 nor 1, of pair {int(wrong.argmax())} (counted from 0).",
             given=flags[wrong.argmax()],
-            allowed="1 of a link, 0 of a pair that is none; kinds of links are relations of a typed graph",
+            allowed="1 of a link, 0 of a pair that is none",
+            hint=f"kinds of links are relations of a typed graph; labels of edges are {EDGE_LABELS}, in the order of the edges",
         )
     marked = {
         f"{split}_{what}": marked_pairs(index.name, index.row(0), index.row(1), PlainArray(labels.name, flags == value))
@@ -276,3 +279,104 @@ class PairReader:
                 allowed=f"0 to {count - 1}",
             )
         return tails.astype(np.int64) + self.offsets[node_type]
+
+
+@dataclass(frozen=True)
+class LabelledEdges:
+    """What the edges of a relation are labelled with.
+
+    Attributes:
+        labels: [E] or [E, C].
+        masks: split -> [E]; empty: the split is drawn.
+    """
+
+    labels: GivenArray
+    masks: Mapping[str, GivenArray]
+
+    def digest(self) -> list[str]:
+        """What decides the content, JSON-able."""
+        return [self.labels.digest(), *(f"{split} {mask.digest()}" for split, mask in sorted(self.masks.items()))]
+
+    def read(self, task: Task | None) -> tuple[np.ndarray, np.ndarray]:
+        """The labels as ``graph.schema`` has them, and the split of each, uint8 [E].
+
+        Args:
+            task: what they are; None: classes.
+
+        Raises:
+            DataError: they are none of the task; an edge that is in two splits, or is in one and has no label.
+        """
+        labels = read_labels(self.labels, task, "edge")
+        split = np.zeros(len(labels), np.uint8)
+        for name, mask in self.masks.items():
+            flags = mask.whole().reshape(-1)
+            if not np.isin(flags, (0, 1)).all():
+                raise DataError(
+                    f"{mask.name} is no mask of edges.", given=mask.dtype.name, allowed="true or false for each edge"
+                )
+            if (twice := (split > 0) & flags.astype(bool)).any():
+                raise DataError(f"{mask.name} has an edge that is in another split, too.", given=f"edge {int(twice.argmax())}")
+            split[flags.astype(bool)] = SPLITS[name]
+        if (wrong := (split > 0) & ~has_label(labels)).any():
+            raise DataError(
+                f"{self.labels.name} has no label for an edge that is in a split.",
+                given=f"edge {int(wrong.argmax())} (counted from 0), {int(wrong.sum())} in all",
+                hint="leave it out of the masks",
+            )
+        return labels, split
+
+
+def build_edge_labels(
+    tree: Mapping[str, Any], edges: Mapping[Triplet, EdgeList], whole: str, pairs: OwnPairs
+) -> dict[Triplet, LabelledEdges]:
+    """Labels of edges.
+
+    Args:
+        tree: ``EDGE_LABELS`` and names of ``EDGE_MASKS`` -> what there is; of a typed graph by relation.
+        edges: of the graph.
+        whole: what messages call the graph.
+        pairs: links that the graph has, too.
+
+    Raises:
+        DataError: a relation that there is not, masks without labels, another number than of edges, labels beside links.
+    """
+    given: dict[Triplet, dict[str, GivenArray]] = {}
+    for name, values in tree.items():
+        for triplet, array in values.items() if isinstance(values, Mapping) else [(next(iter(edges)), values)]:
+            if triplet not in edges:
+                raise DataError(
+                    f"{whole} has '{name}' of a relation that has no edges.",
+                    given=" ".join(triplet),
+                    allowed=[" ".join(relation) for relation in edges],
+                )
+            if not array.shape or array.shape[0] != edges[triplet].count:
+                raise DataError(
+                    f"{array.name} does not have an entry for each edge.",
+                    given=f"shape {list(array.shape)}, {edges[triplet].count} edges in {edges[triplet].name}",
+                )
+            given.setdefault(triplet, {})[name] = array
+    labelled = {}
+    for triplet, arrays in sorted(given.items()):
+        labels = arrays.pop(EDGE_LABELS, None)
+        if labels is None:
+            (mask, *_) = arrays.values()
+            raise DataError(
+                f"{mask.name} splits edges that have no labels.", hint=f"'{EDGE_LABELS}', in the order of the edges"
+            )
+        if len({EDGE_MASKS[name] for name in arrays}) < len(arrays):
+            raise DataError(f"{whole} says twice which edges are in a split.", given=sorted(arrays), hint="leave one out")
+        masks = {EDGE_MASKS[name]: mask for name, mask in arrays.items()}
+        if masks and "train" not in masks:
+            raise DataError(f"{whole} does not say which edges are trained on.", given=sorted(arrays), hint="'edge_train_mask'")
+        labelled[triplet] = LabelledEdges(labels, masks)
+    if labelled and pairs:
+        raise DataError(f"{whole} has pairs to predict, and labels of edges, too.", hint="leave one of both out")
+    if len({bool(edge_labels.masks) for edge_labels in labelled.values()}) > 1:
+        raise DataError(
+            f"{whole} has masks for the labelled edges of some relations only.", hint="for all of them, or for none"
+        )
+    if len(widths := {edge_labels.labels.shape[1:] for edge_labels in labelled.values()}) > 1:
+        raise DataError(
+            f"{whole} has labels of edges of several widths.", given=", ".join(str(list(width)) for width in widths)
+        )
+    return labelled

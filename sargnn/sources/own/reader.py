@@ -27,7 +27,7 @@ from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED, Relation, has_
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
 from sargnn.interop.dgl import missing_in
 from sargnn.resolve import resolve
-from sargnn.sources.given_pairs import give_pairs
+from sargnn.sources.given_pairs import EdgeLabels, give_pairs, label_edges
 from sargnn.sources.ogb.layouts import MAX_NODES
 from sargnn.sources.own.edges import EdgeList, Triplet, checked_edges
 from sargnn.sources.own.given import GivenArray
@@ -148,9 +148,10 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
             **({"edge_categories": list(config.edge_categories)} if config.edge_categories else {}),
             **({"edge_weights": True} if any(WEIGHT in edges.forms for edges in graph.edges.values()) else {}),
             **({"edge_features": True} if any(ATTR in edges.forms for edges in graph.edges.values()) else {}),
-            **({"link_messages": config.link_messages} if graph.pairs else {}),
+            **({"link_messages": config.link_messages} if graph.pairs or graph.edge_labels else {}),
         }
-        return (_InMemory if graph.typed or graph.pairs else _Homogeneous)(graph, config, identity, origin)
+        in_memory = graph.typed or graph.pairs or graph.edge_labels
+        return (_InMemory if in_memory else _Homogeneous)(graph, config, identity, origin)
 
 
 @contextmanager
@@ -189,14 +190,14 @@ def _check(graph: OwnGraph, config: OwnGraphConfig) -> None:
 
 
 def _for_links(graph: OwnGraph, config: OwnGraphConfig) -> bool:
-    """Whether the graph has links to predict, or they are drawn."""
-    return bool(graph.pairs) or config.link_split is not None
+    """Whether the graph has links or labelled edges to predict, or they are drawn."""
+    return bool(graph.pairs) or bool(graph.edge_labels) or config.link_split is not None
 
 
 class _OwnReader(Reader):
     """What readers of own graphs share: where errors say the graph came from; labels and split of the type that has them.
 
-    A graph with links needs neither: where one of both is missing, the other is not read.
+    A graph with links, or labels of edges, needs neither: where one of both is missing, the other is not read.
     """
 
     def __init__(self, graph: OwnGraph, config: OwnGraphConfig, identity: dict[str, Any], origin: str | None) -> None:
@@ -209,7 +210,7 @@ class _OwnReader(Reader):
         if self.given_labels is None and (others := parts if labels is None else [labels]):
             lacks = "node has a label" if labels is None else "split of nodes is given"
             names = ", ".join(array.name for array in others)
-            logging.getLogger(__name__).warning(f"not read, as no {lacks}: {names}. Links need neither.")
+            logging.getLogger(__name__).warning(f"not read, as no {lacks}: {names}. Links and edges need neither.")
         self.labels_source = "labels" if self.given_labels is None else _bare(self.given_labels.name)
 
     def identity(self) -> dict[str, Any]:
@@ -297,7 +298,7 @@ class _InMemory(_OwnReader, InMemoryReader):
         labels = self.labels()
         split = self.split_of(labels)
         node_types = list(self.graph.nodes)
-        relations = [self._relation(triplet, edges, node_types) for triplet, edges in self.graph.edges.items()]
+        given = relations = [self._relation(triplet, edges, node_types) for triplet, edges in self.graph.edges.items()]
         if self.config.add_inverse_edges and self.graph.typed:
             relations += [edges.inverse() for edges in relations]
         elif self.config.add_inverse_edges:
@@ -312,6 +313,13 @@ class _InMemory(_OwnReader, InMemoryReader):
             labels=labels,
             split=split,
         )
+        if self.graph.edge_labels:
+            numbers = {triplet: number for number, triplet in enumerate(self.graph.edges)}
+            labelled = [
+                EdgeLabels(given[numbers[triplet]], numbers[triplet], *of_edges.read(self.config.task))
+                for triplet, of_edges in self.graph.edge_labels.items()
+            ]
+            dataset = label_edges(dataset, labelled, messages=self.config.link_messages)
         if self.graph.pairs:
             offsets = dict(zip(node_types, dataset.schema.offsets, strict=False))
             counts = {name: nodes.count for name, nodes in self.graph.nodes.items()}

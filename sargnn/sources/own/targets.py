@@ -6,6 +6,7 @@ Letters: N nodes, C columns of labels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,43 +14,48 @@ from sargnn.config.run import Task
 from sargnn.errors import DataError
 from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED
 from sargnn.sources.own.given import GivenArray
-from sargnn.sources.own.graph import Nodes
+
+if TYPE_CHECKING:
+    from sargnn.sources.own.graph import Nodes
 
 _LARGEST_CLASS = 2**31 - 1
 _PIECE_NUMBERS = 1 << 20
+_SETTING = {"node": "task", "edge": "dataset.task"}
+"""What says of which kind labels of nodes, or of edges, are."""
 
 
-def read_labels(given: GivenArray, task: Task | None) -> np.ndarray:
+def read_labels(given: GivenArray, task: Task | None, unit: str = "node") -> np.ndarray:
     """Labels as ``sargnn.graph.schema`` has them, read piece by piece.
 
     Args:
         given: numbers [N] or [N, C].
         task: what they are; None: classes, which is refused where they do not look like it.
+        unit: what has them.
 
     Raises:
         DataError: they are none of the task; the array and the node are named.
     """
     if len(given.shape) not in (1, 2) or 0 in given.shape[1:]:
         raise DataError(
-            f"{given.name} must have a row for each node.", given=f"shape {list(given.shape)}", allowed="[N] or [N, C]"
+            f"{given.name} must have a row for each {unit}.", given=f"shape {list(given.shape)}", allowed="[N] or [N, C]"
         )
-    columns = given.shape[1] if len(given.shape) == 2 else 1
+    columns, setting = given.shape[1] if len(given.shape) == 2 else 1, _SETTING[unit]
     if task in (None, "classes") and columns > 1:
         raise DataError(
-            f"{given.name} holds several numbers for each node, and nothing says what they are.",
+            f"{given.name} holds several numbers for each {unit}, and nothing says what they are.",
             given=f"shape {list(given.shape)}",
-            hint="task=multilabel for labels 0 and 1, task=regression for values; y.argmax(1) where they are one-hot",
+            hint=f"{setting}=multilabel for labels 0 and 1, {setting}=regression for values; y.argmax(1) of one-hot rows",
         )
     labels = np.empty((given.shape[0], columns), LABEL_DTYPES[task or "classes"])
     first = 0
     for piece in given.pieces(max(1, _PIECE_NUMBERS // columns)):
-        labels[first : first + len(piece)] = _convert(task, given.name, piece.reshape(len(piece), -1), first)
+        labels[first : first + len(piece)] = _convert(task, given.name, piece.reshape(len(piece), -1), first, unit)
         first += len(piece)
     return labels if task in ("multilabel", "regression") else labels[:, 0]
 
 
-def _convert(task: Task | None, name: str, table: np.ndarray, first: int) -> np.ndarray:
-    """Some nodes' labels [n, C] in the dtype of their task. ``first``: the first node's number. Raises ``DataError``."""
+def _convert(task: Task | None, name: str, table: np.ndarray, first: int, unit: str) -> np.ndarray:
+    """Some labels [n, C] in the dtype of their task. ``first``: the number of the first. Raises ``DataError``."""
     fractions, hint = table.dtype.kind == "f", None
     missing = np.isnan(table) if fractions else np.zeros(table.shape, bool)
     known = np.where(missing, UNLABELLED, table)
@@ -62,14 +68,14 @@ def _convert(task: Task | None, name: str, table: np.ndarray, first: int) -> np.
     else:
         whole = known == np.floor(known) if fractions else np.ones(table.shape, bool)
         wrong = (~whole | (known < UNLABELLED) | (known > _LARGEST_CLASS))[:, 0]
-        hint = "task=regression, if these are values" if task is None and not whole.all() else None
-        what = "a label that is not a class"
-        allowed = f"whole numbers from 0 to {_LARGEST_CLASS}; {UNLABELLED} or nan for a node without a label"
+        hint = f"{_SETTING[unit]}=regression, if these are values" if task is None and not whole.all() else None
+        what, article = "a label that is not a class", "an" if unit == "edge" else "a"
+        allowed = f"whole numbers from 0 to {_LARGEST_CLASS}; {UNLABELLED} or nan for {article} {unit} without a label"
     if wrong.any():
         row = int(wrong.argmax())
         shown = ", ".join(str(label) for label in table[row][:5]) + (", ..." if table.shape[1] > 5 else "")
         raise DataError(
-            f"{name} holds {what}, at node {first + row} (counted from 0).", given=shown, allowed=allowed, hint=hint
+            f"{name} holds {what}, at {unit} {first + row} (counted from 0).", given=shown, allowed=allowed, hint=hint
         )
     return known.astype(LABEL_DTYPES[task or "classes"])
 

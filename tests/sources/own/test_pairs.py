@@ -283,7 +283,8 @@ def test_the_commands(tmp_path: Path) -> None:
     done = sargnn_here(tmp_path, "check", "dataset=arrays", "dataset.root=mine", "json=true")
     wanted = {"train": 4, "valid": 1, "test": 3}
     assert json.loads(done.stdout)["pairs"] == {
-        "split": wanted, "both_ways": True, "weighted": False, "negatives": {"valid": 1}, "candidates": {"test": 2}
+        "split": wanted, "both_ways": True, "weighted": False, "labelled": None,
+        "negatives": {"valid": 1}, "candidates": {"test": 2},
     }  # fmt: skip
     done = sargnn_here(tmp_path, "train", "dataset=arrays", "dataset.root=mine", "epochs=1")
     assert done.returncode == 1 and "no training nodes" in done.stderr and "task=links" in done.stderr

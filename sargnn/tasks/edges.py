@@ -1,0 +1,181 @@
+"""Predicting edges: one class, several labels or numbers of each, as ``tasks.nodes`` has them of nodes, with the same losses.
+
+A decoder gives C numbers z of an edge from the embeddings of its ends and the edge's own features. Labels are no messages, so
+that all edges stay in the graph. The loss of a step is the mean over the known labels of its training edges, over all workers.
+
+Letters: N own rows, F width of an embedding, P edges, A edges that a worker asks for, C outputs, D features of an edge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.pairs import Pairs
+from sargnn.graph.schema import SPLITS, known_entries, task_of
+from sargnn.partition.cut import Part
+from sargnn.tasks.base import Counted, Targets
+from sargnn.tasks.decoders import check_edge_decoder, make_edge_decoder
+from sargnn.tasks.kinds import KINDS, Scores, choose_metric
+from sargnn.tasks.metrics import measure
+from sargnn.tasks.nodes import LABELS
+from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
+from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
+
+_AT_ONCE = 1 << 18
+"""Edges that a worker scores at a time where no gradient is wanted."""
+
+
+@dataclass(frozen=True)
+class EdgeBatch(PairBatch):
+    """Some edges of a step.
+
+    Attributes:
+        labels: [A] or [A, C].
+        features: [A, D], of the edges that are scored here, in that order; None: they have none.
+    """
+
+    labels: Tensor
+    features: Tensor | None
+
+
+class EdgeTask(PairTask):
+    """Predicts what edges are.
+
+    Attributes:
+        kind: what the labels are.
+        label_smoothing: how much of a label's weight is spread over all classes, or over true and false.
+    """
+
+    @classmethod
+    def check(cls, config: RunConfig, dataset: Dataset) -> None:
+        pairs = dataset.pairs
+        if pairs is None or pairs.labels is None:
+            raise ConfigError(
+                f"The edges of '{dataset.name}' have no labels.",
+                given="task=edges",
+                hint="edge_y, an entry for each edge" + ("; or task=links" if pairs is not None else ""),
+            )
+        if pairs.undrawn:
+            raise ConfigError(
+                f"Nothing says which labelled edges of '{dataset.name}' are trained on.",
+                hint="dataset.link_split=[0.6,0.2,0.2] draws a split by both ends; or edge_train_mask, edge_val_mask, ...",
+            )
+        name = task_of(np.asarray(pairs.labels))
+        kind = KINDS[name]
+        choose_metric(name, config.metric, pairs.outputs)
+        if kind.why_not_smoothed is not None and config.optim.label_smoothing:
+            raise ConfigError(
+                kind.why_not_smoothed,
+                given=f"optim.label_smoothing={config.optim.label_smoothing}, labels of the task {name}",
+                allowed="optim.label_smoothing=0",
+            )
+        check_counts(config, pairs, "edges")
+        sizes = config.num_outputs(dataset.num_classes), len(dataset.schema.relations), _width(config, pairs), pairs.outputs
+        check_edge_decoder(config.edges, *sizes, config.seed)
+
+    def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
+        super().__init__(config, part, outputs, group)
+        pairs = self._pairs
+        assert pairs.labels is not None
+        self.name = task_of(np.asarray(pairs.labels))
+        self.kind, self.metric = LABELS[self.name], choose_metric(self.name, config.metric, pairs.outputs)
+        self.label_smoothing = config.optim.label_smoothing
+        self._features = pairs.features if config.edges.features else None
+        sizes = outputs, len(part.schema.relations), _width(config, pairs), pairs.outputs
+        self.decoder = make_edge_decoder(config.edges, *sizes, config.seed).to(self._device, self._dtype)
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether an edge's own features are read beside its ends' embeddings."""
+        return self._features is not None
+
+    def known_labels(self) -> np.ndarray:
+        known = known_entries(self._labels(self._training))
+        return known.sum(1) if known.ndim > 1 else known.astype(np.int64)
+
+    def batch(self, chosen: np.ndarray, step: int) -> EdgeBatch:
+        which = self._training[chosen]
+        lists = self._route(*self._ends(which))
+        return EdgeBatch(lists, None, torch.from_numpy(self._labels(which)).to(self._device), self._features_of(which, lists))
+
+    def _labels(self, which: np.ndarray) -> np.ndarray:
+        assert self._pairs.labels is not None
+        return np.asarray(self._pairs.labels)[which]
+
+    def _features_of(self, which: np.ndarray, lists: PairLists) -> Tensor | None:
+        """Of some own edges, in the order in which they are scored."""
+        if self._features is None:
+            return None
+        return lists.spread(self.group, self._on_device(np.asarray(self._features[which])))
+
+    def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
+        assert isinstance(targets, PairTargets) and isinstance(targets.batch, EdgeBatch)
+        batch = targets.batch
+        logits = self._score(batch.lists, outputs, batch.features, (self._pairs.outputs,))
+        return self.kind.loss_sum(logits, batch.labels, self.label_smoothing) / max(counted.total(targets), 1)
+
+    def logits(self, outputs: Tensor, which: np.ndarray, output_rows: Tensor | None = None) -> Tensor:
+        """What the decoder gives of some own edges, [P, C], a part of them at a time; all workers must call it together.
+
+        Args:
+            outputs: [N, F], or of output rows.
+            which: int64 [P], numbers of own edges.
+            output_rows: as of ``PairTargets``.
+        """
+        most = max(int(count) for count in self.group.gather(torch.tensor(len(which))))
+        pieces = []
+        with torch.no_grad():
+            for first in range(0, max(most, 1), _AT_ONCE):
+                some = which[first : first + _AT_ONCE]
+                lists = self._route(*self._ends(some))
+                features = self._features_of(some, lists)
+                pieces.append(self._score(lists.among(output_rows), outputs, features, (self._pairs.outputs,)))
+        return torch.cat(pieces)
+
+    def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
+        lists = self._route(heads, tails, np.full(len(heads), relation))
+        with torch.no_grad():
+            return self._score(lists, outputs, None, (self._pairs.outputs,))
+
+    def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
+        assert isinstance(targets, PairTargets)
+        which = np.flatnonzero(np.asarray(self._pairs.split))
+        split, labels = np.asarray(self._pairs.split)[which], self._labels(which)
+        known = known_entries(labels)
+        rows = {name: np.flatnonzero(split == value) for name, value in SPLITS.items()}
+        counts = self.group.sum_(torch.tensor([int(known[own].sum()) for own in rows.values()])).tolist()
+        there = {name: torch.from_numpy(own).to(self._device) for name, own in rows.items()}
+        measured = Targets(torch.from_numpy(labels).to(self._device), there, dict(zip(rows, counts, strict=True)))
+        return measure(self.metric, self.logits(outputs.detach(), which, targets.output_rows), measured, self.group)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """int64 [P], which of the whole graph's edges own ones are."""
+        return np.arange(0) if self._pairs.numbers is None else np.asarray(self._pairs.numbers)
+
+    @property
+    def total(self) -> int:
+        """P of all workers; all must ask together."""
+        return int(self.group.sum_(torch.tensor(len(self.numbers))))
+
+
+def _width(config: RunConfig, pairs: Pairs) -> int:
+    """D, as far as the decoder reads them."""
+    return pairs.width if config.edges.features else 0
+
+
+def step_bytes(config: RunConfig, pairs: Pairs, count: int) -> int:
+    """What a step holds of a worker's edges beside embeddings and their gradients, in bytes: lists, features, numbers, scratch.
+
+    Args:
+        count: training edges of the worker in a step.
+    """
+    return SCRATCH_BYTES + count * (PAIR_BYTES + 4 * (4 * pairs.outputs + 2 * _width(config, pairs)))

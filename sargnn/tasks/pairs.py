@@ -1,0 +1,185 @@
+"""What predicting links and predicting edges share: pairs of nodes are scored from embeddings, the model's outputs.
+
+Letters: N own rows, M output rows, F width of an embedding, P pairs, A pairs that a worker asks for, C numbers of a score.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sargnn.bf16 import ROW_DTYPES, wide
+from sargnn.comm.directory import Directory
+from sargnn.comm.exchange import Exchange
+from sargnn.comm.group import Group
+from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError
+from sargnn.graph.pairs import Pairs
+from sargnn.partition.cut import Part
+from sargnn.partition.pairs import PartPairs
+from sargnn.rng import Purpose, philox
+from sargnn.tasks.base import Counted, Targets, Task
+from sargnn.tasks.pair_scores import PairLists, Questions, route, score_pairs
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Some pairs of a step.
+
+    Attributes:
+        lists: who scores which.
+        no_messages: int64 [P, 2], original ids of both ends: edges that a sampled step leaves out; None: it leaves none out.
+    """
+
+    lists: PairLists
+    no_messages: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class PairTargets(Targets):
+    """What output rows are scored for.
+
+    Attributes:
+        output_rows: int64 [M], the own rows that they are; None: all, in their order.
+        batch: the pairs, rows numbered among the output rows; None: those of evaluations.
+    """
+
+    output_rows: Tensor | None = field(default=None)
+    batch: PairBatch | None = field(default=None)
+
+
+class PairTask(Task):
+    """Scores pairs of nodes. The model's outputs are embeddings, of every node.
+
+    Args:
+        config: the run's.
+        part: the worker's, with pairs.
+        outputs: F.
+        group: all workers.
+
+    Attributes:
+        decoder: scores pairs of embeddings; trained with the model.
+        directory: finds who has a node.
+        group: all workers.
+    """
+
+    decoder: nn.Module
+
+    def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
+        pairs = part.pairs
+        assert pairs is not None
+        self.outputs, self.group = outputs, group
+        self._ids, self._schema, self._seed = np.asarray(part.node_ids), part.schema, config.seed
+        self._pairs: PartPairs = pairs
+        self._relation = (
+            np.zeros(len(pairs.heads), np.int64) if pairs.relation is None else np.asarray(pairs.relation).astype(np.int64)
+        )
+        self._device, self._dtype = torch.device(config.device), wide(ROW_DTYPES[config.precision])
+        self.directory = Directory(group, self._ids, part.schema.num_nodes)
+        self._exchange: Exchange | None = None
+        self._message_rows, self._near = 2**31, range(0)
+        self._training = pairs.of_split("train")
+
+    @property
+    def module(self) -> nn.Module | None:
+        return self.decoder
+
+    def connect(self, exchange: Exchange, message_rows: int, near: range) -> None:
+        self._exchange, self._message_rows, self._near = exchange, message_rows, near
+
+    def rows(self, split: str | None = None) -> np.ndarray:
+        """All own rows: any of them may be an end of a pair."""
+        return np.arange(len(self._ids))
+
+    def count(self, rows: np.ndarray) -> int:
+        return len(rows)
+
+    def targets(self, output_rows: Tensor | None, counts: Mapping[str, int] | None = None) -> PairTargets:
+        return PairTargets(self._no_labels(output_rows), {}, dict(counts or {"train": 0}), None, output_rows)
+
+    def _no_labels(self, output_rows: Tensor | None) -> Tensor:
+        return torch.zeros(len(self._ids) if output_rows is None else len(output_rows), 0, device=self._device)
+
+    def counted(self, step: int, rows: np.ndarray | None) -> Counted:
+        return Counted()
+
+    def step_keys(self, epoch: int) -> np.ndarray:
+        """int64, below 2**63: what this worker's training pairs are sorted by in an epoch, to be dealt into steps."""
+        heads, tails = self._ids[self._pairs.heads[self._training]], np.asarray(self._pairs.tails)[self._training]
+        tag = (int(Purpose.PAIR_STEP) << 24) | self._relation[self._training]
+        c0, c1, c2, c3 = (torch.from_numpy(word) for word in (heads, tails, np.zeros_like(heads), tag))
+        words = philox(c0, c1, c2, c3, self._seed, epoch)
+        keys: np.ndarray = ((words[0] << 31) | (words[1] >> 1)).numpy()
+        return keys
+
+    @abstractmethod
+    def known_labels(self) -> np.ndarray:
+        """int64: of each of this worker's training pairs, how many terms of the loss it has."""
+
+    @abstractmethod
+    def batch(self, chosen: np.ndarray, step: int) -> PairBatch:
+        """Some training pairs. All workers must call it together.
+
+        Args:
+            chosen: int64 ascending, which of this worker's training pairs.
+            step: its number since the run's beginning.
+        """
+
+    def targets_of(self, batch: PairBatch, output_rows: Tensor | None, total: int) -> PairTargets:
+        """What a view's output rows are scored for.
+
+        Args:
+            output_rows: int64 [M], the own rows that they are, with all of ``batch.lists.rows()``; None: all.
+            total: terms of the loss of the whole step, over all workers.
+        """
+        here = replace(batch, lists=batch.lists.among(output_rows))
+        return PairTargets(self._no_labels(output_rows), {}, {"train": total}, None, output_rows, here)
+
+    def _on_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, self._dtype)
+
+    def _ends(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Original ids of some own pairs' heads and tails, and their relations, int64 each."""
+        return self._ids[self._pairs.heads[which]], np.asarray(self._pairs.tails)[which], self._relation[which]
+
+    def _route(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> PairLists:
+        """Who scores pairs that this worker asks for (int64 [A], original ids)."""
+        asked = Questions(
+            *self.directory.locate(heads), *self.directory.locate(tails), relation, self._pairs.relation is not None
+        )
+        return route(self.group, asked, self._message_rows, self._near, self._device)
+
+    def _score(self, lists: PairLists, outputs: Tensor, features: Tensor | None = None, shape: tuple[int, ...] = ()) -> Tensor:
+        assert self._exchange is not None
+        return score_pairs(self._exchange, lists, outputs, self.decoder, features, shape)
+
+    @abstractmethod
+    def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
+        """Scores [A] or [A, C] of any pairs that this worker asks for; all workers must call it together.
+
+        Args:
+            outputs: [N, F], of all own rows.
+            heads, tails: int64 [A], original ids.
+            relation: of all of them.
+        """
+
+    def tables(self, outputs: Tensor) -> dict[str, Tensor]:
+        """Nothing: the outputs are the embeddings."""
+        return {}
+
+
+def check_counts(config: RunConfig, pairs: Pairs, called: str) -> None:
+    """There are enough pairs for the steps, and some to stop early by. ``called``: what they are. Raises ``ConfigError``."""
+    if config.batches.steps > (count := pairs.count("train")):
+        raise ConfigError(
+            f"There are more steps in an epoch than training {called}.",
+            given=f"batches.steps={config.batches.steps}",
+            allowed=f"1 to {count}",
+        )
+    if config.early_stopping is not None and not pairs.count("valid"):
+        raise ConfigError(f"Early stopping needs validation {called}, and the dataset has none.", hint="early_stopping=null")
