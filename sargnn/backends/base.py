@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
@@ -94,12 +95,15 @@ class Kernel(ABC):
         return function
 
 
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "elu": F.elu, "none": lambda v: v}
+
+
 @dataclass(frozen=True)
 class Activation:
     """What happens to a row after its norm: ``y = drop(act(v))``.
 
     Attributes:
-        name: ``relu`` or ``elu``.
+        name: ``relu``, ``elu`` or, behind a norm, ``none``.
         ids: int64 [N], the rows' original ids.
         draw: of dropout; None drops nothing.
     """

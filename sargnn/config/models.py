@@ -46,7 +46,7 @@ class StackSettings(ModelSettings, ABC):
     num_layers: int = field(metadata=number(low=1, high=256))
     norm: Literal["batch", "layer", "none"]
     activation: Literal["relu", "elu"]
-    residual: bool
+    residual: bool | Literal["linear"]
     dropout: float = field(metadata=PROBABILITY)
     input_dropout: float = field(metadata=PROBABILITY)
 
@@ -65,6 +65,55 @@ class StackSettings(ModelSettings, ABC):
     @property
     def norms_over_rows(self) -> bool:
         return self.norm == "batch"
+
+    def check(self, run: RunConfig) -> None:
+        if self.residual == "linear":
+            raise ConfigError(
+                "This model has no linear residuals.",
+                given=f"model={self.name} model.residual=linear",
+                allowed="model=sage, gcn, gat or gin; model.residual=true",
+            )
+
+
+@dataclass(frozen=True)
+class TunedSettings(StackSettings, ABC):
+    """A stack with what classic networks need for their best numbers (``sargnn/models/tuned.py``).
+
+    Attributes:
+        residual: add a layer's input to its output; ``linear``: a linear map of it, on every graph layer.
+        pre_norm: norms come before layers instead of behind them.
+        input_linear: a linear map of the features comes first.
+        head: the last layer: one of the ``graph``, or a ``linear`` map behind ``num_layers`` of them.
+        jumping: what a linear head reads: the ``last`` layer's rows, or all layers' by ``sum``, ``max`` or side by side.
+    """
+
+    pre_norm: bool = field(default=False, kw_only=True)
+    input_linear: bool = field(default=False, kw_only=True)
+    head: Literal["graph", "linear"] = field(default="graph", kw_only=True)
+    jumping: Literal["last", "sum", "max", "cat"] = field(default="last", kw_only=True)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing of this is chosen that a ``StackSettings`` has not."""
+        return self.residual != "linear" and not self.pre_norm and not self.input_linear and self.head == "graph"
+
+    @property
+    def has_embeddings(self) -> bool:
+        return self.num_layers > 1 or self.input_linear or self.head == "linear"
+
+    def check(self, run: RunConfig) -> None:
+        if self.jumping != "last" and self.head != "linear":
+            raise ConfigError(
+                "Jumping knowledge is read by a linear map behind the graph layers.",
+                given=f"model.jumping={self.jumping} model.head={self.head}",
+                allowed="model.head=linear, or model.jumping=last",
+            )
+        if self.pre_norm and self.norm == "none":
+            raise ConfigError(
+                "There is no norm that could come before the layers.",
+                given="model.pre_norm=true model.norm=none",
+                allowed="model.norm=batch, model.norm=layer",
+            )
 
 
 class BuiltIn:
@@ -111,7 +160,7 @@ def lstm_refusal(mode: str) -> ConfigError:
 
 
 @dataclass(frozen=True)
-class SageSettings(BuiltIn, StackSettings):
+class SageSettings(BuiltIn, TunedSettings):
     """GraphSage (Hamilton et al., 2017).
 
     Attributes:
@@ -147,12 +196,13 @@ class SageSettings(BuiltIn, StackSettings):
         return super().draws_by_id or self.aggregator == "lstm"
 
     def check(self, run: RunConfig) -> None:
+        super().check(run)
         if self.aggregator == "lstm" and run.world > 1 and run.mode.target is None and run.mode.name not in ONE_GRAPH:
             raise lstm_refusal(run.mode.name)
 
 
 @dataclass(frozen=True)
-class GatSettings(BuiltIn, StackSettings):
+class GatSettings(BuiltIn, TunedSettings):
     """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022). ``hidden`` is the width of a head.
 
     Attributes:
@@ -195,6 +245,13 @@ class GatSettings(BuiltIn, StackSettings):
         return super().draws_by_id or bool(self.attn_dropout or self.edge_dropout)
 
     def check(self, run: RunConfig) -> None:
+        super().check(run)
+        if self.residual == "linear" and self.linear_residual:
+            raise ConfigError(
+                "Two settings give each layer a linear residual.",
+                given="model.residual=linear model.linear_residual=true",
+                hint="leave one of them out; the second is a map for each head, also of the last layer's, which are averaged",
+            )
         for name in ("attn_dst", "symmetric_norm"):
             if self.v2 and getattr(self, name) != getattr(GatSettings, name):
                 raise ConfigError(
@@ -205,14 +262,14 @@ class GatSettings(BuiltIn, StackSettings):
 
 
 @dataclass(frozen=True)
-class GcnSettings(SymmetricSums, StackSettings):
+class GcnSettings(SymmetricSums, TunedSettings):
     """GCN (Kipf and Welling, 2017)."""
 
     builder = "sargnn.models.gcn:build"
 
 
 @dataclass(frozen=True)
-class GinSettings(BuiltIn, StackSettings):
+class GinSettings(BuiltIn, TunedSettings):
     """GIN (Xu et al., 2019). A layer's perceptron has the stack's norm and activation and is ``hidden`` wide inside.
 
     Attributes:
@@ -323,6 +380,7 @@ class ResGcnSettings(BuiltIn, StackSettings):
         return self.conv == "gcn"
 
     def check(self, run: RunConfig) -> None:
+        super().check(run)
         if self.residual:
             raise ConfigError(
                 "Blocks of ResGCN+ are added to their input already.",

@@ -68,8 +68,11 @@ Metric = Literal[
     "accuracy",
     "rocauc",
     "f1",
+    "f1_macro",
+    "f1_weighted",
     "mse",
     "mae",
+    "r2",
     "auc",
     "ap",
     "mrr",
@@ -346,6 +349,7 @@ class RunConfig:
     init_from: str | None = field(default=None, metadata=FREE)
     init_digest: str | None = field(default=None, metadata=LOSSES)
     metric: Metric | None = field(default=None, metadata=LOSSES | only_when("stops_early"))
+    select: Literal["val_metric", "val_loss"] = field(default="val_metric", metadata=LOSSES | only_when("stops_early"))
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
     preload: PreloadConfig = field(default=PreloadConfig(), metadata=RUN)
     task: str = field(default="nodes", metadata=one_of(("nodes", "links", "edges")) | LOSSES)
@@ -711,11 +715,23 @@ def _check_any_pairs(config: RunConfig) -> None:
 def _check_links(config: RunConfig) -> None:
     """What does not go with links. Raises ``ConfigError``."""
     config.links.check(config.num_outputs(0))
+    if config.select != "val_metric":
+        raise ConfigError(
+            "Validation pairs have no loss, which is of negatives that are drawn.",
+            given=f"task=links select={config.select}",
+            allowed="select=val_metric",
+        )
     if config.optim.label_smoothing:
         raise ConfigError(
             "A pair has no classes to spread a label's weight over.",
             given=f"task=links optim.label_smoothing={config.optim.label_smoothing}",
             allowed="optim.label_smoothing=0.0",
+        )
+    if config.optim.class_weights is not None:
+        raise ConfigError(
+            "A pair has no class that could have a weight.",
+            given=f"task=links optim.class_weights={config.optim.class_weights}",
+            allowed="optim.class_weights=null",
         )
     if config.metric is not None and config.metric not in LINK_METRICS:
         raise ConfigError(f"'{config.metric}' is no metric of links.", given=f"metric={config.metric}", allowed=LINK_METRICS)

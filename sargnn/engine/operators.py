@@ -9,14 +9,13 @@ R relations.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional
 from torch import Tensor
 
-from sargnn.backends.base import Activation
+from sargnn.backends.base import ACTIVATIONS, Activation
 from sargnn.bf16 import wide
 from sargnn.comm.group import Group
 from sargnn.engine.linear import AddMapped, Map, linear_blocks, linear_map, linears
@@ -29,8 +28,6 @@ from sargnn.engine.workspace import Workspace
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.profile import NODEWISE
 from sargnn.rng import Draw
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.nn.functional.relu, "elu": torch.nn.functional.elu}
 
 
 class RowMap(NamedTuple):
@@ -169,7 +166,7 @@ class Operators(ABC):
         """Norm, activation and dropout of rows [N, F]; in training all workers must call it where there is a norm.
 
         Args:
-            activation: ``relu`` or ``elu``.
+            activation: ``relu``, ``elu`` or, behind a norm, ``none``.
             ids: int64 [N], original ids.
             draw: None drops nothing.
             bounds: T + 1, the rows of each type.
@@ -251,7 +248,7 @@ class StockOperators(Operators):
         counted: Tensor | None = None,
     ) -> Tensor:
         with self._work.profile.span(NODEWISE):
-            h = _ACTIVATIONS[activation](x if norm is None else norm(x, self._group, bounds, counted))
+            h = ACTIVATIONS[activation](x if norm is None else norm(x, self._group, bounds, counted))
         return self.dropout(h, ids, draw)
 
 

@@ -109,7 +109,7 @@ class RowNorm(nn.Module, ABC):
         """Normalise, activate and drop ``x`` [N, F] in one pass; in training all workers must call it.
 
         Args:
-            activation: ``relu`` or ``elu``.
+            activation: ``relu``, ``elu`` or ``none``.
             ids: int64 [N], original ids.
             draw: None drops nothing.
             bounds, counted: as for ``forward``.

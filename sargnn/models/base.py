@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,12 +35,15 @@ class LayerInput:
     Attributes:
         rows: [N, F].
         labels: [N, C], further columns, without gradient. They change every epoch, also where ``rows`` are constant.
-        initial: [N, hidden], what the first layer of a stack gave, activated and not dropped, for layers that read it.
+        initial: [N, hidden], what the first layer of a stack gave, activated and not dropped, for layers that read it; or the
+            stream of rows that layers add to.
+        jumped: [N, ...], the rows of all layers so far, joined, for the last layer (``models.tuned``).
     """
 
     rows: Tensor
     labels: Tensor | None = None
     initial: Tensor | None = None
+    jumped: Tensor | None = None
 
     @property
     def blocks(self) -> list[Tensor]:
@@ -66,13 +69,13 @@ class LayerInput:
     def fork(self, engine: Engine) -> tuple[LayerInput, LayerInput]:
         """The same for each of two readers."""
         rows, other = engine.operators.fork(self.rows)
-        return LayerInput(rows, self.labels, self.initial), LayerInput(other, self.labels, self.initial)
+        return replace(self, rows=rows), replace(self, rows=other)
 
     def fork_own(self, engine: Engine, plan: LayerPlan) -> tuple[LayerInput, list[Tensor]]:
         """The same for one reader, and for another the blocks of the rows that the output rows are, [M, ...] each."""
         rows, own = engine.operators.fork_own(plan, self.rows)
         others = [] if self.labels is None else [plan.self_rows(self.labels)]
-        return LayerInput(rows, self.labels, self.initial), [own, *others]
+        return replace(self, rows=rows), [own, *others]
 
     def prepared(self, engine: Engine, plan: LayerPlan, *, constant: bool, p: float) -> LayerInput:
         """A model's input as its first layer reads it: labels apart from constant rows or joined to them, and dropped.

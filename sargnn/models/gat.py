@@ -31,7 +31,8 @@ from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, input_rows
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack
+from sargnn.models.tuned import build_tuned
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Purpose
 
@@ -171,4 +172,4 @@ def build(config: GatSettings, shape: GraphShape) -> Stack:
     def layer(spec: LayerSpec) -> GraphLayer:
         return kind(spec, config, shape.edge_width)
 
-    return build_stack(config, input_rows(shape, config.name, config.heads * config.hidden), shape, layer, hidden_width=width)
+    return build_tuned(config, input_rows(shape, config.name, config.heads * config.hidden), shape, layer, hidden_width=width)

@@ -23,7 +23,8 @@ from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import DroppedSum, Sum
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, input_rows
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack
+from sargnn.models.tuned import build_tuned
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
 
@@ -107,4 +108,4 @@ class GcnLayer(GraphLayer):
 
 def build(config: GcnSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
-    return build_stack(config, input_rows(shape, config.name, config.hidden), shape, GcnLayer)
+    return build_tuned(config, input_rows(shape, config.name, config.hidden), shape, GcnLayer)

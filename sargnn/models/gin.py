@@ -24,7 +24,8 @@ from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.row_norm import RowNorm
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, input_rows
-from sargnn.models.stack import NORMS, GraphLayer, LayerSpec, Stack, build_stack
+from sargnn.models.stack import NORMS, GraphLayer, LayerSpec, Stack
+from sargnn.models.tuned import build_tuned
 from sargnn.plan.layer_plan import LayerPlan
 
 
@@ -102,4 +103,4 @@ class GinLayer(GraphLayer):
 def build(config: GinSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
     inputs = input_rows(shape, config.name, config.hidden)
-    return build_stack(config, inputs, shape, lambda spec: GinLayer(spec, config, shape.edge_width))
+    return build_tuned(config, inputs, shape, lambda spec: GinLayer(spec, config, shape.edge_width))

@@ -22,7 +22,8 @@ from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.lstm import Lstm
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, input_rows
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack
+from sargnn.models.tuned import build_tuned
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
 from sargnn.rng import Draw, Purpose
@@ -38,6 +39,7 @@ class SageLayer(GraphLayer):
 
     reads_blocks = True
     reads_out_degrees = False
+    takes_own_map = True
 
     def __init__(self, spec: LayerSpec, *, aggregator: str = "mean") -> None:
         super().__init__(spec)
@@ -53,16 +55,17 @@ class SageLayer(GraphLayer):
     def reducer(self) -> Reducer:
         return self._reducer
 
-    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput, own_map_too: Tensor | None = None) -> Tensor:
+        weight = self.self.weight if own_map_too is None else self.self.weight + own_map_too
         if self.transforms_first(plan.counts):
-            own_map = RowMap(self.self.weight, self.self.bias, of_outputs=True)
+            own_map = RowMap(weight, self.self.bias, of_outputs=True)
             own, z = engine.operators.linears(plan, x.taken(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
             # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
             (out,) = engine.aggregate(plan, self.reducer, (z,), (own,), given=True)
             return out
         x, rows = x.fork_own(engine, plan)
         neighbours = self.neighbours(engine, plan, x)
-        own = engine.operators.linear(rows, self.self.weight, self.self.bias)
+        own = engine.operators.linear(rows, weight, self.self.bias)
         return engine.operators.linear(neighbours, self.neigh.weight, None, onto=own)
 
     def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
@@ -117,4 +120,4 @@ def build(config: SageSettings, shape: GraphShape) -> Stack:
             return PoolLayer(spec)
         return LstmLayer(spec) if config.aggregator == "lstm" else SageLayer(spec, aggregator=config.aggregator)
 
-    return build_stack(config, input_rows(shape, config.name, config.hidden), shape, layer)
+    return build_tuned(config, input_rows(shape, config.name, config.hidden), shape, layer)

@@ -34,6 +34,8 @@ from sargnn.rng import Draw, Purpose
 
 NORMS: dict[str, type[RowNorm]] = {"batch": DistributedBatchNorm, "layer": LayerNorm}
 """What stands between two layers, beside no norm at all."""
+_STREAMS = ("initial", "jumped")
+"""What a layer's input may have beside rows and labels."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class GraphLayer(nn.Module, ABC):
     """Whether it reads the first layer's rows beside its input: ``LayerInput.initial``. Not the first layer itself."""
     reads_out_degrees: bool = True
     """Whether it reads how many edges start from a row, which costs an exchange for each sample."""
+    takes_own_map: bool = False
+    """Whether its ``forward`` takes a further matrix [out_width, in_width] that maps a row itself."""
     decay_group: str | None = None
     """The group of parameters with a weight decay of its own that it belongs to (``Model.decay_groups``)."""
 
@@ -251,30 +255,39 @@ class Stack(LayeredModel):
                 continue
             for index in layers:
                 if index == last and hidden:
-                    return plans[index].self_rows(x.joined())
+                    return plans[index].self_rows(self._last_input(x).joined())
                 if index == last:
-                    out: Tensor = self.layers[index](engine, plans[index], x)
-                    return out
+                    return self._last_layer(engine, index, plans[index], self._last_input(x))
                 x = self._hidden_layer(engine, index, plans[index], x)
         raise AssertionError("a stack has at least one layer")
 
     def _computed_again(self, engine: Engine, layers: range, plans: Sequence[LayerPlan], x: LayerInput) -> LayerInput:
         """What a run of hidden layers gives; nothing between is kept."""
-        has_initial = x.initial is not None
-        tensors = [x.rows, *([x.initial] if x.initial is not None else [])]
+        streams = {name: rows for name in _STREAMS if (rows := getattr(x, name)) is not None}
+        given_back: list[str] = []
 
         def run(*given: Tensor) -> tuple[Tensor, ...]:
-            rows, *initial = given
-            h = LayerInput(rows, x.labels, initial[0] if has_initial else None)
+            rows, *others = given
+            h = LayerInput(rows, x.labels, **dict(zip(streams, others, strict=True)))
             for index in layers:
                 h = self._hidden_layer(engine, index, plans[index], h)
-            return (h.rows,) if h.initial is None else (h.rows, h.initial)
+            given_back[:] = [name for name in _STREAMS if getattr(h, name) is not None]
+            return (h.rows, *(getattr(h, name) for name in given_back))
 
         modules = [
             module for group in (self.layers, self.norms, self.residuals) for module in group[layers.start : layers.stop]
         ]
-        rows, *initial = computed_again(run, modules, tensors)
-        return LayerInput(rows, initial=initial[0] if initial else None)
+        rows, *others = computed_again(run, modules, [x.rows, *streams.values()])
+        return LayerInput(rows, **dict(zip(given_back, others, strict=True)))
+
+    def _last_input(self, x: LayerInput) -> LayerInput:
+        """What the last layer reads, from what the one before gave."""
+        return x
+
+    def _last_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor:
+        """Logits, [M, C]."""
+        out: Tensor = self.layers[index](engine, plan, x)
+        return out
 
     def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
         """Any layer but the last, with what stands behind it."""

@@ -169,6 +169,14 @@ class Task(ABC):
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
         """The metric by split, the same on all workers, which must call it together. outputs: [M, C]."""
 
+    def validation_loss(self, outputs: Tensor, targets: Targets) -> float | None:
+        """The loss of validation labels, the same on all workers, which must call it together; None where there is none.
+
+        Args:
+            outputs: [M, C].
+        """
+        return None
+
     @abstractmethod
     def tables(self, outputs: Tensor) -> dict[str, Tensor]:
         """What ``sargnn predict`` writes beside the outputs [M, C]: a table with a row for each of them, by name."""

@@ -23,9 +23,9 @@ from sargnn.graph.schema import SPLITS, known_entries, task_of
 from sargnn.partition.cut import Part
 from sargnn.tasks.base import Counted, Targets
 from sargnn.tasks.decoders import check_edge_decoder, make_edge_decoder
-from sargnn.tasks.kinds import KINDS, Scores, choose_metric
+from sargnn.tasks.kinds import Scores, choose_metric
 from sargnn.tasks.metrics import measure
-from sargnn.tasks.nodes import LABELS
+from sargnn.tasks.nodes import LABELS, check_loss, mean_loss, scaled_weights
 from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
 
@@ -52,6 +52,7 @@ class EdgeTask(PairTask):
     Attributes:
         kind: what the labels are.
         label_smoothing: how much of a label's weight is spread over all classes, or over true and false.
+        class_weights: [C], scaled; None: all are 1.
     """
 
     @classmethod
@@ -69,14 +70,8 @@ class EdgeTask(PairTask):
                 hint="dataset.link_split=[0.6,0.2,0.2] draws a split by both ends; or edge_train_mask, edge_val_mask, ...",
             )
         name = task_of(np.asarray(pairs.labels))
-        kind = KINDS[name]
         choose_metric(name, config.metric, pairs.outputs)
-        if kind.why_not_smoothed is not None and config.optim.label_smoothing:
-            raise ConfigError(
-                kind.why_not_smoothed,
-                given=f"optim.label_smoothing={config.optim.label_smoothing}, labels of the task {name}",
-                allowed="optim.label_smoothing=0",
-            )
+        check_loss(config.optim, name, pairs.outputs)
         check_counts(config, pairs, "edges")
         sizes = config.num_outputs(dataset.num_classes), len(dataset.schema.relations), _width(config, pairs), pairs.outputs
         check_edge_decoder(config.edges, *sizes, config.seed)
@@ -87,7 +82,10 @@ class EdgeTask(PairTask):
         assert pairs.labels is not None
         self.name = task_of(np.asarray(pairs.labels))
         self.kind, self.metric = LABELS[self.name], choose_metric(self.name, config.metric, pairs.outputs)
-        self.label_smoothing = config.optim.label_smoothing
+        self.label_smoothing, self.class_weights = config.optim.label_smoothing, None
+        if config.optim.class_weights is not None:
+            own = torch.from_numpy(self._labels(self._training))
+            self.class_weights = scaled_weights(config.optim.class_weights, own, pairs.outputs, group).to(self._device)
         self._features = pairs.features if config.edges.features else None
         sizes = outputs, len(part.schema.relations), _width(config, pairs), pairs.outputs
         self.decoder = make_edge_decoder(config.edges, *sizes, config.seed).to(self._device, self._dtype)
@@ -120,7 +118,8 @@ class EdgeTask(PairTask):
         assert isinstance(targets, PairTargets) and isinstance(targets.batch, EdgeBatch)
         batch = targets.batch
         logits = self._score(batch.lists, outputs, batch.features, (self._pairs.outputs,))
-        return self.kind.loss_sum(logits, batch.labels, self.label_smoothing) / max(counted.total(targets), 1)
+        total = self.kind.loss_sum(logits, batch.labels, self.label_smoothing, self.class_weights)
+        return total / max(counted.total(targets), 1)
 
     def logits(self, outputs: Tensor, which: np.ndarray, output_rows: Tensor | None = None) -> Tensor:
         """What the decoder gives of some own edges, [P, C], a part of them at a time; all workers must call it together.
@@ -144,6 +143,14 @@ class EdgeTask(PairTask):
         lists = self._route(heads, tails, np.full(len(heads), relation))
         with torch.no_grad():
             return self._score(lists, outputs, None, (self._pairs.outputs,))
+
+    def validation_loss(self, outputs: Tensor, targets: Targets) -> float | None:
+        assert isinstance(targets, PairTargets)
+        which = self._pairs.of_split("valid")
+        labels = torch.from_numpy(self._labels(which)).to(self._device)
+        logits = self.logits(outputs.detach(), which, targets.output_rows)
+        total = self.kind.loss_sum(logits, labels, self.label_smoothing, self.class_weights)
+        return mean_loss(self.group, total.double(), int(self.group.sum_(torch.tensor(self.kind.count(labels)))))
 
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
         assert isinstance(targets, PairTargets)

@@ -18,7 +18,7 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS, task_of
 from sargnn.interop.ogb import accuracy, rocauc
 from sargnn.tasks.base import Targets
-from sargnn.tasks.kinds import LOGITS, PREDICTIONS, SMOOTHED, choose_metric, in_split
+from sargnn.tasks.kinds import LOGITS, OF_ANY_SIZE, PREDICTIONS, SMOOTHED, choose_metric, in_split
 from sargnn.tasks.metrics import as_several_labels, measure
 from sargnn.tasks.nodes import LABELS
 
@@ -73,7 +73,7 @@ def judge_predictions(
     """
     labels, split, task = judged.labels, judged.split, task_of(judged.labels)
     metric, outputs = choose_metric(task, wanted, judged.outputs), (len(labels), judged.outputs)
-    of_logits = metric in ("rocauc", "f1")
+    of_logits = metric not in ("accuracy", *OF_ANY_SIZE)
     predictions = {"predictions": read(LOGITS, outputs) if of_logits else read(PREDICTIONS, labels.shape)}
     if SMOOTHED in written and of_logits:
         predictions = {"model": predictions["predictions"], "smoothed": read(SMOOTHED, outputs)}

@@ -16,7 +16,7 @@ from sargnn.errors import ConfigError
 from sargnn.graph.schema import SPLITS
 
 Scores = dict[str, float | None]
-"""A metric's values by split; None for an empty one."""
+"""A metric's values by split; None for an empty one. ``val_loss`` is the loss of validation labels, where it was asked for."""
 Array = TypeVar("Array")
 """NumPy's or PyTorch's."""
 
@@ -46,19 +46,23 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
-    "classes": Kind(("accuracy", "rocauc"), "class", "classes", are_shares=True),
-    "multilabel": Kind(("rocauc", "f1"), "label", "labels"),
+    "classes": Kind(("accuracy", "rocauc", "ap", "f1_macro", "f1_weighted"), "class", "classes", are_shares=True),
+    "multilabel": Kind(("rocauc", "f1", "f1_macro", "ap"), "label", "labels"),
     "regression": Kind(
-        ("mse", "mae"),
+        ("mse", "mae", "r2"),
         "value",
         "values",
         why_not_smoothed="Numbers have no label smoothing: it mixes a label with the other classes.",
     ),
     "links": Kind(LINK_METRICS, "number of an embedding", "numbers of an embedding"),
 }
-METRICS: tuple[Metric, ...] = tuple(metric for kind in KINDS.values() for metric in kind.metrics)
-ERRORS: tuple[Metric, ...] = KINDS["regression"].metrics
-"""Metrics of which smaller values are better, and which may be of any size."""
+METRICS: tuple[Metric, ...] = tuple(dict.fromkeys(metric for kind in KINDS.values() for metric in kind.metrics))
+OF_ANY_SIZE: tuple[Metric, ...] = KINDS["regression"].metrics
+"""Metrics whose values may be of any size; those of others are shares."""
+ERRORS = ("mse", "mae", "val_loss")
+"""Of which smaller values are better."""
+BY_ORDER: tuple[Metric, ...] = ("rocauc", "ap")
+"""Metrics of the order in which scores put rows: of classes, where there are two."""
 
 
 def choose_metric(task: str, wanted: Metric | None, outputs: int) -> Metric:
@@ -78,10 +82,10 @@ def choose_metric(task: str, wanted: Metric | None, outputs: int) -> Metric:
             allowed=metrics,
             hint="metric=null takes the first of these",
         )
-    if wanted == "rocauc" and task == "classes" and outputs != 2:
+    if wanted in BY_ORDER and task == "classes" and outputs != 2:
         raise ConfigError(
-            "'rocauc' of classes is the probability of the second of two, and there are not two.",
-            given=f"metric=rocauc, {outputs} class{'es' * (outputs != 1)}",
+            f"'{wanted}' of classes is by the probability of the second of two, and there are not two.",
+            given=f"metric={wanted}, {outputs} class{'es' * (outputs != 1)}",
             allowed="two classes",
             hint="metric=accuracy",
         )
@@ -91,6 +95,17 @@ def choose_metric(task: str, wanted: Metric | None, outputs: int) -> Metric:
 def is_better(metric: str, value: float, than: float) -> bool:
     """Whether a value of the metric is strictly better than another one."""
     return value < than if metric in ERRORS else value > than
+
+
+def selected(select: str, metric: str, scores: Scores) -> tuple[float | None, str]:
+    """What an evaluation is selected by, and its name for ``is_better``.
+
+    Args:
+        select: ``val_metric`` or ``val_loss``.
+        metric: that was measured.
+        scores: what was measured.
+    """
+    return (scores.get("val_loss"), "val_loss") if select == "val_loss" else (scores.get("valid"), metric)
 
 
 def best_of(metric: str, *values: float) -> float:
@@ -115,7 +130,8 @@ def epoch_columns(task: str, metric: str, scores: Scores) -> dict[str, Any]:
     accuracies = scores if metric == "accuracy" else {}
     columns: dict[str, Any] = {f"{key}_acc": accuracies.get(split) for key, split in SPLIT_KEYS.items()}
     columns |= {"task": task, "metric": metric}
-    return columns | {f"{key}_metric": scores[split] for key, split in SPLIT_KEYS.items()}
+    columns |= {f"{key}_metric": scores[split] for key, split in SPLIT_KEYS.items()}
+    return columns | ({"val_loss": scores["val_loss"]} if "val_loss" in scores else {})
 
 
 def summary_columns(

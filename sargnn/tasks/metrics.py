@@ -1,4 +1,4 @@
-"""How good predictions are, over all workers: from counts and sums, ROC-AUC from scores that are gathered label by label.
+"""How good predictions are, over all workers: from counts and sums, what is of an order from scores gathered label by label.
 
 Only known labels count. A value is the same on every rank, and for the same logits on any number of workers: exactly where it
 is made of counts, but for the rounding of fp64 sums where it is a mean.
@@ -7,8 +7,13 @@ is made of counts, but for the rounding of fp64 sums where it is a mean.
     rocauc     the mean over labels that have both a true and a false known entry of the probability that a true one has a
                larger logit than a false one, ties counted half, as OGB's evaluator for ogbn-proteins has it;
                of two classes that of the second one's probability
+    ap         the mean over labels that have a true known entry of sum_i (R_i - R_(i-1)) P_i over distinct scores from the
+               largest down, with precision P_i and recall R_i of all that score at least as much, as scikit-learn has it
     f1         2 TP / (2 TP + FP + FN) over all labels, a label being predicted where its logit is above 0; 0 if there is none
+    f1_macro   the mean of each class's, or label's, own f1, over those that are true or predicted somewhere
+    f1_weighted  the mean of each class's own, weighted by how many rows are of it
     mse, mae   mean squared and mean absolute error
+    r2         1 - (sum of squared errors) / (sum of squared deviations from the mean), the mean of it over columns that vary
 
 Letters: M output rows, n rows of a split, C outputs.
 """
@@ -16,14 +21,16 @@ Letters: M output rows, n rows of a split, C outputs.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.config.run import Metric
 from sargnn.tasks.base import Targets
-from sargnn.tasks.kinds import Scores
+from sargnn.tasks.kinds import BY_ORDER, Scores
 
 _GATHERED_BYTES = 1 << 24
 """Of scores and labels that a rank has from all ranks at once; one label's in any case."""
@@ -35,15 +42,25 @@ def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> S
     Args:
         scores: logits or scores [M, C].
     """
-    if metric in ("rocauc", "f1"):  # scores that are not finite, on whichever rank, have no order
+    if metric not in ("accuracy", "mse", "mae"):  # scores that are not finite, on whichever rank, have no order
         wrong = group.sum_(torch.stack([(~scores[rows].isfinite()).sum() for rows in targets.rows.values()]))
         finite = {name: count == 0 for name, count in zip(targets.rows, wrong.tolist(), strict=True)}
-    if metric == "rocauc":
+    if metric in BY_ORDER:
+        of_label = roc_auc if metric == "rocauc" else average_precision
         areas = {
-            name: mean_roc_auc(*as_several_labels(scores[rows], targets.labels[rows]), group)
+            name: mean_over_labels(*as_several_labels(scores[rows], targets.labels[rows]), group, of_label)
             for name, rows in targets.rows.items()
         }
         return {name: value if finite[name] else None for name, value in areas.items()}
+    if metric in ("f1_macro", "f1_weighted"):
+        every = group.sum_(torch.stack([_hits(scores[rows], targets.labels[rows]) for rows in targets.rows.values()]))
+        means = [_mean_f1(of_split, weighted=metric == "f1_weighted") for of_split in every.double()]
+        return {name: value if finite[name] else None for name, value in zip(targets.rows, means, strict=True)}
+    if metric == "r2":
+        return {
+            name: _r2(scores[rows], targets.labels[rows], group) if finite[name] else None
+            for name, rows in targets.rows.items()
+        }
     if metric == "accuracy":
         right = scores.argmax(1) == targets.labels
         counts = group.sum_(torch.stack([right[rows].sum() for rows in targets.rows.values()]))
@@ -93,8 +110,43 @@ def as_several_labels(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return (wide[:, 1] - wide[:, 0])[:, None], labels[:, None].to(torch.int8)
 
 
-def mean_roc_auc(scores: Tensor, labels: Tensor, group: Group) -> float | None:
-    """The mean area under the ROC curve over labels of which both values are known; None if there is no such label.
+def _hits(scores: Tensor, labels: Tensor) -> Tensor:
+    """int64 [3, C]: of each class or label the right, the wrongly predicted and the overlooked rows."""
+    outputs = scores.shape[1]
+    if labels.dim() == 2:
+        predicted, true = (scores > 0) & (labels >= 0), labels == 1
+        return torch.stack([(a & b).sum(0) for a, b in ((predicted, true), (predicted, ~true), (~predicted, true))])
+    predicted = scores.argmax(1)
+    of_class, predictions = (torch.bincount(rows, minlength=outputs) for rows in (labels, predicted))
+    right = torch.bincount(labels[predicted == labels], minlength=outputs)
+    return torch.stack([right, predictions - right, of_class - right])
+
+
+def _mean_f1(hits: Tensor, *, weighted: bool) -> float | None:
+    """From ``_hits`` of all workers, float64; None without a row."""
+    right, wrong, overlooked = hits
+    each = 2 * right / (2 * right + wrong + overlooked).clamp(min=1)
+    weights = right + overlooked if weighted else (hits.sum(0) > 0).double()
+    return float((each * weights).sum() / weights.sum()) if weights.sum() else None
+
+
+def _r2(values: Tensor, labels: Tensor, group: Group) -> float | None:
+    """None where no column varies."""
+    known = labels.isfinite()
+    labels, errors = labels.double().nan_to_num(0.0), (values.double() - labels.double()).nan_to_num(0.0)
+    sums = group.sum_(torch.stack([known.double().sum(0), labels.sum(0), (errors.square() * known).sum(0)]))
+    deviations = (labels - sums[1] / sums[0].clamp(min=1)).square() * known
+    spread = group.sum_(deviations.sum(0))
+    columns = torch.nonzero(spread > 0)[:, 0]
+    return float((1 - sums[2][columns] / spread[columns]).mean()) if len(columns) else None
+
+
+OfLabel = Callable[[Tensor, Tensor], float | None]
+"""A measure of one label, from scores [n] and whether it is true, bool [n]; None where it is not defined."""
+
+
+def mean_over_labels(scores: Tensor, labels: Tensor, group: Group, of_label: OfLabel) -> float | None:
+    """The mean of a measure over the labels for which it is defined, None if there is no such label.
 
     A few labels at a time, everybody gets the scores of all ranks, and each rank sorts those of its own share of the labels.
 
@@ -116,7 +168,7 @@ def mean_roc_auc(scores: Tensor, labels: Tensor, group: Group) -> float | None:
             column = torch.cat([piece[label - first, :count] for piece, count in zip(pieces, counts, strict=True)])
             marked = torch.cat([mark[label - first, :count] for mark, count in zip(marks, counts, strict=True)])
             known = marked >= 0
-            area = roc_auc(column[known], marked[known] == 1)
+            area = of_label(column[known], marked[known] == 1)
             if area is not None:
                 own_areas[0, label], own_areas[1, label] = area, 1.0
     areas, defined = group.sum_(own_areas)
@@ -152,3 +204,20 @@ def roc_auc(scores: Tensor, positive: Tensor) -> float | None:
     false = torch.bincount(tie) - true
     below = false.cumsum(0) - false
     return int((true * (2 * below + false)).sum()) / (2 * positives * negatives)
+
+
+def average_precision(scores: Tensor, positive: Tensor) -> float | None:
+    """The module's ``ap`` of one label, its terms added in scikit-learn's order; None without a positive.
+
+    Args:
+        scores: [n].
+        positive: bool [n].
+    """
+    values, run = scores.unique(return_inverse=True)
+    true = torch.bincount(run[positive], minlength=len(values)).cpu().numpy()
+    if not true.sum():
+        return None
+    every = torch.bincount(run, minlength=len(values)).cpu().numpy()
+    positives_above, above = true[::-1].cumsum()[::-1], every[::-1].cumsum()[::-1]
+    recall = np.append(positives_above / true.sum(), 0.0)
+    return float(max(0.0, -np.sum(np.diff(recall) * (positives_above / above))))

@@ -3,9 +3,12 @@
 A worker's share of the loss is its sum over known labels of training nodes / their number over all workers; the shares add up.
 z is a logit, y a label, K the known labels of the rows that count, over all workers:
 
-    classes      1/|K| sum over rows i of -log softmax(z_i)[y_i]           label smoothing e: y (1 - e) + e/C for one-hot y
+    classes      1/|K| sum over rows i of -w[y_i] log softmax(z_i)[y_i]    label smoothing e: y (1 - e) + e/C for one-hot y
     multilabel   1/|K| sum over (i, c) of log(1 + exp(z_ic)) - y_ic z_ic   label smoothing e: y (1 - e) + e/2
     regression   1/|K| sum over (i, c) of (z_ic - y_ic)^2
+
+w are weights of classes, scaled so that their mean over all training labels is 1: of a whole training set the loss is PyTorch's
+weighted mean. ``balanced`` ones are 1 / (labels of the class), those of all classes that there are being scaled together.
 
 A class is one label a row. Of several labels or numbers some entries of a row may be unknown: they are in neither sum.
 
@@ -15,8 +18,9 @@ Letters: n rows, N own rows, M output rows, C outputs.
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +31,7 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
-from sargnn.config.groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig, OptimConfig
 from sargnn.config.run import RunConfig
 from sargnn.config.run import Task as TaskName
 from sargnn.errors import ConfigError
@@ -51,11 +55,12 @@ class Labels(ABC):
         """How many labels of rows of the split are known."""
 
     @abstractmethod
-    def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float, weights: Tensor | None = None) -> Tensor:
         """The loss summed over known labels; for no rows a zero that is still differentiable.
 
         Args:
             logits: [n, C].
+            weights: [C], of classes; None: all are 1.
         """
 
     @abstractmethod
@@ -77,8 +82,9 @@ class Classes(Labels):
     def count(self, labels: Tensor) -> int:
         return len(labels)
 
-    def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=label_smoothing)
+    def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float, weights: Tensor | None = None) -> Tensor:
+        weights = None if weights is None else weights.to(logits.dtype)
+        return F.cross_entropy(logits, labels, weights, reduction="sum", label_smoothing=label_smoothing)
 
     def columns(self, labels: Tensor, num_outputs: int, dtype: torch.dtype) -> Tensor:
         columns = torch.zeros(len(labels), num_outputs, dtype=dtype, device=labels.device)
@@ -97,7 +103,7 @@ class Multilabel(Labels):
     def count(self, labels: Tensor) -> int:
         return int((labels >= 0).sum())
 
-    def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float, weights: Tensor | None = None) -> Tensor:
         wanted = labels.clamp(min=0).to(logits.dtype) * (1 - label_smoothing) + label_smoothing / 2
         known = (labels >= 0).to(logits.dtype)
         return F.binary_cross_entropy_with_logits(logits, wanted, weight=known, reduction="sum")
@@ -118,7 +124,7 @@ class Regression(Labels):
     def count(self, labels: Tensor) -> int:
         return int(labels.isfinite().sum())
 
-    def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float, weights: Tensor | None = None) -> Tensor:
         # An unknown entry's target is the prediction itself: no difference, no gradient.
         wanted = torch.where(labels.isfinite(), labels.to(logits.dtype), logits.detach())
         return F.mse_loss(logits, wanted, reduction="sum")
@@ -222,6 +228,7 @@ class NodeTask(Task):
     Attributes:
         kind: what the labels are.
         label_smoothing: how much of a label's weight is spread over all classes, or over true and false.
+        class_weights: [C], scaled; None: all are 1.
     """
 
     @classmethod
@@ -233,12 +240,7 @@ class NodeTask(Task):
             raise ConfigError(f"'{dataset.name}' has no training nodes, but {what}.", hint=choice)
         metric = choose_metric(task, config.metric, dataset.num_classes)
         given, kind = f"labels of the task {task}", KINDS[task]
-        if kind.why_not_smoothed is not None and config.optim.label_smoothing:
-            raise ConfigError(
-                kind.why_not_smoothed,
-                given=f"optim.label_smoothing={config.optim.label_smoothing}, {given}",
-                allowed="optim.label_smoothing=0",
-            )
+        check_loss(config.optim, task, dataset.num_classes)
         if not kind.are_shares and config.smooth.name != "none":
             raise ConfigError(
                 "Correct & Smooth spreads the shares of classes, which add up to one.",
@@ -260,6 +262,7 @@ class NodeTask(Task):
         self.name = task_of(part.labels)
         self.kind, self.metric, self.outputs = LABELS[self.name], choose_metric(self.name, config.metric, outputs), outputs
         self.label_smoothing, self._group = config.optim.label_smoothing, group
+        self.class_weights: Tensor | None = None
         # What is only chosen by and counted stays on the host, so that a step reads nothing of where rows lie.
         self._known, split, ids, self._inner = (
             torch.from_numpy(np.array(rows)) for rows in (part.labels, part.split, part.node_ids, part.inner)
@@ -271,6 +274,9 @@ class NodeTask(Task):
             self._inputs = LabelInputs(config.labels, self.kind, self._labels, training, ids, outputs, config.seed, dtype)
             self.input_columns, self.feeds_back = outputs, config.labels.reuse > 0
         self._split = split * self._inner  # a copy's loss and score are its owner's
+        if config.optim.class_weights is not None:
+            own = self._known[in_split(self._split, "train")]
+            self.class_weights = scaled_weights(config.optim.class_weights, own, outputs, group).to(self._labels.device)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss summed over the known labels of some rows; for no rows a zero that is still differentiable.
@@ -281,7 +287,7 @@ class NodeTask(Task):
             logits: [n, C].
             labels: [n] or [n, C].
         """
-        return self.kind.loss_sum(logits, labels, self.label_smoothing)
+        return self.kind.loss_sum(logits, labels, self.label_smoothing, self.class_weights)
 
     def rows(self, split: str | None = None) -> np.ndarray:
         wanted = self._split > 0 if split is None else in_split(self._split, split)
@@ -330,9 +336,57 @@ class NodeTask(Task):
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
         return measure(self.metric, outputs, targets, self._group)
 
+    def validation_loss(self, outputs: Tensor, targets: Targets) -> float | None:
+        rows, count = targets.rows["valid"], targets.global_counts["valid"]
+        total = self.loss_sum(outputs.index_select(0, rows), targets.labels.index_select(0, rows)).double()
+        return mean_loss(self._group, total, count)
+
     def tables(self, outputs: Tensor) -> dict[str, Tensor]:
         """``predictions``: int64 [n] classes, uint8 [n, C] labels, or [n, C] values."""
         return {"predictions": self.kind.predictions(outputs)}
+
+
+def check_loss(config: OptimConfig, task: TaskName, num_classes: int) -> None:
+    """Label smoothing and class weights go with the labels. Raises ``ConfigError``."""
+    kind = KINDS[task]
+    if kind.why_not_smoothed is not None and config.label_smoothing:
+        raise ConfigError(
+            kind.why_not_smoothed,
+            given=f"optim.label_smoothing={config.label_smoothing}, labels of the task {task}",
+            allowed="optim.label_smoothing=0",
+        )
+    if config.class_weights is None:
+        return
+    given = f"optim.class_weights={config.class_weights}"
+    if task != "classes":
+        raise ConfigError(
+            "Only classes have weights.", given=f"{given}, labels of the task {task}", allowed="optim.class_weights=null"
+        )
+    if config.class_weights != "balanced" and (len(config.class_weights) != num_classes or not any(config.class_weights)):
+        raise ConfigError(
+            "'optim.class_weights' has a weight for each class, not all of them 0.",
+            given=given,
+            allowed=f"balanced, or {num_classes} numbers",
+        )
+
+
+def scaled_weights(weights: Sequence[float] | str, labels: Tensor, num_classes: int, group: Group) -> Tensor:
+    """Weights of classes, fp64 [C], whose mean over all workers' training labels is 1; all workers must call it together.
+
+    Args:
+        weights: of each class, or ``balanced``.
+        labels: int64, of this worker's training rows.
+        num_classes: C.
+    """
+    counts = group.sum_(torch.bincount(labels, minlength=num_classes)).double()
+    given = 1 / counts.clamp(min=1) if isinstance(weights, str) else torch.tensor(weights, dtype=torch.float64)
+    return given * (counts.sum() / (given * counts).sum().clamp(min=torch.finfo(torch.float64).tiny))
+
+
+def mean_loss(group: Group, total: Tensor, count: int) -> float | None:
+    """All workers' losses, added up / ``count``; None without a label, and where it is not finite."""
+    loss = float(group.sum_(total.detach())) / max(count, 1)
+    return loss if count and math.isfinite(loss) else None
 
 
 def _check_both_classes(labels: np.ndarray, split: np.ndarray, early_stopping: int | None) -> None:

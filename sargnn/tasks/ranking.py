@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
-from sargnn.tasks.metrics import roc_auc
+from sargnn.tasks.metrics import average_precision, roc_auc
 
 HITS = (1, 3, 10, 20, 50, 100)
 
@@ -48,7 +48,7 @@ def measure_pairs(group: Group, positives: Tensor, negatives: Tensor) -> dict[st
     if not len(negatives):
         return {"auc": None, "ap": None, **hits}
     is_pair = torch.arange(len(scores)) < len(positives)
-    return {"auc": roc_auc(scores, is_pair), "ap": _average_precision(scores, is_pair), **hits}
+    return {"auc": roc_auc(scores, is_pair), "ap": average_precision(scores, is_pair), **hits}
 
 
 def measure_ranks(group: Group, ranks: Tensor) -> dict[str, float | None]:
@@ -89,13 +89,3 @@ def gather_rows(group: Group, rows: Tensor) -> Tensor:
     """
     pieces = swap(group, [rows.cpu().numpy()] * group.world, "gathering what is ranked")
     return torch.from_numpy(np.concatenate(pieces)).to(rows.device)
-
-
-def _average_precision(scores: Tensor, is_pair: Tensor) -> float:
-    """The module's ``ap``; terms are added in scikit-learn's order, so that the last digit is its, too."""
-    values, run = scores.unique(return_inverse=True)
-    true = torch.bincount(run[is_pair], minlength=len(values)).numpy()
-    every = torch.bincount(run, minlength=len(values)).numpy()
-    pairs_above, above = true[::-1].cumsum()[::-1], every[::-1].cumsum()[::-1]
-    recall = np.append(pairs_above / true.sum(), 0.0)
-    return float(max(0.0, -np.sum(np.diff(recall) * (pairs_above / above))))

@@ -35,7 +35,7 @@ from sargnn.graph.manifest import MANIFEST
 from sargnn.graph.schema import Schema
 from sargnn.graph.store import Store, StoreWriter
 from sargnn.models.base import Model
-from sargnn.tasks.kinds import Scores, is_better
+from sargnn.tasks.kinds import Scores, is_better, selected
 from sargnn.tracking.files import START
 from sargnn.training.history import Requests, Underway
 from sargnn.training.loop import EpochEnd, Listener
@@ -46,6 +46,7 @@ FOLDER = "checkpoints"
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?")
 _MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
 _KINDS = ("param/", "buffer/")
+_AVERAGE = "average/"
 _SHOWN = 5
 _SERIES = ("losses", "epoch_times_s", "compute_times_s", "wait_times_s", "epoch_bytes", "evaluate_times_s")
 
@@ -129,6 +130,8 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "eval": config.eval,
             "scores": history.scores,
             "evaluated": trainer.evaluator.evaluated == epoch and not done.steps,
+            "select": history.select,
+            "best_selected": history.best_selected,
             "best_val_metric": history.best_val,
             "stale": history.stale,
             "counted_best": history.counted_best,
@@ -181,17 +184,17 @@ def best(run_dir: Path) -> Path | None:
     Where a run went on with another metric, that of its newest one.
     """
     best_so_far: tuple[float, Path] | None = None
-    metric: tuple[str, str] | None = None
+    metric: tuple[str, str, str] | None = None
     for path in reversed(existing(run_dir)):
         try:
             evaluated = _evaluated(open_checkpoint(path, verify=False).meta)
         except StoreError:
             continue
-        value = evaluated.scores.get("valid")
+        value, by = selected(evaluated.kind[2], evaluated.kind[0], evaluated.scores)
         if not evaluated.here or value is None or metric not in (None, evaluated.kind):
             continue
         metric = evaluated.kind
-        if best_so_far is None or is_better(metric[0], value, best_so_far[0]):
+        if best_so_far is None or is_better(by, value, best_so_far[0]):
             best_so_far = value, path
     return best_so_far[1] if best_so_far else None
 
@@ -202,16 +205,18 @@ class _Evaluated:
 
     Attributes:
         here: whether its own epoch was evaluated.
-        kind: the metric, and ``RunConfig.eval``: what may be compared.
+        kind: the metric, ``RunConfig.eval`` and ``RunConfig.select``: what may be compared.
         scores: the last evaluation's.
-        best_val: as ``History`` has it.
+        best_selected: as ``History`` has it.
+        best_val: likewise.
         test_at_best_val: likewise.
         stale: likewise.
     """
 
     here: bool
-    kind: tuple[str, str]
+    kind: tuple[str, str, str]
     scores: Scores
+    best_selected: float | None
     best_val: float | None
     test_at_best_val: float | None
     stale: int
@@ -221,8 +226,9 @@ def _evaluated(meta: dict[str, Any]) -> _Evaluated:
     end = "metric" if "metric" in meta else "acc"
     return _Evaluated(
         meta["evaluated"],
-        (meta.get("metric", "accuracy"), meta.get("eval", "full")),
+        (meta.get("metric", "accuracy"), meta.get("eval", "full"), meta.get("select", "val_metric")),
         dict(meta["scores" if end == "metric" else "accuracies"]),
+        meta.get("best_selected", meta[f"best_val_{end}"]),
         meta[f"best_val_{end}"],
         meta[f"test_{end}_at_best_val"],
         meta.get("stale", 0),
@@ -247,23 +253,29 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     for name in _SERIES:
         setattr(history, name, list(meta["series"][name]))
     evaluated = _evaluated(meta)
-    if evaluated.kind == (history.metric, trainer.config.eval):  # else what was best before cannot be compared
+    if evaluated.kind == (history.metric, trainer.config.eval, history.select):  # else what was best before cannot be compared
         history.scores, history.stale = evaluated.scores, evaluated.stale
+        history.best_selected = evaluated.best_selected
         history.best_val, history.test_at_best_val = evaluated.best_val, evaluated.test_at_best_val
-        history.counted_best = meta.get("counted_best", evaluated.best_val)
+        history.counted_best = meta.get("counted_best", evaluated.best_selected)
     return int(meta["epoch"])
 
 
 def fill(trainer: Trainer, store: Store, *, moments: bool) -> None:
     """Parameters, buffers and, with ``moments``, the optimizer's from a checkpoint, in the trainer's precision.
 
-    Every rank reads its own rows.
+    Every rank reads its own rows. Without moments the parameters are their averages, where the checkpoint has these.
     """
+
+    def stored(name: str) -> np.ndarray:
+        average = f"{_AVERAGE}{name.partition('/')[2]}"
+        return store.array(average if not moments and name.startswith("param/") and average in store.files else name)
+
     with torch.no_grad():
         for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
-            tensor.copy_(torch.from_numpy(np.array(store.array(name))))
+            tensor.copy_(torch.from_numpy(np.array(stored(name))))
         for name, table in _tables(trainer, sharded=True, make=True, moments=moments):
-            rows = store.array(name)[_rows_of_whole(trainer, name)]
+            rows = stored(name)[_rows_of_whole(trainer, name)]
             table.copy_(torch.from_numpy(rows))
 
 
@@ -276,6 +288,11 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: boo
         yield f"param/{name}", parameter.data
         if not moments or not parameter.requires_grad:
             continue
+        averages = trainer.optimization.averages
+        if make and trainer.config.optim.average is not None:
+            averages[id(parameter)] = torch.zeros_like(parameter)
+        if id(parameter) in averages:
+            yield f"{_AVERAGE}{name}", averages[id(parameter)]
         assert trainer.optimization.optimizer is not None
         state = trainer.optimization.optimizer.state[parameter]
         if make:
@@ -379,10 +396,10 @@ def check_start(config: RunConfig, model: Model, schema: Schema) -> None:
 
 
 def digest_of(store: Store) -> str:
-    """16 hex digits over the checksums of parameters and buffers."""
+    """16 hex digits over the checksums of parameters, their averages and buffers."""
     digest = hashlib.sha256()
     for name in sorted(store.files):
-        if name.startswith(_KINDS):
+        if name.startswith((*_KINDS, _AVERAGE)):
             digest.update(f"{name}:{store.files[name].sha256};".encode())
     return digest.hexdigest()[:16]
 

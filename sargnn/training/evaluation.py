@@ -85,7 +85,7 @@ class Evaluator(Listener):
         self._meter.begin()
         started = time.perf_counter()
         self._model.eval()
-        with torch.no_grad(), self._engine.profile.span(EVALUATION):
+        with torch.no_grad(), self._engine.profile.span(EVALUATION), self._setup.optimization.averaged():
             scores = self._measure()
         self._engine.place.synchronize()
         time_s = time.perf_counter() - started
@@ -123,7 +123,11 @@ class Evaluator(Listener):
             del view, out
         joined = logits[0] if len(logits) == 1 else torch.cat(logits)
         del logits
-        return self._task.metrics(joined, Targets.join(targets))
+        together = Targets.join(targets)
+        scores = self._task.metrics(joined, together)
+        if self._config.select == "val_loss":
+            scores["val_loss"] = self._task.validation_loss(joined, together)
+        return scores
 
     def predictions(self, *, hidden: bool = False) -> Tensor:
         """Logits [N, C] of all own rows of the labelled type, or the last layer's input; evaluation mode, without gradients.
@@ -157,7 +161,8 @@ class Evaluator(Listener):
     def smooth(self) -> None:
         """Correct & Smooth after training; its scores and memory peak go into the history."""
         self._engine.forget_constants()  # training is over
-        logits = self.predictions()
+        with self._setup.optimization.averaged():
+            logits = self.predictions()
         targets = self._builder.whole().targets
         self._engine.pool.reset()
         started = time.perf_counter()

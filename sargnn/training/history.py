@@ -11,7 +11,7 @@ from sargnn.backends.memory import Moved
 from sargnn.comm.group import Group, Traffic
 from sargnn.config.run import Metric
 from sargnn.profile import Profile
-from sargnn.tasks.kinds import Scores, is_better
+from sargnn.tasks.kinds import Scores, is_better, selected
 
 
 class StoppedError(Exception):
@@ -197,9 +197,11 @@ class History:
             ``EpochResult``.
         evaluate_times_s: per evaluation.
         scores: the last evaluation's, by split.
-        best_val, test_at_best_val: of the metric; the last of tied best epochs counts.
-        stale: evaluations that count for early stopping since the validation metric was better than in all of them before.
-        counted_best: the best validation metric of those evaluations.
+        select: what the best epoch is chosen by: ``val_metric`` or ``val_loss``.
+        best_selected: that of the best epoch; the last of tied ones counts.
+        best_val, test_at_best_val: of the metric, of the best epoch.
+        stale: evaluations that count for early stopping since what is selected by was better than in all of them before.
+        counted_best: the best of those evaluations.
         peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
         smoothed: the metric after Correct & Smooth, by split; empty without it.
         smooth_time_s: how long it took.
@@ -225,6 +227,8 @@ class History:
     disk_waits_s: list[float] = field(default_factory=list)
     evaluate_times_s: list[float] = field(default_factory=list)
     scores: Scores = field(default_factory=dict)
+    select: str = "val_metric"
+    best_selected: float | None = None
     best_val: float | None = None
     test_at_best_val: float | None = None
     stale: int = 0
@@ -279,12 +283,12 @@ class History:
         self.evaluate_times_s.append(time_s)
         self.peak_evaluate_bytes = max(self.peak_evaluate_bytes, peak_bytes)
         self.scores = scores
-        val = scores["valid"]
-        if val is None:
+        value, by = selected(self.select, self.metric, scores)
+        if value is None:
             return
         if counts:
-            better = self.counted_best is None or is_better(self.metric, val, self.counted_best)
+            better = self.counted_best is None or is_better(by, value, self.counted_best)
             self.stale = 0 if better else self.stale + 1
-            self.counted_best = val if better else self.counted_best
-        if self.best_val is None or not is_better(self.metric, self.best_val, val):
-            self.best_val, self.test_at_best_val = val, scores["test"]
+            self.counted_best = value if better else self.counted_best
+        if self.best_selected is None or not is_better(by, self.best_selected, value):
+            self.best_selected, self.best_val, self.test_at_best_val = value, scores["valid"], scores["test"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -76,6 +77,8 @@ class Optimization:
         sharded: of them those of which each rank has its own rows.
         replicated: the others, the same on every rank.
         optimizer: Adam (weight decay added to the gradient) or AdamW (decoupled); None where there is nothing to train.
+        averages: by ``id`` of each parameter its average a, with ``optim.average`` d: the first step's p, then
+            d a + (1 - d) p, as ``torch.optim.swa_utils.get_ema_avg_fn``; empty before that.
     """
 
     def __init__(self, config: OptimConfig, epochs: int, model: Model) -> None:
@@ -84,6 +87,7 @@ class Optimization:
         self.sharded = model.inputs.sharded()
         own = {id(p) for p in self.sharded}
         self.replicated = [p for p in self.parameters if id(p) not in own]
+        self.averages: dict[int, Tensor] = {}
         self.optimizer: torch.optim.Optimizer | None = None
         if self.parameters:
             groups, kinds = model.decay_groups(), {"adam": Adam, "adamw": AdamW}
@@ -113,6 +117,30 @@ class Optimization:
                     parameter.grad.mul_(factor)
         if self.optimizer is not None:
             self.optimizer.step()
+        if self._config.average is not None:
+            with torch.no_grad():
+                for parameter in self.parameters:
+                    average = self.averages.setdefault(id(parameter), parameter.detach().clone())
+                    average.lerp_(parameter, 1 - self._config.average)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the parameters are their averages, where there are any."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        """Parameters and averages change places, some rows at a time."""
+        for parameter in self.parameters if self.averages else ():
+            tables = (table.view(-1).split(_NUMBERS_AT_ONCE) for table in (parameter, self.averages[id(parameter)]))
+            for own, average in zip(*tables, strict=True):
+                kept = own.clone()
+                own.copy_(average)
+                average.copy_(kept)
 
     def _squares(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """The sum of all gradients' squares."""

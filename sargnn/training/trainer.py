@@ -53,6 +53,7 @@ class Trainer:
         self.ids = setup.ids
         self.planned_bytes, self.remarks = fitted.planned_bytes, fitted.remarks
         self.loop = Loop(setup.engine, forward, setup.task, fitted.steps, setup.optimization, setup.meter)
+        self.loop.history.select = setup.config.select
         self.evaluator = Evaluator(setup, forward, fitted.evaluations, self.loop.history, flat)
         self.loop.listeners.append(self.evaluator)
         if setup.config.early_stopping is not None:

@@ -228,7 +228,7 @@ def test_prepare_checks_a_split(sargnn: Sargnn) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("edges.decoder=concatenate", ["'edges.decoder'", "'concatenate'", "concat, product"]),
+        ("edges.decoder=concatenate", ["'edges.decoder'", "'concatenate'", "concat, FILE.py:NAME"]),
         ("edges.decoders=concat", ["no setting 'edges.decoders'", "edges.decoder"]),
         ("edges.embedding_dim=0", ["'edges.embedding_dim' is out of range", "at least 1"]),
         ("edges.mlp_hidden=0", ["'edges.mlp_hidden' is out of range", "at least 1"]),

@@ -29,6 +29,7 @@ from sargnn.config.models import (
     SageSettings,
     SgcSettings,
     StackSettings,
+    TunedSettings,
 )
 from sargnn.config.run import ModelSettings, RunConfig
 from sargnn.graph.dataset import Dataset
@@ -99,6 +100,9 @@ class Definition:
         """Of a stack: the layers, each with whether it reads edges."""
         assert isinstance(model, StackSettings)
         inner = [(self.layer, self.reads_edges)] * model.num_layers
+        if isinstance(model, TunedSettings):
+            maps = [[(perceptron, False)] * there for there in (model.input_linear, model.head == "linear")]
+            return [*maps[0], *inner, *maps[1]]
         return inner if self.ends is None else [(self.ends, False), *inner, (self.ends, False)]
 
     def reads(self, model: ModelSettings) -> list[bool]:
@@ -258,7 +262,8 @@ def forward(
     every = torch.ones(dataset.num_nodes, dtype=torch.bool)
     rows = needed_rows(config, dataset, reads) if config.mfg else [every] * len(layers)
     rows = list(place.computed) or rows
-    return _stack(place, [layer for layer, _ in layers], x, params, rows)
+    join = _tuned_stack if isinstance(config.model, TunedSettings) and not config.model.is_plain else _stack
+    return join(place, [layer for layer, _ in layers], x, params, rows)
 
 
 def _dropped(place: Place, x: Tensor, purpose: Purpose, p: float) -> Tensor:
@@ -288,6 +293,33 @@ def _stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, row
         out = getattr(F, model.activation)(_between(place, out, params, f"norms.{index}."))
         initial = out if index == 0 else initial
         h = _dropped(place, out, Purpose.DROPOUT, model.dropout)
+    raise AssertionError
+
+
+def _tuned_stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, rows: Sequence[Tensor]) -> Tensor:
+    """The same with what ``TunedSettings`` has."""
+    model, stream, outs = place.config.model, h, list[Tensor]()
+    assert isinstance(model, TunedSettings)
+    for index, layer in enumerate(layers):
+        place = dataclasses.replace(place, index=index, last=index == len(layers) - 1, rows=rows[index]).at(index)
+        own, joined = _below(params, f"layers.{index}."), torch.stack(outs) if outs else None
+        if place.last and joined is not None and model.jumping != "last":
+            h = {"sum": joined.sum(0), "max": joined.amax(0), "cat": torch.cat(outs, 1)}[model.jumping]
+        out = layer(place, h, own)
+        out = out + sum(value for name, value in own.items() if name in ("bias", "self.bias", "linear.bias"))
+        if layer is not perceptron and (model.residual == "linear" or (model.residual and not place.last)):
+            weight = params.get(f"residuals.{index}.weight")
+            out = out + (stream if weight is None else stream @ weight.T)
+        if place.last:
+            return out
+        if layer is not perceptron:
+            out = out if model.pre_norm else _between(place, out, params, f"norms.{index}.")
+            out = getattr(F, model.activation)(out)
+        stream = h = _dropped(place, out, Purpose.DROPOUT, model.dropout)
+        if layer is not perceptron:
+            outs.append(h)
+        if model.pre_norm and f"norms.{index}.weight" in params:
+            h = _between(place, h, params, f"norms.{index}.")
     raise AssertionError
 
 

@@ -159,3 +159,86 @@ def test_errors_are_scikit_learns(metric: Metric) -> None:
     assert spread[1] == found
     scores[split == SPLITS["test"]] = np.inf
     assert alone(metric, scores, labels, split)["test"] is None
+
+
+def classes(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores [200, 5], classes of which one is nowhere and one is never right, and split."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([0, 1, 2, 4], size=200, p=[0.5, 0.3, 0.1, 0.1])
+    scores = rng.normal(0, 1, (200, 5)).astype(np.float32) + 1.5 * np.eye(5, dtype=np.float32)[labels]
+    scores[:, 3:] -= 9
+    return scores, labels, rng.choice([0, 1, 2, 3], size=200).astype(np.uint8)
+
+
+@pytest.mark.parametrize("average", ["macro", "weighted"])
+def test_f1_of_classes_is_scikit_learns(average: str) -> None:
+    from sklearn.metrics import f1_score
+
+    scores, labels, split = classes()
+    spread = alone(f"f1_{average}", scores, labels, split)  # type: ignore[arg-type]
+    for name, value in SPLITS.items():
+        own = split == value
+        wanted = f1_score(labels[own], scores[own].argmax(1), average=average, zero_division=0)
+        assert spread[name] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_macro_f1_of_labels_is_scikit_learns() -> None:
+    from sklearn.metrics import f1_score
+
+    scores, labels, split = several_labels()
+    labels = np.abs(labels)  # scikit-learn knows nothing of labels that are not known
+    found = alone("f1_macro", scores, labels.astype(np.int8), split)
+    for name, value in SPLITS.items():
+        own = split == value
+        predicted = scores[own] > 0
+        there = (labels[own] + predicted).any(0)
+        assert found[name] == pytest.approx(f1_score(labels[own][:, there], predicted[:, there], average="macro"), abs=1e-12)
+
+
+def test_average_precision_is_scikit_learns() -> None:
+    from sklearn.metrics import average_precision_score
+
+    scores, labels, split = several_labels()
+    found = alone("ap", scores, labels, split)
+    for name, value in SPLITS.items():
+        own = split == value
+        each = [
+            average_precision_score(column[column >= 0], row[column >= 0])
+            for column, row in zip(labels[own].T, scores[own].T, strict=True)
+            if (column == 1).any()
+        ]
+        assert found[name] == pytest.approx(np.mean(each), abs=1e-12)
+    two, of_two = scores[:, :2], (labels[:, 0] == 1).astype(np.int64)
+    in_test = split == SPLITS["test"]
+    wanted = average_precision_score(of_two[in_test], (two[:, 1].astype(float) - two[:, 0])[in_test])
+    assert alone("ap", two, of_two, split)["test"] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_r2_is_scikit_learns() -> None:
+    from sklearn.metrics import r2_score
+
+    rng = np.random.default_rng(0)
+    labels = rng.normal(3, 2, (200, 3)).astype(np.float32)
+    values, split = labels + rng.normal(0, 1, (200, 3)).astype(np.float32), rng.choice([0, 1, 2, 3], size=200).astype(np.uint8)
+    labels[rng.random(labels.shape) < 0.2] = np.nan
+    labels[:, 2] = 1.5
+    found = alone("r2", values, labels, split)
+    for name, value in SPLITS.items():
+        each = [
+            r2_score(column[known].astype(np.float64), row[known].astype(np.float64))
+            for column, row in zip(labels[split == value].T[:2], values[split == value].T[:2], strict=True)
+            for known in [np.isfinite(column)]
+        ]
+        assert found[name] == pytest.approx(np.mean(each), abs=1e-12)
+    assert alone("r2", values[:, 2:], labels[:, 2:], split)["test"] is None
+
+
+@pytest.mark.parametrize("metric", ["ap", "f1_macro", "f1_weighted", "r2"])
+def test_further_metrics_over_ranks(metric: Metric) -> None:
+    scores, labels, split = several_labels() if metric == "ap" else classes()
+    if metric == "r2":
+        labels = labels.astype(np.float32)[:, None] + np.zeros((1, 5), np.float32)
+    wanted = alone(metric, scores, labels, split)
+    owner = np.random.default_rng(1).integers(0, 4, len(split)) % 3  # rank 3 of 4 has none
+    for answer in pool(4)(measured, metric, scores, labels, split, owner, 1 << 24):
+        assert answer == pytest.approx(wanted, rel=1e-12)

@@ -13,8 +13,8 @@ Passes over bf16 rows with fp32 numbers beside them are those for which PyTorch 
 are gathered in several steps may stand in two tables, the upper and the lower 16 bits of each: the upper ones are bf16 rows
 already, but for rounding. They take no more memory than the result and as much again.
 
-``activation`` is ``RELU`` or ``ELU``; ``ids`` int64 [N], original ids; ``draw`` the four words of a draw (``rng.words_of``), of
-which a threshold of 0 drops nothing, and what kept elements are multiplied with.
+``activation`` is ``RELU``, ``ELU`` or ``NONE``; ``ids`` int64 [N], original ids; ``draw`` the four words of a draw
+(``rng.words_of``), of which a threshold of 0 drops nothing, and what kept elements are multiplied with.
 
 Letters: N rows, F features.
 """
@@ -32,7 +32,7 @@ from sargnn.bf16 import array_of, held_row, narrow, narrow_bits, number, store_r
 from sargnn.rng import drop_row, words_of
 
 CHUNK_ROWS = 256
-RELU, ELU = 0, 1
+RELU, ELU, NONE = 0, 1, 2
 EVERY = np.zeros(0, np.uint8)
 """In place of a mask of rows: all of them."""
 
@@ -105,10 +105,13 @@ def norm_act_drop(
             if activation == RELU:
                 for f in range(width):
                     held[f] = max(slope[f] * widen(row[f]) + shift[f], zero)
-            else:
+            elif activation == ELU:
                 for f in range(width):
                     value = slope[f] * widen(row[f]) + shift[f]
                     held[f] = value if value > zero else slope.dtype.type(math.expm1(value))
+            else:
+                for f in range(width):
+                    held[f] = slope[f] * widen(row[f]) + shift[f]
             if draw[3] > 0:
                 drop_row(held, np.uint64(ids[i]), draw)
             store_row(held, out[i])
@@ -142,7 +145,7 @@ def norm_act_drop_gradients(
             if activation == RELU:
                 for f in range(width):
                     held[f] = held[f] if slope[f] * widen(row[f]) + shift[f] > zero else zero
-            else:
+            elif activation == ELU:
                 for f in range(width):
                     value = slope[f] * widen(row[f]) + shift[f]
                     held[f] *= unit if value > zero else slope.dtype.type(math.exp(value))
@@ -229,10 +232,13 @@ def layer_norm_act_drop(
             if activation == RELU:
                 for f in range(width):
                     held[f] = max(gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f], zero)
-            else:
+            elif activation == ELU:
                 for f in range(width):
                     value = gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f]
                     held[f] = value if value > zero else gamma.dtype.type(math.expm1(value))
+            else:
+                for f in range(width):
+                    held[f] = gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f]
             if draw[3] > 0:
                 drop_row(held, np.uint64(ids[i]), draw)
             store_row(held, out[i])
@@ -266,7 +272,7 @@ def layer_norm_gradients(
             if activation == RELU:
                 for f in range(width):
                     held[f] = held[f] if gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f] > zero else zero
-            else:
+            elif activation == ELU:
                 for f in range(width):
                     value = gamma[f] * ((widen(row[f]) - mean) * inv_std) + beta[f]
                     held[f] *= unit if value > zero else gamma.dtype.type(math.exp(value))

@@ -24,7 +24,7 @@ from sargnn.bf16 import array_of, multiplies_in_bf16, number, products_in_bf16, 
 from sargnn.cpu import has_tiles
 from sargnn.rng import Draw, dropout_rows, words_of
 
-_CODES = {"relu": row_loops.RELU, "elu": row_loops.ELU}
+_CODES = {"relu": row_loops.RELU, "elu": row_loops.ELU, "none": row_loops.NONE}
 _ROWS, _FEW = 1024, 128
 """Of a block: few enough that a widened one stays in a core's cache. Short tables end in smaller ones."""
 _SHORT = 8 * _ROWS

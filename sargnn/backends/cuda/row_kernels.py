@@ -140,7 +140,8 @@ def norm_gradients(
         if DROPS:
             ids_of = tl.load(ids + at + row, mask=there, other=0)
             g = _kept(g, ids_of, first_column, seed, epoch, tag, threshold, KEEP, ROWS, COLUMNS)
-        g *= tl.where(v > 0, 1, tl.exp(v) if ACT == "elu" else tl.zeros_like(v))
+        if ACT != "none":
+            g *= tl.where(v > 0, 1, tl.exp(v) if ACT == "elu" else tl.zeros_like(v))
         product = g * xhat
         gradients += tl.where(mask, g, 0)
         products += tl.where(mask, product, 0)

@@ -6,10 +6,9 @@ Letters: N rows, F features, M output rows, E edges of a run, W columns, K heads
 from __future__ import annotations
 
 import torch
-import torch.nn.functional
 from torch import Tensor
 
-from sargnn.backends.base import Activation, Backend, Folds, Moves, NormVectors, Rows
+from sargnn.backends.base import ACTIVATIONS, Activation, Backend, Folds, Moves, NormVectors, Rows
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.operations import RunningSoftmax
 from sargnn.bf16 import wide
@@ -168,7 +167,7 @@ class TorchBackend(Backend):
 
 
 def _activated(v: Tensor, after: Activation) -> Tensor:
-    return torch.relu(v) if after.name == "relu" else torch.nn.functional.elu(v)
+    return ACTIVATIONS[after.name](v)
 
 
 def _dropped(y: Tensor, after: Activation) -> Tensor:
@@ -177,8 +176,10 @@ def _dropped(y: Tensor, after: Activation) -> Tensor:
 
 def _through(grad: Tensor, v: Tensor, after: Activation) -> Tensor:
     """The gradient of v from that of ``drop(act(v))``."""
-    slope = (v > 0).to(v.dtype) if after.name == "relu" else torch.where(v > 0, 1, torch.exp(v))
-    return _dropped(grad, after) * slope
+    through = _dropped(grad, after)
+    if after.name == "none":
+        return through
+    return through * ((v > 0).to(v.dtype) if after.name == "relu" else torch.where(v > 0, 1, torch.exp(v)))
 
 
 def _normal(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -105,7 +105,8 @@ class OwnGraph:
             what = f"Features are read from {features}, labels from {labels}; all names: docs/howto/own-arrays.md."
             yield f"not read of {self.whole}: {', '.join(of_graph)}. {what}"
         if of_edges := self.unread.of_edges:
-            what = f"Of edges {WEIGHTS} (in NetworkX weight), {EDGE_FEATURES} and {EDGE_LABELS} are read."
+            names = f"name them {WEIGHTS} (in NetworkX weight), {EDGE_FEATURES}, {EDGE_LABELS}"
+            what = f"Of edges weights, features and labels are read: {names}."
             yield f"not read of {self.whole}: {', '.join(of_edges)}. {what}"
         pairs = (ends for by in self.pairs.values() for given in by.values() for ends in given.lists)
         yield from (f"not read: {edges.unread}" for edges in (*self.edges.values(), *pairs) if edges.unread)
