@@ -84,6 +84,8 @@ class TunedSettings(StackSettings, ABC):
         pre_norm: norms come before layers instead of behind them.
         input_linear: a linear map of the features comes first.
         head: the last layer: one of the ``graph``, or a ``linear`` map behind ``num_layers`` of them.
+        blocks: ``reversible``: ``num_layers`` blocks between two linear maps, each of two graph layers of half the width, of
+            which no input is kept (``sargnn/models/reversible.py``).
         jumping: what a linear head reads: the ``last`` layer's rows, or all layers' by ``sum``, ``max`` or side by side.
     """
 
@@ -91,6 +93,7 @@ class TunedSettings(StackSettings, ABC):
     input_linear: bool = field(default=False, kw_only=True)
     head: Literal["graph", "linear"] = field(default="graph", kw_only=True)
     jumping: Literal["last", "sum", "max", "cat"] = field(default="last", kw_only=True)
+    blocks: Literal["plain", "reversible"] = field(default="plain", kw_only=True)
 
     @property
     def is_plain(self) -> bool:
@@ -99,9 +102,16 @@ class TunedSettings(StackSettings, ABC):
 
     @property
     def has_embeddings(self) -> bool:
-        return self.num_layers > 1 or self.input_linear or self.head == "linear"
+        return self.num_layers > 1 or self.input_linear or self.head == "linear" or self.blocks == "reversible"
+
+    @property
+    def aggregations(self) -> int | None:
+        layers = super().aggregations
+        return 2 * layers if layers is not None and self.blocks == "reversible" else layers
 
     def check(self, run: RunConfig) -> None:
+        if self.blocks == "reversible":
+            self._check_reversible(run)
         if self.jumping != "last" and self.head != "linear":
             raise ConfigError(
                 "Jumping knowledge is read by a linear map behind the graph layers.",
@@ -113,6 +123,26 @@ class TunedSettings(StackSettings, ABC):
                 "There is no norm that could come before the layers.",
                 given="model.pre_norm=true model.norm=none",
                 allowed="model.norm=batch, model.norm=layer",
+            )
+
+    def _check_reversible(self, run: RunConfig) -> None:
+        plain = {"residual": False, "pre_norm": False, "input_linear": False, "head": "graph", "jumping": "last"}
+        if changed := [f"model.{name}={getattr(self, name)}".lower() for name in plain if getattr(self, name) != plain[name]]:
+            raise ConfigError(
+                "Reversible blocks have residuals, norms in front and maps at both ends of their own.",
+                given=f"model.blocks=reversible {' '.join(changed)}",
+                hint="leave them out",
+            )
+        if self.hidden % 2:
+            raise ConfigError("A reversible block has two halves.", given=f"model.hidden={self.hidden}", allowed="even numbers")
+        given = {"mfg=true": run.mfg, f"batches.steps={run.batches.steps}": run.batches.steps > 1}
+        given |= {f"batches.count={run.batches.count}": run.batches.count != 1, "sample.fanouts": run.samples}
+        given |= {f"preload={run.preload.name}": run.preload.name != "none"}
+        if some := [setting for setting, there in given.items() if there]:
+            raise ConfigError(
+                "Reversible blocks need all rows of the layer before, and a step that computes some rows has fewer of them.",
+                given=f"model.blocks=reversible {' '.join(some)}",
+                allowed="full batches: model.blocks=reversible alone",
             )
 
 

@@ -68,7 +68,7 @@ class _Again(torch.autograd.Function):
         tensors = given[:num_tensors]
         ctx.run, ctx.norms, ctx.parameters, ctx.tape = run, norms, given[num_tensors:], Tape()
         ctx.save_for_backward(*tensors)
-        with _on_tape(norms, ctx.tape):
+        with on_tape(norms, ctx.tape):
             return run(*tensors)
 
     @staticmethod
@@ -80,7 +80,7 @@ class _Again(torch.autograd.Function):
         tensors = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in ctx.saved_tensors]
         ctx.tape.rewind()
         trim()
-        with torch.enable_grad(), _on_tape(ctx.norms, ctx.tape):
+        with torch.enable_grad(), on_tape(ctx.norms, ctx.tape):
             out = run(*tensors)
         wanted = [*(tensor for tensor in tensors if tensor.requires_grad), *ctx.parameters]
         # Where gradients enter the graph, without the tables themselves.
@@ -93,7 +93,8 @@ class _Again(torch.autograd.Function):
 
 
 @contextmanager
-def _on_tape(norms: Sequence[RowNorm], tape: Tape) -> Iterator[None]:
+def on_tape(norms: Sequence[RowNorm], tape: Tape) -> Iterator[None]:
+    """Inside, these norms keep on the tape what they find, or find it there."""
     for norm in norms:
         norm.tape = tape
     try:

@@ -20,6 +20,8 @@ Letters: N input rows, M output rows, K heads, D head width, C features of an ed
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor, nn
 
@@ -168,8 +170,9 @@ def build(config: GatSettings, shape: GraphShape) -> Stack:
     """The model that ``config`` describes."""
     kind: type[_AttentiveLayer] = GatV2Layer if config.v2 else GatLayer
     width = config.heads * config.hidden
+    of_layer = dataclasses.replace(config, hidden=config.hidden // 2) if config.blocks == "reversible" else config
 
     def layer(spec: LayerSpec) -> GraphLayer:
-        return kind(spec, config, shape.edge_width)
+        return kind(spec, of_layer, shape.edge_width)
 
     return build_tuned(config, input_rows(shape, config.name, config.heads * config.hidden), shape, layer, hidden_width=width)

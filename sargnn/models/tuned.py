@@ -31,6 +31,7 @@ from sargnn.engine.row_norm import RowNorm
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.mlp import MlpLayer
+from sargnn.models.reversible import build_reversible
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
@@ -49,7 +50,7 @@ class TunedStack(Stack):
         graph_layers = range(first, last)
         self._with_residual = graph_layers if config.residual == "linear" else range(first, min(last, len(layers) - 1))
         if config.residual == "linear":
-            maps = [nn.Linear(layer.in_width, layer.out_width, bias=False) for layer in layers[first:last]]
+            maps: list[nn.Module] = [nn.Linear(layer.in_width, layer.out_width, bias=False) for layer in layers[first:last]]
             self.residuals = nn.ModuleList([nn.Identity()] * first + maps)
         elif config.residual and first:
             self.residuals[0] = nn.Identity()
@@ -146,6 +147,8 @@ def build_tuned(
     hidden_width: int | None = None,
 ) -> Stack:
     """The stack that ``config`` describes; arguments as of ``build_stack``."""
+    if config.blocks == "reversible":
+        return build_reversible(config, inputs, shape, make_layer, hidden_width or config.hidden)
     if config.is_plain:
         return build_stack(config, inputs, shape, make_layer, hidden_width)
     depth = config.num_layers + config.input_linear + (config.head == "linear")

@@ -100,6 +100,8 @@ class Definition:
         """Of a stack: the layers, each with whether it reads edges."""
         assert isinstance(model, StackSettings)
         inner = [(self.layer, self.reads_edges)] * model.num_layers
+        if isinstance(model, TunedSettings) and model.blocks == "reversible":
+            return [(perceptron, False), *inner, *inner, (perceptron, False)]
         if isinstance(model, TunedSettings):
             maps = [[(perceptron, False)] * there for there in (model.input_linear, model.head == "linear")]
             return [*maps[0], *inner, *maps[1]]
@@ -263,6 +265,7 @@ def forward(
     rows = needed_rows(config, dataset, reads) if config.mfg else [every] * len(layers)
     rows = list(place.computed) or rows
     join = _tuned_stack if isinstance(config.model, TunedSettings) and not config.model.is_plain else _stack
+    join = _reversible_stack if getattr(config.model, "blocks", "plain") == "reversible" else join
     return join(place, [layer for layer, _ in layers], x, params, rows)
 
 
@@ -321,6 +324,27 @@ def _tuned_stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Param
         if model.pre_norm and f"norms.{index}.weight" in params:
             h = _between(place, h, params, f"norms.{index}.")
     raise AssertionError
+
+
+def _reversible_stack(place: Place, layers: Sequence[Layer], h: Tensor, params: Params, rows: Sequence[Tensor]) -> Tensor:
+    """Blocks [a + f(b), b + g(a + f(b))], by plain autograd."""
+    model = place.config.model
+    assert isinstance(model, TunedSettings)
+
+    def mapped(index: int, x: Tensor) -> Tensor:
+        here = dataclasses.replace(place, index=index, last=index == len(layers) - 1)
+        own = _below(params, f"layers.{index}.")
+        if index:
+            x = getattr(F, model.activation)(_between(here, x, params, f"norms.{index - 1}."))
+            x = _dropped(here, x, Purpose.DROPOUT, model.dropout)
+        out = layers[index](here, x, own)
+        return out + sum(value for name, value in own.items() if name in ("bias", "self.bias", "linear.bias"))
+
+    a, b = mapped(0, h).chunk(2, 1)
+    for index in range(1, len(layers) - 1, 2):
+        a = a + mapped(index, b)
+        b = b + mapped(index + 1, a)
+    return mapped(len(layers) - 1, torch.cat([a, b], 1))
 
 
 def _below(params: Params, start: str) -> Params:

@@ -83,3 +83,14 @@ def test_curve(
     alone = cases.curve(Group.single(), cases.run_config(model, **how), graph)
     for answer in pool(4)(cases.curve, cases.run_config(model, world=4, partitioner="metis", **how), graph):
         assert_same_curve(answer["losses"], alone["losses"], "fp64")
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "dropout", "mode", "kernel", "partitioner", "world"),
+    spread(MODELS, ["batch", "layer", "none"], [0.0, 0.4], QUICK, [("random", 1), ("metis", 2), ("random", 4)]),
+)
+def test_reversible_blocks(name: str, norm: str, dropout: float, mode: str, kernel: str, partitioner: str, world: int) -> None:
+    """Gradients are those of plain autograd, with masks and statistics of the first pass."""
+    width = {"hidden": 6} if name.startswith("gat") else {}
+    model = cases.model_config(name, norm=norm, dropout=dropout, blocks="reversible", **width)
+    check(model, mode=mode, kernel=kernel, partitioner=partitioner, world=world)
