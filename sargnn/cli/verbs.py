@@ -374,6 +374,22 @@ _REPRODUCE = Verb(
     choices_in="figure",
     config_with={"launch": "slurm"},
 )
+_RACE = Verb(
+    "race",
+    "ways to train, by the time to the same accuracy",
+    usage="[RACE] [key=value ...] [--dry-run]",
+    text="Train in several ways, each with the same budget of time, or epochs, and the same seeds. Draw the validation metric "
+    "against seconds and against optimizer steps, with a table of the time to targets. What is raced stands in "
+    "conf/race/RACE.yaml, or in a file of your own, before anything runs; ways that lose are shown. Without a name: all races. "
+    "Settings are train's, of all runs. Runs are a sweep; the same command goes on with what is not finished.",
+    entry="sargnn.cli.race:main",
+    examples=(("race products", ""), ("race products --dry-run", ""), ("race mine.yaml world=2", "a file of your own")),
+    config="train",
+    previews=True,
+    settings=(Setting("races_dir", "races", "where tables and pictures go", names="folder"),),
+    takes="one of a few",
+    choices_in="race",
+)
 _BENCH = Verb(
     "bench",
     "measure against stock DGL and PyG, in one run",
@@ -508,6 +524,6 @@ _COMPLETION = Verb(
 )
 
 _OF_RUNS = (_TRAIN, _PLAN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE)
-_OTHERS = (_COMPARE, _UI, _TRACK, _REPRODUCE, _BENCH, _INFO, _CLEAN, _COMPLETION)
+_OTHERS = (_COMPARE, _UI, _TRACK, _REPRODUCE, _RACE, _BENCH, _INFO, _CLEAN, _COMPLETION)
 VERBS: dict[str, Verb] = {verb.name: verb for verb in (*_OF_RUNS, *_OTHERS)}
 """By name, in the order of ``sargnn --help``."""

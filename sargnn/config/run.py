@@ -23,6 +23,7 @@ from sargnn.config.fields import (
     FREE,
     LOSSES,
     PLAIN_NAME,
+    POSITIVE,
     RUN,
     TARGET,
     as_mapping,
@@ -346,6 +347,7 @@ class RunConfig:
     eval: Literal["full", "sampled"] = field(default="full", metadata=LOSSES | only_when("stops_early"))
     memory_budget: MemoryConfig = field(default=MemoryConfig(), metadata=RUN)
     early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
+    max_seconds: float | None = field(default=None, metadata=POSITIVE | FREE)
     init_from: str | None = field(default=None, metadata=FREE)
     init_digest: str | None = field(default=None, metadata=LOSSES)
     metric: Metric | None = field(default=None, metadata=LOSSES | only_when("stops_early"))

@@ -135,7 +135,13 @@ def _epochs(run_dir: Path) -> list[str]:
         lines.append(f"no epoch of {config.epochs} yet")
     summary = read_summary(run_dir)
     finished = summary is not None and summary.status == FINISHED
-    if finished and config.early_stopping is None and rows and rows[-1]["epoch"] + 1 < config.epochs:
+    if (
+        finished
+        and config.early_stopping is None
+        and config.max_seconds is None
+        and rows
+        and rows[-1]["epoch"] + 1 < config.epochs
+    ):
         lines.append("waits to be gone on with: it has more epochs now")
     elif finished:
         lines[-1] = lines[-1].rpartition(", ")[0]

@@ -313,6 +313,21 @@ class EarlyStopping(Listener):
         end.last |= self.has_enough
 
 
+class TimeLimit(Listener):
+    """Ends a run after so many seconds of training; it comes before evaluations, so that the last epoch is evaluated."""
+
+    def __init__(self, seconds: float, history: History) -> None:
+        self._seconds, self._history = seconds, history
+
+    @property
+    def is_over(self) -> bool:
+        """Also of a run that is resumed after its end."""
+        return sum(self._history.epoch_times_s) >= self._seconds
+
+    def on_epoch(self, end: EpochEnd) -> None:
+        end.last |= self.is_over
+
+
 class Rows(Listener):
     """Gives every epoch's line of ``metrics.jsonl`` to ``take``. ``spills``: tables may lie on disk."""
 

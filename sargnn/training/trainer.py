@@ -13,7 +13,7 @@ from sargnn.profile import REST
 from sargnn.training.evaluation import Evaluator
 from sargnn.training.fit import Fitted, Setup
 from sargnn.training.history import History
-from sargnn.training.loop import EarlyStopping, Listener, Loop
+from sargnn.training.loop import EarlyStopping, Listener, Loop, TimeLimit
 from sargnn.training.steps import MicroBatches
 from sargnn.training.views import Forward, View
 
@@ -55,6 +55,8 @@ class Trainer:
         self.loop = Loop(setup.engine, forward, setup.task, fitted.steps, setup.optimization, setup.meter)
         self.loop.history.select = setup.config.select
         self.evaluator = Evaluator(setup, forward, fitted.evaluations, self.loop.history, flat)
+        if setup.config.max_seconds is not None:
+            self.loop.listeners.append(TimeLimit(setup.config.max_seconds, self.loop.history))
         self.loop.listeners.append(self.evaluator)
         if setup.config.early_stopping is not None:
             self.loop.listeners.append(EarlyStopping(setup.config.early_stopping, self.loop.history))
@@ -74,7 +76,11 @@ class Trainer:
         """
         self.loop.listeners += listeners
         epochs = range(first_epoch, self.config.epochs)
-        ended = any(isinstance(listener, EarlyStopping) and listener.has_enough for listener in self.loop.listeners)
+        ended = any(
+            (isinstance(listener, EarlyStopping) and listener.has_enough)
+            or (isinstance(listener, TimeLimit) and listener.is_over)
+            for listener in self.loop.listeners
+        )
         return self.loop.run(epochs[:0] if ended else epochs)
 
     def smooth(self) -> None:

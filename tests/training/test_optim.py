@@ -1,4 +1,4 @@
-"""Schedules, clipping, label smoothing, early stopping."""
+"""Schedules, clipping, label smoothing, class weights, averages, early stopping."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.optim.swa_utils import get_ema_avg_fn
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import OptimConfig
@@ -20,6 +21,7 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import Schema
 from sargnn.models.inputs import GraphShape
 from sargnn.tasks.base import Counted
+from sargnn.tasks.nodes import check_loss, scaled_weights
 from sargnn.training import checkpoint
 from sargnn.training.loop import Rows
 from sargnn.training.optim import learning_rate
@@ -179,3 +181,139 @@ def test_the_groups_of_a_module_are_its_own_modules() -> None:
     target = f"{Path(__file__).parents[1] / 'parity' / 'toys' / 'dgl_stacks.py'}:Stack"
     model = CustomSettings("custom", target=target, args={"kind": "sage_mean"}).build(shape)
     assert list(model.decay_groups()) == ["layers"] and len(model.decay_groups()["layers"]) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("weights", [[0.5, 3.0, 0.0, 1.0], "balanced"])
+def test_class_weights_are_pytorchs(weights: Any) -> None:
+    """Of a whole training set; one class has no label."""
+    torch.manual_seed(0)
+    logits, labels = torch.randn(40, 4), torch.randint(3, (40,))
+    split = torch.tensor([1, 2] * 20, dtype=torch.uint8)
+    config = dataclasses.replace(cases.run_config(cases.model_config("sage")), optim=optim(class_weights=weights))
+    scaled = scaled_weights(weights, labels[split == 1], 4, Group.single())
+    counts = torch.bincount(labels[split == 1], minlength=4)
+    given = 1 / counts.clamp(min=1) if weights == "balanced" else torch.tensor(weights)
+    task = node_task(labels, split, num_classes=4)
+    task.class_weights = scaled
+    want = torch.nn.functional.cross_entropy(logits[::2], labels[::2], given.to(logits.dtype))
+    assert torch.allclose(task.loss(logits, task.targets(None), Counted()), want)
+    curves = [
+        pool(world)(cases.curve, dataclasses.replace(config, world=world, optim=optim(class_weights=own)), nasty_graph())[0]
+        for world, own in ((1, "balanced"), (4, "balanced"), (1, None))
+    ]
+    np.testing.assert_allclose(curves[1]["losses"], curves[0]["losses"], rtol=1e-8)
+    assert curves[0]["losses"] != curves[2]["losses"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "labels", "words"),
+    [
+        ([1.0, 2.0], "classes", "10 numbers"),
+        ([0.0] * 10, "classes", "not all of them 0"),
+        ("balanced", "regression", "Only classes"),
+    ],
+)
+def test_wrong_class_weights(weights: Any, labels: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_loss(optim(class_weights=weights), labels, 10)
+
+
+def _averaged(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, start: str) -> dict[str, Any]:
+    """Train, from a checkpoint where one is given: averages by PyTorch beside ours, parameters, scores, logits."""
+    trainer = cases.trainer_of(group, config, dataset)
+    theirs = [p.detach().clone() for p in trainer.optimization.parameters]
+    update, first = get_ema_avg_fn(0.8), checkpoint.load(trainer, Path(start)) if start else 0
+    step, steps = trainer.optimization.step, [0]
+
+    def stepped(group: Group) -> None:
+        step(group)
+        for average, parameter in zip(theirs, trainer.optimization.parameters, strict=True):
+            average.copy_(parameter.detach() if not steps[0] else update(average, parameter.detach(), torch.tensor(steps[0])))
+        steps[0] += 1
+
+    trainer.optimization.step = stepped  # type: ignore[method-assign]
+    trainer.run(first, checkpoint.Checkpoints(trainer, config, "some", Path(run_dir)))
+    ours = [trainer.optimization.averages[id(p)] for p in trainer.optimization.parameters]
+    with trainer.optimization.averaged():
+        logits = trainer.evaluator.predictions()
+        inside = [p.detach().clone() for p in trainer.optimization.parameters]
+    return {
+        "losses": trainer.loop.history.losses,
+        "theirs": [average.numpy() for average in theirs],
+        "ours": [average.numpy() for average in ours],
+        "inside": [average.numpy() for average in inside],
+        "now": [p.detach().numpy() for p in trainer.optimization.parameters],
+        "logits": logits.numpy(),
+        "scores": trainer.loop.history.scores,
+    }
+
+
+@pytest.mark.parametrize(("name", "world"), [("sage", 2), ("rgcn", 4)])
+def test_averages_are_pytorchs(name: str, world: int, tmp_path: Path) -> None:
+    """Also of embeddings, which live on different workers; evaluations, resumed runs and predictions have them."""
+    dataset = cases.graph_for(name)
+    config = cases.run_config(cases.model_config(name), world=world, partitioner="random", epochs=6)
+    config = dataclasses.replace(config, optim=optim(lr=0.01, average=0.8))
+    config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every=3, keep=9))
+    whole = pool(world)(_averaged, config, dataset, str(tmp_path), "")
+    for answer in whole:
+        for own, other, inside in zip(answer["ours"], answer["theirs"], answer["inside"], strict=True):
+            np.testing.assert_allclose(own, other, rtol=1e-12, atol=1e-14)
+            assert np.array_equal(own, inside)
+        assert not all(np.array_equal(own, now) for own, now in zip(answer["ours"], answer["now"], strict=True))
+    again = pool(world)(_averaged, config, dataset, str(tmp_path / "again"), str(checkpoint.path_of(tmp_path, 3)))
+    plain = dataclasses.replace(config, optim=optim(lr=0.01))
+    loaded = pool(world)(_predicted, plain, dataset, str(checkpoint.path_of(tmp_path, 6)))
+    for answer, resumed, logits in zip(whole, again, loaded, strict=True):
+        assert all(np.array_equal(*both) for both in zip(answer["ours"], resumed["ours"], strict=True))
+        assert answer["scores"] == resumed["scores"] and np.array_equal(answer["logits"], logits)
+
+
+def _predicted(group: Group, config: RunConfig, dataset: Dataset, start: str) -> np.ndarray:
+    """By the parameters of a checkpoint that is not trained on."""
+    trainer = cases.trainer_of(group, config, dataset)
+    checkpoint.load(trainer, Path(start), moments=False)
+    logits: np.ndarray = trainer.evaluator.predictions().numpy()
+    return logits
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_selection_by_the_validation_loss(world: int, tmp_path: Path) -> None:
+    """It decides the best epoch, the best checkpoint and when training stops."""
+    config = cases.run_config(cases.model_config("sage"), world=world, epochs=40, partitioner="random")
+    config = dataclasses.replace(config, eval_every=1, early_stopping=3, select="val_loss", optim=optim(lr=0.1))
+    config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every=1, keep=99))
+    rows = pool(world)(_rows, config, nasty_graph(), str(tmp_path))[0]
+    losses = [row["val_loss"] for row in rows]
+    best = max(epoch for epoch, loss in enumerate(losses) if loss == min(losses))
+    assert len(rows) == 1 + losses.index(min(losses)) + 3 < 40
+    kept = checkpoint.best(tmp_path)
+    assert kept == checkpoint.path_of(tmp_path, best + 1)
+    meta = checkpoint.open_checkpoint(checkpoint.path_of(tmp_path, len(rows)), verify=False).meta
+    assert meta["best_val_metric"] == rows[best]["val_metric"] and meta["best_selected"] == losses[best]
+    trainer = cases.trainer_of(Group.single(), dataclasses.replace(config, world=1), nasty_graph())
+    checkpoint.load(trainer, checkpoint.path_of(tmp_path, len(rows)))
+    history = trainer.loop.history
+    assert (history.best_selected, history.stale) == (losses[best], 3)
+    view, task = trainer.evaluation, trainer.task
+    checkpoint.load(trainer, checkpoint.path_of(tmp_path, best + 1), moments=False)
+    logits, targets = trainer.evaluator.predictions(), view.targets
+    rows_of = targets.rows["valid"]
+    want = torch.nn.functional.cross_entropy(logits[rows_of], targets.labels[rows_of])
+    assert task.validation_loss(logits, targets) == pytest.approx(float(want)) == pytest.approx(losses[best])
+
+
+def _rows(group: Group, config: RunConfig, dataset: Dataset, run_dir: str) -> list[dict[str, Any]]:
+    trainer = cases.trainer_of(group, config, dataset)
+    rows: list[dict[str, Any]] = []
+    trainer.run(0, Rows(rows.append), checkpoint.Checkpoints(trainer, config, "some", Path(run_dir)))
+    return rows
+
+
+def test_a_limit_of_time() -> None:
+    """The epoch in which it is reached is the last, and is evaluated; a run that is over stays so."""
+    config = dataclasses.replace(cases.run_config(cases.model_config("sage"), epochs=50), max_seconds=1e-9, eval_every=7)
+    trainer = cases.trainer_of(Group.single(), config, nasty_graph())
+    history = trainer.run()
+    assert len(history.losses) == 1 and len(history.evaluate_times_s) == 1
+    assert len(trainer.run(1).losses) == 1
