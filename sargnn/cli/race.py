@@ -20,7 +20,7 @@ GROUP = "race"
 
 
 def main(line: CommandLine) -> int:
-    """Run what is not finished, draw, print the table; the last line is the picture's path."""
+    """Run what is not finished, draw, print the table; the last lines are the pictures' paths."""
     names = line.folders.options(GROUP)
     if not line.words:
         if line.overrides:
@@ -59,12 +59,12 @@ def main(line: CommandLine) -> int:
         return 130 if interrupted else 1
     folder = Path(str(line.settings["races_dir"])).expanduser() / Path(name).stem
     try:
-        lines, path = write_race(name, spec, ran, f"{os.cpu_count()} cores", folder)
+        lines, paths = write_race(name, spec, ran, f"{os.cpu_count()} cores", folder)
     except OSError as error:
         raise ConfigError(f"The race's folder cannot be written: {error.strerror}.", given=str(folder)) from error
     print("\n".join(lines))
     say(f"all figures of all runs: sargnn compare {shlex.quote(str(plan.folder))}/*/ seeds=true")
-    print(path)
+    print("\n".join(map(str, paths)))
     return int(bool(unfinished))
 
 

@@ -160,16 +160,14 @@ def table_of(spec: RaceSpec, ran: Mapping[str, Sequence[Ran]]) -> list[str]:
     return lines
 
 
-def picture_of(spec: RaceSpec, ran: Mapping[str, Sequence[Ran]]) -> Picture:
-    """The validation metric against seconds and against optimizer steps, each the mean over seeds with its spread."""
+def pictures_of(spec: RaceSpec, ran: Mapping[str, Sequence[Ran]]) -> list[Picture]:
+    """The validation metric against seconds, and against optimizer steps, each the mean over seeds with its spread."""
     metric = next(run.metric for runs in ran.values() for run in runs)
-    charts = [
-        Chart(
-            "curves", f"validation {metric}", label, [series for way, runs in ran.items() if (series := _series(way, runs, at))]
-        )
-        for at, label in enumerate(("seconds of training", "optimizer steps"))
-    ]
-    return Picture("race", spec.title, charts)
+    pictures = []
+    for at, (key, label) in enumerate((("seconds", "seconds of training"), ("steps", "optimizer steps"))):
+        series = [drawn for way, runs in ran.items() if (drawn := _series(way, runs, at)) is not None]
+        pictures.append(Picture(key, spec.title, [Chart("curves", f"validation {metric}", label, series)]))
+    return pictures
 
 
 def _series(way: str, runs: Sequence[Ran], at: int) -> Series | None:
@@ -190,8 +188,10 @@ def _series(way: str, runs: Sequence[Ran], at: int) -> Series | None:
     )
 
 
-def write_race(name: str, spec: RaceSpec, ran: Mapping[str, Sequence[Ran]], where: str, folder: Path) -> tuple[list[str], Path]:
-    """Write ``race.md``, ``race.json`` and ``race.png``; the table's lines and the picture's path.
+def write_race(
+    name: str, spec: RaceSpec, ran: Mapping[str, Sequence[Ran]], where: str, folder: Path
+) -> tuple[list[str], list[Path]]:
+    """Write ``race.md``, ``race.json``, ``seconds.png`` and ``steps.png``; the table's lines and the pictures' paths.
 
     Args:
         where: what it ran on, in words.
@@ -203,5 +203,4 @@ def write_race(name: str, spec: RaceSpec, ran: Mapping[str, Sequence[Ran]], wher
     (folder / "race.md").write_text("\n".join([*notes, *lines, ""]))
     runs: list[dict[str, Any]] = [asdict(run) for each in ran.values() for run in each]
     (folder / "race.json").write_text(json.dumps({"race": name, "spec": asdict(spec), "where": where, "runs": runs}, indent=1))
-    (path,) = write_pngs([picture_of(spec, ran)], folder)
-    return lines, path
+    return lines, write_pngs(pictures_of(spec, ran), folder)

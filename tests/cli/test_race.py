@@ -27,8 +27,9 @@ def test_a_race(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(RACE)
     done = run(tmp_path, "race", "mine.yaml")
     assert done.returncode == 0, done.stderr
-    *lines, path = done.stdout.splitlines()
-    assert path == "races/mine/race.png" and (tmp_path / path).stat().st_size > 1000
+    *lines, seconds, steps = done.stdout.splitlines()
+    assert [seconds, steps] == ["races/mine/seconds.png", "races/mine/steps.png"]
+    assert (tmp_path / steps).stat().st_size > 1000
     assert lines[2].startswith("| whole | 3 +- 0 |") and lines[3].startswith("| steps | 4 +- 0 |")
     assert "1 steps | never |" in lines[2] and (tmp_path / "races" / "mine" / "race.md").read_text().endswith(lines[3] + "\n")
     content = json.loads((tmp_path / "races" / "mine" / "race.json").read_text())
