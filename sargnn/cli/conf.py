@@ -27,7 +27,7 @@ OVERRIDING = ("experiment", "debug")
 """Groups whose options choose options of other groups and set their settings."""
 WITH_ARGUMENTS = ("dataset", "model")
 """Groups with a setting ``args``, whatever names it holds: arguments of what a target names."""
-MAPPINGS = (*(f"{group}.args" for group in WITH_ARGUMENTS), "optim.weight_decay_of")
+MAPPINGS = (*(f"{group}.args" for group in WITH_ARGUMENTS), "optim.weight_decay_of", "optim.lr_of")
 """Settings that hold whatever names they are given."""
 EXAMPLES = {"root": "FOLDER", "target": "FILE.py:NAME"}
 """What a setting without a default looks like, by the end of its key."""

@@ -37,6 +37,8 @@ class OptimConfig:
         clip: largest norm of all gradients together; null: no limit.
         label_smoothing: how much of a label's weight is spread over all classes, in the training loss.
         weight_decay_of: groups of parameters that the model names, each with a weight decay of its own; null: none.
+        lr_of: groups of parameters that the model names, each with a learning rate of its own, which the schedule changes
+            likewise; null: none.
         average: evaluations and predictions are of the parameters' exponential average, which keeps this share of itself in
             each step; null: of the parameters.
         class_weights: of each class, in the training loss; ``balanced``: those of rare classes are larger; null: all are 1.
@@ -52,6 +54,7 @@ class OptimConfig:
     clip: float | None = field(default=None, metadata=POSITIVE)
     label_smoothing: float = field(default=0.0, metadata=PROBABILITY)
     weight_decay_of: dict[str, float] | None = field(default=None, metadata=NOT_NEGATIVE)
+    lr_of: dict[str, float] | None = field(default=None, metadata=POSITIVE)
     average: float | None = field(default=None, metadata=PROBABILITY)
     class_weights: list[float] | Literal["balanced"] | None = field(default=None, metadata=NOT_NEGATIVE)
 

@@ -58,15 +58,16 @@ class AdamW(Adam, torch.optim.AdamW):
 
 
 def check_decay(config: OptimConfig, model: Model) -> None:
-    """The groups of parameters that have a weight decay of their own are the model's. Raises ``ConfigError``."""
+    """The groups of parameters that have a weight decay or a rate of their own are the model's. Raises ``ConfigError``."""
     groups = model.decay_groups()
-    for name in config.weight_decay_of or ():
-        if name not in groups:
-            raise ConfigError(
-                "'optim.weight_decay_of' names a group of parameters that the model has not.",
-                given=name,
-                allowed=list(groups) or "null: this model has no groups",
-            )
+    for setting, own in (("weight_decay_of", config.weight_decay_of), ("lr_of", config.lr_of)):
+        for name in own or ():
+            if name not in groups:
+                raise ConfigError(
+                    f"'optim.{setting}' names a group of parameters that the model has not.",
+                    given=name,
+                    allowed=list(groups) or "null: this model has no groups",
+                )
 
 
 class Optimization:
@@ -88,22 +89,25 @@ class Optimization:
         own = {id(p) for p in self.sharded}
         self.replicated = [p for p in self.parameters if id(p) not in own]
         self.averages: dict[int, Tensor] = {}
+        self._shares: list[float] = []  # of each group's rate in the schedule's
         self.optimizer: torch.optim.Optimizer | None = None
         if self.parameters:
             groups, kinds = model.decay_groups(), {"adam": Adam, "adamw": AdamW}
             decays = {id(p): decay for name, decay in (config.weight_decay_of or {}).items() for p in groups[name]}
-            chosen: dict[float, list[nn.Parameter]] = {}
-            for parameter in self.parameters:
-                chosen.setdefault(decays.get(id(parameter), config.weight_decay), []).append(parameter)
-            settings = [{"params": some, "weight_decay": decay} for decay, some in chosen.items()]
+            rates = {id(p): rate for name, rate in (config.lr_of or {}).items() for p in groups[name]}
+            chosen: dict[tuple[float, float], list[nn.Parameter]] = {}
+            for p in self.parameters:
+                chosen.setdefault((decays.get(id(p), config.weight_decay), rates.get(id(p), config.lr)), []).append(p)
+            settings = [{"params": some, "weight_decay": decay, "lr": rate} for (decay, rate), some in chosen.items()]
+            self._shares = [rate / config.lr for _, rate in chosen]
             # PyTorch updates all parameters of a GPU at once, with temporary tables as large as they are: not of embeddings.
             self.optimizer = kinds[config.name](settings, lr=config.lr, foreach=False if self.sharded else None)
 
     def set_rate(self, step: int, steps: int) -> float:
         """Set the learning rate of optimizer step ``step`` since the beginning, of ``steps`` an epoch, and give it."""
         rate = learning_rate(self._config, step, self._epochs, steps)
-        for settings in self.optimizer.param_groups if self.optimizer else ():
-            settings["lr"] = rate
+        for settings, share in zip(self.optimizer.param_groups if self.optimizer else (), self._shares, strict=True):
+            settings["lr"] = rate * share
         return rate
 
     def step(self, group: Group) -> None:

@@ -150,6 +150,29 @@ def test_groups_of_parameters_have_a_weight_decay_of_their_own(kind: str) -> Non
             torch.testing.assert_close(p.detach(), own[name].detach(), rtol=1e-12, atol=1e-12)
 
 
+def test_groups_of_parameters_have_a_rate_of_their_own() -> None:
+    """The schedule changes all of them likewise."""
+    config = cases.run_config(cases.model_config("gcnii", norm="none"), epochs=3)
+    rates = {"convolutions": 0.3, "first": 0.1}
+    config = dataclasses.replace(config, optim=optim(schedule="cosine", lr_of=rates))
+    trainer = cases.trainer_of(Group.single(), config, nasty_graph())
+    own = {name: p.detach().clone().requires_grad_() for name, p in trainer.model.named_parameters()}
+    decays = {"convolutions": OWN["convolutions"], "first": OWN["first"]}
+    names = {value: name for name, value in decays.items()}
+    of = {name: rates.get(names.get(_decayed(name), ""), 0.4) for name in own}
+    other = torch.optim.Adam([{"params": [p], "lr": of[name]} for name, p in own.items()])
+    for epoch in range(3):
+        trainer.loop.train_epoch(epoch)
+        for name, group in zip(own, other.param_groups, strict=True):
+            parameter = trainer.model.get_parameter(name)
+            assert parameter.grad is not None
+            own[name].grad = parameter.grad.clone()
+            group["lr"] = of[name] * (1 + math.cos(math.pi * epoch / 3)) / 2
+        other.step()
+        for name, p in own.items():
+            torch.testing.assert_close(trainer.model.get_parameter(name).detach(), p.detach(), rtol=1e-12, atol=1e-12)
+
+
 def test_decay_of_groups_holds_after_a_resume(tmp_path: Path) -> None:
     config = cases.run_config(cases.model_config("appnp"), epochs=6)
     config = dataclasses.replace(config, optim=optim(lr=0.01, weight_decay_of={"first": 0.2, "norms": 0.1}))
