@@ -78,7 +78,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(**groups: Any) -> dict[str, Any]:
     """A resolved mapping; what is given replaces a group, or is put over its settings."""
-    mapping = compose_verb("train", ["model=gcn"])
+    mapping = compose_verb("train", ["model=mlp"])
     for key, value in groups.items():
         mapping[key] = value if key == "dataset" else mapping[key] | value
     return mapping

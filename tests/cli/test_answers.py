@@ -25,7 +25,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     # a value of a setting that has few
     "train task=clases": (
         "'task' has a value that is not known.", "'clases'",
-        "classes, multilabel, regression, nodes, links, FILE.py:CLASS", None,
+        "classes, multilabel, regression, nodes, links, edges, FILE.py:CLASS", None,
     ),
     "prepare task=nodes": ("'task' has a value that is not known.", "'nodes'", "classes, multilabel, regression", None),
     # a setting by its last part, by another name, misspelt
