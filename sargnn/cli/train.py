@@ -215,7 +215,8 @@ def next_commands(config: RunConfig, overrides: Sequence[str], run_dir: Path) ->
             words = [*(override for override in kept if not override.startswith(f"{key}.")), change]
             commands.append((" ".join([f"{program} train", *map(shlex.quote, words)]), purpose))
     if checkpoint.existing(run_dir):
-        commands.append((f"{program} predict run={shlex.quote(show_path(run_dir))}", "its predictions for all nodes"))
+        what = "edges" if config.predicts_edges else "nodes"
+        commands.append((f"{program} predict run={shlex.quote(show_path(run_dir))}", f"its predictions for all {what}"))
     if not config.tracking.enabled:
         return [*commands, (f"{program} compare", "runs side by side")]
     uri = f" tracking.uri={shlex.quote(config.tracking.uri)}" if config.tracking.uri else ""
