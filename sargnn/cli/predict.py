@@ -104,7 +104,9 @@ def evaluate(line: CommandLine) -> int:
             raise _damaged(folder / name, run_dir)
         return array
 
-    content, judge = judge_predictions(judged_of(dataset, nodes), config.metric, read, written)
+    content, judge = judge_predictions(
+        judged_of(dataset, None if config.predicts_edges else nodes), config.metric, read, written
+    )
     files.write_json(folder / "evaluation.json", content)
     counts = content["edges" if "edges" in content else "nodes"]
     score_table(content["metric"], judge, content["scores"], counts)

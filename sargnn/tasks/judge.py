@@ -48,10 +48,11 @@ class Judged:
     outputs: int
 
 
-def judged_of(dataset: Dataset, nodes: slice) -> Judged:
-    """The labelled edges, or nodes, of a dataset. ``nodes``: those that were predicted."""
-    if dataset.pairs is not None and dataset.pairs.labels is not None:
+def judged_of(dataset: Dataset, nodes: slice | None) -> Judged:
+    """The nodes of a dataset that were predicted; None: its labelled edges were."""
+    if nodes is None:
         pairs = dataset.pairs
+        assert pairs is not None and pairs.labels is not None
         return Judged(dataset.name, "edges", np.asarray(pairs.labels), np.asarray(pairs.split), pairs.outputs)
     return Judged(
         dataset.name, "nodes", np.asarray(dataset.labels[nodes]), np.asarray(dataset.split[nodes]), dataset.num_classes
