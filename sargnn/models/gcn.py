@@ -85,6 +85,7 @@ class GcnLayer(GraphLayer):
     """
 
     reads_blocks = True
+    gives_fresh_rows = True
     reducer = Sum(weighted=True)
 
     def __init__(self, spec: LayerSpec) -> None:

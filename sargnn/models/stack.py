@@ -77,6 +77,8 @@ class GraphLayer(nn.Module, ABC):
     """Whether it reads the first layer's rows beside its input: ``LayerInput.initial``. Not the first layer itself."""
     reads_out_degrees: bool = True
     """Whether it reads how many edges start from a row, which costs an exchange for each sample."""
+    gives_fresh_rows: bool = False
+    """Whether nobody else has the rows that it gives, so that others may be added to them in place."""
     takes_own_map: bool = False
     """Whether its ``forward`` takes a further matrix [out_width, in_width] that maps a row itself."""
     decay_group: str | None = None

@@ -79,6 +79,8 @@ class TunedStack(Stack):
         else:
             x, own = x.fork_own(engine, plan)
         out = layer(engine, plan, x)
+        if isinstance(residual, nn.Linear) and layer.gives_fresh_rows:
+            return engine.operators.linear(own, residual.weight, None, onto=out)
         if isinstance(residual, nn.Linear):
             rows = engine.operators.linear(own, residual.weight, residual.bias)
         else:
