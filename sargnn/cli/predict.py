@@ -108,8 +108,8 @@ def evaluate(line: CommandLine) -> int:
         judged_of(dataset, None if config.predicts_edges else nodes), config.metric, read, written
     )
     files.write_json(folder / "evaluation.json", content)
-    counts = content["edges" if "edges" in content else "nodes"]
-    score_table(content["metric"], judge, content["scores"], counts)
+    unit = "edges" if config.predicts_edges else "nodes"
+    score_table(content["metric"], judge, content["scores"], unit, content[unit])
     return 0
 
 

@@ -96,11 +96,17 @@ def info_table(rows: Sequence[tuple[str, str]]) -> None:
     Console().print(table, highlight=False)
 
 
-def score_table(metric: str, judge: str, scores: dict[str, dict[str, float | None]], counts: dict[str, int]) -> None:
-    """Print a metric's values: a row per split, a column per kind of prediction. ``judge``: who has computed them."""
-    table = _table(f"{metric}, by {judge}", ("split", "nodes", *scores), ("split",))
-    for split, nodes in counts.items():
-        table.add_row(split, str(nodes), *(show_score(each[split], metric) for each in scores.values()))
+def score_table(metric: str, judge: str, scores: dict[str, dict[str, float | None]], unit: str, counts: dict[str, int]) -> None:
+    """Print a metric's values: a row per split, a column per kind of prediction.
+
+    Args:
+        judge: who has computed them.
+        unit: what was predicted: ``nodes`` or ``edges``.
+        counts: how many of them, by split.
+    """
+    table = _table(f"{metric}, by {judge}", ("split", unit, *scores), ("split",))
+    for split, count in counts.items():
+        table.add_row(split, str(count), *(show_score(each[split], metric) for each in scores.values()))
     Console().print(table)
 
 
