@@ -90,10 +90,11 @@ def evaluate(line: CommandLine) -> int:
         dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
     if dataset.content_hash != made_of:
         raise ConfigError("The predictions are of another dataset.", given=made_of, allowed=dataset.content_hash)
-    if node_type_name not in dataset.schema.node_types or not isinstance(written, list):
+    of_nodes, types = not config.predicts_edges, dataset.schema.node_types
+    if (of_nodes and node_type_name not in types) or not isinstance(written, list):
         raise _damaged(folder / MANIFEST, run_dir)
-    node_type = dataset.schema.node_types.index(node_type_name)
-    nodes = slice(*dataset.schema.offsets[node_type : node_type + 2])
+    first = types.index(node_type_name) if of_nodes else 0
+    nodes = slice(*dataset.schema.offsets[first : first + 2]) if of_nodes else None
 
     def read(name: str, shape: tuple[int, ...]) -> np.ndarray:
         try:
@@ -104,9 +105,7 @@ def evaluate(line: CommandLine) -> int:
             raise _damaged(folder / name, run_dir)
         return array
 
-    content, judge = judge_predictions(
-        judged_of(dataset, None if config.predicts_edges else nodes), config.metric, read, written
-    )
+    content, judge = judge_predictions(judged_of(dataset, nodes), config.metric, read, written)
     files.write_json(folder / "evaluation.json", content)
     unit = "edges" if config.predicts_edges else "nodes"
     score_table(content["metric"], judge, content["scores"], unit, content[unit])

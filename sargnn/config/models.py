@@ -138,6 +138,18 @@ class TunedSettings(StackSettings, ABC):
         given = {"mfg=true": run.mfg, f"batches.steps={run.batches.steps}": run.batches.steps > 1}
         given |= {f"batches.count={run.batches.count}": run.batches.count != 1, "sample.fanouts": run.samples}
         given |= {f"preload={run.preload.name}": run.preload.name != "none"}
+        if run.precision == "bf16":
+            raise ConfigError(
+                "Rows of reversible blocks are computed again from what comes after them, and bf16 loses too much of them.",
+                given="model.blocks=reversible precision=bf16",
+                allowed="precision=fp32, fp64, mixed, bf16x3 or bf16x6",
+            )
+        if run.engine.keep_layers != "all":
+            raise ConfigError(
+                "Reversible blocks keep no layer's input.",
+                given=f"model.blocks=reversible engine.keep_layers={run.engine.keep_layers}",
+                allowed="engine.keep_layers=all",
+            )
         if some := [setting for setting, there in given.items() if there]:
             raise ConfigError(
                 "Reversible blocks need all rows of the layer before, and a step that computes some rows has fewer of them.",

@@ -106,7 +106,7 @@ def plan_memory(config: RunConfig) -> PlannedMemory | NotPlanned:
         from sargnn.graph.dataset import open_dataset
 
         config, dataset = config.stand_in, open_dataset(path, verify=False)
-        if config.dataset.task not in (None, dataset.task):
+        if config.dataset.task not in (None, dataset.task) and not config.predicts_edges:
             raise ConfigError("The dataset's labels are of another task.", given=f"task={config.dataset.task}")
         plan = Plans(dataset, path.name).plan(config)
         preparing = 0 if plan.exact else preparing_bytes(config, dataset, path.name)

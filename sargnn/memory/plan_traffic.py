@@ -226,7 +226,7 @@ def traffic_of(
     def serving(share: Share | None, labelled: bool) -> Messages | None:
         if cut is None:
             return Messages(halo_rows) if share is None else None
-        if not labelled:
+        if not labelled or shape.labelled == EVERY_TYPE:
             return cut.shared_by(share)
         first, last = dataset.schema.offsets[shape.labelled : shape.labelled + 2]
         degrees = np.diff(np.asarray(dataset.indptr)[first : last + 1])

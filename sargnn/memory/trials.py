@@ -287,6 +287,7 @@ def _trial_config(config: RunConfig, folder: Path, epochs: int, world: int, thre
         memory_budget=RunConfig.memory_budget,
         spill="none",
         early_stopping=None,
+        max_seconds=None,
         init_from=None,
         init_digest=None,
         servers=None,

@@ -46,6 +46,8 @@ class ReversibleStack(Stack):
             self.norms.extend(NORMS[config.norm](layer.in_width) for layer in layers[1:])
         self.reads_out_degrees = any(layer.reads_out_degrees for layer in layers)
 
+    takes_flows = False
+
     @property
     def num_kept(self) -> int:
         return 1

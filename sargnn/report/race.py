@@ -61,6 +61,8 @@ def points_of(spec: RaceSpec, words: Sequence[str]) -> dict[str, list[tuple[str,
     """Way -> the words of its runs, one for each seed. ``words``: for all, behind the ways' own."""
     limit = [] if spec.seconds is None else [f"max_seconds={spec.seconds:g}"]
     points: dict[str, list[tuple[str, ...]]] = {}
+    if any(word.startswith("seed=") for word in (*spec.common, *words, *(word for own in spec.ways.values() for word in own))):
+        raise ConfigError("A race has its own seeds.", given="seed=", hint="'seeds' in the race's file says how many")
     for way, own in spec.ways.items():
         # Of words with the same key the last one counts, in the place of the first.
         last = {word.lstrip("+~").partition("=")[0]: word for word in (*spec.common, *limit, *own, *words)}

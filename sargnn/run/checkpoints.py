@@ -196,6 +196,12 @@ def check_epochs_left(config: RunConfig, run_dir: Path) -> None:
         )
         if unsure or meta.get("stale", 0) >= patience:
             raise ConfigError("Early stopping has ended the run.", given=f"{run_dir}, {trained} epochs", hint=anew)
+    limit = config.max_seconds
+    if finished and summary is not None and meta is not None and limit is not None and trained < config.epochs:
+        if sum(meta["series"]["epoch_times_s"]) >= limit:
+            raise ConfigError(
+                "The time limit has ended the run.", given=f"max_seconds={limit:g}", hint="max_seconds=MORE goes on"
+            )
     if finished and (trained == config.epochs or not config.model.trains):
         longer = anew if config.optim.depends_on_epochs else f"epochs=MORE goes on with it; {anew}"
         given = f"{run_dir}, {trained} epochs"

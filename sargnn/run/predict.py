@@ -93,7 +93,7 @@ def _check_asked(asked: dict[str, Any], config: RunConfig, dataset: Path) -> Non
     """What is asked of pairs can be answered. ``dataset``: its store. Raises ``SargnnError``."""
     given = [f"{name}={value}" for name in ("pairs", "top", "relation") if (value := asked.get(name))]
     if given and not config.predicts_pairs:
-        raise ConfigError("Only a run of task=links scores pairs.", given=" ".join(given), hint="leave it out")
+        raise ConfigError("Only a run of task=links or task=edges scores pairs.", given=" ".join(given), hint="leave it out")
     if not given:
         return
     if asked.get("top") and not config.predicts_links:

@@ -170,7 +170,7 @@ def label_edges(dataset: Dataset, given: Sequence[EdgeLabels], *, messages: bool
     Raises:
         DataError: a label that is none, or no edge to train on.
     """
-    schema, edges = dataset.schema, _GraphEdges(dataset)
+    schema = dataset.schema
     heads, tails, features = [], [], []
     width = max(labelled.edges.columns.width for labelled in given)
     for labelled in given:
@@ -179,15 +179,6 @@ def label_edges(dataset: Dataset, given: Sequence[EdgeLabels], *, messages: bool
         heads.append(of.sources + schema.offsets[relation.source])
         tails.append(of.destinations + schema.offsets[relation.destination])
         features.append(np.asarray(columns[ATTR]) if ATTR in columns else np.zeros((len(of.sources), width), np.float32))
-        if not messages:
-            known = has_label(labelled.labels)
-            edges.take_out(labelled.relation, heads[-1][known], tails[-1][known])
-    if edges.leaves.all():
-        raise DataError(
-            f"No edge of '{dataset.name}' is left as a message.",
-            given="dataset.link_messages=false, and all edges have labels",
-            hint="dataset.link_messages=true",
-        )
     labels = np.concatenate([labelled.labels for labelled in given])
     numbers = np.repeat(np.array([labelled.relation for labelled in given], np.uint8), [len(ends) for ends in heads])
     pairs = Pairs(
@@ -200,6 +191,22 @@ def label_edges(dataset: Dataset, given: Sequence[EdgeLabels], *, messages: bool
         outputs=count_classes(labels, "labels of edges"),
         features=np.concatenate(features) if width else None,
     )
+    return replace(dataset, pairs=pairs) if messages else without_labelled(dataset, pairs)
+
+
+def without_labelled(dataset: Dataset, pairs: Pairs) -> Dataset:
+    """The graph with labelled edges, and without the edges that have labels, in both directions. Raises ``DataError``."""
+    edges, known = _GraphEdges(dataset), has_label(np.asarray(pairs.labels))
+    relations = np.zeros(len(known), np.uint8) if pairs.relation is None else np.asarray(pairs.relation)
+    for relation in np.unique(relations).tolist():
+        of = known & (relations == relation)
+        edges.take_out(relation, np.asarray(pairs.heads)[of], np.asarray(pairs.tails)[of])
+    if edges.leaves.all():
+        raise DataError(
+            f"No edge of '{dataset.name}' is left as a message.",
+            given="dataset.link_messages=false, and all edges have labels",
+            hint="dataset.link_messages=true",
+        )
     return with_links(dataset, edges.destinations, edges.leaves, pairs)
 
 

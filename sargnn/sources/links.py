@@ -23,7 +23,7 @@ from sargnn.graph.dataset import Dataset, InMemoryReader, open_dataset
 from sargnn.graph.pairs import Known, Pairs
 from sargnn.graph.schema import SPLITS, Schema, has_label
 from sargnn.rng import MAX_ID, Purpose, philox
-from sargnn.sources.given_pairs import inverse_relations, same_both_ways, with_links
+from sargnn.sources.given_pairs import inverse_relations, same_both_ways, with_links, without_labelled
 
 _PIECE = 1 << 20
 
@@ -165,7 +165,10 @@ def draw_labelled(dataset: Dataset, config: DatasetSettings) -> Dataset:
             f"None of the labelled edges of '{dataset.name}' is drawn for training.",
             given=f"{int(has_label(np.asarray(pairs.labels)).sum())} edges, dataset.link_split={list(config.link_split)}",
         )
-    return replace(dataset, content_hash="", stored_weights=None, pairs=replace(pairs, split=split))
+    drawn = replace(pairs, split=split)
+    if config.link_messages:
+        return replace(dataset, content_hash="", stored_weights=None, pairs=drawn)
+    return without_labelled(dataset, drawn)
 
 
 def splits_of(heads: np.ndarray, tails: np.ndarray, shares: tuple[float, ...] | list[float], seed: int) -> np.ndarray:

@@ -124,8 +124,10 @@ class Optimization:
         if self._config.average is not None:
             with torch.no_grad():
                 for parameter in self.parameters:
-                    average = self.averages.setdefault(id(parameter), parameter.detach().clone())
-                    average.lerp_(parameter, 1 - self._config.average)
+                    if id(parameter) in self.averages:
+                        self.averages[id(parameter)].lerp_(parameter, 1 - self._config.average)
+                    else:
+                        self.averages[id(parameter)] = parameter.detach().clone()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -103,3 +103,25 @@ def test_what_is_refused(folder: Path, words: list[str], expected: list[str]) ->
     assert done.returncode == 1
     for text in expected:
         assert text in done.stderr, done.stderr
+
+
+def test_edges_of_a_typed_graph(tmp_path: Path) -> None:
+    """Planned, trained, predicted and evaluated by a metric of two classes, with weights."""
+    rng = np.random.default_rng(0)
+    for name, array in (
+        ("edge_index/user___rates___item", rng.integers(0, 20, (2, 150))),
+        ("edge_y/user___rates___item", rng.integers(0, 2, 150)),
+        ("x/user", rng.normal(size=(20, 3))),
+        ("x/item", rng.normal(size=(20, 3))),
+    ):
+        (tmp_path / "typed" / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "typed" / f"{name}.npy", array)
+    words = ["dataset=arrays", "dataset.root=typed", "dataset.add_inverse_edges=true", "dataset.link_split=[0.6,0.2,0.2]"]
+    words += ["task=edges", "metric=rocauc", "optim.class_weights=[1,3]", "model=rgcn", "model.hidden=8", "model.num_layers=2"]
+    done = run(tmp_path, "plan", *words, "worlds=2")
+    assert done.returncode == 0, done.stderr
+    done = run(tmp_path, "train", *words, "world=2", "epochs=3", "tracking=none", "run_dir=typed_run")
+    assert done.returncode == 0, done.stderr
+    assert run(tmp_path, "predict", "run=typed_run").returncode == 0
+    done = run(tmp_path, "evaluate", "run=typed_run")
+    assert done.returncode == 0 and "edges" in done.stdout, done.stderr

@@ -90,7 +90,7 @@ class EdgeTable(EdgeList):
             self.features_name = self.name
         known = [*weight, *features]
         for k, column in enumerate(lower) if not self._of_pairs else ():
-            if column.startswith(ALIASES[EDGE_LABELS]):
+            if re.fullmatch(rf"({'|'.join(ALIASES[EDGE_LABELS])})(_\d+)?", column):
                 self._beside.setdefault(EDGE_LABELS, []).append(k)
             elif column in EDGE_MASKS:
                 self._beside.setdefault(column, []).append(k)

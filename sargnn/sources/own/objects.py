@@ -326,7 +326,8 @@ def _from_hetero(data: Any, whole: str, unread: Unread, held: Mapping[str, Any] 
             tree.setdefault(name, {})[tuple(triplet)] = pairs
         read = (EDGES, _TRANSPOSED, *((_LINKS, _LINK_LABELS) if store.get(_LINKS) is not None else ()))
         others = {str(key): store[key] for key in store if key not in read and store[key] is not None}
-        for name in [name for name in others if name in MASKS or name in EDGE_MASKS]:
+        labelled = any(name in ON_EDGES[EDGE_LABELS] for name in others)
+        for name in [name for name in others if labelled and (name in MASKS or name in EDGE_MASKS)]:
             used = name if name in EDGE_MASKS else f"edge_{name}"
             tree.setdefault(used, {})[tuple(triplet)] = given(f"{called}.{name}", others.pop(name), "edge")
         read_of = (WEIGHTS, *ALIASES[EDGE_FEATURES], *ON_EDGES[EDGE_LABELS])
@@ -370,7 +371,7 @@ def _from_networkx(graph: Any, whole: str, unread: Unread) -> Tree:
         values = [value for *_, value in graph.edges(data=name)]
         array = _stack(values, [f"edge {edge!r}" for edge in graph.edges()], called, "edges")
         given_arrays[EDGE_FEATURES] = PlainArray(called, array)
-    labels = [name for name in names if name in (*ALIASES[EDGE_LABELS], LABELS)]  # a label may be a text for drawings
+    labels = [name for name in names if name in ON_EDGES[EDGE_LABELS]]
     for name in labels[:1]:  # an edge without direction is one edge to predict
         called = names.pop(name)
         values = [value for *_, value in graph.edges(data=name)]

@@ -82,7 +82,7 @@ def as_dgl(arrays: given.Arrays) -> Any:
     import torch
 
     graph = given.as_dgl({name: arrays[name] for name in ("edge_index", "x")})
-    of_edges = {"feat": "edge_attr", "label": "edge_y", "train_mask": MASKS[0], "val_mask": MASKS[1], "test_mask": MASKS[2]}
+    of_edges = {"feat": "edge_attr", "edge_y": "edge_y", "train_mask": MASKS[0], "val_mask": MASKS[1], "test_mask": MASKS[2]}
     graph.edata.update({name: torch.as_tensor(arrays[used]) for name, used in of_edges.items()})
     return graph
 
@@ -172,7 +172,7 @@ def test_a_hetero_graph_of_pyg() -> None:
         data[node_type].x = torch.as_tensor(rows)
     for name in ("edge_index", "edge_attr", "edge_y", "edge_train_mask", "edge_val_mask"):
         for triplet, array in TYPED[name].items():
-            called = {"edge_y": "y", "edge_train_mask": "train_mask"}.get(name, name)
+            called = {"edge_train_mask": "train_mask"}.get(name, name)
             data[triplet][called] = torch.as_tensor(array)
     assert stored(data)[0].content_hash == stored(TYPED)[0].content_hash
 
