@@ -47,6 +47,11 @@ class Known:
         counts = np.bincount(heads[first], minlength=num_nodes)
         return cls(np.concatenate([[0], np.cumsum(counts)]), tails[first])
 
+    @classmethod
+    def none(cls, num_heads: int) -> Known:
+        """Nothing is known of so many nodes, or rows."""
+        return cls(np.zeros(num_heads + 1, np.int64), np.zeros(0, np.int64))
+
     def of_heads(self, nodes: np.ndarray) -> Known:
         """Those of some heads, in their order (int64)."""
         indptr = np.asarray(self.indptr)

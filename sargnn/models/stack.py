@@ -296,18 +296,22 @@ class Stack(LayeredModel):
         x, own = x.fork_own(engine, plan) if self.residuals else (x, [])
         out: Tensor = self.layers[index](engine, plan, x)
         if self.residuals:
-            residual = self.residuals[index]
-            if isinstance(residual, nn.Linear):
-                rows = engine.operators.linear(own, residual.weight, residual.bias)
-            else:
-                rows = own[0] if len(own) == 1 else torch.cat(own, 1)
-            out = engine.operators.add(out, rows)
+            out = self._with_residual(engine, index, own, out)
         draw = engine.draw(Purpose.DROPOUT, index, self.dropout if self.training else 0.0)
         if index == 0 and self._keeps_initial:
             initial = self._activated(engine, index, plan, out, None)
             return LayerInput(engine.operators.dropout(initial, plan.self_rows(plan.node_ids), draw), initial=initial)
         h = self._activated(engine, index, plan, out, draw)
         return LayerInput(h, initial=None if x.initial is None else plan.self_rows(x.initial))
+
+    def _with_residual(self, engine: Engine, index: int, own: Sequence[Tensor], out: Tensor) -> Tensor:
+        """``out`` [M, F] of layer ``index`` and its residual; ``own``: blocks of the rows that the output rows are."""
+        residual = self.residuals[index]
+        if isinstance(residual, nn.Linear):
+            rows = engine.operators.linear(own, residual.weight, residual.bias)
+        else:
+            rows = own[0] if len(own) == 1 else torch.cat(tuple(own), 1)
+        return engine.operators.add(out, rows)
 
     def _activated(self, engine: Engine, index: int, plan: LayerPlan, x: Tensor, draw: Draw | None) -> Tensor:
         """Norm, activation and dropout behind layer ``index``."""

@@ -48,7 +48,7 @@ class TunedStack(Stack):
         self._config = config
         first, last = int(config.input_linear), len(layers) - (config.head == "linear")
         graph_layers = range(first, last)
-        self._with_residual = graph_layers if config.residual == "linear" else range(first, min(last, len(layers) - 1))
+        self._residual_layers = graph_layers if config.residual == "linear" else range(first, min(last, len(layers) - 1))
         if config.residual == "linear":
             maps: list[nn.Module] = [nn.Linear(layer.in_width, layer.out_width, bias=False) for layer in layers[first:last]]
             self.residuals = nn.ModuleList([nn.Identity()] * first + maps)
@@ -67,7 +67,7 @@ class TunedStack(Stack):
         """A layer's rows with its residual."""
         layer = self.layers[index]
         assert isinstance(layer, GraphLayer)
-        if not (self.residuals and index in self._with_residual):
+        if not (self.residuals and index in self._residual_layers):
             out: Tensor = layer(engine, plan, x)
             return out
         residual = self.residuals[index]
@@ -81,11 +81,7 @@ class TunedStack(Stack):
         out = layer(engine, plan, x)
         if isinstance(residual, nn.Linear) and layer.gives_fresh_rows:
             return engine.operators.linear(own, residual.weight, None, onto=out)
-        if isinstance(residual, nn.Linear):
-            rows = engine.operators.linear(own, residual.weight, residual.bias)
-        else:
-            rows = own[0] if len(own) == 1 else torch.cat(own, 1)
-        return engine.operators.add(out, rows)
+        return self._with_residual(engine, index, own, out)
 
     def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
         out, ids = self._graph_layer(engine, index, plan, x), plan.self_rows(plan.node_ids)

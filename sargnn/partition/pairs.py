@@ -33,8 +33,7 @@ class PartPairs(Pairs):
     def none(cls, num_rows: int) -> PartPairs:
         """A part's that has so many rows and no pairs."""
         nothing = np.zeros(0, np.int64)
-        known = Known(np.zeros(num_rows + 1, np.int64), nothing)
-        return cls(nothing.astype(np.int32), nothing, np.zeros(0, np.uint8), known, labels=nothing, outputs=1)
+        return cls(nothing.astype(np.int32), nothing, np.zeros(0, np.uint8), Known.none(num_rows), labels=nothing, outputs=1)
 
     def of_split(self, split: str) -> np.ndarray:
         """int64, ascending: which pairs are in it."""

@@ -185,7 +185,7 @@ def label_edges(dataset: Dataset, given: Sequence[EdgeLabels], *, messages: bool
         np.concatenate(heads),
         np.concatenate(tails),
         np.concatenate([labelled.split for labelled in given]),
-        Known(np.zeros(dataset.num_nodes + 1, np.int64), np.zeros(0, np.int64)),
+        Known.none(dataset.num_nodes),
         relation=numbers if len(schema.relations) > 1 else None,
         labels=labels,
         outputs=count_classes(labels, "labels of edges"),
