@@ -25,7 +25,7 @@ from sargnn.errors import ConfigError, SargnnError
 
 OVERRIDING = ("experiment", "debug")
 """Groups whose options choose options of other groups and set their settings."""
-WITH_ARGUMENTS = ("dataset", "model")
+WITH_ARGUMENTS = ("dataset", "model", "optim")
 """Groups with a setting ``args``, whatever names it holds: arguments of what a target names."""
 MAPPINGS = (*(f"{group}.args" for group in WITH_ARGUMENTS), "optim.weight_decay_of", "optim.lr_of")
 """Settings that hold whatever names they are given."""

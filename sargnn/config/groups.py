@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from sargnn.config.fields import (
     AT_LEAST_ONE,
@@ -15,6 +15,7 @@ from sargnn.config.fields import (
     POSITIVE,
     PROBABILITY,
     RUN,
+    TARGET,
     number,
     one_of,
     only_when,
@@ -42,9 +43,12 @@ class OptimConfig:
         average: evaluations and predictions are of the parameters' exponential average, which keeps this share of itself in
             each step; null: of the parameters.
         class_weights: of each class, in the training loss; ``balanced``: those of rare classes are larger; null: all are 1.
+        target: of ``optim=custom``: a class that extends ``torch.optim.Optimizer``. args: its arguments, by name.
+        loss: a loss of one's own for the labels of nodes and edges, ``FILE.py:NAME`` or one of PyTorch's
+            (``tasks.nodes.LabelLoss``); null: that of the labels' kind.
     """
 
-    name: Literal["adam", "adamw"]
+    name: Literal["adam", "adamw", "custom"]
     lr: float = field(metadata=POSITIVE)
     weight_decay: float = field(metadata=NOT_NEGATIVE)
     schedule: Literal["constant", "cosine", "step"]
@@ -57,6 +61,17 @@ class OptimConfig:
     lr_of: dict[str, float] | None = field(default=None, metadata=POSITIVE)
     average: float | None = field(default=None, metadata=PROBABILITY)
     class_weights: list[float] | Literal["balanced"] | None = field(default=None, metadata=NOT_NEGATIVE)
+    target: str | None = field(default=None, metadata=TARGET)
+    args: dict[str, Any] | None = None
+    loss: str | None = field(default=None, metadata=TARGET)
+
+    def __post_init__(self) -> None:
+        if (self.name == "custom") != (self.target is not None):
+            raise ConfigError(
+                "'optim.target' names an optimizer of your own.",
+                given=f"optim={self.name} optim.target={self.target or 'null'}",
+                allowed="optim=custom optim.target=FILE.py:CLASS, such as torch.optim:SGD",
+            )
 
     @property
     def depends_on_epochs(self) -> bool:

@@ -12,7 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import yaml
 
@@ -350,7 +350,7 @@ class RunConfig:
     max_seconds: float | None = field(default=None, metadata=POSITIVE | FREE)
     init_from: str | None = field(default=None, metadata=FREE)
     init_digest: str | None = field(default=None, metadata=LOSSES)
-    metric: Metric | None = field(default=None, metadata=LOSSES | only_when("stops_early"))
+    metric: str | None = field(default=None, metadata=one_of(get_args(Metric)) | LOSSES | only_when("stops_early"))
     select: Literal["val_metric", "val_loss"] = field(default="val_metric", metadata=LOSSES | only_when("stops_early"))
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
     preload: PreloadConfig = field(default=PreloadConfig(), metadata=RUN)
@@ -723,18 +723,14 @@ def _check_links(config: RunConfig) -> None:
             given=f"task=links select={config.select}",
             allowed="select=val_metric",
         )
-    if config.optim.label_smoothing:
-        raise ConfigError(
-            "A pair has no classes to spread a label's weight over.",
-            given=f"task=links optim.label_smoothing={config.optim.label_smoothing}",
-            allowed="optim.label_smoothing=0.0",
-        )
-    if config.optim.class_weights is not None:
-        raise ConfigError(
-            "A pair has no class that could have a weight.",
-            given=f"task=links optim.class_weights={config.optim.class_weights}",
-            allowed="optim.class_weights=null",
-        )
+    for name, why in (
+        ("label_smoothing", "A pair has no classes to spread a label's weight over."),
+        ("class_weights", "A pair has no class that could have a weight."),
+        ("loss", "What is minimised of pairs is links.loss."),
+    ):
+        if value := getattr(config.optim, name):
+            allowed = f"optim.{name}={'0.0' if name == 'label_smoothing' else 'null'}"
+            raise ConfigError(why, given=f"task=links optim.{name}={value}", allowed=allowed)
     if config.metric is not None and config.metric not in LINK_METRICS:
         raise ConfigError(f"'{config.metric}' is no metric of links.", given=f"metric={config.metric}", allowed=LINK_METRICS)
 

@@ -44,6 +44,10 @@ def check_strategies(config: RunConfig) -> None:
     if config.smooth.name != "none":
         engine.kernel("sum")
     config.model.check_target()
+    if config.optim.target is not None:
+        from sargnn.training.optim import check_optimizer
+
+        check_optimizer(config.optim)
     load_task(config.task)
     check_backend(config.comm)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
-from sargnn.config.run import Metric, RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import Part
@@ -34,12 +34,14 @@ class Targets:
         rows: split name -> int64, the output rows in it.
         global_counts: split name -> known labels in it over all workers; of a part of a step those of the whole step.
         trained: int64, on the host, the own rows that ``rows["train"]`` are; None: that is not known.
+        ids: int64 [M], on the host, numbers in the whole graph; None: no metric asks for them.
     """
 
     labels: Tensor
     rows: dict[str, Tensor]
     global_counts: Mapping[str, int]
     trained: Tensor | None = None
+    ids: Tensor | None = None
 
     @staticmethod
     def join(parts: Sequence[Targets]) -> Targets:
@@ -52,8 +54,9 @@ class Targets:
             for name, own in part.rows.items():
                 rows[name].append(own + first)
             first += len(part.labels)
-        labels = torch.cat([part.labels for part in parts])
-        return Targets(labels, {name: torch.cat(own) for name, own in rows.items()}, parts[0].global_counts)
+        labels, ids = torch.cat([part.labels for part in parts]), [part.ids for part in parts if part.ids is not None]
+        joined = {name: torch.cat(own) for name, own in rows.items()}
+        return Targets(labels, joined, parts[0].global_counts, ids=torch.cat(ids) if ids else None)
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Task(ABC):
     """
 
     name: str
-    metric: Metric
+    metric: str
     outputs: int
     input_columns: int = 0
     feeds_back: bool = False

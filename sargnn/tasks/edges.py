@@ -21,11 +21,12 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.pairs import Pairs
 from sargnn.graph.schema import SPLITS, known_entries, task_of
 from sargnn.partition.cut import Part
+from sargnn.resolve import is_target
 from sargnn.tasks.base import Counted, Targets
 from sargnn.tasks.decoders import check_edge_decoder, make_edge_decoder
-from sargnn.tasks.kinds import Scores, choose_metric
-from sargnn.tasks.metrics import measure
-from sargnn.tasks.nodes import LABELS, check_loss, mean_loss, scaled_weights
+from sargnn.tasks.kinds import Scores, choose_metric, metric_name
+from sargnn.tasks.metrics import measure, own_metric
+from sargnn.tasks.nodes import LABELS, LabelLoss, check_loss, mean_loss, scaled_weights
 from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
 
@@ -51,8 +52,7 @@ class EdgeTask(PairTask):
 
     Attributes:
         kind: what the labels are.
-        label_smoothing: how much of a label's weight is spread over all classes, or over true and false.
-        class_weights: [C], scaled; None: all are 1.
+        label_loss: their loss.
     """
 
     @classmethod
@@ -70,8 +70,10 @@ class EdgeTask(PairTask):
                 hint="dataset.link_split=[0.6,0.2,0.2] draws a split by both ends; or edge_train_mask, edge_val_mask, ...",
             )
         name = task_of(np.asarray(pairs.labels))
-        choose_metric(name, config.metric, pairs.outputs)
-        check_loss(config.optim, name, pairs.outputs)
+        if is_target(metric := choose_metric(name, config.metric, pairs.outputs)):
+            own_metric(metric)
+        trained = np.flatnonzero(np.asarray(pairs.split) == SPLITS["train"])[:8]
+        check_loss(config.optim, name, pairs.outputs, np.asarray(pairs.labels)[trained])
         check_counts(config, pairs, "edges")
         sizes = config.num_outputs(dataset.num_classes), len(dataset.schema.relations), _width(config, pairs), pairs.outputs
         check_edge_decoder(config.edges, *sizes, config.seed)
@@ -81,11 +83,12 @@ class EdgeTask(PairTask):
         pairs = self._pairs
         assert pairs.labels is not None
         self.name = task_of(np.asarray(pairs.labels))
-        self.kind, self.metric = LABELS[self.name], choose_metric(self.name, config.metric, pairs.outputs)
-        self.label_smoothing, self.class_weights = config.optim.label_smoothing, None
+        self.kind, self._measured = LABELS[self.name], choose_metric(self.name, config.metric, pairs.outputs)
+        self.metric, weights = metric_name(self._measured), None
         if config.optim.class_weights is not None:
             own = torch.from_numpy(self._labels(self._training))
-            self.class_weights = scaled_weights(config.optim.class_weights, own, pairs.outputs, group).to(self._device)
+            weights = scaled_weights(config.optim.class_weights, own, pairs.outputs, group).to(self._device)
+        self.label_loss = LabelLoss(config.optim, self.kind, weights)
         self._features = pairs.features if config.edges.features else None
         sizes = outputs, len(part.schema.relations), _width(config, pairs), pairs.outputs
         self.decoder = make_edge_decoder(config.edges, *sizes, config.seed).to(self._device, self._dtype)
@@ -118,8 +121,7 @@ class EdgeTask(PairTask):
         assert isinstance(targets, PairTargets) and isinstance(targets.batch, EdgeBatch)
         batch = targets.batch
         logits = self._score(batch.lists, outputs, batch.features, (self._pairs.outputs,))
-        total = self.kind.loss_sum(logits, batch.labels, self.label_smoothing, self.class_weights)
-        return total / max(counted.total(targets), 1)
+        return self.label_loss(logits, batch.labels) / max(counted.total(targets), 1)
 
     def logits(self, outputs: Tensor, which: np.ndarray, output_rows: Tensor | None = None) -> Tensor:
         """What the decoder gives of some own edges, [P, C], a part of them at a time; all workers must call it together.
@@ -149,8 +151,9 @@ class EdgeTask(PairTask):
         which = self._pairs.of_split("valid")
         labels = torch.from_numpy(self._labels(which)).to(self._device)
         logits = self.logits(outputs.detach(), which, targets.output_rows)
-        total = self.kind.loss_sum(logits, labels, self.label_smoothing, self.class_weights)
-        return mean_loss(self.group, total.double(), int(self.group.sum_(torch.tensor(self.kind.count(labels)))))
+        return mean_loss(
+            self.group, self.label_loss(logits, labels).double(), int(self.group.sum_(torch.tensor(self.kind.count(labels))))
+        )
 
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
         assert isinstance(targets, PairTargets)
@@ -160,8 +163,9 @@ class EdgeTask(PairTask):
         rows = {name: np.flatnonzero(split == value) for name, value in SPLITS.items()}
         counts = self.group.sum_(torch.tensor([int(known[own].sum()) for own in rows.values()])).tolist()
         there = {name: torch.from_numpy(own).to(self._device) for name, own in rows.items()}
-        measured = Targets(torch.from_numpy(labels).to(self._device), there, dict(zip(rows, counts, strict=True)))
-        return measure(self.metric, self.logits(outputs.detach(), which, targets.output_rows), measured, self.group)
+        counted, numbers = dict(zip(rows, counts, strict=True)), torch.from_numpy(self.numbers[which])
+        measured = Targets(torch.from_numpy(labels).to(self._device), there, counted, ids=numbers)
+        return measure(self._measured, self.logits(outputs.detach(), which, targets.output_rows), measured, self.group)
 
     @property
     def numbers(self) -> np.ndarray:

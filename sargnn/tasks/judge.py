@@ -13,12 +13,11 @@ import numpy as np
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config.run import Metric
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS, task_of
 from sargnn.interop.ogb import accuracy, rocauc
 from sargnn.tasks.base import Targets
-from sargnn.tasks.kinds import LOGITS, OF_ANY_SIZE, PREDICTIONS, SMOOTHED, choose_metric, in_split
+from sargnn.tasks.kinds import LOGITS, OF_ANY_SIZE, PREDICTIONS, SMOOTHED, choose_metric, in_split, metric_name
 from sargnn.tasks.metrics import as_several_labels, measure
 from sargnn.tasks.nodes import LABELS
 
@@ -59,9 +58,7 @@ def judged_of(dataset: Dataset, nodes: slice | None) -> Judged:
     )
 
 
-def judge_predictions(
-    judged: Judged, wanted: Metric | None, read: Read, written: Collection[str]
-) -> tuple[dict[str, Any], str]:
+def judge_predictions(judged: Judged, wanted: str | None, read: Read, written: Collection[str]) -> tuple[dict[str, Any], str]:
     """Scores by split of what was predicted; with Correct & Smooth of the model's own classes, too.
 
     Args:
@@ -92,11 +89,11 @@ def judge_predictions(
     }
     accuracies = {"accuracy": scores} if metric == "accuracy" else {}
     counts = {name: len(rows) for name, rows in rows_of.items()}
-    content = {**accuracies, "task": task, "metric": metric, "scores": scores, judged.unit: counts}
+    content = {**accuracies, "task": task, "metric": metric_name(metric), "scores": scores, judged.unit: counts}
     return content, "OGB's evaluator" if metric in ("accuracy", "rocauc") else "sargnn"
 
 
-def _score(metric: Metric, dataset: str, labels: np.ndarray, predicted: np.ndarray) -> float | None:
+def _score(metric: str, dataset: str, labels: np.ndarray, predicted: np.ndarray) -> float | None:
     """Of the nodes of a split.
 
     Args:

@@ -14,6 +14,7 @@ import numpy as np
 from sargnn.config.run import LINK_METRICS, Metric
 from sargnn.errors import ConfigError
 from sargnn.graph.schema import SPLITS
+from sargnn.resolve import is_target
 
 Scores = dict[str, float | None]
 """A metric's values by split; None for an empty one. ``val_loss`` is the loss of validation labels, where it was asked for."""
@@ -59,22 +60,26 @@ KINDS: dict[str, Kind] = {
 METRICS: tuple[Metric, ...] = tuple(dict.fromkeys(metric for kind in KINDS.values() for metric in kind.metrics))
 OF_ANY_SIZE: tuple[Metric, ...] = KINDS["regression"].metrics
 """Metrics whose values may be of any size; those of others are shares."""
-ERRORS = ("mse", "mae", "val_loss")
-"""Of which smaller values are better."""
+_ERRORS, _ERRORS_END = ("mse", "mae"), ("loss", "error", "entropy")
+"""Metrics of which smaller values are better, and how names of others end."""
 BY_ORDER: tuple[Metric, ...] = ("rocauc", "ap")
 """Metrics of the order in which scores put rows: of classes, where there are two."""
 
 
-def choose_metric(task: str, wanted: Metric | None, outputs: int) -> Metric:
-    """The metric that is wanted, or the task's first one.
+def choose_metric(task: str, wanted: str | None, outputs: int) -> str:
+    """The metric that is wanted, or the task's first one: its name, or the target of one's own.
 
     Args:
+        task: what the labels are.
+        wanted: a metric's name, or a target.
         outputs: how many classes, labels or values.
 
     Raises:
         ConfigError: it is one of another task, or that of two classes and there are not two.
     """
     metrics = KINDS[task].metrics
+    if wanted is not None and is_target(wanted):
+        return wanted
     if wanted is not None and wanted not in metrics:
         raise ConfigError(
             f"'{wanted}' is no metric of this dataset's task, {task}.",
@@ -92,9 +97,19 @@ def choose_metric(task: str, wanted: Metric | None, outputs: int) -> Metric:
     return wanted or metrics[0]
 
 
+def metric_name(choice: str) -> str:
+    """What files and tables call a metric: of a target its NAME."""
+    return choice.rpartition(":")[2]
+
+
+def smaller_is_better(metric: str) -> bool:
+    """Whether smaller values of the metric are better: of errors, and of one's own that is called so."""
+    return metric in _ERRORS or metric.endswith(_ERRORS_END)
+
+
 def is_better(metric: str, value: float, than: float) -> bool:
     """Whether a value of the metric is strictly better than another one."""
-    return value < than if metric in ERRORS else value > than
+    return value < than if smaller_is_better(metric) else value > than
 
 
 def selected(select: str, metric: str, scores: Scores) -> tuple[float | None, str]:
@@ -110,7 +125,7 @@ def selected(select: str, metric: str, scores: Scores) -> tuple[float | None, st
 
 def best_of(metric: str, *values: float) -> float:
     """The best of some values of the metric."""
-    return min(values) if metric in ERRORS else max(values)
+    return min(values) if smaller_is_better(metric) else max(values)
 
 
 def in_split(split: Array, name: str) -> Array:

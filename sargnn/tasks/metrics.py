@@ -27,8 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.bf16 import wide
 from sargnn.comm.group import Group
-from sargnn.config.run import Metric
+from sargnn.errors import ConfigError
+from sargnn.resolve import is_target, resolve
 from sargnn.tasks.base import Targets
 from sargnn.tasks.kinds import BY_ORDER, Scores
 
@@ -36,12 +38,15 @@ _GATHERED_BYTES = 1 << 24
 """Of scores and labels that a rank has from all ranks at once; one label's in any case."""
 
 
-def measure(metric: Metric, scores: Tensor, targets: Targets, group: Group) -> Scores:
+def measure(metric: str, scores: Tensor, targets: Targets, group: Group) -> Scores:
     """The metric per split; None for an empty one, and where it is not defined or not finite. All workers must call it.
 
     Args:
+        metric: as ``choose_metric`` gives it.
         scores: logits or scores [M, C].
     """
+    if is_target(metric):
+        return {name: _own(metric, scores, targets, name, group) for name in targets.rows}
     if metric not in ("accuracy", "mse", "mae"):  # scores that are not finite, on whichever rank, have no order
         wrong = group.sum_(torch.stack([(~scores[rows].isfinite()).sum() for rows in targets.rows.values()]))
         finite = {name: count == 0 for name, count in zip(targets.rows, wrong.tolist(), strict=True)}
@@ -139,6 +144,36 @@ def _r2(values: Tensor, labels: Tensor, group: Group) -> float | None:
     spread = group.sum_(deviations.sum(0))
     columns = torch.nonzero(spread > 0)[:, 0]
     return float((1 - sums[2][columns] / spread[columns]).mean()) if len(columns) else None
+
+
+def own_metric(target: str) -> Callable[[Tensor, Tensor], Tensor | float]:
+    """The function that a target names. Raises ``ConfigError`` for what is none."""
+    function: Callable[[Tensor, Tensor], Tensor | float] = resolve("metric", {}, target)
+    if not callable(function) or isinstance(function, type):
+        raise ConfigError("'metric' names no function.", given=target, allowed="a function of scores and labels")
+    return function
+
+
+def _own(target: str, scores: Tensor, targets: Targets, split: str, group: Group) -> float | None:
+    """A metric of one's own, of all rows of a split in the order of their numbers, which every rank has whole.
+
+    So its value is the same on any number of workers, whatever it does with them.
+    """
+    rows = targets.rows[split]
+    ids = torch.arange(len(scores)) if targets.ids is None else targets.ids
+    counts = [int(length) for length in group.gather(torch.tensor(len(rows), dtype=torch.int64))]
+    if not targets.global_counts[split]:
+        return None
+    labels = targets.labels[rows].reshape(len(rows), -1)
+    tables = scores[rows].to(wide(scores.dtype)), labels, ids[rows.cpu()][:, None].to(scores.device)
+    whole = []
+    for table in tables:
+        gathered = group.gather(_padded(table, max(counts)))
+        whole.append(torch.cat([piece[:, :count] for piece, count in zip(gathered, counts, strict=True)], 1).T)
+    order = whole[2][:, 0].argsort()
+    all_labels = whole[1][order] if targets.labels.dim() == 2 else whole[1][order, 0]
+    value = float(own_metric(target)(whole[0][order].cpu(), all_labels.cpu()))
+    return value if math.isfinite(value) else None
 
 
 OfLabel = Callable[[Tensor, Tensor], float | None]

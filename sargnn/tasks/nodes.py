@@ -21,6 +21,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,11 @@ from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS, task_of
 from sargnn.partition.cut import Part
+from sargnn.resolve import is_target, resolve
 from sargnn.rng import Draw, Purpose, dropout_rows
 from sargnn.tasks.base import Counted, Predict, Targets, Task
-from sargnn.tasks.kinds import KINDS, Scores, choose_metric, in_split
-from sargnn.tasks.metrics import measure
+from sargnn.tasks.kinds import KINDS, Scores, choose_metric, in_split, metric_name
+from sargnn.tasks.metrics import measure, own_metric
 
 _NUMBERS_AT_ONCE = 1 << 19
 """Of logits that are widened: two megabytes, which malloc gives back when they are freed."""
@@ -62,6 +64,11 @@ class Labels(ABC):
             logits: [n, C].
             weights: [C], of classes; None: all are 1.
         """
+
+    def known(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What a loss of one's own gets: of several labels or numbers the known entries, flat, in one dtype."""
+        known = labels.isfinite() if labels.is_floating_point() else labels >= 0
+        return logits[known], labels[known].to(logits.dtype)
 
     @abstractmethod
     def columns(self, labels: Tensor, num_outputs: int, dtype: torch.dtype) -> Tensor:
@@ -85,6 +92,9 @@ class Classes(Labels):
     def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float, weights: Tensor | None = None) -> Tensor:
         weights = None if weights is None else weights.to(logits.dtype)
         return F.cross_entropy(logits, labels, weights, reduction="sum", label_smoothing=label_smoothing)
+
+    def known(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return logits, labels
 
     def columns(self, labels: Tensor, num_outputs: int, dtype: torch.dtype) -> Tensor:
         columns = torch.zeros(len(labels), num_outputs, dtype=dtype, device=labels.device)
@@ -140,6 +150,82 @@ class Regression(Labels):
 
 
 LABELS: dict[TaskName, Labels] = {"classes": Classes(), "multilabel": Multilabel(), "regression": Regression()}
+
+
+class LabelLoss:
+    """The loss of some labels, summed: that of their kind, or ``optim.loss``.
+
+    One's own is a function of logits and labels with ``reduction="sum"``, as those of ``torch.nn.functional``, or a class whose
+    objects are such functions, made with ``reduction="sum"``, as those of ``torch.nn``. It gets logits [n, C] and classes
+    int64 [n], or the known ones of several labels or numbers, flat.
+
+    Args:
+        config: the run's.
+        kind: what the labels are.
+        weights: [C], of classes, scaled; None: all are 1.
+    """
+
+    def __init__(self, config: OptimConfig, kind: Labels, weights: Tensor | None = None) -> None:
+        self.kind, self.label_smoothing, self.weights = kind, config.label_smoothing, weights
+        self._own = None if config.loss is None else own_loss(config.loss)
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """For no rows a zero that is still differentiable.
+
+        Args:
+            logits: [n, C].
+            labels: [n] or [n, C].
+        """
+        if self._own is not None:
+            return self._own(*self.kind.known(logits, labels))
+        return self.kind.loss_sum(logits, labels, self.label_smoothing, self.weights)
+
+
+def own_loss(target: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss that a target names, summed. Raises ``ConfigError`` for what is none."""
+    named = resolve("loss", {}, target)
+    try:
+        own: Callable[[Tensor, Tensor], Tensor] = (
+            named(reduction="sum") if isinstance(named, type) else partial(named, reduction="sum")
+        )
+    except TypeError as error:
+        raise _no_loss(target, error) from error
+    if not callable(own):
+        raise _no_loss(target, type(own).__name__)
+    return own
+
+
+def _no_loss(target: str, why: object) -> ConfigError:
+    return ConfigError(
+        "'optim.loss' names no loss that can be summed.",
+        given=f"{target}: {str(why)[:200]}",
+        allowed='a function of logits and labels with reduction="sum", such as torch.nn.functional:huber_loss',
+    )
+
+
+def _check_own_loss(config: OptimConfig, kind: Labels, labels: Tensor, outputs: int) -> None:
+    """One's own loss takes such labels, and is a sum over rows. Raises ``ConfigError``.
+
+    Args:
+        labels: some known rows, [n] or [n, C].
+        outputs: C.
+    """
+    assert config.loss is not None
+    if config.label_smoothing or config.class_weights is not None:
+        raise ConfigError(
+            "Label smoothing and weights of classes are of the labels' own loss.",
+            given=f"optim.loss={config.loss}",
+            allowed="optim.label_smoothing=0 optim.class_weights=null",
+        )
+    loss = LabelLoss(config, kind)
+    logits = torch.linspace(-1.0, 1.0, len(labels) * outputs, dtype=torch.float64).reshape(len(labels), outputs)
+    try:
+        whole, *parts = (loss(logits[rows], labels[rows]) for rows in (slice(None), slice(1), slice(1, None), slice(0)))
+        same = whole.dim() == 0 and bool(torch.isclose(whole, torch.stack(parts).sum()))
+    except Exception as error:  # whatever code outside raises
+        raise _no_loss(config.loss, error) from error
+    if not same:
+        raise _no_loss(config.loss, "the losses of two parts do not add up to that of both, or that of no rows is not 0")
 
 
 class LabelInputs:
@@ -228,7 +314,7 @@ class NodeTask(Task):
     Attributes:
         kind: what the labels are.
         label_smoothing: how much of a label's weight is spread over all classes, or over true and false.
-        class_weights: [C], scaled; None: all are 1.
+        label_loss: what ``loss_sum`` calls.
     """
 
     @classmethod
@@ -239,8 +325,12 @@ class NodeTask(Task):
             what, choice = ("labels of edges", "task=edges") if of_edges else ("links", "task=links")
             raise ConfigError(f"'{dataset.name}' has no training nodes, but {what}.", hint=choice)
         metric = choose_metric(task, config.metric, dataset.num_classes)
+        if is_target(metric):
+            own_metric(metric)
         given, kind = f"labels of the task {task}", KINDS[task]
-        check_loss(config.optim, task, dataset.num_classes)
+        check_loss(
+            config.optim, task, dataset.num_classes, np.asarray(dataset.labels[np.flatnonzero(in_split(split, "train"))[:8]])
+        )
         if not kind.are_shares and config.smooth.name != "none":
             raise ConfigError(
                 "Correct & Smooth spreads the shares of classes, which add up to one.",
@@ -260,9 +350,9 @@ class NodeTask(Task):
 
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         self.name = task_of(part.labels)
-        self.kind, self.metric, self.outputs = LABELS[self.name], choose_metric(self.name, config.metric, outputs), outputs
+        self.kind, self.outputs, self._measured = LABELS[self.name], outputs, choose_metric(self.name, config.metric, outputs)
+        self.metric = metric_name(self._measured)
         self.label_smoothing, self._group = config.optim.label_smoothing, group
-        self.class_weights: Tensor | None = None
         # What is only chosen by and counted stays on the host, so that a step reads nothing of where rows lie.
         self._known, split, ids, self._inner = (
             torch.from_numpy(np.array(rows)) for rows in (part.labels, part.split, part.node_ids, part.inner)
@@ -274,9 +364,11 @@ class NodeTask(Task):
             self._inputs = LabelInputs(config.labels, self.kind, self._labels, training, ids, outputs, config.seed, dtype)
             self.input_columns, self.feeds_back = outputs, config.labels.reuse > 0
         self._split = split * self._inner  # a copy's loss and score are its owner's
+        weights: Tensor | None = None
         if config.optim.class_weights is not None:
             own = self._known[in_split(self._split, "train")]
-            self.class_weights = scaled_weights(config.optim.class_weights, own, outputs, group).to(self._labels.device)
+            weights = scaled_weights(config.optim.class_weights, own, outputs, group).to(self._labels.device)
+        self._ids, self.label_loss = ids, LabelLoss(config.optim, self.kind, weights)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss summed over the known labels of some rows; for no rows a zero that is still differentiable.
@@ -287,7 +379,7 @@ class NodeTask(Task):
             logits: [n, C].
             labels: [n] or [n, C].
         """
-        return self.kind.loss_sum(logits, labels, self.label_smoothing, self.class_weights)
+        return self.label_loss(logits, labels)
 
     def rows(self, split: str | None = None) -> np.ndarray:
         wanted = self._split > 0 if split is None else in_split(self._split, split)
@@ -306,7 +398,9 @@ class NodeTask(Task):
             own = [self.kind.count(self._known[own_rows[chosen]]) for chosen in rows.values()]
             counts = dict(zip(rows, self._group.sum_(torch.tensor(own, dtype=torch.int64)).tolist(), strict=True))
         there = {name: chosen.to(labels.device, non_blocking=True) for name, chosen in rows.items()}
-        return Targets(labels, there, counts, own_rows[rows["train"]])
+        return Targets(
+            labels, there, counts, own_rows[rows["train"]], self._ids[own_rows] if is_target(self._measured) else None
+        )
 
     def columns(self, step: int | None, predict: Predict, share: Callable[[Tensor], object]) -> Tensor | None:
         return None if self._inputs is None else self._inputs.read(step, predict, share)
@@ -334,7 +428,7 @@ class NodeTask(Task):
         return self.loss_sum(outputs.index_select(0, rows), targets.labels.index_select(0, rows)) / labels
 
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
-        return measure(self.metric, outputs, targets, self._group)
+        return measure(self._measured, outputs, targets, self._group)
 
     def validation_loss(self, outputs: Tensor, targets: Targets) -> float | None:
         rows, count = targets.rows["valid"], targets.global_counts["valid"]
@@ -346,8 +440,14 @@ class NodeTask(Task):
         return {"predictions": self.kind.predictions(outputs)}
 
 
-def check_loss(config: OptimConfig, task: TaskName, num_classes: int) -> None:
-    """Label smoothing and class weights go with the labels. Raises ``ConfigError``."""
+def check_loss(config: OptimConfig, task: TaskName, num_classes: int, labels: np.ndarray) -> None:
+    """A loss of one's own, label smoothing and class weights go with the labels. Raises ``ConfigError``.
+
+    Args:
+        labels: of some training rows.
+    """
+    if config.loss is not None:
+        _check_own_loss(config, LABELS[task], torch.from_numpy(labels), num_classes)
     kind = KINDS[task]
     if kind.why_not_smoothed is not None and config.label_smoothing:
         raise ConfigError(

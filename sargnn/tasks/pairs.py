@@ -138,7 +138,7 @@ class PairTask(Task):
             total: terms of the loss of the whole step, over all workers.
         """
         here = replace(batch, lists=batch.lists.among(output_rows))
-        return PairTargets(self._no_labels(output_rows), {}, {"train": total}, None, output_rows, here)
+        return PairTargets(self._no_labels(output_rows), {}, {"train": total}, output_rows=output_rows, batch=here)
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, self._dtype)

@@ -40,9 +40,8 @@ TOKEN = ".token"
 NETWORK = "network.json"
 MLFLOW = "mlflow.json"
 START = "start"
-_TEXTS = {"task": tuple(kinds.KINDS), "metric": kinds.METRICS}
 _ALWAYS = ("epoch", "loss", "epoch_time_s")
-"""Of a line of ``metrics.jsonl``: keys whose values are words, and keys that each line has."""
+"""Keys that each line of ``metrics.jsonl`` has."""
 T = TypeVar("T")
 
 
@@ -248,8 +247,10 @@ def _read_row(path: Path, line: bytes) -> dict[str, Any]:
             fits = isinstance(value, dict) and all(
                 isinstance(numbers, list) and all(map(_is_number, numbers)) for numbers in value.values()
             )
-        elif key in _TEXTS:
-            fits = value in _TEXTS[key]
+        elif key == "task":
+            fits = value in kinds.KINDS
+        elif key == "metric":
+            fits = value in kinds.METRICS or (isinstance(value, str) and value.isidentifier())
         else:
             fits = _is_number(value) or (value is None and key not in _ALWAYS)
         if not fits:

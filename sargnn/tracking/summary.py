@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sargnn.config.run import Metric, Predicted
+from sargnn.config.run import Predicted
 from sargnn.tracking.files import SUMMARY, read_json, read_record, unreadable, write_json
 from sargnn.tracking.scores import add_metric
 
@@ -89,7 +89,7 @@ class _Learned:
 
     losses: list[float] = field(default_factory=list)
     task: Predicted | None = None
-    metric: Metric | None = None
+    metric: str | None = None
     metrics: dict[str, dict[str, float | None]] | None = None
     train_metric: float | None = None
     val_metric: float | None = None

@@ -2,8 +2,8 @@
 
 A checkpoint is a store (``graph.store``): arrays with checksums, written under a temporary name, flushed, then renamed.
 
-    param/NAME, buffer/NAME, first_moment/NAME, second_moment/NAME
-    meta: epoch, how many there are to be, figures so far, hashes, the graph's schema, Adam's step
+    param/NAME, buffer/NAME, first_moment/NAME, second_moment/NAME; of an optimizer of one's own state.KEY/NAME
+    meta: epoch, how many there are to be, figures so far, hashes, the graph's schema, Adam's step, numbers of its own
 
 Sharded tables (embeddings and their moments) are gathered into whole ones in the order of original ids, so that any
 partition can take its rows. Nothing random is stored: draws are functions of (seed, epoch, id).
@@ -123,6 +123,7 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "dataset_hash": dataset_hash,
             "schema": trainer.graph.part.schema.to_json(),
             "adam_step": epoch * trainer.loop.steps.count + done.steps,
+            "numbers": _numbers(trainer),
             "underway": vars(done) | slowest | summed,
             "series": {name: getattr(history, name) for name in _SERIES},
             "task": history.task,
@@ -244,8 +245,11 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     store = open_checkpoint(path, verify=False)  # whoever chose it has verified it
     fill(trainer, store, moments=moments)
     meta = store.meta
-    for state in trainer.optimization.optimizer.state.values() if trainer.optimization.optimizer else ():
-        state["step"].fill_(float(meta["adam_step"]))
+    for name, state in _states(trainer) if moments else ():
+        if trainer.config.optim.name != "custom":
+            state["step"].fill_(float(meta["adam_step"]))
+        for key, number in meta.get("numbers", {}).get(name, {}).items():
+            state[key] = torch.full_like(state[key], number) if isinstance(state[key], Tensor) else type(state[key])(number)
     trainer.loop.underway = Underway(**meta.get("underway", {}))
     if trainer.engine.group.rank:
         trainer.loop.underway.sent_bytes = trainer.loop.underway.between_bytes = 0  # all ranks' are in the first one's
@@ -271,6 +275,8 @@ def fill(trainer: Trainer, store: Store, *, moments: bool) -> None:
         average = f"{_AVERAGE}{name.partition('/')[2]}"
         return store.array(average if not moments and name.startswith("param/") and average in store.files else name)
 
+    if moments and trainer.config.optim.name == "custom" and trainer.optimization.optimizer is not None:
+        trainer.optimization.make_state()
     with torch.no_grad():
         for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
             tensor.copy_(torch.from_numpy(np.array(stored(name))))
@@ -295,6 +301,10 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: boo
             yield f"{_AVERAGE}{name}", averages[id(parameter)]
         assert trainer.optimization.optimizer is not None
         state = trainer.optimization.optimizer.state[parameter]
+        if trainer.config.optim.name == "custom":
+            tables = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim()}
+            yield from ((f"state.{key}/{name}", tables[key]) for key in sorted(tables))
+            continue
         if make:
             state["step"] = torch.zeros((), dtype=torch.float32)
         for moment, key in _MOMENTS.items():
@@ -304,6 +314,29 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: boo
     if not sharded:
         for name, buffer in trainer.model.named_buffers():
             yield f"buffer/{name}", buffer
+
+
+def _states(trainer: Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The optimizer's state of each trained parameter, with the parameter's name."""
+    optimizer = trainer.optimization.optimizer
+    for name, parameter in trainer.model.named_parameters():
+        if optimizer is not None and parameter.requires_grad:
+            yield name, optimizer.state[parameter]
+
+
+def _numbers(trainer: Trainer) -> dict[str, dict[str, float]]:
+    """What an optimizer of one's own keeps of a parameter beside tables, by its name; all ranks have the same."""
+    if trainer.config.optim.name != "custom":
+        return {}
+    kinds = (int, float)
+    return {
+        name: {
+            key: float(value)
+            for key, value in state.items()
+            if (isinstance(value, kinds) or (isinstance(value, Tensor) and not value.dim()))
+        }
+        for name, state in _states(trainer)
+    }
 
 
 def _rows_of_whole(trainer: Trainer, name: str) -> np.ndarray:

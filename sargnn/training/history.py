@@ -9,7 +9,6 @@ import torch
 
 from sargnn.backends.memory import Moved
 from sargnn.comm.group import Group, Traffic
-from sargnn.config.run import Metric
 from sargnn.profile import Profile
 from sargnn.tasks.kinds import Scores, is_better, selected
 
@@ -158,7 +157,7 @@ class EvaluationResult:
     """
 
     task: str
-    metric: Metric
+    metric: str
     scores: Scores
     peak_evaluate_bytes: list[int]
 
@@ -214,7 +213,7 @@ class History:
     """
 
     task: str = "classes"
-    metric: Metric = "accuracy"
+    metric: str = "accuracy"
     losses: list[float] = field(default_factory=list)
     epoch_times_s: list[float] = field(default_factory=list)
     compute_times_s: list[float] = field(default_factory=list)

@@ -19,6 +19,7 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import OptimConfig
 from sargnn.errors import ConfigError
 from sargnn.models.base import Model
+from sargnn.resolve import resolve
 
 _add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
 _step = inspect.unwrap(torch.optim.Adam.step)
@@ -70,6 +71,58 @@ def check_decay(config: OptimConfig, model: Model) -> None:
                 )
 
 
+def make_optimizer(config: OptimConfig, settings: list[dict[str, Any]], *, sharded: bool) -> torch.optim.Optimizer:
+    """The optimizer of some groups of parameters.
+
+    Args:
+        config: which one.
+        settings: of each group ``params``, ``lr`` and ``weight_decay``.
+        sharded: some parameters are rows of a larger table. One's own optimizer must then keep its state by row or as numbers.
+
+    Raises:
+        ConfigError: one's own is no optimizer, does not take what it is given, or keeps another state.
+    """
+    if config.name != "custom":
+        # PyTorch updates all parameters of a GPU at once, with temporary tables as large as they are: not of embeddings.
+        kinds = {"adam": Adam, "adamw": AdamW}
+        return kinds[config.name](settings, lr=config.lr, foreach=False if sharded else None)
+    named = resolve("optimizer", {}, str(config.target))
+    if not (isinstance(named, type) and issubclass(named, torch.optim.Optimizer)):
+        allowed = "a class that extends torch.optim.Optimizer"
+        raise ConfigError("'optim.target' does not name an optimizer.", given=config.target, allowed=allowed)
+    probe = nn.Parameter(torch.zeros(3, 2))
+    probe.grad = torch.zeros_like(probe)
+    try:
+        arguments = {"lr": config.lr, **(config.args or {})}
+        tried = named([{"params": [probe]}], **arguments)
+        tried.step()
+        made: torch.optim.Optimizer = named(settings, **arguments)
+    except Exception as error:  # whatever code outside raises
+        raise ConfigError(
+            "The optimizer that 'optim.target' names cannot be used.",
+            given=f"{config.target} with lr, {', '.join(config.args or {}) or 'no further arguments'}: {str(error)[:200]}",
+            allowed="one that takes parameters, lr and optim.args, and whose step() needs no argument",
+        ) from error
+    if "weight_decay" not in made.defaults and any(group["weight_decay"] for group in settings):
+        raise ConfigError(
+            "The optimizer that 'optim.target' names has no weight decay.", given=config.target, allowed="optim.weight_decay=0"
+        )
+    shapes = {tuple(value.shape) for value in tried.state[probe].values() if isinstance(value, Tensor)}
+    if sharded and not shapes <= {(), tuple(probe.shape)}:
+        raise ConfigError(
+            "The model learns rows of nodes, which are spread over workers, and this optimizer's state is not by row.",
+            given=config.target,
+            allowed="an optimizer whose state of a parameter has its shape, as those of torch.optim but Adafactor",
+        )
+    return made
+
+
+def check_optimizer(config: OptimConfig) -> None:
+    """One's own optimizer can be used. Raises ``ConfigError``."""
+    parameter = nn.Parameter(torch.zeros(1))
+    make_optimizer(config, [{"params": [parameter], "weight_decay": config.weight_decay}], sharded=False)
+
+
 class Optimization:
     """Steps of all parameters that are trained.
 
@@ -77,7 +130,7 @@ class Optimization:
         parameters: those that are trained.
         sharded: of them those of which each rank has its own rows.
         replicated: the others, the same on every rank.
-        optimizer: Adam (weight decay added to the gradient) or AdamW (decoupled); None where there is nothing to train.
+        optimizer: Adam (weight decay added to the gradient), AdamW (decoupled) or one's own; None where nothing is trained.
         averages: by ``id`` of each parameter its average a, with ``optim.average`` d: the first step's p, then
             d a + (1 - d) p, as ``torch.optim.swa_utils.get_ema_avg_fn``; empty before that.
     """
@@ -92,7 +145,7 @@ class Optimization:
         self._shares: list[float] = []  # of each group's rate in the schedule's
         self.optimizer: torch.optim.Optimizer | None = None
         if self.parameters:
-            groups, kinds = model.decay_groups(), {"adam": Adam, "adamw": AdamW}
+            groups = model.decay_groups()
             decays = {id(p): decay for name, decay in (config.weight_decay_of or {}).items() for p in groups[name]}
             rates = {id(p): rate for name, rate in (config.lr_of or {}).items() for p in groups[name]}
             chosen: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -100,8 +153,7 @@ class Optimization:
                 chosen.setdefault((decays.get(id(p), config.weight_decay), rates.get(id(p), config.lr)), []).append(p)
             settings = [{"params": some, "weight_decay": decay, "lr": rate} for (decay, rate), some in chosen.items()]
             self._shares = [rate / config.lr for _, rate in chosen]
-            # PyTorch updates all parameters of a GPU at once, with temporary tables as large as they are: not of embeddings.
-            self.optimizer = kinds[config.name](settings, lr=config.lr, foreach=False if self.sharded else None)
+            self.optimizer = make_optimizer(config, settings, sharded=bool(self.sharded))
 
     def set_rate(self, step: int, steps: int) -> float:
         """Set the learning rate of optimizer step ``step`` since the beginning, of ``steps`` an epoch, and give it."""
@@ -109,6 +161,14 @@ class Optimization:
         for settings, share in zip(self.optimizer.param_groups if self.optimizer else (), self._shares, strict=True):
             settings["lr"] = rate * share
         return rate
+
+    def make_state(self) -> None:
+        """The optimizer's state as it is after a step, of any values; parameters get any values, too."""
+        assert self.optimizer is not None
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def step(self, group: Group) -> None:
         """Change the parameters by their gradients; with ``optim.clip`` scaled so that the norm of all, over all parameters and

@@ -65,7 +65,8 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
         None, None, "dataset=products_like dataset.scale=0.1",
     ),
     "train losses=equal": (
-        "There is no setting 'losses' here: it belongs to sargnn compare.", None, "links.loss", "sargnn compare losses=equal",
+        "There is no setting 'losses' here: it belongs to sargnn compare.",
+        None, "optim.loss, links.loss", "sargnn compare losses=equal",
     ),
     "info what=all": ("There is no setting 'what' here: it belongs to sargnn clean.", None, None, "sargnn clean what=all"),
     "predict optm.lr=3": (NO_SETTING.format("optm.lr"), None, "optim.lr", "optim.lr=3"),
@@ -89,7 +90,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     ),
     "train dataset=./data": ("'dataset' has no option './data'.", None, None, "dataset=arrays dataset.root=./data"),
     "train optim=sgd": (
-        "'optim' has no option 'sgd'.", None, "adam, adamw", "conf/optim/sgd.yaml would be one of your own",
+        "'optim' has no option 'sgd'.", None, "adam, adamw, custom", "conf/optim/sgd.yaml would be one of your own",
     ),
     "train model.name=gat": ("'model.name' does not choose an option.", "model.name=gat", None, "model=gat"),
     "train model": (

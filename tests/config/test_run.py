@@ -25,6 +25,7 @@ NEEDED = {
     "custom": ["model.target=package.module:Model"],
     "given": ["partitioner.file=x.npy"],
     "ogb_dir": ["dataset.root=x"],
+    "optim=custom": ["optim.target=torch.optim:SGD"],
     "python": ["dataset.target=package.module:graph"],
     "shared": ["servers=2"],
     "stored": ["dataset.root=x"],
@@ -46,7 +47,7 @@ def test_every_option_parses_and_a_default_in_its_file_is_that_of_its_field(grou
     options = [path.stem for path in (conf_dir() / group).glob("[!_]*.yaml")] if group else ["cora"]  # a base is no option
     assert options
     for option in options:
-        run = config(f"{group or 'dataset'}={option}", *NEEDED.get(option, []))
+        run = config(f"{group or 'dataset'}={option}", *NEEDED.get(f"{group}={option}", NEEDED.get(option, [])))
         settings = getattr(run, group, run)
         for field in dataclasses.fields(settings) if group != "debug" else ():
             value = getattr(settings, field.name)

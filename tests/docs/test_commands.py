@@ -40,6 +40,7 @@ OF_OWN_FILES = (
     "load.py",
     "toxic.py",
     "focal.py",
+    "mymetric.py",
     "hgt.py",
     "rules.py",
     "roads.py",

@@ -97,7 +97,7 @@ def test_another_metric_starts_anew(tmp_path: Path) -> None:
     _, history = _run(Group.single(), dataclasses.replace(config, epochs=3), NUMBERS, str(tmp_path))
     path = checkpoint.path_of(tmp_path, 3)
     for metric, best in (("mse", history.best_val), ("mae", None)):
-        trainer = cases.trainer_of(Group.single(), dataclasses.replace(config, metric=metric), NUMBERS)  # type: ignore[arg-type]
+        trainer = cases.trainer_of(Group.single(), dataclasses.replace(config, metric=metric), NUMBERS)
         assert checkpoint.load(trainer, path) == 3 and trainer.loop.history.best_val == best
 
 

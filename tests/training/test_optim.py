@@ -217,7 +217,7 @@ def test_class_weights_are_pytorchs(weights: Any) -> None:
     counts = torch.bincount(labels[split == 1], minlength=4)
     given = 1 / counts.clamp(min=1) if weights == "balanced" else torch.tensor(weights)
     task = node_task(labels, split, num_classes=4)
-    task.class_weights = scaled
+    task.label_loss.weights = scaled
     want = torch.nn.functional.cross_entropy(logits[::2], labels[::2], given.to(logits.dtype))
     assert torch.allclose(task.loss(logits, task.targets(None), Counted()), want)
     curves = [
@@ -238,7 +238,7 @@ def test_class_weights_are_pytorchs(weights: Any) -> None:
 )
 def test_wrong_class_weights(weights: Any, labels: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_loss(optim(class_weights=weights), labels, 10)
+        check_loss(optim(class_weights=weights), labels, 10, np.arange(3))
 
 
 def _averaged(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, start: str) -> dict[str, Any]:

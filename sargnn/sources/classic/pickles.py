@@ -18,6 +18,7 @@ import numpy as np
 from scipy import sparse
 
 from sargnn.errors import DataError
+from sargnn.sources.own.given import csr_fits
 
 _DAMAGES = (
     pickle.UnpicklingError,
@@ -190,18 +191,7 @@ def load_matrix(path: Path) -> sparse.csr_array:
     if not shaped or any(array is None for array in arrays):
         raise _is_not(path, "a sparse matrix in CSR format", content)
     data, indices, indptr = arrays
-    rows, columns = shape
-    fits = (
-        all(array.ndim == 1 for array in arrays)
-        and indices.dtype.kind in "iu"
-        and indptr.dtype.kind in "iu"
-        and len(indptr) == rows + 1
-        and indptr[0] == 0
-        and indptr[-1] == len(indices) == len(data)
-        and bool((indptr[1:] >= indptr[:-1]).all())
-        and (not len(indices) or (indices.min() >= 0 and indices.max() < columns))
-    )
-    if not fits:
+    if not csr_fits(data, indices, indptr, shape):
         raise DataError(f"'{path}' holds a sparse matrix that is damaged.", given=f"shape {list(shape)}, {len(data)} entries")
     native = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in arrays)
     return sparse.csr_array(tuple(native), shape=shape)

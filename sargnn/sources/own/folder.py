@@ -9,7 +9,7 @@
     edge_y.npy [E] or [E, C]  or columns of that file: labels of edges; then too
 
 Of a typed graph each of them is a folder: ``edge_index/author___writes___paper.npy``, ``x/paper.npy``, ``y/paper.npy``; in an
-``.npz`` file the arrays are named likewise, ``x/paper``. Files of the heterophilous benchmark: ``own.heterophilous``.
+``.npz`` file the arrays are named likewise, ``x/paper``. Files of benchmark sets: ``own.published``.
 
 Letters: N nodes, E edges, F features, D features of edges, C columns of labels, P pairs.
 """
@@ -32,7 +32,6 @@ from sargnn.sources.own.edge_files import SUFFIXES, CsvEdges, EdgeTable, Parquet
 from sargnn.sources.own.edges import EdgeArrays, EdgeList
 from sargnn.sources.own.given import GivenArray, PlainArray, member_of
 from sargnn.sources.own.graph import Unread, build_graph
-from sargnn.sources.own.heterophilous import heterophilous_tree, is_heterophilous
 from sargnn.sources.own.names import (
     ALIASES,
     COUNT,
@@ -51,6 +50,7 @@ from sargnn.sources.own.names import (
     unit_of,
 )
 from sargnn.sources.own.pairs import pair_leaf
+from sargnn.sources.own.published import WIKICS, published_tree, wikics_tree
 from sargnn.sources.own.reader import own_reader
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def arrays_reader(config: ArraysConfig) -> Reader:
     """The reader of the folder or file ``config.root``; the errors of ``find_arrays``, and of arrays that disagree."""
     unread = Unread()
     root, leaves, tree = find_arrays(config, unread)
-    graph = build_graph(root.stem if root.is_file() else root.name, f"'{root}'", tree, unread)
+    name = WIKICS if root.suffix == ".json" else root.stem if root.is_file() else root.name
+    graph = build_graph(name, f"'{root}'", tree, unread)
     read = [leaf for name, leaf in leaves.items() if isinstance(leaf, Path) and name.partition("/")[0] in NAMES]
     return own_reader(graph, config, identity_of(sorted(read) or [root]))
 
@@ -95,11 +96,15 @@ def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str
     Raises:
         DataError: something is missing (all of it is named, with the whole layout), or an array has another form.
     """
-    root = Path(os.path.expanduser(config.root)).resolve()
+    root, published = Path(os.path.expanduser(config.root)).resolve(), None
     if root.suffix == ".npz" and root.is_file():
         with blame_archive(root), zipfile.ZipFile(root) as archive:
             members = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         leaves: Mapping[str, Path | str] = {name: name for name in members}
+        published = published_tree(root, members, unread)
+    elif root.suffix == ".json" and root.is_file():
+        published = wikics_tree(root)
+        leaves = {name: name for name in published}
     elif root.is_dir():
         leaves = _files(root)
     else:
@@ -108,12 +113,9 @@ def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str
             raise DataError("This is neither a folder of arrays nor an .npz file.", given=str(root), hint=hint)
         hint = f"dataset.root=FOLDER names one that holds\n{LAYOUT}"
         raise DataError("The dataset folder does not exist.", given=str(root), hint=hint)
-    if root.is_file() and is_heterophilous(leaves):
-        if config.add_inverse_edges:
-            raise DataError(f"The edges of '{root}' are read in both directions.", hint="dataset.add_inverse_edges=false")
-        tree = heterophilous_tree(root, leaves, unread)
-    else:
-        tree = _tree(root, leaves, unread)
+    if published is not None and config.add_inverse_edges:
+        raise DataError(f"The edges of '{root}' are read in both directions.", hint="dataset.add_inverse_edges=false")
+    tree = _tree(root, leaves, unread) if published is None else published
     missing = [f"{name}.npy" for name in (EDGES, FEATURES, LABELS) if name not in tree]
     for_links = config.link_split is not None or not {EDGE_LABELS, *EDGE_MASKS, *PAIRS}.isdisjoint(tree)
     if for_links:

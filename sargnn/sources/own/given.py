@@ -84,6 +84,21 @@ class SparseRows(GivenArray):
             yield self.matrix[start : start + rows].toarray()
 
 
+def csr_fits(data: np.ndarray, columns: np.ndarray, starts: np.ndarray, shape: tuple[int, ...]) -> bool:
+    """Whether these arrays are a CSR matrix of that shape, [rows, columns]."""
+    flat = all(array.ndim == 1 for array in (data, columns, starts))
+    return (
+        flat
+        and columns.dtype.kind in "iu"
+        and starts.dtype.kind in "iu"
+        and len(starts) == shape[0] + 1
+        and starts[0] == 0
+        and starts[-1] == len(columns) == len(data)
+        and bool((starts[1:] >= starts[:-1]).all())
+        and (not len(columns) or bool(columns.min() >= 0 and columns.max() < shape[1]))
+    )
+
+
 class MemberArray(GivenArray):
     """An array of an ``.npz`` file, of which only what is read at the moment is in memory.
 
