@@ -225,7 +225,9 @@ def _check_text(value: str, key: str, metadata: Metadata) -> str:
         return value
     if names is not None and not is_target(value):
         raise ConfigError(
-            f"'{key}' has a value that is not known.", given=brief(value), allowed=[*nearest(value, names), "FILE.py:NAME"]
+            f"'{key}' has a value that is not known.",
+            given=brief(value),
+            allowed=[*(nearest(value, names) or names), "FILE.py:NAME"],
         )
     return absolute_target(f"setting '{key}'", value) if metadata.get("target") else value
 

@@ -72,6 +72,13 @@ class OptimConfig:
                 given=f"optim={self.name} optim.target={self.target or 'null'}",
                 allowed="optim=custom optim.target=FILE.py:CLASS, such as torch.optim:SGD",
             )
+        if self.args and self.name != "custom":
+            raise ConfigError(
+                "'optim.args' are of an optimizer of your own.", given=f"optim={self.name}", allowed="optim=custom"
+            )
+        for name in ("lr", "weight_decay"):
+            if name in (self.args or {}):
+                raise ConfigError(f"'optim.args' does not set {name}.", given=f"optim.args.{name}", hint=f"optim.{name}=...")
 
     @property
     def depends_on_epochs(self) -> bool:

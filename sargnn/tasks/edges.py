@@ -25,7 +25,7 @@ from sargnn.resolve import is_target
 from sargnn.tasks.base import Counted, Targets
 from sargnn.tasks.decoders import check_edge_decoder, make_edge_decoder
 from sargnn.tasks.kinds import Scores, choose_metric, metric_name
-from sargnn.tasks.metrics import measure, own_metric
+from sargnn.tasks.metrics import check_own_metric, measure
 from sargnn.tasks.nodes import LABELS, LabelLoss, check_loss, mean_loss, scaled_weights
 from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
@@ -70,10 +70,10 @@ class EdgeTask(PairTask):
                 hint="dataset.link_split=[0.6,0.2,0.2] draws a split by both ends; or edge_train_mask, edge_val_mask, ...",
             )
         name = task_of(np.asarray(pairs.labels))
+        some = np.asarray(pairs.labels)[np.flatnonzero(np.asarray(pairs.split) == SPLITS["train"])[:8]]
         if is_target(metric := choose_metric(name, config.metric, pairs.outputs)):
-            own_metric(metric)
-        trained = np.flatnonzero(np.asarray(pairs.split) == SPLITS["train"])[:8]
-        check_loss(config.optim, name, pairs.outputs, np.asarray(pairs.labels)[trained])
+            check_own_metric(metric, some, pairs.outputs)
+        check_loss(config, name, pairs.outputs, some)
         check_counts(config, pairs, "edges")
         sizes = config.num_outputs(dataset.num_classes), len(dataset.schema.relations), _width(config, pairs), pairs.outputs
         check_edge_decoder(config.edges, *sizes, config.seed)

@@ -60,8 +60,8 @@ KINDS: dict[str, Kind] = {
 METRICS: tuple[Metric, ...] = tuple(dict.fromkeys(metric for kind in KINDS.values() for metric in kind.metrics))
 OF_ANY_SIZE: tuple[Metric, ...] = KINDS["regression"].metrics
 """Metrics whose values may be of any size; those of others are shares."""
-_ERRORS, _ERRORS_END = ("mse", "mae"), ("loss", "error", "entropy")
-"""Metrics of which smaller values are better, and how names of others end."""
+_ERRORS = ("mse", "mae", "mape", "loss", "error", "entropy", "deviance", "nll", "perplexity", "brier")
+"""How metrics of which smaller values are better are called, or how their names end."""
 BY_ORDER: tuple[Metric, ...] = ("rocauc", "ap")
 """Metrics of the order in which scores put rows: of classes, where there are two."""
 
@@ -79,6 +79,10 @@ def choose_metric(task: str, wanted: str | None, outputs: int) -> str:
     """
     metrics = KINDS[task].metrics
     if wanted is not None and is_target(wanted):
+        if metric_name(wanted) in METRICS:
+            raise ConfigError(
+                "A metric of your own has a name of its own.", given=f"metric={wanted}", allowed=f"none of {', '.join(METRICS)}"
+            )
         return wanted
     if wanted is not None and wanted not in metrics:
         raise ConfigError(
@@ -104,7 +108,7 @@ def metric_name(choice: str) -> str:
 
 def smaller_is_better(metric: str) -> bool:
     """Whether smaller values of the metric are better: of errors, and of one's own that is called so."""
-    return metric in _ERRORS or metric.endswith(_ERRORS_END)
+    return metric.endswith(_ERRORS)
 
 
 def is_better(metric: str, value: float, than: float) -> bool:

@@ -31,8 +31,9 @@ from sargnn.bf16 import wide
 from sargnn.comm.group import Group
 from sargnn.errors import ConfigError
 from sargnn.resolve import is_target, resolve
+from sargnn.steps import step
 from sargnn.tasks.base import Targets
-from sargnn.tasks.kinds import BY_ORDER, Scores
+from sargnn.tasks.kinds import BY_ORDER, Scores, metric_name, smaller_is_better
 
 _GATHERED_BYTES = 1 << 24
 """Of scores and labels that a rank has from all ranks at once; one label's in any case."""
@@ -146,18 +147,42 @@ def _r2(values: Tensor, labels: Tensor, group: Group) -> float | None:
     return float((1 - sums[2][columns] / spread[columns]).mean()) if len(columns) else None
 
 
-def own_metric(target: str) -> Callable[[Tensor, Tensor], Tensor | float]:
-    """The function that a target names. Raises ``ConfigError`` for what is none."""
-    function: Callable[[Tensor, Tensor], Tensor | float] = resolve("metric", {}, target)
-    if not callable(function) or isinstance(function, type):
-        raise ConfigError("'metric' names no function.", given=target, allowed="a function of scores and labels")
-    return function
+def own_value(target: str, scores: Tensor, labels: Tensor) -> float:
+    """What the function that a target names gives.
+
+    Args:
+        scores: [n, C]. labels: [n] or [n, C].
+
+    Raises:
+        ConfigError: it is no function, fails, or gives no number.
+    """
+    function = resolve("metric", {}, target)
+    try:
+        return float(function(scores, labels))
+    except Exception as error:  # whatever code outside raises
+        raise ConfigError(
+            "'metric' names no function that gives a number for scores and labels.",
+            given=f"{target}: {type(error).__name__}: {str(error)[:200]}",
+            allowed=f"a function of scores {list(scores.shape)} and labels {list(labels.shape)}, tensors",
+        ) from error
+
+
+def check_own_metric(target: str, labels: np.ndarray, outputs: int) -> None:
+    """A metric of one's own can be called. Raises ``ConfigError``.
+
+    Args:
+        labels: some known rows, [n] or [n, C].
+        outputs: C.
+    """
+    scores = torch.linspace(-1.0, 1.0, len(labels) * outputs).reshape(len(labels), outputs)
+    own_value(target, scores, torch.from_numpy(labels))
+    step(f"{metric_name(target)}: {'smaller' if smaller_is_better(metric_name(target)) else 'larger'} values are better")
 
 
 def _own(target: str, scores: Tensor, targets: Targets, split: str, group: Group) -> float | None:
-    """A metric of one's own, of all rows of a split in the order of their numbers, which every rank has whole.
+    """A metric of one's own, of all rows of a split in the order of their numbers; the first rank's value counts.
 
-    So its value is the same on any number of workers, whatever it does with them.
+    So it is the same on any number of workers, whatever it does with them.
     """
     rows = targets.rows[split]
     ids = torch.arange(len(scores)) if targets.ids is None else targets.ids
@@ -172,7 +197,8 @@ def _own(target: str, scores: Tensor, targets: Targets, split: str, group: Group
         whole.append(torch.cat([piece[:, :count] for piece, count in zip(gathered, counts, strict=True)], 1).T)
     order = whole[2][:, 0].argsort()
     all_labels = whole[1][order] if targets.labels.dim() == 2 else whole[1][order, 0]
-    value = float(own_metric(target)(whole[0][order].cpu(), all_labels.cpu()))
+    own = own_value(target, whole[0][order].cpu(), all_labels.cpu()) if group.rank == 0 else 0.0
+    value = float(group.sum_(torch.tensor(own, dtype=torch.float64)))
     return value if math.isfinite(value) else None
 
 

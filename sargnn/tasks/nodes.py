@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import ROW_DTYPES, wide
@@ -43,7 +43,7 @@ from sargnn.resolve import is_target, resolve
 from sargnn.rng import Draw, Purpose, dropout_rows
 from sargnn.tasks.base import Counted, Predict, Targets, Task
 from sargnn.tasks.kinds import KINDS, Scores, choose_metric, in_split, metric_name
-from sargnn.tasks.metrics import measure, own_metric
+from sargnn.tasks.metrics import check_own_metric, measure
 
 _NUMBERS_AT_ONCE = 1 << 19
 """Of logits that are widened: two megabytes, which malloc gives back when they are freed."""
@@ -167,7 +167,7 @@ class LabelLoss:
 
     def __init__(self, config: OptimConfig, kind: Labels, weights: Tensor | None = None) -> None:
         self.kind, self.label_smoothing, self.weights = kind, config.label_smoothing, weights
-        self._own = None if config.loss is None else own_loss(config.loss)
+        self.own = None if config.loss is None else own_loss(config.loss)
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """For no rows a zero that is still differentiable.
@@ -176,8 +176,10 @@ class LabelLoss:
             logits: [n, C].
             labels: [n] or [n, C].
         """
-        if self._own is not None:
-            return self._own(*self.kind.known(logits, labels))
+        if self.own is not None:
+            if isinstance(self.own, nn.Module):  # its buffers are where the logits are
+                self.own.to(logits.device)
+            return self.own(*self.kind.known(logits, labels))
         return self.kind.loss_sum(logits, labels, self.label_smoothing, self.weights)
 
 
@@ -203,12 +205,13 @@ def _no_loss(target: str, why: object) -> ConfigError:
     )
 
 
-def _check_own_loss(config: OptimConfig, kind: Labels, labels: Tensor, outputs: int) -> None:
+def _check_own_loss(config: OptimConfig, kind: Labels, labels: Tensor, outputs: int, dtype: torch.dtype) -> None:
     """One's own loss takes such labels, and is a sum over rows. Raises ``ConfigError``.
 
     Args:
         labels: some known rows, [n] or [n, C].
         outputs: C.
+        dtype: of the logits that it gets.
     """
     assert config.loss is not None
     if config.label_smoothing or config.class_weights is not None:
@@ -218,7 +221,9 @@ def _check_own_loss(config: OptimConfig, kind: Labels, labels: Tensor, outputs: 
             allowed="optim.label_smoothing=0 optim.class_weights=null",
         )
     loss = LabelLoss(config, kind)
-    logits = torch.linspace(-1.0, 1.0, len(labels) * outputs, dtype=torch.float64).reshape(len(labels), outputs)
+    if isinstance(loss.own, nn.Module) and any(True for _ in loss.own.parameters()):
+        raise _no_loss(config.loss, "it has parameters, which nothing would train")
+    logits = torch.linspace(-1.0, 1.0, len(labels) * outputs, dtype=dtype).reshape(len(labels), outputs)
     try:
         whole, *parts = (loss(logits[rows], labels[rows]) for rows in (slice(None), slice(1), slice(1, None), slice(0)))
         same = whole.dim() == 0 and bool(torch.isclose(whole, torch.stack(parts).sum()))
@@ -325,12 +330,13 @@ class NodeTask(Task):
             what, choice = ("labels of edges", "task=edges") if of_edges else ("links", "task=links")
             raise ConfigError(f"'{dataset.name}' has no training nodes, but {what}.", hint=choice)
         metric = choose_metric(task, config.metric, dataset.num_classes)
+        some = np.asarray(dataset.labels[np.flatnonzero(in_split(split, "train"))[:8]])
         if is_target(metric):
-            own_metric(metric)
+            check_own_metric(metric, some, dataset.num_classes)
+        if config.optim.loss is not None and cls.loss_sum is not NodeTask.loss_sum:
+            raise ConfigError("The task has a loss of its own.", given=f"task={config.task}", allowed="optim.loss=null")
         given, kind = f"labels of the task {task}", KINDS[task]
-        check_loss(
-            config.optim, task, dataset.num_classes, np.asarray(dataset.labels[np.flatnonzero(in_split(split, "train"))[:8]])
-        )
+        check_loss(config, task, dataset.num_classes, some)
         if not kind.are_shares and config.smooth.name != "none":
             raise ConfigError(
                 "Correct & Smooth spreads the shares of classes, which add up to one.",
@@ -440,15 +446,16 @@ class NodeTask(Task):
         return {"predictions": self.kind.predictions(outputs)}
 
 
-def check_loss(config: OptimConfig, task: TaskName, num_classes: int, labels: np.ndarray) -> None:
+def check_loss(run: RunConfig, task: TaskName, num_classes: int, labels: np.ndarray) -> None:
     """A loss of one's own, label smoothing and class weights go with the labels. Raises ``ConfigError``.
 
     Args:
         labels: of some training rows.
     """
+    config, kind = run.optim, KINDS[task]
     if config.loss is not None:
-        _check_own_loss(config, LABELS[task], torch.from_numpy(labels), num_classes)
-    kind = KINDS[task]
+        dtype = torch.float64 if run.precision == "fp64" else torch.float32
+        _check_own_loss(config, LABELS[task], torch.from_numpy(labels), num_classes, dtype)
     if kind.why_not_smoothed is not None and config.label_smoothing:
         raise ConfigError(
             kind.why_not_smoothed,

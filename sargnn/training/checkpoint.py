@@ -35,10 +35,12 @@ from sargnn.graph.manifest import MANIFEST
 from sargnn.graph.schema import Schema
 from sargnn.graph.store import Store, StoreWriter
 from sargnn.models.base import Model
+from sargnn.resolve import describe_source, is_target
 from sargnn.tasks.kinds import Scores, is_better, selected
 from sargnn.tracking.files import START
 from sargnn.training.history import Requests, Underway
 from sargnn.training.loop import EpochEnd, Listener
+from sargnn.training.optim import check_state
 from sargnn.training.trainer import Trainer
 
 FORMAT_VERSION = 1
@@ -47,6 +49,7 @@ _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?")
 _MOMENTS = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
 _KINDS = ("param/", "buffer/")
 _AVERAGE = "average/"
+_STATE = "state."
 _SHOWN = 5
 _SERIES = ("losses", "epoch_times_s", "compute_times_s", "wait_times_s", "epoch_bytes", "evaluate_times_s")
 
@@ -123,11 +126,12 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
             "dataset_hash": dataset_hash,
             "schema": trainer.graph.part.schema.to_json(),
             "adam_step": epoch * trainer.loop.steps.count + done.steps,
-            "numbers": _numbers(trainer),
+            "own_state": _own_numbers(trainer),
             "underway": vars(done) | slowest | summed,
             "series": {name: getattr(history, name) for name in _SERIES},
             "task": history.task,
             "metric": history.metric,
+            "metric_source": _metric_source(config),
             "eval": config.eval,
             "scores": history.scores,
             "evaluated": trainer.evaluator.evaluated == epoch and not done.steps,
@@ -185,7 +189,7 @@ def best(run_dir: Path) -> Path | None:
     Where a run went on with another metric, that of its newest one.
     """
     best_so_far: tuple[float, Path] | None = None
-    metric: tuple[str, str, str] | None = None
+    metric: tuple[str, str, str, str] | None = None
     for path in reversed(existing(run_dir)):
         try:
             evaluated = _evaluated(open_checkpoint(path, verify=False).meta)
@@ -206,7 +210,7 @@ class _Evaluated:
 
     Attributes:
         here: whether its own epoch was evaluated.
-        kind: the metric, ``RunConfig.eval`` and ``RunConfig.select``: what may be compared.
+        kind: the metric, ``RunConfig.eval``, ``RunConfig.select`` and an own metric's source: what may be compared.
         scores: the last evaluation's.
         best_selected: as ``History`` has it.
         best_val: likewise.
@@ -215,7 +219,7 @@ class _Evaluated:
     """
 
     here: bool
-    kind: tuple[str, str, str]
+    kind: tuple[str, str, str, str]
     scores: Scores
     best_selected: float | None
     best_val: float | None
@@ -223,11 +227,20 @@ class _Evaluated:
     stale: int
 
 
+def _metric_source(config: RunConfig) -> str:
+    return describe_source(config.metric) if config.metric is not None and is_target(config.metric) else ""
+
+
 def _evaluated(meta: dict[str, Any]) -> _Evaluated:
     end = "metric" if "metric" in meta else "acc"
     return _Evaluated(
         meta["evaluated"],
-        (meta.get("metric", "accuracy"), meta.get("eval", "full"), meta.get("select", "val_metric")),
+        (
+            meta.get("metric", "accuracy"),
+            meta.get("eval", "full"),
+            meta.get("select", "val_metric"),
+            meta.get("metric_source", ""),
+        ),
         dict(meta["scores" if end == "metric" else "accuracies"]),
         meta.get("best_selected", meta[f"best_val_{end}"]),
         meta[f"best_val_{end}"],
@@ -245,11 +258,9 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     store = open_checkpoint(path, verify=False)  # whoever chose it has verified it
     fill(trainer, store, moments=moments)
     meta = store.meta
-    for name, state in _states(trainer) if moments else ():
-        if trainer.config.optim.name != "custom":
+    if moments and not _has_own_optimizer(trainer):
+        for state in trainer.optimization.optimizer.state.values() if trainer.optimization.optimizer else ():
             state["step"].fill_(float(meta["adam_step"]))
-        for key, number in meta.get("numbers", {}).get(name, {}).items():
-            state[key] = torch.full_like(state[key], number) if isinstance(state[key], Tensor) else type(state[key])(number)
     trainer.loop.underway = Underway(**meta.get("underway", {}))
     if trainer.engine.group.rank:
         trainer.loop.underway.sent_bytes = trainer.loop.underway.between_bytes = 0  # all ranks' are in the first one's
@@ -257,7 +268,8 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     for name in _SERIES:
         setattr(history, name, list(meta["series"][name]))
     evaluated = _evaluated(meta)
-    if evaluated.kind == (history.metric, trainer.config.eval, history.select):  # else what was best before cannot be compared
+    kind = history.metric, trainer.config.eval, history.select, _metric_source(trainer.config)
+    if evaluated.kind == kind:  # else what was best before cannot be compared
         history.scores, history.stale = evaluated.scores, evaluated.stale
         history.best_selected = evaluated.best_selected
         history.best_val, history.test_at_best_val = evaluated.best_val, evaluated.test_at_best_val
@@ -275,8 +287,8 @@ def fill(trainer: Trainer, store: Store, *, moments: bool) -> None:
         average = f"{_AVERAGE}{name.partition('/')[2]}"
         return store.array(average if not moments and name.startswith("param/") and average in store.files else name)
 
-    if moments and trainer.config.optim.name == "custom" and trainer.optimization.optimizer is not None:
-        trainer.optimization.make_state()
+    if moments and _has_own_optimizer(trainer):
+        _make_own_state(trainer, store)
     with torch.no_grad():
         for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
             tensor.copy_(torch.from_numpy(np.array(stored(name))))
@@ -301,9 +313,9 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: boo
             yield f"{_AVERAGE}{name}", averages[id(parameter)]
         assert trainer.optimization.optimizer is not None
         state = trainer.optimization.optimizer.state[parameter]
-        if trainer.config.optim.name == "custom":
+        if _has_own_optimizer(trainer):
             tables = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim()}
-            yield from ((f"state.{key}/{name}", tables[key]) for key in sorted(tables))
+            yield from ((f"{_STATE}{key}/{name}", tables[key]) for key in sorted(tables))
             continue
         if make:
             state["step"] = torch.zeros((), dtype=torch.float32)
@@ -316,27 +328,62 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: boo
             yield f"buffer/{name}", buffer
 
 
-def _states(trainer: Trainer) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The optimizer's state of each trained parameter, with the parameter's name."""
-    optimizer = trainer.optimization.optimizer
+def _has_own_optimizer(trainer: Trainer) -> bool:
+    return trainer.config.optim.name == "custom" and trainer.optimization.optimizer is not None
+
+
+def _own_states(trainer: Trainer) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+    """Each trained parameter, with its name and what one's own optimizer keeps of it."""
+    assert trainer.optimization.optimizer is not None
     for name, parameter in trainer.model.named_parameters():
-        if optimizer is not None and parameter.requires_grad:
-            yield name, optimizer.state[parameter]
+        if parameter.requires_grad:
+            yield name, parameter, trainer.optimization.optimizer.state[parameter]
 
 
-def _numbers(trainer: Trainer) -> dict[str, dict[str, float]]:
-    """What an optimizer of one's own keeps of a parameter beside tables, by its name; all ranks have the same."""
-    if trainer.config.optim.name != "custom":
+def _own_numbers(trainer: Trainer) -> dict[str, Any]:
+    """What an optimizer of one's own keeps beside tables, which all ranks have alike: of each parameter, and of groups.
+
+    A number of Python is kept as it is; a tensor of one number as [it, its dtype].
+
+    Raises:
+        ConfigError: it keeps something else.
+    """
+    if not _has_own_optimizer(trainer):
         return {}
-    kinds = (int, float)
-    return {
-        name: {
-            key: float(value)
-            for key, value in state.items()
-            if (isinstance(value, kinds) or (isinstance(value, Tensor) and not value.dim()))
+    assert trainer.optimization.optimizer is not None
+    own = {id(p) for p in trainer.optimization.sharded}
+    numbers: dict[str, dict[str, Any]] = {}
+    for name, parameter, state in _own_states(trainer):
+        check_state(trainer.config.optim, state, parameter, sharded=id(parameter) in own)
+        kept = {key: value for key, value in state.items() if not (isinstance(value, Tensor) and value.dim())}
+        numbers[name] = {
+            key: [value.item(), str(value.dtype).removeprefix("torch.")] if isinstance(value, Tensor) else value
+            for key, value in kept.items()
         }
-        for name, state in _states(trainer)
-    }
+    groups = [
+        {key: value for key, value in group.items() if key != "lr" and isinstance(value, int | float)}
+        for group in trainer.optimization.optimizer.param_groups
+    ]
+    return {"numbers": numbers, "groups": groups}
+
+
+def _make_own_state(trainer: Trainer, store: Store) -> None:
+    """Numbers of one's own optimizer from a checkpoint, and tables of the shapes that it holds, which ``fill`` fills."""
+    assert trainer.optimization.optimizer is not None
+    held = store.meta["own_state"]
+    for name, parameter, state in _own_states(trainer):
+        for key, value in held["numbers"][name].items():
+            state[key] = torch.tensor(value[0], dtype=getattr(torch, value[1])) if isinstance(value, list) else value
+        for file in store.files:
+            kind, _, of = file.partition("/")
+            if kind.startswith(_STATE) and of == name:
+                array = store.array(file)
+                own = any(parameter is p for p in trainer.optimization.sharded)
+                shape = parameter.shape if own else array.shape
+                made = torch.from_numpy(np.empty(0, array.dtype)).dtype
+                state[kind.removeprefix(_STATE)] = torch.empty(shape, dtype=made, device=parameter.device)
+    for group, numbers in zip(trainer.optimization.optimizer.param_groups, held["groups"], strict=True):
+        group.update(numbers)
 
 
 def _rows_of_whole(trainer: Trainer, name: str) -> np.ndarray:

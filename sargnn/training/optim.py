@@ -105,22 +105,35 @@ def make_optimizer(config: OptimConfig, settings: list[dict[str, Any]], *, shard
         ) from error
     if "weight_decay" not in made.defaults and any(group["weight_decay"] for group in settings):
         raise ConfigError(
-            "The optimizer that 'optim.target' names has no weight decay.", given=config.target, allowed="optim.weight_decay=0"
-        )
-    shapes = {tuple(value.shape) for value in tried.state[probe].values() if isinstance(value, Tensor)}
-    if sharded and not shapes <= {(), tuple(probe.shape)}:
-        raise ConfigError(
-            "The model learns rows of nodes, which are spread over workers, and this optimizer's state is not by row.",
+            "The optimizer that 'optim.target' names has no weight decay.",
             given=config.target,
-            allowed="an optimizer whose state of a parameter has its shape, as those of torch.optim but Adafactor",
+            allowed="optim.weight_decay=0 optim.weight_decay_of=null",
         )
+    check_state(config, tried.state[probe], probe, sharded=sharded)
     return made
+
+
+def check_state(config: OptimConfig, state: dict[str, Any], parameter: Tensor, *, sharded: bool) -> None:
+    """What one's own optimizer keeps of a parameter can be in a checkpoint. Raises ``ConfigError``."""
+    for key, value in state.items():
+        if not (value is None or isinstance(value, Tensor | int | float)):
+            raise ConfigError(
+                "What an optimizer keeps of a parameter must be tensors and numbers, which checkpoints hold.",
+                given=f"{config.target}: '{key}' is a {type(value).__name__}",
+            )
+        if sharded and isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
+            raise ConfigError(
+                "The model learns rows of nodes, which are spread over workers, and this optimizer's state is not by row.",
+                given=f"{config.target}: '{key}' {list(value.shape)} of a table {list(parameter.shape)}",
+                allowed="an optimizer whose state of a parameter has its shape, as those of torch.optim but Adafactor",
+            )
 
 
 def check_optimizer(config: OptimConfig) -> None:
     """One's own optimizer can be used. Raises ``ConfigError``."""
-    parameter = nn.Parameter(torch.zeros(1))
-    make_optimizer(config, [{"params": [parameter], "weight_decay": config.weight_decay}], sharded=False)
+    parameter = nn.Parameter(torch.zeros(1, 1))
+    most = max([config.weight_decay, *(config.weight_decay_of or {}).values()])
+    make_optimizer(config, [{"params": [parameter], "weight_decay": most}], sharded=False)
 
 
 class Optimization:
@@ -161,14 +174,6 @@ class Optimization:
         for settings, share in zip(self.optimizer.param_groups if self.optimizer else (), self._shares, strict=True):
             settings["lr"] = rate * share
         return rate
-
-    def make_state(self) -> None:
-        """The optimizer's state as it is after a step, of any values; parameters get any values, too."""
-        assert self.optimizer is not None
-        for parameter in self.parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
 
     def step(self, group: Group) -> None:
         """Change the parameters by their gradients; with ``optim.clip`` scaled so that the norm of all, over all parameters and

@@ -238,7 +238,8 @@ def test_class_weights_are_pytorchs(weights: Any) -> None:
 )
 def test_wrong_class_weights(weights: Any, labels: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_loss(optim(class_weights=weights), labels, 10, np.arange(3))
+        config = dataclasses.replace(cases.run_config(cases.model_config("sage")), optim=optim(class_weights=weights))
+        check_loss(config, labels, 10, np.arange(3))
 
 
 def _averaged(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, start: str) -> dict[str, Any]:

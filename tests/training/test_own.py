@@ -30,6 +30,33 @@ import torch
 from torch import nn
 
 
+class Slow(torch.optim.Optimizer):
+    """Descent whose rate falls with a number of its groups; from the third step on it keeps an average."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr, "steps": 0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["steps"] += 1
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(p.grad, alpha=group["lr"] / group["steps"])
+                if group["steps"] >= 3:
+                    average = self.state[p].setdefault("average", p.clone())
+                    average.lerp_(p, 0.3)
+                    p.lerp_(average, 0.5)
+
+
+class Listed(torch.optim.SGD):
+    def step(self):
+        super().step()
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["all"] = [1, 2]
+
+
 class Halved(torch.optim.Optimizer):
     """Plain descent whose rate halves every second step; its state is a number of Python."""
 
@@ -54,6 +81,31 @@ def order_counts(scores, labels):
 
 def off_by_error(scores, labels):
     return (scores.argmax(1) - labels).abs().double().mean()
+
+
+class Weighted(nn.Module):
+    """Its weights are a buffer in fp32."""
+
+    def __init__(self, reduction):
+        super().__init__()
+        self.register_buffer("weights", torch.linspace(0.5, 1.5, 5))
+
+    def forward(self, logits, labels):
+        return nn.functional.cross_entropy(logits, labels, self.weights.to(logits.dtype), reduction="sum")
+
+
+class Learned(Weighted):
+    def __init__(self, reduction):
+        super().__init__(reduction)
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+def anything(scores, labels):
+    return float(torch.rand(()))
+
+
+def accuracy(scores, labels):
+    return 1.0
 
 
 def mean_only(logits, labels, reduction):
@@ -102,7 +154,7 @@ def _train(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, star
     return trainer.loop.history.losses
 
 
-@pytest.mark.parametrize("target", ["SGD", "NAdam", "RMSprop", "Rprop", "Adafactor", "Halved"])
+@pytest.mark.parametrize("target", ["SGD", "NAdam", "RMSprop", "Rprop", "Adafactor", "Halved", "Slow"])
 @pytest.mark.parametrize("model", ["sage", "rgcn"])
 def test_the_same_on_all_worlds_and_after_a_resume(model: str, target: str, file: Path, tmp_path: Path) -> None:
     """Also where rows are learned, which live on different workers, and resumed on another number of them."""
@@ -111,7 +163,7 @@ def test_the_same_on_all_worlds_and_after_a_resume(model: str, target: str, file
     args: dict[str, Any] = {"SGD": {"momentum": 0.9, "nesterov": True}, "RMSprop": {"momentum": 0.5, "centered": True}}.get(
         target, {}
     )
-    settings = own(f"{file}:Halved" if target == "Halved" else f"torch.optim:{target}", lr=0.02, args=args)
+    settings = own(f"{file}:{target}" if target in ("Halved", "Slow") else f"torch.optim:{target}", lr=0.02, args=args)
     config = run_config(model, epochs=6, optim=settings)
     config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every=3, keep=9))
     dataset = cases.graph_for(model)
@@ -134,6 +186,8 @@ def test_the_same_on_all_worlds_and_after_a_resume(model: str, target: str, file
         ("torch.nn:Linear", {}, "does not name an optimizer"),
         ("torch.optim:Adm", {}, "Adm"),
         ("FILE:not_one", {}, "does not name an optimizer"),
+        ("FILE:Listed", {}, "tensors and numbers(.|\n)*'all' is a list"),
+        ("torch.optim:Rprop", {"weight_decay_of": {"first": 0.1}}, "has no weight decay"),
     ],
 )
 def test_wrong_optimizers(target: str, changes: dict[str, Any], words: str, file: Path) -> None:
@@ -145,6 +199,19 @@ def test_an_optimizer_needs_a_target_and_a_target_custom() -> None:
     for settings in ({"name": "custom"}, {"target": "torch.optim:SGD"}):
         with pytest.raises(ConfigError, match="optim=custom optim.target=FILE.py:CLASS"):
             optim(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"args": {"betas": [0.5, 0.9]}}, "of an optimizer of your own"),
+        ({"name": "custom", "target": "torch.optim:SGD", "args": {"lr": 1.0}}, "does not set lr"),
+        ({"name": "custom", "target": "torch.optim:SGD", "args": {"weight_decay": 1.0}}, "does not set weight_decay"),
+    ],
+)
+def test_arguments_that_nothing_would_read(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        optim(**settings)
 
 
 def test_state_that_is_not_by_row_is_refused_where_rows_are_learned() -> None:
@@ -184,6 +251,7 @@ def test_another_loss_is_the_same_on_all_worlds() -> None:
     [
         ("FILE:mean_only", {}, "do not add up"),
         ("FILE:not_one", {}, "names no loss"),
+        ("FILE:Learned", {}, "it has parameters"),
         ("torch.nn:Linear", {}, "names no loss"),
         ("torch.nn.functional:mse_loss", {}, "names no loss"),
         ("torch.nn.functional:cross_entropy", {"label_smoothing": 0.1}, "of the labels' own loss"),
@@ -194,6 +262,14 @@ def test_wrong_losses(loss: str, changes: dict[str, Any], words: str, file: Path
     config = run_config(optim=optim(loss=loss.replace("FILE", str(file)), **changes))
     with pytest.raises(ConfigError, match=words):
         NodeTask.check(config, nasty_graph())
+
+
+def test_a_loss_with_constants_of_its_own(file: Path) -> None:
+    """Tried out in the precision of the run."""
+    for precision in ("fp32", "fp64"):
+        config = run_config(optim=optim(loss=f"{file}:Weighted"), precision=precision)
+        NodeTask.check(config, nasty_graph())
+        assert losses(config, nasty_graph()) != losses(run_config(optim=optim(), precision=precision), nasty_graph())
 
 
 def _scores(group: Group, config: RunConfig, dataset: Dataset) -> list[dict[str, Any]]:
@@ -212,12 +288,33 @@ def test_a_metric_of_one_s_own_sees_all_rows_in_their_order(file: Path) -> None:
             assert one[f"{split}_metric"] and one[f"{split}_metric"] == pytest.approx(other[f"{split}_metric"], rel=1e-9)
 
 
+def test_a_metric_that_ranks_would_not_agree_on(file: Path) -> None:
+    """The first rank's value counts, so that they stop together."""
+    config = run_config(metric=f"{file}:anything", epochs=40, early_stopping=1, world=3)
+    ended = {len(rows) for rows in pool(3)(_scores, config, nasty_graph())[:1]}
+    assert ended and max(ended) < 40
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("FILE:accuracy", "has a name of its own"),
+        ("torch:argmin", "gives a number"),
+        ("FILE:not_one", "gives a number"),
+        ("FILE:none", "none"),
+    ],
+)
+def test_wrong_metrics(metric: str, words: str, file: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        NodeTask.check(run_config(metric=metric.replace("FILE", str(file))), nasty_graph())
+
+
 def test_a_metric_called_error_is_better_where_smaller(file: Path) -> None:
     config = run_config(metric=f"{file}:off_by_error", epochs=30, early_stopping=2)
     rows = pool(1)(_scores, config, nasty_graph())[0]
     values = [row["val_metric"] for row in rows]
     assert len(values) < 30 and min(values) < values[-1] and values.index(min(values)) == len(values) - 3
-    assert is_better("off_by_error", 1.0, 2.0) and is_better("order_counts", 2.0, 1.0)
+    assert is_better("off_by_error", 1.0, 2.0) and is_better("my_rmse", 1.0, 2.0) and is_better("order_counts", 2.0, 1.0)
 
 
 def test_the_page_s_metric(tmp_path: Path) -> None:

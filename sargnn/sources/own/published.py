@@ -36,7 +36,7 @@ from sargnn.errors import DataError
 from sargnn.sources.own.edges import EdgeArrays
 from sargnn.sources.own.given import GivenArray, PlainArray, SparseRows, csr_fits, member_of
 from sargnn.sources.own.graph import Unread
-from sargnn.sources.own.names import EDGES, FEATURES, LABELS
+from sargnn.sources.own.names import EDGES, FEATURES, LABELS, MASKS, NUMBERS
 
 _NAMES = {"edges": EDGES, "node_features": FEATURES, "node_labels": LABELS} | {
     f"{split}_masks": f"{split}_mask" for split in ("train", "val", "test")
@@ -44,6 +44,8 @@ _NAMES = {"edges": EDGES, "node_features": FEATURES, "node_labels": LABELS} | {
 """Name in a file of the heterophilous benchmark -> the one that is used here."""
 _ADJACENCY = ("adj_indices", "adj_indptr", "adj_shape")
 _ATTRIBUTES = ("attr_data", "attr_indices", "attr_indptr", "attr_shape")
+_UNREAD = ("adj_data", "node_names", "attr_names", "class_names", "metadata")
+"""What such files hold beside them: weights that are all 1, and texts."""
 WIKICS = "wikics"
 _WIKICS_NAMES = {"features": FEATURES, "labels": LABELS, "links": None} | {
     "train_masks": "train_mask",
@@ -88,7 +90,7 @@ def published_tree(path: Path, members: Collection[str], unread: Unread) -> dict
     if {"edges", "train_masks"} <= {*members}:
         return _heterophilous(path, members, unread)
     if {*_ADJACENCY, *_ATTRIBUTES, "labels"} <= {*members}:
-        return _sparse(path)
+        return _sparse(path, members, unread)
     return None
 
 
@@ -109,15 +111,26 @@ def _heterophilous(path: Path, members: Collection[str], unread: Unread) -> dict
     return tree | {EDGES: _BothWays(edges.name, edges.whole())}
 
 
-def _sparse(path: Path) -> dict[str, Any]:
+def _sparse(path: Path, members: Collection[str], unread: Unread) -> dict[str, Any]:
     columns, starts, shape = (member_of(path, name).whole() for name in _ADJACENCY)
     adjacency = _matrix(path, "adj", np.ones(len(columns), bool), columns, starts, shape)
     values, columns, starts, shape = (member_of(path, name).whole() for name in _ATTRIBUTES)
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise DataError(f"'{path}': 'attr_data' holds a value that is not finite.")
-    attributes = _matrix(path, "attr", (values > 0).astype(np.float32), columns, starts, shape)
+    if values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+        raise DataError(f"'{path}': 'attr_data' holds a value that is no finite number.", given=str(values.dtype))
+    attributes = _matrix(path, "attr", values.astype(np.float32), columns, starts, shape)
+    attributes.sum_duplicates()
+    attributes.data[attributes.data > 0] = 1
+    if adjacency.shape != (attributes.shape[0],) * 2:
+        raise DataError(
+            f"'{path}': 'adj_shape' is not that of the edges between the nodes of 'attr_shape'.",
+            given=list(adjacency.shape),
+            allowed=str([attributes.shape[0]] * 2),
+        )
+    masks = {name: member_of(path, name) for name in members if name in (*MASKS, *NUMBERS)}
+    known = {*_ADJACENCY, *_ATTRIBUTES, *_UNREAD, *masks, "labels"}
+    unread.of_graph.extend(f"'{name}'" for name in members if name not in known)
     ends = np.stack(adjacency.tocoo().coords, 1)
-    return {
+    return masks | {
         EDGES: _BothWays(f"'{path}': 'adj_indices'", ends, loops=False),
         FEATURES: SparseRows(f"'{path}': 'attr_data'", attributes),
         LABELS: member_of(path, "labels"),

@@ -98,8 +98,15 @@ def test_a_file_with_sparse_matrices_is_read_as_pyg_reads_it(tmp_path: Path) -> 
     reader = of_folder(sparse_file(tmp_path), split=[0.5, 0.25, 0.25])
     assert edges_of(reader) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
     features = np.concatenate([*reader.features(3)])
-    assert features.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]] and reader.labels().tolist() == [0, 1, 1, 0]
+    assert features.tolist() == [[1, 0, 0], [0, 0, -1], [0, 0, 0], [0, 0, 1]] and reader.labels().tolist() == [0, 1, 1, 0]
     assert reader.name == "amazon_made" and (reader.split() > 0).all()
+
+
+def test_masks_beside_sparse_matrices_are_the_split(tmp_path: Path) -> None:
+    masks = {"train_mask": [1, 0, 0, 0], "val_mask": [0, 1, 0, 0], "test_mask": [0, 0, 1, 1]}
+    reader = of_folder(sparse_file(tmp_path, {name: np.array(mask, bool) for name, mask in masks.items()}))
+    reader.labels()
+    assert reader.split().tolist() == [1, 2, 3, 3]
 
 
 def test_files_of_pyg_s_amazon(tmp_path: Path) -> None:
@@ -128,7 +135,9 @@ def test_files_of_pyg_s_amazon(tmp_path: Path) -> None:
         ({}, {"split": [0.5, 0.5, 0], "add_inverse_edges": True}, "read in both directions"),
         ({"adj_indptr": np.array([0, 1, 3, 4, 9])}, {"split": [1, 0, 0]}, r"damaged: 'adj_indptr'(.|\n)*\[4, 4\], 5 entries"),
         ({"attr_indices": np.array([0, 2, 3])}, {"split": [1, 0, 0]}, "damaged: 'attr_indptr'"),
-        ({"attr_data": np.array([1, np.nan, 1])}, {"split": [1, 0, 0]}, "'attr_data' holds a value that is not finite"),
+        ({"attr_data": np.array([1, np.nan, 1])}, {"split": [1, 0, 0]}, "'attr_data' holds a value that is no finite number"),
+        ({"attr_data": np.array(["a", "b", "c"])}, {"split": [1, 0, 0]}, "no finite number"),
+        ({"adj_shape": np.array([4, 9])}, {"split": [1, 0, 0]}, r"adj_shape(.|\n)*\[4, 9\](.|\n)*\[4, 4\]"),
         ({"labels": np.array([0, 1])}, {"split": [1, 0, 0]}, "labels' has 2 rows"),
     ],
 )

@@ -183,6 +183,7 @@ def _other_settings(peer: str, case: Case, models: Mapping[str, str]) -> list[st
         "mfg": (config.mfg, False),
         "precision": (config.precision, "fp32"),
         "optim": (config.optim.name, "adam"),
+        "optim.loss": (config.optim.loss, None),
         "batches.count": (config.batches.count, 1),
     }
     allowed = {key: value if isinstance(value, tuple) else (value,) for key, (_, value) in wanted.items()}
