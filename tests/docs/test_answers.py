@@ -26,8 +26,8 @@ NOT_YET = (
 THERE = {
     "export": "predictions",
     "link prediction": "task=links",
-    "own metric": "task of your own",
-    "class weights": "task of your own",
+    "own metric": "metric=FILE.py:NAME",
+    "class weights": "optim.class_weights=balanced",
     "early stopping": "early_stopping=",
     "profiling": "profile=true",
     "DistDGL": "sampled neighbours",
