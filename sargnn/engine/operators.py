@@ -63,15 +63,17 @@ class Operators(ABC):
 
     @abstractmethod
     def attention_maps(
-        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """z = W h [N, K D], and per head <a_src, z_j> of all rows [N, K] and <a_dst, z_i> of the output rows [M, K].
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None, *own_maps: Tensor
+    ) -> tuple[Tensor, ...]:
+        """z = W h [N, K D], per head <a_src, z_j> of all rows [N, K] and <a_dst, z_i> of the output rows [M, K], further maps
+        of the output rows [M, out].
 
         Args:
             h: [N, in].
             weight: [K D, in].
             attn_src: [K, D].
             attn_dst: [K, D]; None: the output rows' part is 0.
+            own_maps: [out, in].
         """
 
     @abstractmethod
@@ -120,8 +122,8 @@ class Operators(ABC):
         """``x`` [N, F] for one reader, and for another the rows of it that the output rows are, [M, F]."""
 
     @abstractmethod
-    def add(self, first: Tensor, other: Tensor) -> Tensor:
-        """The sum of two tables [N, F]."""
+    def add(self, first: Tensor, other: Tensor, *, reuse: bool = False) -> Tensor:
+        """The sum of two tables [N, F]. ``reuse``: the other is of no further use to the caller, and becomes the result."""
 
     @abstractmethod
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
@@ -194,14 +196,15 @@ class StockOperators(Operators):
         )
 
     def attention_maps(
-        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None, *own_maps: Tensor
+    ) -> tuple[Tensor, ...]:
         z = linear_map(self._work, h, weight, None)
         by_head = z.view(len(z), *attn_src.shape)
         of_sources = (by_head * attn_src).sum(2)
+        own = (linear_map(self._work, plan.self_rows(h), own_map, None) for own_map in own_maps)
         if attn_dst is None:
-            return z, of_sources, z.new_zeros(plan.num_out, len(attn_src))
-        return z, of_sources, (plan.self_rows(by_head) * attn_dst).sum(2)
+            return z, of_sources, z.new_zeros(plan.num_out, len(attn_src)), *own
+        return z, of_sources, (plan.self_rows(by_head) * attn_dst).sum(2), *own
 
     def scores(self, h: Tensor, weight: Tensor, attn: Tensor) -> Tensor:
         return (linear_map(self._work, h, weight, None).view(len(h), *attn.shape) * attn).sum(2)
@@ -228,7 +231,7 @@ class StockOperators(Operators):
     def fork_own(self, plan: LayerPlan, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, plan.self_rows(x)
 
-    def add(self, first: Tensor, other: Tensor) -> Tensor:
+    def add(self, first: Tensor, other: Tensor, *, reuse: bool = False) -> Tensor:
         return first + other
 
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:
@@ -272,14 +275,17 @@ class FusedOperators(Operators):
         return linears(self._work, h, *(Map(m.weight, m.bias, count) for m, count in zip(maps, counts, strict=True)))
 
     def attention_maps(
-        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, plan: LayerPlan, h: Tensor, weight: Tensor, attn_src: Tensor, attn_dst: Tensor | None, *own_maps: Tensor
+    ) -> tuple[Tensor, ...]:
         """<a, W h> = <W^T a, h>: taken from h, so that nothing else of the size of z is held, forward or backward."""
         vectors = (attn_src,) if attn_dst is None else (attn_src, attn_dst)
         counts = plan.num_rows, plan.num_out
         scores = (_score_map(weight, a, count) for a, count in zip(vectors, counts, strict=False))
-        z, of_sources, *rest = linears(self._work, h, Map(weight, None, plan.num_rows), *scores)
-        return z, of_sources, rest[0] if rest else of_sources.new_zeros(plan.num_out, len(attn_src))
+        own = (Map(own_map, None, plan.num_out) for own_map in own_maps)
+        z, of_sources, *rest = linears(self._work, h, Map(weight, None, plan.num_rows), *scores, *own)
+        if attn_dst is None:
+            rest.insert(0, of_sources.new_zeros(plan.num_out, len(attn_src)))
+        return z, of_sources, *rest
 
     def scores(self, h: Tensor, weight: Tensor, attn: Tensor) -> Tensor:
         return linears(self._work, h, _score_map(weight, attn, len(h)))[0]
@@ -305,8 +311,8 @@ class FusedOperators(Operators):
     def fork_own(self, plan: LayerPlan, x: Tensor) -> tuple[Tensor, Tensor]:
         return fork_own(self._work.pool, plan, x)
 
-    def add(self, first: Tensor, other: Tensor) -> Tensor:
-        total: Tensor = Add.apply(first, other, self._work.pool)
+    def add(self, first: Tensor, other: Tensor, *, reuse: bool = False) -> Tensor:
+        total: Tensor = Add.apply(first, other, None if reuse else self._work.pool)
         return total
 
     def scale(self, x: Tensor, factor: Tensor | float) -> Tensor:

@@ -94,10 +94,13 @@ class _Fork(torch.autograd.Function):
 
 
 class Add(torch.autograd.Function):
-    """``first + other``, [N, F] each, in memory from the pool."""
+    """``first + other``, [N, F] each, in memory from the pool; without one in the other's."""
 
     @staticmethod
-    def forward(ctx: Any, first: Tensor, other: Tensor, pool: Pool) -> Tensor:
+    def forward(ctx: Any, first: Tensor, other: Tensor, pool: Pool | None) -> Tensor:
+        if pool is None:
+            ctx.mark_dirty(other)
+            return other.add_(first)
         return torch.add(first, other, out=pool.empty_like(first))
 
     @staticmethod

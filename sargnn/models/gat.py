@@ -21,6 +21,7 @@ Letters: N input rows, M output rows, K heads, D head width, C features of an ed
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,7 @@ class _AttentiveLayer(GraphLayer):
     """
 
     scoring: type[Gat] | type[GatV2]
+    takes_own_map = True
 
     def __init__(self, spec: LayerSpec, config: GatSettings, edge_width: int = 0) -> None:
         super().__init__(spec)
@@ -76,11 +78,19 @@ class _AttentiveLayer(GraphLayer):
         features = bool(self.edge_width)
         return self.scoring(self.heads, self.config.negative_slope, draw, edges, weighted=True, features=features)
 
-    def _output(self, engine: Engine, plan: LayerPlan, rows: Tensor, x: LayerInput) -> Tensor:
-        """Residual added, heads joined, bias added."""
+    def _own_maps(self, own_map_too: Tensor | None) -> list[Tensor]:
+        """Maps of the own rows that are added: the layer's own [K D, in] before heads are joined, and the caller's behind."""
+        own = None if self.residual is None else self.residual.weight
+        return [weight for weight in (own, own_map_too) if weight is not None]
+
+    def _output(self, engine: Engine, rows: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Residuals added, heads joined, bias added. ``own``: mapped own rows, as of ``_own_maps``."""
+        own = list(own)
         if self.residual is not None:
-            rows = engine.operators.add(rows, engine.operators.linear(x.self_rows(plan), self.residual.weight, None))
+            rows = engine.operators.add(rows, own.pop(0), reuse=True)
         out = rows.view(len(rows), self.heads, self.width).mean(1) if self.last else rows
+        if own:
+            out = engine.operators.add(out, own[0], reuse=True)
         return engine.operators.with_bias(out, self.bias)
 
     def _linear(self, bias: bool, width: int | None = None) -> nn.Linear:
@@ -122,16 +132,17 @@ class GatLayer(_AttentiveLayer):
             return ()
         return (torch.einsum("kd,kdc->kc", self.attn_edge, self.edge_map.weight.unflatten(0, (self.heads, -1))),)
 
-    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        x, again = x.fork(engine) if self.residual is not None else (x, x)
-        z, el, er = engine.operators.attention_maps(plan, x.taken(), self.linear.weight, self.attn_src, self.attn_dst)
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput, own_map_too: Tensor | None = None) -> Tensor:
+        z, el, er, *own = engine.operators.attention_maps(
+            plan, x.taken(), self.linear.weight, self.attn_src, self.attn_dst, *self._own_maps(own_map_too)
+        )
         if self.symmetric_norm:
             scale = _roots(plan.out_degrees, z).reciprocal_()
             z, el = engine.operators.scaled_rows(z, scale), el * scale
         (rows,) = engine.aggregate(plan, self._dropping(engine), (z, el), (er,), self._of_edges(), given=True)
         if self.symmetric_norm:
             rows = engine.operators.scaled_rows(rows, _roots(plan.in_degrees, rows))
-        return self._output(engine, plan, rows, again)
+        return self._output(engine, rows, own)
 
 
 class GatV2Layer(_AttentiveLayer):
@@ -151,14 +162,14 @@ class GatV2Layer(_AttentiveLayer):
     def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
         return (self.heads * self.width,)
 
-    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        x, again = x.fork(engine) if self.residual is not None else (x, x)
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput, own_map_too: Tensor | None = None) -> Tensor:
         of_sources = RowMap(self.src.weight, self.src.bias, of_outputs=False)
         of_destinations = RowMap(self.dst.weight, self.dst.bias, of_outputs=True)
-        z, own = engine.operators.linears(plan, x.taken(), of_sources, of_destinations)
+        residuals = (RowMap(weight, None, of_outputs=True) for weight in self._own_maps(own_map_too))
+        z, scored, *own = engine.operators.linears(plan, x.taken(), of_sources, of_destinations, *residuals)
         params = (self.attn.flatten(), *(() if self.edge_map is None else (self.edge_map.weight,)))
-        (rows,) = engine.aggregate(plan, self._dropping(engine), (z,), (own,), params, given=True)
-        return self._output(engine, plan, rows, again)
+        (rows,) = engine.aggregate(plan, self._dropping(engine), (z,), (scored,), params, given=True)
+        return self._output(engine, rows, own)
 
 
 def _roots(degrees: Tensor, like: Tensor) -> Tensor:

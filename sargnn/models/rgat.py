@@ -95,7 +95,7 @@ class RgatLayer(GraphLayer):
                 continue
             of_relation = plan if plan.relations is None else plan.relations.plans[r]
             weight, rows, ends = self.weight[r], sources[relation.source], destinations[relation.destination]
-            z, el, _ = operators.attention_maps(of_relation, rows, weight, self.attn_src[r], None)
+            z, el, *_ = operators.attention_maps(of_relation, rows, weight, self.attn_src[r], None)
             er = operators.scores(ends, weight, self.attn_dst[r])
             (total,) = engine.aggregate(of_relation, self._attention(draw), (z, el), (er,), self._of_edges(r), given=True)
             out[relation.destination] = operators.add(out[relation.destination], total)
