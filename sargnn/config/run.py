@@ -728,8 +728,9 @@ def _check_links(config: RunConfig) -> None:
         ("class_weights", "A pair has no class that could have a weight."),
         ("loss", "What is minimised of pairs is links.loss."),
     ):
-        if value := getattr(config.optim, name):
-            allowed = f"optim.{name}={'0.0' if name == 'label_smoothing' else 'null'}"
+        value, usual = getattr(config.optim, name), getattr(OptimConfig, name)
+        if value != usual:
+            allowed = f"optim.{name}={'null' if usual is None else usual}"
             raise ConfigError(why, given=f"task=links optim.{name}={value}", allowed=allowed)
     if config.metric is not None and config.metric not in LINK_METRICS:
         raise ConfigError(f"'{config.metric}' is no metric of links.", given=f"metric={config.metric}", allowed=LINK_METRICS)

@@ -224,9 +224,8 @@ class Accounts:
         self._part = made_up_part(shape, self._depth)
         if config.predicts_pairs:  # of pairs ``step_bytes`` of their tasks know
             self._part = dataclasses.replace(self._part, pairs=PartPairs.none(len(self._part.node_ids)))
-            optim = dataclasses.replace(
-                config.optim, class_weights=None, loss=None
-            )  # there is one class, and nothing is measured
+            # There is one class, and nothing is measured.
+            optim = dataclasses.replace(config.optim, class_weights=None, loss=None)
             self._alone = dataclasses.replace(self._alone, metric=None, optim=optim)
         self._made: dict[tuple[_Recorded, tuple[bool, ...]], StepAccount] = {}
         self._libraries_are_there = False

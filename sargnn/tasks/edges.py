@@ -21,11 +21,10 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.pairs import Pairs
 from sargnn.graph.schema import SPLITS, known_entries, task_of
 from sargnn.partition.cut import Part
-from sargnn.resolve import is_target
 from sargnn.tasks.base import Counted, Targets
 from sargnn.tasks.decoders import check_edge_decoder, make_edge_decoder
 from sargnn.tasks.kinds import Scores, choose_metric, metric_name
-from sargnn.tasks.metrics import check_own_metric, measure
+from sargnn.tasks.metrics import check_metric, measure
 from sargnn.tasks.nodes import LABELS, LabelLoss, check_loss, mean_loss, scaled_weights
 from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
@@ -71,8 +70,7 @@ class EdgeTask(PairTask):
             )
         name = task_of(np.asarray(pairs.labels))
         some = np.asarray(pairs.labels)[np.flatnonzero(np.asarray(pairs.split) == SPLITS["train"])[:8]]
-        if is_target(metric := choose_metric(name, config.metric, pairs.outputs)):
-            check_own_metric(metric, some, pairs.outputs)
+        check_metric(name, config.metric, pairs.outputs, some)
         check_loss(config, name, pairs.outputs, some)
         check_counts(config, pairs, "edges")
         sizes = config.num_outputs(dataset.num_classes), len(dataset.schema.relations), _width(config, pairs), pairs.outputs

@@ -33,7 +33,7 @@ from sargnn.errors import ConfigError
 from sargnn.resolve import is_target, resolve
 from sargnn.steps import step
 from sargnn.tasks.base import Targets
-from sargnn.tasks.kinds import BY_ORDER, Scores, metric_name, smaller_is_better
+from sargnn.tasks.kinds import BY_ORDER, Scores, choose_metric, metric_name, smaller_is_better
 
 _GATHERED_BYTES = 1 << 24
 """Of scores and labels that a rank has from all ranks at once; one label's in any case."""
@@ -167,16 +167,22 @@ def own_value(target: str, scores: Tensor, labels: Tensor) -> float:
         ) from error
 
 
-def check_own_metric(target: str, labels: np.ndarray, outputs: int) -> None:
-    """A metric of one's own can be called. Raises ``ConfigError``.
+def check_metric(task: str, wanted: str | None, outputs: int, labels: np.ndarray) -> str:
+    """The metric as ``choose_metric`` gives it. One's own is called once, and it is said which of its values are better.
 
     Args:
         labels: some known rows, [n] or [n, C].
-        outputs: C.
+
+    Raises:
+        ConfigError: as ``choose_metric`` and ``own_value``.
     """
-    scores = torch.linspace(-1.0, 1.0, len(labels) * outputs).reshape(len(labels), outputs)
-    own_value(target, scores, torch.from_numpy(labels))
-    step(f"{metric_name(target)}: {'smaller' if smaller_is_better(metric_name(target)) else 'larger'} values are better")
+    metric = choose_metric(task, wanted, outputs)
+    if is_target(metric):
+        scores = torch.linspace(-1.0, 1.0, len(labels) * outputs).reshape(len(labels), outputs)
+        own_value(metric, scores, torch.from_numpy(labels))
+        name = metric_name(metric)
+        step(f"{name}: {'smaller' if smaller_is_better(name) else 'larger'} values are better")
+    return metric
 
 
 def _own(target: str, scores: Tensor, targets: Targets, split: str, group: Group) -> float | None:

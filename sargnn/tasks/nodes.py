@@ -43,7 +43,7 @@ from sargnn.resolve import is_target, resolve
 from sargnn.rng import Draw, Purpose, dropout_rows
 from sargnn.tasks.base import Counted, Predict, Targets, Task
 from sargnn.tasks.kinds import KINDS, Scores, choose_metric, in_split, metric_name
-from sargnn.tasks.metrics import check_own_metric, measure
+from sargnn.tasks.metrics import check_metric, measure
 
 _NUMBERS_AT_ONCE = 1 << 19
 """Of logits that are widened: two megabytes, which malloc gives back when they are freed."""
@@ -329,10 +329,8 @@ class NodeTask(Task):
             of_edges = dataset.pairs is not None and dataset.pairs.labels is not None
             what, choice = ("labels of edges", "task=edges") if of_edges else ("links", "task=links")
             raise ConfigError(f"'{dataset.name}' has no training nodes, but {what}.", hint=choice)
-        metric = choose_metric(task, config.metric, dataset.num_classes)
         some = np.asarray(dataset.labels[np.flatnonzero(in_split(split, "train"))[:8]])
-        if is_target(metric):
-            check_own_metric(metric, some, dataset.num_classes)
+        metric = check_metric(task, config.metric, dataset.num_classes, some)
         if config.optim.loss is not None and cls.loss_sum is not NodeTask.loss_sum:
             raise ConfigError("The task has a loss of its own.", given=f"task={config.task}", allowed="optim.loss=null")
         given, kind = f"labels of the task {task}", KINDS[task]

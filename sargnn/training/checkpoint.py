@@ -370,18 +370,18 @@ def _own_numbers(trainer: Trainer) -> dict[str, Any]:
 def _make_own_state(trainer: Trainer, store: Store) -> None:
     """Numbers of one's own optimizer from a checkpoint, and tables of the shapes that it holds, which ``fill`` fills."""
     assert trainer.optimization.optimizer is not None
-    held = store.meta["own_state"]
-    for name, parameter, state in _own_states(trainer):
+    held, own = store.meta["own_state"], {id(p) for p in trainer.optimization.sharded}
+    of_name = {name: (parameter, state) for name, parameter, state in _own_states(trainer)}
+    for name, (_, state) in of_name.items():
         for key, value in held["numbers"][name].items():
             state[key] = torch.tensor(value[0], dtype=getattr(torch, value[1])) if isinstance(value, list) else value
-        for file in store.files:
-            kind, _, of = file.partition("/")
-            if kind.startswith(_STATE) and of == name:
-                array = store.array(file)
-                own = any(parameter is p for p in trainer.optimization.sharded)
-                shape = parameter.shape if own else array.shape
-                made = torch.from_numpy(np.empty(0, array.dtype)).dtype
-                state[kind.removeprefix(_STATE)] = torch.empty(shape, dtype=made, device=parameter.device)
+    for file in store.files:
+        kind, _, name = file.partition("/")
+        if kind.startswith(_STATE):
+            (parameter, state), array = of_name[name], store.array(file)
+            shape = parameter.shape if id(parameter) in own else array.shape
+            dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+            state[kind.removeprefix(_STATE)] = torch.empty(shape, dtype=dtype, device=parameter.device)
     for group, numbers in zip(trainer.optimization.optimizer.param_groups, held["groups"], strict=True):
         group.update(numbers)
 
