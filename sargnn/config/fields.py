@@ -145,11 +145,8 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
         )
     if origin is Literal:
         if value not in options:
-            names = _describe(hint)
-            if len(names) > MOST_SHOWN:
-                alike = nearest(str(value)[:200], names)
-                names = [*alike, *(name for name in names if name not in alike)]
-            raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=names)
+            allowed = _nearest_first(str(value), _describe(hint))
+            raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=allowed)
         return value
     if hint is Any:
         return value
@@ -212,6 +209,12 @@ def _check_bounds(value: float, key: str, metadata: Metadata) -> None:
     raise ConfigError(f"'{key}' is out of range.", given=brief(value), allowed=" and ".join(words) or "a finite number")
 
 
+def _nearest_first(value: str, names: Sequence[str]) -> list[str]:
+    """All the names; of more than a message shows, those like the value come first."""
+    alike = nearest(value[:200], names) if len(names) > MOST_SHOWN else []
+    return [*alike, *(name for name in names if name not in alike)]
+
+
 def _check_text(value: str, key: str, metadata: Metadata) -> str:
     """A target, or a path, made absolute; any other text as it is, if it is allowed."""
     if metadata.get("plain") and not re.fullmatch(r"\w[\w.+-]{0,99}", value):
@@ -227,7 +230,7 @@ def _check_text(value: str, key: str, metadata: Metadata) -> str:
         raise ConfigError(
             f"'{key}' has a value that is not known.",
             given=brief(value),
-            allowed=[*(nearest(value, names) or names), "FILE.py:NAME"],
+            allowed=["FILE.py:NAME", *_nearest_first(value, names)] if len(names) > MOST_SHOWN else [*names, "FILE.py:NAME"],
         )
     return absolute_target(f"setting '{key}'", value) if metadata.get("target") else value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,8 @@ def read_summary(run_dir: Path) -> Summary | None:
     summary = read_record(Summary, {key: value for key, value in content.items() if key in known}, path)
     if summary.status not in (FINISHED, FAILED, INTERRUPTED):
         raise unreadable(path, f"'status' is {summary.status!r}")
+    if summary.metric is not None and not re.fullmatch(r"[\w@]{1,100}", summary.metric):  # it names files of plots
+        raise unreadable(path, f"'metric' is {summary.metric!r}")
     if summary.status == FINISHED and not summary.is_measured:
         raise unreadable(path, "the run is finished, and figures are missing")
     return dataclasses.replace(summary, extra=extra)
