@@ -29,6 +29,7 @@ from sargnn.graph.check import (
 )
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns, file_of, names_from_json, names_to_json, open_columns
 from sargnn.graph.manifest import blame_manifest
+from sargnn.graph.origin import Origin
 from sargnn.graph.pairs import Pairs, check_pairs
 from sargnn.graph.schema import SPLITS as SPLITS
 from sargnn.graph.schema import UNLABELLED as UNLABELLED
@@ -59,6 +60,7 @@ class Dataset:
         content_hash: 16 hex digits; empty for a dataset that is in no store.
         stored_weights: the smallest and the largest weight, of a dataset in a store that has weights.
         pairs: links to predict; None: it has none.
+        origin: ids of nodes and names of classes, of a graph that was read from tables; None: it was not.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Dataset:
     content_hash: str = ""
     stored_weights: tuple[float, float] | None = None
     pairs: Pairs | None = None
+    origin: Origin | None = None
 
     @classmethod
     def homogeneous(
@@ -239,8 +242,8 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
         for node_type, rows in enumerate(dataset.features):
             writer.put(features_name(node_type), rows)
         describe(writer, dataset.name, dataset.num_classes, dataset.schema, made_by, dataset.columns.forms, weights)
-        if dataset.pairs is not None:
-            writer.meta |= dataset.pairs.save(writer)
+        for part in (dataset.pairs, dataset.origin):
+            writer.meta |= part.save(writer) if part is not None else {}
 
 
 def features_name(node_type: int) -> str:
@@ -318,6 +321,7 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         content_hash=store.content_hash,
         stored_weights=weights,
         pairs=Pairs.open(store, n),
+        origin=Origin.open(store, len(schema.node_types)),
     )
     if verify:
         try:

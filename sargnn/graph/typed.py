@@ -15,6 +15,7 @@ from scipy import sparse
 from sargnn.errors import DataError
 from sargnn.graph.check import check_widths, index_dtype
 from sargnn.graph.dataset import Dataset, destination_order
+from sargnn.graph.origin import Ids
 from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, EdgeColumns, EdgePiece, join
 from sargnn.graph.schema import MAX_RELATIONS, UNLABELLED, Relation, Schema
 
@@ -166,4 +167,10 @@ def homogenize(dataset: Dataset) -> Dataset:
         dataset.indices,
         dataset.columns,
     )
-    return replace(homogeneous, pairs=None if dataset.pairs is None else replace(dataset.pairs, relation=None))
+    pairs, origin = dataset.pairs, dataset.origin
+    ids = [] if origin is None else [ids for ids in origin.ids if ids is not None]
+    return replace(
+        homogeneous,
+        pairs=None if pairs is None else replace(pairs, relation=None),
+        origin=None if origin is None else replace(origin, ids=(Ids.join(ids) if len(ids) == len(origin.ids) else None,)),
+    )

@@ -7,6 +7,7 @@ DATASETS = {
     "mag_like": "sargnn.sources.settings:MagLikeConfig",
     "proteins_like": "sargnn.sources.settings:ProteinsLikeConfig",
     "arrays": "sargnn.sources.settings:ArraysConfig",
+    "tables": "sargnn.sources.settings:TablesConfig",
     "python": "sargnn.sources.settings:PythonConfig",
     "stored": "sargnn.sources.settings:StoredConfig",
     "ogb_dir": "sargnn.sources.settings:OgbDirConfig",

@@ -5,15 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sargnn.config.fields import ALWAYS_HASHED, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, PATH, POSITIVE, RUN, number
 from sargnn.config.run import DatasetReader, DatasetSettings
-from sargnn.errors import StoreError
+from sargnn.errors import ConfigError, StoreError
 from sargnn.resolve import load_attribute
 
 if TYPE_CHECKING:
     from sargnn.graph.dataset import Dataset
+    from sargnn.graph.origin import Origin
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,72 @@ class ArraysConfig(OwnGraphConfig):
         from sargnn.sources.own.graph import Unread
 
         find_arrays(self, Unread())
+
+
+@dataclass(frozen=True)
+class TablesConfig(OwnGraphConfig):
+    """Tables with ids, in many files, which a YAML file lists (``sources/tables``).
+
+    Attributes:
+        root: the YAML file.
+        on_error: what becomes of rows that cannot be used: an error, or they are left out and counted.
+        split_by: a column of times or numbers that the split goes by, of the nodes that have labels, else of edges.
+        split_at: the two values where validation and test begin; null: ``split`` gives shares.
+        like: the folder of a dataset store whose columns' encodings and names of classes count; null: those of these tables.
+    """
+
+    root: str = field(metadata=RUN | PATH)
+    on_error: Literal["fail", "drop"] = "fail"
+    split_by: str | None = None
+    split_at: list[str] | None = None
+    like: str | None = field(default=None, metadata=PATH)
+
+    read_by: ClassVar[str] = "sargnn.sources.tables.reader:tables_reader"
+
+    def check_files(self) -> None:
+        self.reader()
+
+    def check_split_by(self) -> None:
+        """Raise ``ConfigError`` where column and bounds do not go together."""
+        if self.split_by is None and self.split_at is None:
+            return
+        if self.split_by is None or (self.split_at is None) == (self.split is None):
+            raise ConfigError(
+                "A split by time has a column and either shares or two moments.",
+                given=f"dataset.split_by={self.split_by} dataset.split={self.split} dataset.split_at={self.split_at}",
+                hint="dataset.split_by=COLUMN with dataset.split=[0.8,0.1,0.1] or dataset.split_at=[2024-01-01,2024-07-01]",
+            )
+        if self.split_at is not None and len(self.split_at) != 2:
+            raise ConfigError(
+                "'dataset.split_at' is where validation and test begin.",
+                given=self.split_at,
+                allowed="two moments or numbers, such as [2024-01-01,2024-07-01]",
+            )
+
+    def moments(self, *, times: bool) -> list[float]:
+        """``split_at`` in numbers: of times the days since 1970-01-01. Raises ``ConfigError``."""
+        from datetime import datetime, timezone
+
+        assert self.split_at is not None
+        try:
+            if not times:
+                return [float(text) for text in self.split_at]
+            moments = [datetime.fromisoformat(text) for text in self.split_at]
+            return [(m if m.tzinfo else m.replace(tzinfo=timezone.utc)).timestamp() / 86400 for m in moments]
+        except ValueError as error:
+            allowed = "moments such as 2024-01-31 or 2024-01-31T12:00" if times else "numbers"
+            raise ConfigError("'dataset.split_at' cannot be read.", given=self.split_at, allowed=allowed) from error
+
+    def known(self) -> Origin | None:
+        """What the dataset in ``like`` remembers of its tables. Raises ``StoreError`` where that is nothing."""
+        from sargnn.graph.dataset import open_dataset
+
+        if self.like is None:
+            return None
+        origin = open_dataset(Path(self.like), verify=False).origin
+        if origin is None:
+            raise StoreError(f"The store '{self.like}' was not made from tables.", hint="leave dataset.like out")
+        return origin
 
 
 @dataclass(frozen=True)

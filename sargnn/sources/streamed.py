@@ -24,6 +24,7 @@ from sargnn.graph.check import EdgeCheck, FeatureCheck, Range, check_split, coun
 from sargnn.graph.dataset import FORMAT_VERSION, Reader, describe, features_name, row_runs
 from sargnn.graph.edge_buckets import EdgeBuckets
 from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece, file_of
+from sargnn.graph.origin import Origin
 from sargnn.graph.schema import Schema
 from sargnn.graph.store import StoreWriter
 from sargnn.steps import step
@@ -44,6 +45,7 @@ class StreamedReader(Reader):
         nodes_have_means: nodes have no features of their own, but the mean of their in-edges'; F = D.
         forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
         edge_categories: of each column of edge features as they come, the number of categories; empty: no column has any.
+        origin: what the dataset remembers of its tables; None: it came from none.
         row_unit: what a row of features or labels is called in errors, and the number of the first.
         weights_source, edge_features_source, features_source, labels_source: where these come from, for errors.
         label_bytes: of a node's labels.
@@ -65,6 +67,7 @@ class StreamedReader(Reader):
     features_source: str
     labels_source: str
     label_bytes: int = 8
+    origin: Origin | None = None
 
     @abstractmethod
     def edges(self, rows: int) -> Iterator[EdgePiece]:
@@ -118,6 +121,8 @@ class StreamedReader(Reader):
             weights = self._write_edges(writer, max(1, piece // edge_bytes), max(1, buffer_bytes // 32))
             self._write_features(writer, max(1, piece // (16 * max(1, self.num_features))))
             describe(writer, self.name, num_classes, Schema.homogeneous(self.num_nodes), self.identity(), self.forms, weights)
+            if self.origin is not None:
+                writer.meta |= self.origin.save(writer)
 
     def _check_disk(self, folder: Path) -> None:
         column_bytes = self._column_bytes

@@ -46,6 +46,10 @@ class GivenArray(ABC):
         """One row of a table [rows, entries], as an array of its own."""
         return PlainArray(self.name, self.whole()[number])
 
+    def place(self, row: int, unit: str) -> str:
+        """Where a row is, for messages. unit: what has the rows."""
+        return f"{unit} {row} (counted from 0)"
+
     def digest(self) -> str:
         """SHA-256 over dtype, shape and content, in hex."""
         hasher = hashlib.sha256(f"{self.dtype.str} {self.shape}".encode())

@@ -13,6 +13,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from sargnn.errors import DataError, SargnnError
 from sargnn.graph.check import EdgeCheck, FeatureCheck, count_classes, expanded_width
 from sargnn.graph.dataset import Dataset, InMemoryReader, Reader
 from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece, attr_form
+from sargnn.graph.origin import Origin
 from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED, Relation, has_label
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
 from sargnn.interop.dgl import missing_in
@@ -119,7 +121,7 @@ def object_reader(value: Any, config: OwnGraphConfig, name: str, whole: str, ori
     return own_reader(graph, config, graph.digest(), origin)
 
 
-def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: str | None = None) -> Reader:
+def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: str | None = None) -> OwnReader:
     """The reader of a graph.
 
     Args:
@@ -194,14 +196,15 @@ def _for_links(graph: OwnGraph, config: OwnGraphConfig) -> bool:
     return bool(graph.pairs) or bool(graph.edge_labels) or config.link_split is not None
 
 
-class _OwnReader(Reader):
+class OwnReader(Reader):
     """What readers of own graphs share: where errors say the graph came from; labels and split of the type that has them.
 
     A graph with links, or labels of edges, needs neither: where one of both is missing, the other is not read.
     """
 
     def __init__(self, graph: OwnGraph, config: OwnGraphConfig, identity: dict[str, Any], origin: str | None) -> None:
-        self.graph, self.config, self._identity, self._origin = graph, config, identity, origin
+        self.graph, self.config, self._identity, self._whence = graph, config, identity, origin
+        self.origin: Origin | None = None
         for_links = _for_links(graph, config)
         self.labelled_type = labelled_type(graph.nodes, graph.whole, for_links=for_links)
         self.labelled = graph.nodes[self.labelled_type]
@@ -216,8 +219,12 @@ class _OwnReader(Reader):
     def identity(self) -> dict[str, Any]:
         return self._identity
 
+    def remember(self, identity: dict[str, Any], origin: Origin) -> None:
+        """Of a graph that was read from tables: what decides the content instead, and what the dataset remembers of them."""
+        self._identity, self.origin = identity, origin
+
     def write(self, path: Path, buffer_bytes: int = 0) -> None:
-        with blame(self._origin):
+        with blame(self._whence):
             super().write(path, buffer_bytes)  # type: ignore[safe-super]
 
     def labels(self) -> np.ndarray:
@@ -243,13 +250,13 @@ class _OwnReader(Reader):
         if wrong.any():
             raise DataError(
                 f"{self.given_labels.name} has no label for a node that is in a split.",
-                given=f"node {int(wrong.argmax())} (counted from 0), {int(wrong.sum())} in all",
+                given=f"{self.given_labels.place(int(wrong.argmax()), 'node')}, {int(wrong.sum())} in all",
                 hint="leave it out of the masks",
             )
         return split
 
 
-class _Homogeneous(_OwnReader, StreamedReader):
+class _Homogeneous(OwnReader, StreamedReader):
     """One type, one relation."""
 
     row_unit = ("node", 0)
@@ -291,7 +298,7 @@ class _Homogeneous(_OwnReader, StreamedReader):
         return split
 
 
-class _InMemory(_OwnReader, InMemoryReader):
+class _InMemory(OwnReader, InMemoryReader):
     """Several types or relations, or pairs."""
 
     def read(self) -> Dataset:
@@ -325,6 +332,7 @@ class _InMemory(_OwnReader, InMemoryReader):
             counts = {name: nodes.count for name, nodes in self.graph.nodes.items()}
             pairs = PairReader(list(self.graph.edges), offsets, counts).read(self.graph.pairs)
             dataset = give_pairs(dataset, pairs, messages=self.config.link_messages)
+        dataset = replace(dataset, origin=self.origin)
         return homogenize(dataset) if self.config.homogenize else dataset
 
     def _relation(self, triplet: Triplet, edges: EdgeList, node_types: list[str]) -> Edges:

@@ -49,12 +49,12 @@ def read_labels(given: GivenArray, task: Task | None, unit: str = "node") -> np.
     labels = np.empty((given.shape[0], columns), LABEL_DTYPES[task or "classes"])
     first = 0
     for piece in given.pieces(max(1, _PIECE_NUMBERS // columns)):
-        labels[first : first + len(piece)] = _convert(task, given.name, piece.reshape(len(piece), -1), first, unit)
+        labels[first : first + len(piece)] = _convert(task, given, piece.reshape(len(piece), -1), first, unit)
         first += len(piece)
     return labels if task in ("multilabel", "regression") else labels[:, 0]
 
 
-def _convert(task: Task | None, name: str, table: np.ndarray, first: int, unit: str) -> np.ndarray:
+def _convert(task: Task | None, given: GivenArray, table: np.ndarray, first: int, unit: str) -> np.ndarray:
     """Some labels [n, C] in the dtype of their task. ``first``: the number of the first. Raises ``DataError``."""
     fractions, hint = table.dtype.kind == "f", None
     missing = np.isnan(table) if fractions else np.zeros(table.shape, bool)
@@ -75,7 +75,7 @@ def _convert(task: Task | None, name: str, table: np.ndarray, first: int, unit: 
         row = int(wrong.argmax())
         shown = ", ".join(str(label) for label in table[row][:5]) + (", ..." if table.shape[1] > 5 else "")
         raise DataError(
-            f"{name} holds {what}, at {unit} {first + row} (counted from 0).", given=shown, allowed=allowed, hint=hint
+            f"{given.name} holds {what}, at {given.place(first + row, unit)}.", given=shown, allowed=allowed, hint=hint
         )
     return known.astype(LABEL_DTYPES[task or "classes"])
 

@@ -1,0 +1,232 @@
+"""Ids of nodes, texts or 64-bit numbers in any order, become node numbers by a join on disk.
+
+An id is known by a key of 128 bits: of a whole number its mix, which no other number has, of a text its MurmurHash3
+(Appleby, public domain; x64, 128 bits), which two of N texts share with a probability below N^2 / 2^129: 1e-20 of a billion.
+Keys go to files by their first bits. One file at a time is read back, and a hash table of it says which keys occur twice and
+which row of the nodes' table an end of an edge names. So memory is that of one file and a byte for each row.
+
+Letters: N ids of a type, n some of them, B files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+
+from sargnn.graph.dataset import group_by
+
+_RECORD = np.dtype([("high", np.uint64), ("low", np.uint64), ("row", np.int64)])
+_FILE_BYTES = 1 << 25
+"""Of records in one file: a hash table of more does not stay in a processor's cache."""
+_MOST_FILES = 256
+_BLOCK = 64
+_C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
+_F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+
+
+@numba.njit(inline="always")
+def _turn(x: Any, by: Any) -> Any:  # pragma: no cover - compiled
+    return (x << np.uint64(by)) | (x >> np.uint64(64 - by))
+
+
+@numba.njit(inline="always")
+def _mix(x: Any) -> Any:  # pragma: no cover - compiled
+    x ^= x >> np.uint64(33)
+    x *= _F1
+    x ^= x >> np.uint64(33)
+    x *= _F2
+    return x ^ (x >> np.uint64(33))
+
+
+@numba.njit(cache=True)
+def _hash_texts(data: Any, ends: Any, records: Any) -> None:  # pragma: no cover - compiled
+    high, low = records["high"], records["low"]
+    for i in range(len(ends) - 1):
+        start, length = ends[i], ends[i + 1] - ends[i]
+        h1, h2 = np.uint64(0), np.uint64(0)
+        for first in range(0, length, 16):
+            k1, k2 = np.uint64(0), np.uint64(0)
+            for k in range(min(8, length - first)):
+                k1 |= np.uint64(data[start + first + k]) << np.uint64(8 * k)
+            for k in range(8, min(16, length - first)):
+                k2 |= np.uint64(data[start + first + k]) << np.uint64(8 * (k - 8))
+            h1 ^= _turn(k1 * _C1, 31) * _C2
+            h2 ^= _turn(k2 * _C2, 33) * _C1
+            if length - first >= 16:
+                h1 = (_turn(h1, 27) + h2) * np.uint64(5) + np.uint64(0x52DCE729)
+                h2 = (_turn(h2, 31) + h1) * np.uint64(5) + np.uint64(0x38495AB5)
+        h1 ^= np.uint64(length)
+        h2 ^= np.uint64(length)
+        h1 += h2
+        h2 += h1
+        h1, h2 = _mix(h1), _mix(h2)
+        h1 += h2
+        high[i], low[i] = h1, h2 + h1
+
+
+@numba.njit(cache=True)
+def _hash_numbers(numbers: Any, records: Any) -> None:  # pragma: no cover - compiled
+    for i in range(len(numbers)):
+        records[i]["high"], records[i]["low"] = _mix(np.uint64(numbers[i])), np.uint64(0)
+
+
+@numba.njit(cache=True)
+def _table_of(records: Any, slots: Any, again: Any) -> None:  # pragma: no cover - compiled
+    """Open addressing: a slot has the number of a record, or -1. again: of a key's later records the number of its first."""
+    mask = np.uint64(len(slots) - 1)
+    for i in range(len(records)):
+        slot = records[i]["high"] & mask
+        while slots[slot] >= 0:
+            there = slots[slot]
+            if records[there]["high"] == records[i]["high"] and records[there]["low"] == records[i]["low"]:
+                again[i] = there
+                break
+            slot = (slot + np.uint64(1)) & mask
+        if slots[slot] < 0:
+            slots[slot] = i
+
+
+@numba.njit(cache=True)
+def _look_up(wanted: Any, records: Any, slots: Any, numbers: Any) -> None:  # pragma: no cover - compiled
+    mask = np.uint64(len(slots) - 1)
+    for i in range(len(wanted)):
+        slot = wanted[i]["high"] & mask
+        number = -1
+        while slots[slot] >= 0:
+            there = slots[slot]
+            if records[there]["high"] == wanted[i]["high"] and records[there]["low"] == wanted[i]["low"]:
+                number = records[there]["row"]
+                break
+            slot = (slot + np.uint64(1)) & mask
+        numbers[wanted[i]["row"]] = number
+
+
+@numba.njit(cache=True)
+def _ranks(kept: Any, before: Any, records: Any) -> None:  # pragma: no cover - compiled
+    """In place of each record's row how many rows before it are kept; -1 where it is not kept itself."""
+    for i in range(len(records)):
+        row = records[i]["row"]
+        if not kept[row]:
+            records[i]["row"] = -1
+            continue
+        block = row // _BLOCK
+        rank = before[block]
+        for other in range(block * _BLOCK, row):
+            rank += kept[other]
+        records[i]["row"] = rank
+
+
+class _Spilled:
+    """Records in B files by the first bits of their keys, each file in the order in which they came."""
+
+    def __init__(self, folder: Path, name: str, bits: int) -> None:
+        self._bits = bits
+        self.paths = [folder / f"{name}_{number:03d}" for number in range(1 << bits)]
+        self._open = ExitStack()
+        self._files = [self._open.enter_context(path.open("wb")) for path in self.paths]
+
+    def add(self, records: np.ndarray) -> None:
+        if not self._bits:
+            records.tofile(self._files[0])
+            return
+        starts, order = group_by((records["high"] >> np.uint64(64 - self._bits)).astype(np.int64), len(self.paths))
+        records = records[order]
+        for number, file in enumerate(self._files):
+            records[starts[number] : starts[number + 1]].tofile(file)
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def keys_of(ids: pa.Array, rows: np.ndarray) -> np.ndarray:
+    """Records [n] of ids without nulls, texts (large_string) or int64, and their rows, int64 [n]."""
+    records = np.empty(len(ids), _RECORD)
+    records["row"] = rows
+    if pa.types.is_integer(ids.type):
+        _hash_numbers(ids.to_numpy(zero_copy_only=False), records)
+    else:
+        _hash_texts(*text_arrays(ids), records)
+    return records
+
+
+def text_arrays(ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Of large_string ids the bytes, uint8, and int64 [n + 1]: text i is ``data[ends[i]:ends[i + 1]]``."""
+    _, offsets, data = ids.buffers()
+    ends = np.frombuffer(offsets, np.int64)[ids.offset : ids.offset + len(ids) + 1]
+    return np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8), ends
+
+
+class IdMap:
+    """The ids of one type of nodes: rows of its table, of which some are not kept, and their numbers.
+
+    Args:
+        folder: where files go: 24 bytes an id.
+        name: of this type's files.
+        about: how many ids will come, about.
+        buffer_bytes: how much of them is read at once, 24 bytes each.
+
+    Attributes:
+        count: how many have numbers, behind ``number``.
+    """
+
+    def __init__(self, folder: Path, name: str, about: int, buffer_bytes: int) -> None:
+        files = about * _RECORD.itemsize // max(1, min(buffer_bytes, _FILE_BYTES))
+        self.bits = min(max(files, 1) - 1, _MOST_FILES - 1).bit_length()
+        self._folder, self._name = folder, name
+        self._spilled = _Spilled(folder, name, self.bits)
+        self.count = 0
+
+    def add(self, records: np.ndarray) -> None:
+        """Some ids, as ``keys_of`` gives them, in the order of their rows."""
+        self._spilled.add(records)
+
+    def repeats(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All rows, int64, whose id a row before has, file by file, with the first row that has it."""
+        self._spilled.close()
+        for path in self._spilled.paths:
+            records = np.fromfile(path, _RECORD)
+            again = np.full(len(records), -1, np.int64)
+            _table_of(records, _slots(len(records)), again)
+            later = np.flatnonzero(again >= 0)
+            yield records["row"][later], records["row"][again[later]]
+
+    def number(self, kept: np.ndarray) -> None:
+        """Rows that are kept get numbers in their order. kept: bool [rows]."""
+        counts = np.add.reduceat(kept, np.arange(0, len(kept), _BLOCK), dtype=np.int64) if len(kept) else np.zeros(0, np.int64)
+        before = np.concatenate([[0], np.cumsum(counts)])
+        if before[-1] < len(kept):
+            for path in self._spilled.paths:
+                records = np.fromfile(path, _RECORD)
+                _ranks(kept, before, records)
+                records[records["row"] >= 0].tofile(path)
+        self.count = int(before[-1])
+
+    def look_up(self, ends: Ends, numbers: np.ndarray) -> None:
+        """The numbers of the nodes that ends of edges name; -1 where there is none. numbers: integers [ends], to fill."""
+        ends.close()
+        for path, wanted_path in zip(self._spilled.paths, ends.paths, strict=True):
+            wanted = np.fromfile(wanted_path, _RECORD)
+            wanted_path.unlink()
+            if len(wanted):
+                records = np.fromfile(path, _RECORD)
+                slots = _slots(len(records))
+                _table_of(records, slots, np.empty(len(records), np.int64))
+                _look_up(wanted, records, slots, numbers)
+
+    def ends(self, name: str) -> Ends:
+        """What takes ends of edges that are to be looked up. name: of its files."""
+        return Ends(self._folder, f"{self._name}_{name}", self.bits)
+
+
+class Ends(_Spilled):
+    """Ends of edges, by the keys of the ids that they name; rows are places in a list of ends."""
+
+
+def _slots(records: int) -> np.ndarray:
+    return np.full(1 << max(3, (2 * records - 1).bit_length()), -1, np.int32)
