@@ -400,7 +400,7 @@ def check_split(name: str, labels: np.ndarray, split: np.ndarray, schema: Schema
         blank = (np.asarray(split[piece]) > 0) & ~has_label(np.asarray(labels[piece]))
         if blank.any():
             raise DataError(f"Node {start + int(np.argmax(blank))} of '{name}' is in the split but has no label.")
-    if len(np.unique(schema.types_of(np.flatnonzero(split)))) > 1:
+    if schema.typed and len(np.unique(schema.types_of(np.flatnonzero(split)))) > 1:
         raise DataError(f"The split of '{name}' holds nodes of more than one type.")
 
 

@@ -64,6 +64,13 @@ class Ids:
         return cls(np.concatenate([ids.data for ids in several]), np.concatenate([[0], np.cumsum(np.concatenate(lengths))]))
 
 
+def _piece(array: np.ndarray, start: int) -> np.ndarray:
+    """Some entries of a flat array; of one that is mapped they are read, so that they do not count as memory afterwards."""
+    if isinstance(array, np.memmap) and array.filename is not None:
+        return np.fromfile(array.filename, array.dtype, _PIECE, offset=array.offset + start * array.itemsize)
+    return array[start : start + _PIECE]
+
+
 @dataclass(frozen=True)
 class Origin:
     """What a dataset remembers of its tables.
@@ -86,7 +93,7 @@ class Origin:
                 if array is not None:
                     with writer.append(f"ids/{node_type:02d}_{name}", array.dtype) as target:
                         for start in range(0, len(array), _PIECE):
-                            target.write(np.array(array[start : start + _PIECE]))
+                            target.write(_piece(array, start))
         more = {"classes": list(self.classes), "encodings": self.encodings}
         # An array as well, so that the content hash covers it.
         writer.put("origin", np.frombuffer(json.dumps(more, sort_keys=True).encode(), np.uint8))

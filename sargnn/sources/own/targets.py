@@ -151,14 +151,14 @@ def read_split(nodes: Nodes, whole: str, column: int | None = None) -> np.ndarra
     owner: dict[int, str] = {}
     for name, value in SPLITS.items():
         if name in nodes.masks:
-            given, rows = nodes.masks[name], np.flatnonzero(_mask(nodes.masks[name], column))
+            given, rows = nodes.masks[name], _mask(nodes.masks[name], column)
         elif name in nodes.numbers:
             given, rows = nodes.numbers[name], _numbers(nodes.numbers[name], nodes.count, column)
         else:
             continue
         taken = split[rows] > 0
         if taken.any():
-            row = int(rows[taken.argmax()])
+            row = int((np.flatnonzero(rows) if rows.dtype == bool else rows)[taken.argmax()])
             raise DataError(
                 f"{owner[int(split[row])]} and {given.name} overlap.",
                 given=f"node {row} (counted from 0), {int(taken.sum())} in all",
@@ -171,6 +171,8 @@ def read_split(nodes: Nodes, whole: str, column: int | None = None) -> np.ndarra
 
 def _mask(given: GivenArray, column: int | None) -> np.ndarray:
     flat = _of_split(given, column)
+    if flat.dtype == bool:
+        return flat
     wrong = ~np.isin(flat, (0, 1))
     if wrong.any():
         row = int(wrong.argmax())

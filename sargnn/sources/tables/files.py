@@ -34,12 +34,12 @@ class _File:
     Attributes:
         name: what messages call it.
         open: opens it for reading bytes.
-        identity: what tells it from others, JSON-able.
+        identity: what tells it from others, JSON-able; its content may be read for it.
     """
 
     name: str
     open: Callable[[], Any]
-    identity: Any
+    identity: Callable[[], Any]
 
     @property
     def is_csv(self) -> bool:
@@ -78,7 +78,7 @@ class Table:
 
     def identity(self) -> dict[str, Any]:
         """What tells the files from others, JSON-able."""
-        return {file.name: file.identity for file in self._files}
+        return {file.name: file.identity() for file in self._files}
 
     def about_rows(self) -> int:
         """How many rows there are, about; exactly of Parquet."""
@@ -192,17 +192,18 @@ def _files(pattern: str, folder: Path, table: str) -> list[_File]:
         there = os.path.exists(path)
         names = [path] if os.path.isfile(path) else glob.glob(f"{path}/**" if there else path, recursive=True)
         names = sorted(name for name in names if os.path.isfile(name))
-        files = [_File(name, lambda name=name: pa.OSFile(name), None) for name in names]  # type: ignore[misc]
+        files = [_local(name) for name in names]
     known = [file for file in files if file.name.endswith(_SUFFIXES) and not os.path.basename(file.name).startswith(("_", "."))]
     if not known:
         given = f"{pattern}: {len(files)} files, such as '{files[0].name}'" if files else pattern
         what = "names files of other forms" if files else "is empty" if there else "names no file"
         hint = None if "://" in pattern else f"relative names start from {folder}"
         raise DataError(f"What {table} are read from {what}.", given=given, allowed=", ".join(_SUFFIXES), hint=hint)
-    if "://" not in pattern:
-        identities = identity_of([Path(file.name) for file in known])
-        known = [_File(file.name, file.open, identities[file.name]) for file in known]
     return known
+
+
+def _local(name: str) -> _File:
+    return _File(name, lambda: pa.OSFile(name), lambda: identity_of([Path(name)])[name])
 
 
 def _remote(pattern: str) -> tuple[list[_File], bool]:
@@ -211,11 +212,12 @@ def _remote(pattern: str) -> tuple[list[_File], bool]:
 
         system, path = fsspec.url_to_fs(pattern)
         paths = sorted(system.find(path) if system.isdir(path) else system.glob(path))
-        files = [
-            _File(str(system.unstrip_protocol(name)), lambda name=name: system.open(name, "rb"), system.ukey(name))  # type: ignore[misc]
-            for name in paths
-        ]
+        files = [_of_system(system, name) for name in paths]
     except (ImportError, ValueError, OSError) as error:
         hint = "fsspec reads it where the package of its kind is installed, such as s3fs for s3://"
         raise DataError(f"'{pattern}' cannot be read: {error}", hint=hint) from error
     return files, bool(files)
+
+
+def _of_system(system: Any, name: str) -> _File:
+    return _File(str(system.unstrip_protocol(name)), lambda: system.open(name, "rb"), lambda: str(system.ukey(name)))
