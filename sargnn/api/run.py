@@ -145,6 +145,19 @@ class Run:
         """What the model's last layer reads, or of links and edges gives, float [N, F]; arguments as of ``predictions``."""
         return self._predicted("embeddings.npy", settings)
 
+    def table(self, *, embeddings: bool = False, **settings: Any) -> pd.DataFrame:
+        """What the model says of every node, or edge, with the ids of the tables that the graph was read from; of links the
+        embeddings of nodes.
+
+        Args:
+            embeddings: a column of them, too.
+            settings: as of ``predictions``.
+        """
+        import pandas as pd
+
+        name = "embeddings" if self.config.predicts_links else "predictions"
+        return pd.read_parquet(self._predict(f"{name}.parquet", settings, form="parquet", embeddings=embeddings))
+
     def pair_scores(self, pairs: np.ndarray, *, relation: str | None = None, **settings: Any) -> np.ndarray:
         """Of a run of ``task=links``: scores of pairs of nodes, float [P]; of ``task=edges`` what the decoder gives, [P, C].
 
@@ -176,13 +189,18 @@ class Run:
     def _predicted(self, file: str, settings: dict[str, Any], **of_links: Any) -> np.ndarray:
         import numpy as np
 
+        array: np.ndarray = np.load(self._predict(file, settings, **of_links))
+        return array
+
+    def _predict(self, file: str, settings: dict[str, Any], *, form: str = "npy", **asked: Any) -> Path:
+        """The file, which is made where the folder does not hold it yet."""
         from sargnn.run.predict import FOLDER
 
         given = dict(settings)
         quiet = bool(given.pop("quiet", self._quiet))
         which = str(given.pop("checkpoint", "newest"))
         folder = Path(given.pop("out", self.folder / FOLDER)).expanduser().resolve()
-        if given or of_links or which != "newest" or not self._is_current(folder, file):
+        if given or asked or which != "newest" or not self._is_current(folder, file):
             from sargnn.cli.resume import read_resumed
 
             if which not in ("newest", "best"):
@@ -195,13 +213,13 @@ class Run:
                 "run_dir": str(self.folder),
                 "folder": str(folder),
                 "which": which,
-                "asked": {"embeddings": file == "embeddings.npy"} | of_links,
+                "form": form,
+                "asked": {"embeddings": file == "embeddings.npy"} | asked,
             }
             ask(request, quiet=quiet)
             manifest = folder / "predictions.json"
-            write_json(manifest, read_json(manifest) | {"which": which, "plain": not given and not of_links})
-        array: np.ndarray = np.load(folder / file)
-        return array
+            write_json(manifest, read_json(manifest) | {"which": which, "plain": not given and not asked})
+        return folder / file
 
     def _is_current(self, folder: Path, file: str) -> bool:
         """Whether the folder holds what the newest checkpoint says with the run's own settings."""

@@ -30,11 +30,12 @@ def main(line: CommandLine) -> int:
     asked: dict[str, Any] = {"embeddings": bool(settings["embeddings"]), "top": _count(settings["top"])}
     asked["relation"] = settings["relation"] or None
     asked["pairs"] = os.path.abspath(os.path.expanduser(str(settings["pairs"]))) if settings["pairs"] else None
-    manifest = write(config, run_dir, folder.resolve(), which=str(settings["checkpoint"]), **asked)
+    which, form = str(settings["checkpoint"]), str(settings["format"])
+    manifest = write(config, run_dir, folder.resolve(), which=which, form=form, **asked)
     what = f"{manifest['nodes']} nodes of type '{manifest['node_type']}'"
     what = f"{manifest['edges']} edges" if "edges" in manifest else what
     say(f"{what} in {manifest['time_s']:.1f} s")
-    for name in manifest["files"]:
+    for name in [*manifest["files"], *manifest.get("tables", [])]:
         print(folder / name)
     return 0
 

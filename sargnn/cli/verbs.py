@@ -278,6 +278,9 @@ _PREDICT = Verb(
         RUN,
         Setting("out", "", "the folder to write; without it RUN_DIR/predictions", names="folder"),
         Setting("checkpoint", "newest", "newest, or best: that validates best", allowed=("newest", "best")),
+        Setting(
+            "format", "npy", "parquet or csv: also as tables, with the ids of your tables", allowed=("npy", "parquet", "csv")
+        ),
         Setting("embeddings", False, "also write what the last layer reads"),
         Setting("pairs", "", "task=links, edges: a .npy of pairs [2, P], whose scores are written", names="folder"),
         Setting("top", 0, "task=links: each node's best K partners, known links left out"),

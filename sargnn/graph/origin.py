@@ -47,6 +47,18 @@ class Ids:
         buffers = [pyarrow.py_buffer(ends - ends[0]), pyarrow.py_buffer(texts)]
         return pyarrow.LargeStringArray.from_buffers(last - first, *buffers)
 
+    def take(self, nodes: np.ndarray) -> pyarrow.Array:
+        """The ids of some nodes, int64 [n], in their order."""
+        import pyarrow
+
+        if self.ends is None:
+            return pyarrow.array(np.array(self.data[nodes]))
+        starts, lengths = self.ends[nodes], self.ends[nodes + 1] - self.ends[nodes]
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths)
+        buffers = [pyarrow.py_buffer(ends), pyarrow.py_buffer(np.array(self.data[places]))]
+        return pyarrow.LargeStringArray.from_buffers(len(nodes), *buffers)
+
     def texts(self) -> Ids:
         """The same ids as texts."""
         if self.ends is not None:

@@ -15,8 +15,8 @@ from scipy import sparse
 from sargnn.errors import DataError
 from sargnn.graph.check import check_widths, index_dtype
 from sargnn.graph.dataset import Dataset, destination_order
-from sargnn.graph.origin import Ids
 from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, EdgeColumns, EdgePiece, join
+from sargnn.graph.origin import Ids
 from sargnn.graph.schema import MAX_RELATIONS, UNLABELLED, Relation, Schema
 
 

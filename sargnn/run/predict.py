@@ -18,9 +18,11 @@ from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process, workers_of
 from sargnn.run.local import run_workers
+from sargnn.run.prediction_tables import check_format, write_tables
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, hold_run_dir
 from sargnn.sources.links import read_pairs, relation_of
+from sargnn.steps import step
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, read_inputs, write_inputs
 from sargnn.tracking.progress import say
@@ -28,12 +30,15 @@ from sargnn.tracking.progress import say
 FOLDER = "predictions"
 
 
-def predict(config: RunConfig, run_dir: Path, folder: Path, *, which: str = "newest", **asked: Any) -> dict[str, Any]:
+def predict(
+    config: RunConfig, run_dir: Path, folder: Path, *, which: str = "newest", form: str = "npy", **asked: Any
+) -> dict[str, Any]:
     """Write what a run's model predicts for all nodes into ``folder``; what ``training.predict`` lists.
 
     Args:
         config: the run's; world, mode, kernel, partitioner and ``smooth`` may differ from what it was trained with.
         which: of its checkpoints: ``newest`` or ``best``.
+        form: npy; or parquet or csv, tables beside the arrays (``run.prediction_tables``).
         asked: what of (``training.evaluation.write_predictions``).
 
     Returns:
@@ -44,6 +49,7 @@ def predict(config: RunConfig, run_dir: Path, folder: Path, *, which: str = "new
     """
     started_at = time.time()
     trained = config
+    check_format(form)
     _check_folder(folder)
     budget = config.memory_budget if config.spills else MemoryConfig()
     config = dataclasses.replace(
@@ -84,6 +90,11 @@ def predict(config: RunConfig, run_dir: Path, folder: Path, *, which: str = "new
         say(f"predicting with {config.name}{after}: {workers_of(config)}")
         run_workers(folder, config, hint="the same command again starts anew")
         manifest = files.read_json(folder / MANIFEST)
+        if form != "npy":
+            step("writing tables")
+            dataset, node_type = open_dataset(stores.dataset, verify=False), manifest["node_type"]
+            of = "" if config.predicts_pairs else node_type
+            manifest["tables"] = write_tables(folder, manifest["files"], dataset, form, predict, of=of)
         manifest |= {"run": str(run_dir), "checkpoint": content, "epoch": epoch, "time_s": time.time() - started_at}
         files.write_json(folder / MANIFEST, manifest)
     return manifest

@@ -6,7 +6,7 @@
     category    a 1 among zeros, at the place of the text among the sorted distinct ones
 
 Without a kind, numbers, truth values and decimals are ``number``, times ``standard``, lists ``list``, texts ``category``.
-What a column was, its mean or its categories, is kept with the dataset, so that another graph's columns become the same numbers.
+What a column was, its mean or its categories, is kept with the dataset: another graph's columns become the same numbers.
 
 Letters: n rows of a batch, F features of a column.
 """
@@ -74,18 +74,21 @@ class Column(ABC):
 
     Attributes:
         name: of the column.
+        of: what messages call its table.
         width: F.
         observes: whether all rows must be seen before the first is encoded.
     """
 
     width = 1
     observes = False
+    of = "its table"
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def observe(self, values: pa.Array) -> None:
         """Some rows, on the first pass; those with faults do not count."""
+        return None
 
     @abstractmethod
     def faults(self, values: pa.Array) -> np.ndarray:
@@ -170,10 +173,16 @@ class Numbers(Column):
 
 
 class Category(Column):
-    """``category``. categories: where they are known; then another one has zeros only."""
+    """``category``.
 
-    def __init__(self, name: str, categories: list[str] | None = None) -> None:
+    Args:
+        categories: where they are known; then another one has zeros only.
+        guessed: nothing but the column's type says that it is one; texts that are numbers are refused.
+    """
+
+    def __init__(self, name: str, categories: list[str] | None = None, *, guessed: bool = False) -> None:
         super().__init__(name)
+        self._guessed = guessed
         self._known, self._seen = categories, set[str]()
         self.observes = categories is None
         self.others = 0
@@ -191,7 +200,7 @@ class Category(Column):
         self._seen.update(pc.unique(as_texts(values).drop_null()).to_pylist())
         if len(self._seen) > _MOST_CATEGORIES:
             raise DataError(
-                f"The column '{self.name}' has too many categories.",
+                f"The column '{self.name}' of {self.of} has too many categories.",
                 given=f"more than {_MOST_CATEGORIES}, such as {brief(sorted(self._seen)[0])}",
                 hint="leave it out, or give numbers or lists: an embedding of the text, a hash with few values",
             )
@@ -203,6 +212,13 @@ class Category(Column):
         """int32 [n]: the places of the texts among the categories, -1 for null and for others."""
         if self._known is None:
             self._known = sorted(self._seen)  # all were seen
+            texts = [text for text in self._known if not _is_number(text)]
+            if self._guessed and 2 * len(texts) < len(self._known):
+                raise DataError(
+                    f"The column '{self.name}' of {self.of} holds numbers that are texts.",
+                    given=f"'{texts[0]}' among {len(self._known) - len(texts)} numbers" if texts else f"'{self._known[0]}'",
+                    hint=f"features: {{{self.name}: category}} if these are names of something; else mend them",
+                )
         places = pc.index_in(as_texts(values), pa.array(self._known, pa.large_string()))
         codes = np.asarray(pc.fill_null(places, -1).to_numpy(zero_copy_only=False))
         self.others += int((codes < 0).sum()) - values.null_count
@@ -219,16 +235,25 @@ class Category(Column):
         return {"kind": "category", "categories": self.categories}
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def as_texts(values: pa.Array) -> pa.Array:
     """Of any type that can be written down, as large_string; null stays null."""
     return pc.cast(decoded(values), pa.large_string())
 
 
-def column_of(name: str, kind: Kind | None, arrow: pa.DataType, known: Mapping[str, Any] | None = None) -> Column:
+def column_of(name: str, of: str, kind: Kind | None, arrow: pa.DataType, known: Mapping[str, Any] | None = None) -> Column:
     """How a column becomes features.
 
     Args:
         name: the column's.
+        of: what messages call its table.
         kind: what the spec says; None: as its type says.
         arrow: its Arrow type.
         known: its encoding in another dataset, which decides.
@@ -236,26 +261,38 @@ def column_of(name: str, kind: Kind | None, arrow: pa.DataType, known: Mapping[s
     Raises:
         DataError: values of that type cannot become features, or not of that kind.
     """
-    arrow = plain_type(arrow)
+    arrow, guessed = plain_type(arrow), kind is None
     if known is not None:
         kind = known["kind"]
     elif kind is None:
-        tests = ((is_number, "number"), (is_time, "standard"), (is_list, "list"), (is_text, "category"), (pa.types.is_null, "number"))
+        tests = (
+            (is_number, "number"),
+            (is_time, "standard"),
+            (is_list, "list"),
+            (is_text, "category"),
+            (pa.types.is_null, "number"),
+        )
         kind = next((of for test, of in tests if test(arrow)), None)  # type: ignore[misc]
         if kind is None:
             allowed = "numbers, times, lists of numbers, texts"
-            raise DataError(f"The column '{name}' cannot be a feature.", given=str(arrow), allowed=allowed)
+            raise DataError(f"The column '{name}' of {of} cannot be a feature.", given=str(arrow), allowed=allowed)
     fits = {"list": is_list, "category": lambda t: is_text(t) or is_number(t) or is_time(t)}
     if arrow != pa.null() and not fits.get(kind, lambda t: is_number(t) or is_time(t))(arrow):
-        kinds = [of for of in ("number", "standard", "list", "category") if fits.get(of, lambda t: is_number(t) or is_time(t))(arrow)]
-        raise DataError(f"The column '{name}' cannot be a feature of kind '{kind}'.", given=str(arrow), allowed=kinds)
+        kinds = [
+            of for of in ("number", "standard", "list", "category") if fits.get(of, lambda t: is_number(t) or is_time(t))(arrow)
+        ]
+        raise DataError(f"The column '{name}' of {of} cannot be a feature of kind '{kind}'.", given=str(arrow), allowed=kinds)
     known = known or {}
+    column: Column
     if kind == "list":
-        return Numbers(name, known.get("width") or (arrow.list_size if pa.types.is_fixed_size_list(arrow) else None))
-    if kind == "category":
-        return Category(name, known.get("categories"))
-    statistics = known.get("statistics")
-    return Number(name, standard=kind == "standard", statistics=None if statistics is None else tuple(statistics))
+        column = Numbers(name, known.get("width") or (arrow.list_size if pa.types.is_fixed_size_list(arrow) else None))
+    elif kind == "category":
+        column = Category(name, known.get("categories"), guessed=guessed)
+    else:
+        statistics = known.get("statistics")
+        column = Number(name, standard=kind == "standard", statistics=None if statistics is None else tuple(statistics))
+    column.of = of
+    return column
 
 
 def split_numbers(values: pa.Array) -> np.ndarray:

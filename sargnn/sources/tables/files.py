@@ -107,9 +107,7 @@ class Table:
                 )
             kind = plain_type(schema.field(column).type)
             if kind != pa.null() and not allowed(kind):
-                raise DataError(
-                    f"The column '{column}' cannot be '{of}'.", given=f"{kind}, in '{file.name}'", allowed=what
-                )
+                raise DataError(f"The column '{column}' cannot be '{of}'.", given=f"{kind}, in '{file.name}'", allowed=what)
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Some columns of all rows, at most ``rows`` at a time, each with the number of its first row."""

@@ -11,7 +11,6 @@ Letters: N ids of a type, n some of them, B files.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -128,20 +127,17 @@ class _Spilled:
     def __init__(self, folder: Path, name: str, bits: int) -> None:
         self._bits = bits
         self.paths = [folder / f"{name}_{number:03d}" for number in range(1 << bits)]
-        self._open = ExitStack()
-        self._files = [self._open.enter_context(path.open("wb")) for path in self.paths]
+        for path in self.paths:
+            path.touch()
 
     def add(self, records: np.ndarray) -> None:
-        if not self._bits:
-            records.tofile(self._files[0])
-            return
-        starts, order = group_by((records["high"] >> np.uint64(64 - self._bits)).astype(np.int64), len(self.paths))
-        records = records[order]
-        for number, file in enumerate(self._files):
-            records[starts[number] : starts[number + 1]].tofile(file)
-
-    def close(self) -> None:
-        self._open.close()
+        starts, order = np.array([0, len(records)]), None
+        if self._bits:
+            starts, order = group_by((records["high"] >> np.uint64(64 - self._bits)).astype(np.int64), len(self.paths))
+        records = records if order is None else records[order]
+        for number, path in enumerate(self.paths):
+            with path.open("ab") as file:
+                records[starts[number] : starts[number + 1]].tofile(file)
 
 
 def keys_of(ids: pa.Array, rows: np.ndarray) -> np.ndarray:
@@ -188,7 +184,6 @@ class IdMap:
 
     def repeats(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """All rows, int64, whose id a row before has, file by file, with the first row that has it."""
-        self._spilled.close()
         for path in self._spilled.paths:
             records = np.fromfile(path, _RECORD)
             again = np.full(len(records), -1, np.int64)
@@ -209,7 +204,6 @@ class IdMap:
 
     def look_up(self, ends: Ends, numbers: np.ndarray) -> None:
         """The numbers of the nodes that ends of edges name; -1 where there is none. numbers: integers [ends], to fill."""
-        ends.close()
         for path, wanted_path in zip(self._spilled.paths, ends.paths, strict=True):
             wanted = np.fromfile(wanted_path, _RECORD)
             wanted_path.unlink()

@@ -152,10 +152,10 @@ class Rows:
         for column in spec.features:
             self.table.check(column, lambda t: True, "", of="features")
         self.columns: list[Column] = [
-            column_of(name, kind, self.table.columns[name], known.get(name)) for name, kind in spec.features.items()
+            column_of(name, title, kind, self.table.columns[name], known.get(name)) for name, kind in spec.features.items()
         ]
+        alone = len(spec.label) == 1
         for column in spec.label:
-            alone = len(spec.label) == 1
             self.table.check(
                 column,
                 lambda t: is_number(t) or (alone and (is_text(t) or is_list(t))),
@@ -214,7 +214,12 @@ class Rows:
             DataError: a value that cannot be used; its file, row and column are named.
         """
         spec, checked = self.spec, self._checked
-        names = [*(spec.ends if ids else ()), *(column.name for column in checked), *spec.label, *([spec.split] if spec.split else [])]
+        names = [
+            *(spec.ends if ids else ()),
+            *(column.name for column in checked),
+            *spec.label,
+            *([spec.split] if spec.split else []),
+        ]
         total = self.table.about_rows()
         for first, batch in self.table.batches(list(dict.fromkeys(names)), rows) if names else ():
             step(f"reading columns of {self.title}", first, total)
@@ -293,7 +298,8 @@ class TablesReader(Reader):
             return Rows(title, table, self._root.parent, encodings, classes, config.split_by if timed else None)
 
         self.nodes = {
-            name: make(name, f"nodes of type '{name}'", table, timed=name in labelled) for name, table in self._spec.nodes.items()
+            name: make(name, f"nodes of type '{name}'", table, timed=name in labelled)
+            for name, table in self._spec.nodes.items()
         }
         self.edges = {
             triplet: make(
@@ -391,9 +397,8 @@ class _Arrays:
         for rows in tables.values():
             for column in rows.columns:
                 if isinstance(column, Category) and column.others:
-                    logging.getLogger(__name__).warning(
-                        f"the column '{column.name}' of {rows.title} has categories that were not trained with, zeros: {column.others} rows"
-                    )
+                    what = f"the column '{column.name}' of {rows.title} has categories that were not trained with"
+                    logging.getLogger(__name__).warning(f"{what}; they are zeros: {column.others} rows")
         classes = next((rows.classes.categories for rows in tables.values() if rows.classes is not None), [])
         encodings = {name: {c.name: c.encoding() for c in rows.columns} for name, rows in tables.items() if rows.columns}
         return tree, Origin(tuple(ids), tuple(classes), encodings)
@@ -415,10 +420,10 @@ class _Arrays:
                 self._count(f"{rows.title} whose '{column}' is there twice", len(later))
                 twice.append(min(zip(later.tolist(), before.tolist(), strict=True)))
         if twice and not self._drop:
-            later, before = min(twice)
+            again, first_row = min(twice)
             raise DataError(
                 f"An id is there twice in {rows.title}.",
-                given=f"{self._value(rows, column, later)}, in {rows.table.place(before)} and {rows.table.place(later)}",
+                given=f"{self._value(rows, column, again)}, in {rows.table.place(first_row)} and {rows.table.place(again)}",
                 hint="dataset.on_error=drop keeps the first",
             )
         numbers.number(rows.kept)
@@ -472,9 +477,7 @@ class _Arrays:
                 end.add(keys_of(chosen, first + np.flatnonzero(good)))
             kept.append(good)
         rows.kept = np.concatenate([np.zeros(0, bool), *kept])
-        joined = [
-            self._join(rows, column, of, end) for of, column, end in zip(types, rows.spec.ends, ends, strict=True)
-        ]
+        joined = [self._join(rows, column, of, end) for of, column, end in zip(types, rows.spec.ends, ends, strict=True)]
         sources, destinations = (self._only_kept(rows, array) for array in joined)
         edges = TableEdges(rows, sources, destinations)
         _, arrays = self._columns(rows, None)
@@ -497,7 +500,6 @@ class _Arrays:
         """Node numbers of one end of all edges, -1 where there is none; those edges are not kept."""
         numbers = self._array(column, index_dtype(max(1, self._maps[node_type].count)), rows=rows)
         if not len(rows.kept):
-            ends.close()
             return numbers
         step(f"joining {rows.title}, '{column}'")
         mapped = np.memmap(numbers.path, numbers.dtype, "w+", shape=rows.kept.shape)

@@ -24,7 +24,7 @@ the ids that its edges name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,8 @@ from sargnn.sources.own.edges import Triplet
 Kind = Literal["number", "standard", "list", "category"]
 """How a column becomes features (``columns``)."""
 
+_SINGLE = ("label", "split", "weight", "id", "source", "destination")
+"""What names columns that are no features."""
 ONLY = "node"
 """The type of the nodes of a graph that names no types."""
 ONLY_RELATION: Triplet = (ONLY, "edge", ONLY)
@@ -115,7 +117,9 @@ def read_spec(path: Path) -> TablesSpec:
         hint = "dataset.root=FILE.yaml names the file that lists the tables (docs/howto/own-tables.md)"
         raise DataError("There is no such file of tables.", given=str(path), hint=hint) from error
     except IsADirectoryError as error:
-        raise DataError("This is a folder; a YAML file lists the tables.", given=str(path), hint=f"{path}/graph.yaml") from error
+        raise DataError(
+            "This is a folder; a YAML file lists the tables.", given=str(path), hint=f"{path}/graph.yaml"
+        ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DataError(f"'{path}' cannot be read: {' '.join(str(error).split())}") from error
     try:
@@ -164,6 +168,12 @@ def _spec_of(content: Any) -> TablesSpec:
     return TablesSpec({name: _build(NodeTable, table, f"nodes.{name}.") for name, table in nodes.items()}, relations)
 
 
+def _names(table: Any, key: str) -> list[Any]:
+    """The columns that an entry names."""
+    value = getattr(table, key, None)
+    return value if isinstance(value, list) else [value]
+
+
 def _build(cls: type[Any], table: Any, prefix: str) -> Any:
     """A table's entry, with lists and mappings made of what may be written shorter."""
     if isinstance(table, dict):
@@ -179,8 +189,10 @@ def _build(cls: type[Any], table: Any, prefix: str) -> Any:
     built = build(cls, table, prefix)
     columns = [*built.ends, *built.label, *(name for name in (built.split, getattr(built, "weight", None)) if name)]
     for name in (*built.features, *columns):
-        if name in built.features and (name in columns):
-            used = next(f.name for f in fields(built) if name == (value := getattr(built, f.name)) or name in (value or ()))
+        if name in built.features and name in columns:
+            used = next(
+                key for key in ("label", "split", "weight", "id", "source", "destination") if name in _names(built, key)
+            )
             raise ConfigError(f"The column '{name}' is a feature and '{prefix}{used}', too.", hint="leave one out")
     if not built.files:
         raise ConfigError(f"'{prefix}files' names no file.", allowed="a path, a folder, a pattern, or a list of them")

@@ -13,6 +13,7 @@ from pyarrow import csv, ipc, parquet
 
 from sargnn.graph.dataset import Dataset, Reader
 from sargnn.sources.settings import TablesConfig
+from sargnn.sources.tables.reader import TablesReader
 from tests.sources.own.small import SETTINGS
 from tests.sources.stores import write_and_read
 
@@ -22,6 +23,20 @@ SPEC: dict[str, Any] = {
     "nodes": {"files": "users", "id": "id", "features": ["age", "taste"], "label": "kind", "split": "part"},
     "edges": {"files": "follows", "source": "from", "destination": "to", "weight": "amount"},
 }
+
+
+TYPED: dict[str, Any] = {
+    "nodes": {
+        "user": SPEC["nodes"],
+        "item": {"files": "items", "id": "sku", "features": {"price": "standard", "colour": None, "since": "number"}},
+    },
+    "edges": {
+        "user follows user": {"files": "follows", "source": "from", "destination": "to"},
+        "user buys item": {"files": "buys", "source": "who", "destination": "what"},
+        "item in shop": {"files": "places", "source": "sku", "destination": "shop"},
+    },
+}
+SKUS = [9_000_000_000 + 3 * k for k in range(5)]
 
 
 def users(texts: bool = True, seed: int = 0) -> dict[str, Any]:
@@ -72,8 +87,23 @@ def shop(folder: Path, spec: Mapping[str, Any] = SPEC, **tables: Columns) -> Pat
     return path
 
 
+def typed(folder: Path) -> Path:
+    nodes = users()
+    ids = nodes["id"].to_pylist()
+    items = {
+        "sku": pa.array(SKUS),
+        "price": pa.array([1.0, 2.0, 3.0, 4.0, 10.0]),
+        "colour": pa.array(["red", "blue", "red", "green", "blue"]).dictionary_encode(),
+        "since": pa.array(np.array(["1970-01-02", "1970-01-03", "1970-01-04", "1970-01-05", "1970-01-01"], "datetime64[ns]")),
+    }
+    buys = {"who": pa.array(ids[:10]), "what": pa.array([SKUS[k % 5] for k in range(10)], pa.int64())}
+    places = {"sku": pa.array(SKUS, pa.int64()), "shop": pa.array(["b", "a", "b", "c", "a"])}
+    return shop(folder, TYPED, items=items, buys=buys, places=places)
+
+
 def reader(path: Path, **changes: Any) -> Reader:
-    return TablesConfig("tables", root=str(path), **(SETTINGS | changes)).reader()
+    config = TablesConfig("tables", root=str(path), **(SETTINGS | changes))
+    return TablesReader(config)
 
 
 def read(path: Path, buffer_bytes: int = 10**9, **changes: Any) -> Dataset:

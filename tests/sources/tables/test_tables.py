@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
 from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.graph.schema import SPLITS
 from sargnn.sources.tables.ids import IdMap, keys_of
 from tests.sources.own.small import of_object
 from tests.sources.stores import edges_of, write_and_read
-from tests.sources.tables.shop import E, N, SPEC, follows, read, reader, save, shop, users
+from tests.sources.tables.shop import SKUS, SPEC, TYPED, E, N, follows, read, reader, save, shop, typed, users
 
 
 def by_numbers(nodes: dict[str, Any], edges: dict[str, Any], **changes: Any) -> Dataset:
@@ -22,7 +23,9 @@ def by_numbers(nodes: dict[str, Any], edges: dict[str, Any], **changes: Any) -> 
     number = {one: k for k, one in enumerate(nodes["id"].to_pylist())}
     ends = np.array([[number[one] for one in edges[end].to_pylist()] for end in ("from", "to")])
     table = np.column_stack([nodes["age"].to_numpy(), np.stack(nodes["taste"].to_pylist())])
-    masks = {f"{word}_mask": np.array([one == word for one in nodes["part"].to_pylist()]) for word in ("train", "valid", "test")}
+    masks = {
+        f"{word}_mask": np.array([one == word for one in nodes["part"].to_pylist()]) for word in ("train", "valid", "test")
+    }
     arrays = {"edge_index": ends, "x": table, "y": nodes["kind"].to_numpy(), "edge_weight": edges["amount"].to_numpy()}
     return write_and_read(of_object(arrays | masks, **changes))
 
@@ -72,7 +75,7 @@ def test_forms(tmp_path: Path, form: str) -> None:
 
 
 def test_remote_files(tmp_path: Path) -> None:
-    import fsspec
+    fsspec = pytest.importorskip("fsspec")
 
     memory = fsspec.filesystem("memory")
     path = shop(tmp_path)
@@ -98,7 +101,9 @@ def test_many_files_of_keys(tmp_path: Path) -> None:
     kept = np.ones(len(ids) + 3000, bool)
     for later, before in numbers.repeats():
         kept[later] = False
-        assert all(twice[int(row) - len(ids)] == texts[int(of)] or row < len(ids) for row, of in zip(later, before, strict=True))
+        assert all(
+            twice[int(row) - len(ids)] == texts[int(of)] or row < len(ids) for row, of in zip(later, before, strict=True)
+        )
     assert not kept[len(ids) :].any() and kept[: len(ids)].all()
     kept[:5000:2] = False
     numbers.number(kept)
@@ -146,34 +151,6 @@ def test_rows_that_cannot_be_used_are_dropped(tmp_path: Path, caplog: pytest.Log
     assert "dropped: edges 'node edge node' whose 'from' is null: 1" in said
 
 
-TYPED: dict[str, Any] = {
-    "nodes": {
-        "user": SPEC["nodes"],
-        "item": {"files": "items", "id": "sku", "features": {"price": "standard", "colour": None, "since": "number"}},
-    },
-    "edges": {
-        "user follows user": {"files": "follows", "source": "from", "destination": "to"},
-        "user buys item": {"files": "buys", "source": "who", "destination": "what"},
-        "item in shop": {"files": "places", "source": "sku", "destination": "shop"},
-    },
-}
-SKUS = [9_000_000_000 + 3 * k for k in range(5)]
-
-
-def typed(folder: Path) -> Path:
-    nodes = users()
-    ids = nodes["id"].to_pylist()
-    items = {
-        "sku": pa.array(SKUS),
-        "price": pa.array([1.0, 2.0, 3.0, 4.0, 10.0]),
-        "colour": pa.array(["red", "blue", "red", "green", "blue"]).dictionary_encode(),
-        "since": pa.array(np.array(["1970-01-02", "1970-01-03", "1970-01-04", "1970-01-05", "1970-01-01"], "datetime64[ns]")),
-    }
-    buys = {"who": pa.array(ids[:10]), "what": pa.array([SKUS[k % 5] for k in range(10)], pa.int64())}
-    places = {"sku": pa.array(SKUS, pa.int64()), "shop": pa.array(["b", "a", "b", "c", "a"])}
-    return shop(folder, TYPED, items=items, buys=buys, places=places)
-
-
 def test_types_and_encodings(tmp_path: Path) -> None:
     dataset = read(typed(tmp_path))
     assert dataset.schema.node_types == ("item", "shop", "user")
@@ -193,8 +170,6 @@ def test_homogenized_types_have_the_ids_of_all(tmp_path: Path) -> None:
     spec = TYPED | {"nodes": TYPED["nodes"] | {"item": {"files": "items", "id": "sku", "features": ["price"] * 1}}}
     spec["nodes"]["user"] = SPEC["nodes"] | {"features": ["age"]}
     path = typed(tmp_path)
-    import yaml
-
     path.write_text(yaml.safe_dump(spec))
     dataset = read(path, homogenize=True)
     assert ids_of(dataset) == [*map(str, SKUS), "b", "a", "c", *users()["id"].to_pylist()]
@@ -202,11 +177,16 @@ def test_homogenized_types_have_the_ids_of_all(tmp_path: Path) -> None:
 
 def test_like_another_dataset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The columns of another graph become the numbers that the first graph's columns would."""
-    spec = {
-        "nodes": {"files": "users", "id": "id", "features": ["town", {"age": "standard"}], "label": "kind", "split": "part"},
+    spec: dict[str, Any] = {
+        "nodes": {
+            "files": "users",
+            "id": "id",
+            "features": {"town": None, "age": "standard"},
+            "label": "kind",
+            "split": "part",
+        },
         "edges": {"files": "follows", "source": "from", "destination": "to"},
     }
-    spec["nodes"]["features"] = {"town": None, "age": "standard"}
     towns, kinds = np.array(["b", "d", "a"]), np.array(["tall", "short", "wide"])
     nodes = users() | {"town": pa.array(towns[np.arange(N) % 3]), "kind": pa.array(kinds[np.arange(N) % 3])}
     first = reader(shop(tmp_path / "first", spec, users=nodes))
@@ -233,11 +213,10 @@ def test_split_by_time(tmp_path: Path, by: str) -> None:
     times = np.datetime64("2024-01-01", "us") + days.astype("timedelta64[D]")
     kinds = users()["kind"].to_pylist()
     kinds[5] = None
-    nodes = users() | {"joined": pa.array(days if by == "numbers" else times), "kind": pa.array(kinds)}
+    nodes: dict[str, Any] = users() | {"joined": pa.array(days if by == "numbers" else times), "kind": pa.array(kinds)}
     spec = SPEC | {"nodes": {name: value for name, value in SPEC["nodes"].items() if name != "split"}}
-    how: dict[str, Any] = {"shares": {"split": [0.5, 0.25, 0.2]}, "moments": {"split_at": ["2024-01-31", "2024-02-15"]}}.get(
-        by, {"split_at": ["30", "45"]}
-    )
+    bounds_of = {"moments": ["2024-01-31", "2024-02-15"], "numbers": ["30", "45"]}
+    how: dict[str, Any] = {"split": [0.5, 0.25, 0.2]} if by == "shares" else {"split_at": bounds_of[by]}
     dataset = read(shop(tmp_path, spec, users=nodes), split_by="joined", **how)
     known = np.arange(N) != 5
     if by == "shares":
