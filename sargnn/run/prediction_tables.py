@@ -2,7 +2,7 @@
 
 | file | a row for each |
 |---|---|
-| ``predictions`` | node, ``id``, or edge, ``source``, ``destination``: ``prediction``, ``logits``, ``smoothed``, ``embeddings`` |
+| ``predictions`` | node, ``id``; edge, ``source``, ``destination``: ``prediction``, ``logits``, ``smoothed``, ... |
 | ``embeddings`` | node, of links and edges; ``type`` in a typed graph |
 | ``pair_scores`` | pair of ``pairs=FILE``: ``source``, ``destination``, ``score`` |
 | ``partners`` | node and partner: ``id``, ``rank`` from 1, ``partner``, ``score`` |
