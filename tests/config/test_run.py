@@ -29,6 +29,7 @@ NEEDED = {
     "python": ["dataset.target=package.module:graph"],
     "shared": ["servers=2"],
     "stored": ["dataset.root=x"],
+    "tables": ["dataset.root=x.yaml"],
 }
 """Of an option, the settings that have no default."""
 

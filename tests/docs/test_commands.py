@@ -25,6 +25,7 @@ PAGES = [
 ]
 OF_OWN_FILES = (
     "gin.py",
+    "shop",
     "net.py",
     "pyg_flow.py",
     "pyg_gcn.py",

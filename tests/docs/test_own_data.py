@@ -14,14 +14,14 @@ from sargnn.tracking.summary import read_summary
 from tests.in_process import points_here, sargnn_here
 from tests.processes import ROOT, run_command
 
-OF_DATA = ("own-arrays", "own-function", "edge-weights", "edge-features", "labels", "links")
+OF_DATA = ("own-arrays", "own-tables", "own-function", "edge-weights", "edge-features", "labels", "links")
 OF_PYTHON = ("from-python", "own-loop")
 SAME_GRAPH = ("sage-sar-w2-s0", "sage-sar-w2-s0-2", "sage-sar-w2-s0-3")
 """Runs of own-function.md, on a mapping, a DGLGraph and a Data."""
 
 
 def files_of(text: str) -> dict[str, str]:
-    return dict(re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)```", text, flags=re.S))
+    return dict(re.findall(r"`(\w+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)```", text, flags=re.S))
 
 
 def commands_of(text: str) -> list[str]:
@@ -37,7 +37,7 @@ def run_page(page: str, folder: Path) -> str:
     for name, content in files_of(text).items():
         (folder / name).write_text(content)
     shutil.copytree(ROOT / "examples", folder / "examples")
-    assert text.count("```python\n") == len(files_of(text)), "a block of Python that is no file"
+    assert text.count("```python\n") == sum(name.endswith(".py") for name in files_of(text)), "a block of Python that is no file"
     printed = ""
     for command in commands_of(text):
         program, *words = shlex.split(command)
@@ -57,7 +57,7 @@ def test_pages_of_own_data(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
     swept = points_here(monkeypatch, tmp_path)
     printed = run_page(page, tmp_path)
     trained = len(list((tmp_path / "runs").glob("*/summary.json")))
-    runs_of = {"own-arrays": 1, "own-function": 4, "edge-weights": 2, "edge-features": 1, "labels": 2, "links": 3}
+    runs_of = {"own-arrays": 1, "own-tables": 1, "own-function": 4, "edge-weights": 2, "edge-features": 1, "labels": 2, "links": 3}
     assert "test " in printed and trained == runs_of[page]
     assert len(swept) == (2 if page == "own-arrays" else 0)
     if page == "own-function":
