@@ -130,7 +130,8 @@ class Run:
         ``training.predict``); with ``smooth="cs"`` after Correct & Smooth.
 
         Args:
-            settings: what ``sargnn predict`` takes: ``world``, ``mode``, ``smooth``, ``checkpoint="best"``, ``out=FOLDER``.
+            settings: what ``sargnn predict`` takes: ``world``, ``mode``, ``smooth``, ``checkpoint="best"``, ``out=FOLDER``; and
+                another graph, by ``dataset`` or as ``graph=g``, with ``new_rows="mean"`` where the model learns rows of nodes.
 
         Raises:
             SargnnError: anything that can be mended, such as a run without a checkpoint.
@@ -201,11 +202,17 @@ class Run:
         which = str(given.pop("checkpoint", "newest"))
         folder = Path(given.pop("out", self.folder / FOLDER)).expanduser().resolve()
         if given or asked or which != "newest" or not self._is_current(folder, file):
-            from sargnn.cli.resume import read_resumed
+            from sargnn.cli.resume import names_dataset, read_resumed
 
             if which not in ("newest", "best"):
                 raise ConfigError("There is no such checkpoint.", given=which, allowed=["newest", "best"])
-            resumed = read_resumed([f"resume={self.folder}", *as_words((), given)])
+            new_rows, graph = str(given.pop("new_rows", "refuse")), given.pop("graph", NOT_GIVEN)
+            words = as_words((), given)
+            if graph is not NOT_GIVEN:
+                from sargnn.run.other_graph import predicted_type
+
+                words = store_of_graph(graph, words, predicted_type=predicted_type(self.config, self.folder))
+            resumed = read_resumed([f"resume={self.folder}", *words], trains=False)
             assert resumed is not None
             request = {
                 "verb": "predict",
@@ -213,7 +220,7 @@ class Run:
                 "run_dir": str(self.folder),
                 "folder": str(folder),
                 "which": which,
-                "form": form,
+                "how": {"form": form, "other_graph": names_dataset(words), "new_rows": new_rows},
                 "asked": {"embeddings": file == "embeddings.npy"} | asked,
             }
             ask(request, quiet=quiet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import re
@@ -70,11 +71,12 @@ def _place_of_module(model: Any) -> str:
     return f"{file}:{name}"
 
 
-def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
+def store_of_graph(graph: Any, words: Sequence[str], *, predicted_type: str | None = None) -> list[str]:
     """Make the store of a graph that is an object in this process, if it is not there, and name it in the words of a command.
 
     Args:
         words: overrides; those of ``dataset`` say how the graph is read.
+        predicted_type: of a graph that is predicted on, the type whose nodes it is.
 
     Raises:
         ConfigError: a dataset is named, too.
@@ -100,7 +102,8 @@ def store_of_graph(graph: Any, words: Sequence[str]) -> list[str]:
     of_stores = [word for word in words if word.startswith(("store_dir=", "prepare."))]
     config = build(PrepareConfig, compose_verb("prepare", [*own, *of_stores, "dataset=python", "dataset.target=null"]), "")
     assert isinstance(config.dataset, PythonConfig)
-    reader = object_reader(graph, config.dataset, "graph", GRAPH, None)
+    settings = dataclasses.replace(config.dataset, predicted_type=predicted_type)
+    reader = object_reader(graph, settings, "graph", GRAPH, None)
     path = make_store(reader, "graph", Path(config.store_dir) / "datasets", config.prepare.bytes)
     later = ("add_self_loops=", "loop_features=", "edge_weights=", "link_")  # of the store: links are drawn from it
     kept = [word for word in own if word.startswith(tuple(f"dataset.{setting}" for setting in later))]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.cli.resume import read_resumed
+from sargnn.cli.resume import names_dataset, read_resumed
 from sargnn.config.run import load
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking import files
@@ -30,8 +30,9 @@ def main(line: CommandLine) -> int:
     asked: dict[str, Any] = {"embeddings": bool(settings["embeddings"]), "top": _count(settings["top"])}
     asked["relation"] = settings["relation"] or None
     asked["pairs"] = os.path.abspath(os.path.expanduser(str(settings["pairs"]))) if settings["pairs"] else None
-    which, form = str(settings["checkpoint"]), str(settings["format"])
-    manifest = write(config, run_dir, folder.resolve(), which=which, form=form, **asked)
+    how: dict[str, Any] = {"which": str(settings["checkpoint"]), "form": str(settings["format"])}
+    how |= {"other_graph": names_dataset(line.overrides), "new_rows": str(settings["new_rows"])}
+    manifest = write(config, run_dir, folder.resolve(), **how, **asked)
     what = f"{manifest['nodes']} nodes of type '{manifest['node_type']}'"
     what = f"{manifest['edges']} edges" if "edges" in manifest else what
     say(f"{what} in {manifest['time_s']:.1f} s")
@@ -84,7 +85,8 @@ def evaluate(line: CommandLine) -> int:
         )
     config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
     trained = load(run_dir / files.CONFIG)
-    if any(getattr(config, group) != getattr(trained, group) for group in ("dataset", "model", "optim", "labels", "seed")):
+    groups = ("model", "optim", "labels", "seed", *(() if manifest.get("other_graph") else ("dataset",)))
+    if any(getattr(config, group) != getattr(trained, group) for group in groups):
         hint = f"sargnn predict run={run_dir} out=FOLDER"
         raise ConfigError("The predictions are of another run.", given=str(folder), hint=hint)
     with Steps():

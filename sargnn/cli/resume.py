@@ -58,8 +58,12 @@ def read_resumed(
         if isinstance(mapping["world"], int) and mapping["world"] % (mapping.get("servers") or 1):
             mapping["servers"] = None
             mapping["preload"] = {"name": "none", "max_hop": None, "fanout": None}
+    if not trains and names_dataset(changes):
+        _carry_over(mapping, read_yaml(run_dir / CONFIG, "A run's configuration"), changes)
     config = parse(mapping)
     compared = dataclasses.replace(before, epochs=config.epochs, precision=config.precision) if trains else before
+    if not trains and names_dataset(changes):  # another graph
+        compared = dataclasses.replace(compared, dataset=config.dataset)
     if config.config_hash != compared.config_hash:
         raise ConfigError(
             "A resumed run keeps what decides its losses.\n    " + "\n    ".join(differing(compared, config)),
@@ -74,6 +78,36 @@ def read_resumed(
             hint=f"a new run from its parameters: init_from={run_dir}, with the dataset and the model named as for this one",
         )
     return config, run_dir
+
+
+def names_dataset(changes: Sequence[str]) -> bool:
+    """Whether a dataset is named, or one of its settings."""
+    return any(change.lstrip("+").partition("=")[0].partition(".")[0] == "dataset" for change in changes)
+
+
+_CARRIED = (
+    "add_self_loops",
+    "loop_features",
+    "edge_weights",
+    "add_inverse_edges",
+    "normalize_features",
+    "homogenize",
+    "edge_categories",
+    "task",
+)
+"""What a dataset's settings say of how a model reads a graph."""
+
+
+def _carry_over(mapping: dict[str, Any], trained: dict[str, Any], changes: Sequence[str]) -> None:
+    """Another graph is read as the one of the training was, but for what the command says, and is no longer split as that."""
+    given = {change.lstrip("+").partition("=")[0] for change in changes}
+    dataset, before = mapping["dataset"], trained["dataset"]
+    for key in _CARRIED:
+        if f"dataset.{key}" not in given and key in before and key in dataset:
+            dataset[key] = before[key]
+    for key in ("split", "split_by", "split_at", "split_column"):
+        if f"dataset.{key}" not in given and key in dataset:
+            dataset[key] = None
 
 
 def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders) -> None:

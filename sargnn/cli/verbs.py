@@ -263,13 +263,15 @@ _PREDICT = Verb(
     text="Predict all nodes with a run's model, in the order of original ids: predictions.npy (classes, 0/1 labels or "
     "values), logits.npy, with "
     "smooth=cs also smoothed.npy. They go to RUN_DIR/predictions or out=FOLDER. world, mode, kernel, partitioner and smooth "
-    "may differ from the training's. Of task=edges these are of edges, in the order in which they were given. Of task=links it "
+    "may differ from the training's. A dataset that is named is another graph, whose nodes are predicted. Of task=edges these "
+    "are of edges, in the order in which they were given. Of task=links it "
     "writes embeddings.npy, with pairs=FILE pair_scores.npy, with top=K partners.npy and partner_scores.npy.",
     entry="sargnn.cli.predict:main",
     examples=(
         ("predict sage-sar-w4-s0", "its name in runs/, or its folder; run=... is the same"),
         ("predict run=runs/sage-sar-w4-s0 world=8 mode=one_shot embeddings=true", ""),
         ("predict run=runs/sage-sar-w4-s0 smooth=cs out=smoothed", "Correct & Smooth afterwards"),
+        ("predict sage-sar-w4-s0 dataset.root=FOLDER out=new", "nodes of another graph"),
         ("predict run=runs/links top=10", "of task=links: each node's best ten partners"),
     ),
     config="train",
@@ -280,6 +282,12 @@ _PREDICT = Verb(
         Setting("checkpoint", "newest", "newest, or best: that validates best", allowed=("newest", "best")),
         Setting(
             "format", "npy", "parquet or csv: also as tables, with the ids of your tables", allowed=("npy", "parquet", "csv")
+        ),
+        Setting(
+            "new_rows",
+            "refuse",
+            "of another graph: nodes without a learned row; mean: their neighbours'",
+            allowed=("refuse", "mean"),
         ),
         Setting("embeddings", False, "also write what the last layer reads"),
         Setting("pairs", "", "task=links, edges: a .npy of pairs [2, P], whose scores are written", names="folder"),

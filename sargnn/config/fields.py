@@ -230,7 +230,9 @@ def _check_text(value: str, key: str, metadata: Metadata) -> str:
         raise ConfigError(
             f"'{key}' has a value that is not known.",
             given=brief(value),
-            allowed=["FILE.py:NAME", *_nearest_first(value, names)] if len(names) > MOST_SHOWN else [*names, "FILE.py:NAME"],
+            allowed=["FILE.py:NAME", *_nearest_first(value, names)]
+            if len(names) > MOST_SHOWN
+            else [*(nearest(value, names) or names), "FILE.py:NAME"],
         )
     return absolute_target(f"setting '{key}'", value) if metadata.get("target") else value
 

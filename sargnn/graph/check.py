@@ -389,9 +389,9 @@ def check_classes(labels: np.ndarray, num_classes: int, source: str, *, unit: st
         )
 
 
-def check_split(name: str, labels: np.ndarray, split: np.ndarray, schema: Schema) -> None:
+def check_split(name: str, labels: np.ndarray, split: np.ndarray, schema: Schema, *, is_trained_on: bool = True) -> None:
     """Labels [N] or [N, C] and split uint8 [N] can be trained on, or there are none at all. Raises ``DataError``."""
-    if not (split == SPLITS["train"]).any():
+    if is_trained_on and not (split == SPLITS["train"]).any():
         if not split.any() and not any(has_label(np.asarray(piece)).any() for _, piece in _pieces(labels)):
             return
         raise DataError(f"The dataset '{name}' has no training nodes.")

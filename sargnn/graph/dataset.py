@@ -134,8 +134,11 @@ class InMemoryReader(Reader):
     def read(self) -> Dataset:
         """The whole dataset."""
 
+    is_trained_on: bool = True
+    """Whether some nodes must be in the split for training."""
+
     def write(self, path: Path, buffer_bytes: int = 0) -> None:
-        write_dataset(path, self.read(), made_by=self.identity())
+        write_dataset(path, self.read(), made_by=self.identity(), is_trained_on=self.is_trained_on)
 
 
 @numba.njit(cache=True)
@@ -218,8 +221,8 @@ def by_destination(source: np.ndarray, destination: np.ndarray, num_nodes: int) 
     return indptr, source[order].astype(index_dtype(num_nodes))
 
 
-def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None:
-    """Write a dataset's store.
+def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any], *, is_trained_on: bool = True) -> None:
+    """Write a dataset's store; ``is_trained_on``: some nodes must be in the split for training.
 
     Raises:
         DataError: arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes or pairs, a node
@@ -228,7 +231,7 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any]) -> None
     check_form(dataset)
     check_content(dataset)
     if dataset.pairs is None:
-        check_split(dataset.name, dataset.labels, dataset.split, dataset.schema)
+        check_split(dataset.name, dataset.labels, dataset.split, dataset.schema, is_trained_on=is_trained_on)
     else:
         check_pairs(dataset.name, dataset.pairs, dataset.num_nodes, len(dataset.schema.relations))
     check_features(dataset)

@@ -19,6 +19,7 @@ from sargnn.run.env import warm_up
 from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
 
 if TYPE_CHECKING:
+    from sargnn.graph.dataset import Dataset
     from sargnn.models.base import Model
 
 
@@ -97,12 +98,13 @@ def check_network(comm: CommConfig) -> None:
                 ) from error
 
 
-def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) -> Model:
+def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False, trained: Dataset | None = None) -> Model:
     """The run's model, once it is sure that it, the metric, early stopping and Correct & Smooth can work on the graph and its
     edge weights.
 
     Args:
         begins: the run has no checkpoint of its own; then the parameters that ``init_from`` names fit, too.
+        trained: what the model was trained on, where that is another graph; then labels and a split may be missing.
 
     Raises:
         ConfigError: one of them cannot.
@@ -114,6 +116,7 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
     from sargnn.graph.edge_columns import ATTR, WEIGHT
     from sargnn.graph.examine_edges import nodes_without_edges
     from sargnn.models.inputs import EVERY_TYPE, GraphShape
+    from sargnn.run.other_graph import check_alike, labelled_of
     from sargnn.tasks.base import load_task
     from sargnn.training.build import (
         check_edge_weights,
@@ -127,19 +130,23 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False) 
 
     dataset = open_dataset(dataset_path, verify=False)
     schema = dataset.schema
-    load_task(config.task).check(config, dataset)
+    if trained is None:
+        load_task(config.task).check(config, dataset)
+    else:
+        check_alike(trained, dataset, config)
+        dataset = dataclasses.replace(dataset, num_classes=trained.num_classes, labels=trained.labels, split=trained.split)
     check_edge_weights(config, weight_range(dataset))
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     outputs = config.num_outputs(dataset.num_classes)
     columns = label_columns(config, outputs)
-    labelled = int(schema.types_of(np.argmax(np.asarray(dataset.split) > 0, keepdims=True))[0]) if schema.typed else 0
+    labelled = labelled_of(trained or dataset) if schema.typed else 0
     if config.predicts_pairs and schema.typed:
         labelled = EVERY_TYPE
     of_edges = weighted, edge_width(dataset.columns, config)
     shape = GraphShape(schema, dataset.feature_widths, outputs, columns, dataset.task, labelled, *of_edges)
     model = make_model(config, shape)
     if not config.add_self_loops:  # then nodes may lack edges: among those that the run surely computes
-        computed = np.asarray(dataset.split) > 0 if config.mfg or config.eval == "sampled" else None
+        computed = np.asarray(dataset.split) > 0 if trained is None and (config.mfg or config.eval == "sampled") else None
         model.try_without_edges(config, shape, lambda: nodes_without_edges(dataset, computed))
     for line in model.remarks():
         say(f"model: {line}")
@@ -183,13 +190,13 @@ def partition_of(config: RunConfig) -> PartitionConfig:
     return PartitionConfig(config.dataset, config.partitioner, config.world, config.store_dir, config.prepare, config.servers)
 
 
-def prepare_stores(config: RunConfig, *, begins: bool = False) -> Stores:
+def prepare_stores(config: RunConfig, *, begins: bool = False, trained: Dataset | None = None) -> Stores:
     """Make the dataset store, the partition store and what servers preload, if needed; also compiles the kernels once.
 
     The graph is checked before it is partitioned.
 
     Args:
-        begins: as of ``check_graph``.
+        begins, trained: as of ``check_graph``.
     """
     from sargnn.graph.dataset import open_dataset
     from sargnn.partition.preload import Bounds
@@ -200,7 +207,7 @@ def prepare_stores(config: RunConfig, *, begins: bool = False) -> Stores:
     say(f"dataset {wanted.dataset.title}")
     with Steps():
         dataset_path = prepare_dataset(wanted.dataset, wanted.store_dir, wanted.prepare.bytes)
-        model = check_graph(config.stand_in, dataset_path, begins=begins)
+        model = check_graph(config.stand_in, dataset_path, begins=begins, trained=trained)
         aggregations, norms_over_rows = sum(model.uses_edges), model.norms_over_rows
         del model  # its parameters may be large, and cutting needs memory
         info = prepare_partition(wanted, dataset_path)

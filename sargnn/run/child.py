@@ -55,7 +55,7 @@ def _do(request: dict[str, Any]) -> dict[str, Any]:
     from sargnn.run.predict import predict
 
     folder = Path(request["folder"])
-    predict(config, Path(request["run_dir"]), folder, which=request["which"], form=request["form"], **request["asked"])
+    predict(config, Path(request["run_dir"]), folder, which=request["which"], **request["how"], **request["asked"])
     return {"folder": str(folder)}
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.config.groups import BatchesConfig, MemoryConfig, PreloadConfig, SampleConfig
-from sargnn.config.run import RunConfig, save
+from sargnn.config.run import RunConfig, load, save
 from sargnn.errors import ConfigError, DataError, SargnnError
 from sargnn.graph.dataset import open_dataset
 from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process, workers_of
 from sargnn.run.local import run_workers
+from sargnn.run.other_graph import for_other_graph, labelled_of, learned_rows, trained_store
 from sargnn.run.prediction_tables import check_format, write_tables
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, hold_run_dir
@@ -31,7 +32,15 @@ FOLDER = "predictions"
 
 
 def predict(
-    config: RunConfig, run_dir: Path, folder: Path, *, which: str = "newest", form: str = "npy", **asked: Any
+    config: RunConfig,
+    run_dir: Path,
+    folder: Path,
+    *,
+    which: str = "newest",
+    form: str = "npy",
+    other_graph: bool = False,
+    new_rows: str = "refuse",
+    **asked: Any,
 ) -> dict[str, Any]:
     """Write what a run's model predicts for all nodes into ``folder``; what ``training.predict`` lists.
 
@@ -39,6 +48,8 @@ def predict(
         config: the run's; world, mode, kernel, partitioner and ``smooth`` may differ from what it was trained with.
         which: of its checkpoints: ``newest`` or ``best``.
         form: npy; or parquet or csv, tables beside the arrays (``run.prediction_tables``).
+        other_graph: the configuration's dataset is not the one of the training.
+        new_rows: what nodes of another graph get for which no row was learned (``run.other_graph``).
         asked: what of (``training.evaluation.write_predictions``).
 
     Returns:
@@ -48,7 +59,7 @@ def predict(
         SargnnError: anything a user can cause.
     """
     started_at = time.time()
-    trained = config
+    trained = dataclasses.replace(config, dataset=load(run_dir / files.CONFIG).dataset) if other_graph else config
     check_format(form)
     _check_folder(folder)
     budget = config.memory_budget if config.spills else MemoryConfig()
@@ -59,7 +70,8 @@ def predict(
         config = dataclasses.replace(config, sample=SampleConfig())
     config = prepare_process(config)
     check_network(config.comm)
-    config.dataset.check_files()
+    if not other_graph:  # else it is not known yet what it may lack
+        config.dataset.check_files()
     start_fork_server()
     config = config.stand_in
     check_strategies(config)
@@ -68,15 +80,22 @@ def predict(
 
     if asked.get("embeddings") and not config.model.has_embeddings:
         raise ConfigError(config.model.no_embeddings, given="embeddings=true", allowed="embeddings=false")
-    path, meta, content = None, None, None
+    path, meta, content, trained_on, store = None, None, None, None, None
     if config.model.trains:  # else there is nothing to remember
         path = _choose_checkpoint(run_dir, which)
         store = checkpoint.open_checkpoint(path, verify=which == "best")
         meta, content = store.meta, store.content_hash
-        check_made_for(meta, trained, meta["dataset_hash"], path)
-    stores = prepare_stores(config)
+        check_made_for(
+            meta, dataclasses.replace(trained, dataset=load(run_dir / files.CONFIG).dataset), meta["dataset_hash"], path
+        )
+        if other_graph:
+            trained_path = trained_store(config, meta["dataset_hash"])
+            trained_on = open_dataset(trained_path, verify=False)
+            config = for_other_graph(config, trained_path, trained_on)
+            config.dataset.check_files()
+    stores = prepare_stores(config, trained=trained_on)
     _check_asked(asked, config, stores.dataset)
-    if path is not None and meta is not None:
+    if path is not None and meta is not None and not other_graph:
         check_made_for(meta, trained, stores.dataset_hash, path)
     epoch = None if meta is None else meta["epoch"]
     config = dataclasses.replace(config, run_dir=str(run_dir))
@@ -84,6 +103,11 @@ def predict(
     predict = {"embeddings": False, "pairs": None, "top": 0, "relation": None} | asked
     inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict)
     with _held_empty(folder):
+        if trained_on is not None and store is not None:
+            opened = open_dataset(stores.dataset, verify=False)
+            rows = learned_rows(store, trained_on, opened, folder, new_rows)
+            shape = {"outputs": trained_on.num_classes, "task": trained_on.task, "labelled": labelled_of(trained_on)}
+            inputs = dataclasses.replace(inputs, trained=shape | {"rows": rows})
         write_inputs(folder, inputs)
         save(config, folder / files.CONFIG)
         after = f" after epoch {epoch}" if epoch is not None else ""
@@ -93,9 +117,19 @@ def predict(
         if form != "npy":
             step("writing tables")
             dataset, node_type = open_dataset(stores.dataset, verify=False), manifest["node_type"]
+            if trained_on is not None:
+                dataset = dataclasses.replace(dataset, num_classes=trained_on.num_classes)
             of = "" if config.predicts_pairs else node_type
             manifest["tables"] = write_tables(folder, manifest["files"], dataset, form, predict, of=of)
-        manifest |= {"run": str(run_dir), "checkpoint": content, "epoch": epoch, "time_s": time.time() - started_at}
+        for name in (inputs.trained or {}).get("rows", {}).values():
+            Path(name).unlink()
+        manifest |= {
+            "run": str(run_dir),
+            "other_graph": other_graph,
+            "checkpoint": content,
+            "epoch": epoch,
+            "time_s": time.time() - started_at,
+        }
         files.write_json(folder / MANIFEST, manifest)
     return manifest
 

@@ -215,6 +215,7 @@ def _train_part(job: _Job, **shared: Any) -> None:
             job.run_dir / "scratch" / f"rank_{rank:02d}",
             flat=lambda: open_part(flat, rank),
             budget=budget,
+            trained=job.inputs.trained,
             **shared,
         )
 
@@ -277,7 +278,9 @@ def _run(job: _Job, trainer: Trainer, choice: Choice | None) -> None:
     """
     config, run_dir, inputs, rank, first_epoch = job.config, job.run_dir, job.inputs, job.group.rank, 0
     if inputs.checkpoint:
-        first_epoch = checkpoint.load(trainer, Path(inputs.checkpoint), moments=inputs.predict is None)
+        first_epoch = checkpoint.load(
+            trainer, Path(inputs.checkpoint), moments=inputs.predict is None, rows=(inputs.trained or {}).get("rows")
+        )
         done = checkpoint.describe(checkpoint.open_checkpoint(Path(inputs.checkpoint), verify=False).meta)
         print(f"rank {rank}: goes on after {done}", flush=True)
     elif config.init_from is not None and inputs.predict is None:

@@ -231,6 +231,8 @@ class OwnGraphConfig(_PackageDataset, ABC):
         split: shares of training, validation and test nodes, drawn by node number from ``split_seed``; null: as the graph says.
         split_column: of masks with a column for each of several splits, the column, from 0; null: masks have one.
         edge_categories: of each column of edge features the number of categories, 0 for numbers; null: all are numbers.
+        predicted_type: of a graph that a trained model predicts on, the type whose nodes it is: labels and a split may be
+            missing. null: there are some.
     """
 
     add_inverse_edges: bool
@@ -240,6 +242,7 @@ class OwnGraphConfig(_PackageDataset, ABC):
     split_seed: int = field(metadata=number(low=0, high=2**32 - 1))
     split_column: int | None = field(default=None, kw_only=True, metadata=NOT_NEGATIVE)
     edge_categories: list[int] | None = field(default=None, kw_only=True, metadata=number(low=0, high=MOST_CATEGORIES))
+    predicted_type: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class StreamedReader(Reader):
         nodes_have_means: nodes have no features of their own, but the mean of their in-edges'; F = D.
         forms: what edges carry in a store: name -> dtype, with a shape where it is several numbers.
         edge_categories: of each column of edge features as they come, the number of categories; empty: no column has any.
+        is_trained_on: whether some nodes must be in the split for training.
         origin: what the dataset remembers of its tables; None: it came from none.
         row_unit: what a row of features or labels is called in errors, and the number of the first.
         weights_source, edge_features_source, features_source, labels_source: where these come from, for errors.
@@ -67,6 +68,7 @@ class StreamedReader(Reader):
     features_source: str
     labels_source: str
     label_bytes: int = 8
+    is_trained_on: bool = True
     origin: Origin | None = None
 
     @abstractmethod
@@ -111,7 +113,7 @@ class StreamedReader(Reader):
             self._check_disk(writer.folder)
             # Small arrays first: what is wrong there is found before the long passes.
             labels, split = self.labels(), self.split()
-            check_split(self.name, labels, split, Schema.homogeneous(self.num_nodes))
+            check_split(self.name, labels, split, Schema.homogeneous(self.num_nodes), is_trained_on=self.is_trained_on)
             num_classes = count_classes(labels, self.labels_source)
             writer.put("labels", labels)
             writer.put("split", split)

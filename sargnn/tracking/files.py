@@ -138,6 +138,8 @@ class Inputs:
         checkpoint: the checkpoint to load; None to begin anew.
         first_epoch: how many epochs that has.
         predict: what to write when the run predicts (``embeddings``); None when it trains.
+        trained: where the run predicts on another graph than that of its training: how many ``outputs`` the model has, its
+            ``task``, the ``labelled`` type's number, and ``rows``, parameter -> file of its table; None: on its own.
         partition_stats: the partition's figures, which go to MLflow as parameters.
         record: what to train for a comparison of worlds (``steps``, ``parameters``, ``follow``); None: a run.
         preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
@@ -152,6 +154,7 @@ class Inputs:
     checkpoint: str | None = None
     first_epoch: int = 0
     predict: dict[str, Any] | None = None
+    trained: dict[str, Any] | None = None
     partition_stats: dict[str, Any] = field(default_factory=dict)
     record: dict[str, Any] | None = None
     preloaded: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.graph.check import Range
 from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
-from sargnn.graph.schema import task_of
+from sargnn.graph.schema import LABEL_DTYPES, UNLABELLED, has_label, task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import EVERY_TYPE, GraphShape
 from sargnn.partition.cut import Part, with_columns
@@ -54,6 +54,7 @@ def make_trainer(
     flat: Callable[[], Part] | None = None,
     budget: Budget | None = None,
     make_meter: Callable[[Device], PeakMeter] = PeakMeter.here,
+    trained: Mapping[str, Any] | None = None,
 ) -> Trainer:
     """Everything one rank needs to train, from its part.
 
@@ -65,9 +66,12 @@ def make_trainer(
         make_pool: as ``Engine`` takes it.
         flat: opens the rank's part without copies, where ``part`` has some.
         make_meter: gives what measures memory peaks where rows lie, once all was read in.
+        trained: as ``Inputs`` has it, of a model that only predicts here.
         budget: for a graph of such a shape, chooses what fits ``memory_budget``; needed where the run has one.
     """
     device, dtype = torch.device(config.device), ROW_DTYPES[config.precision]
+    if trained is not None:
+        part, num_classes = _with_labels_of(trained, part, group), trained["outputs"]
     num_classes = config.num_outputs(num_classes)
     part = with_columns(part, used_columns(config))
     if edges_in_memory(config, len(part.edge_src), part.columns.width):
@@ -86,7 +90,7 @@ def make_trainer(
     columns = label_columns(config, num_classes)
     of_edges = part.weighted, edge_width(part.columns, config)
     every = config.predicts_pairs and part.schema.typed
-    labelled = EVERY_TYPE if every else find_labelled(part, group)
+    labelled = trained["labelled"] if trained is not None else EVERY_TYPE if every else find_labelled(part, group)
     shape = GraphShape(part.schema, widths, num_classes, columns, task_of(part.labels), labelled, *of_edges)
     if config.model.reads_degrees:
         shape = dataclasses.replace(shape, degrees=degree_histogram(part, group))
@@ -125,7 +129,7 @@ def make_trainer(
             memory_budget=MemoryConfig(),
             eval="full",
         )
-        return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool, make_meter=make_meter)
+        return make_trainer(full_batch, flat(), num_classes, group, make_pool=make_pool, make_meter=make_meter, trained=trained)
 
     ids = torch.from_numpy(np.array(part.node_ids))
     task = load_task(config.task)(config, part, num_classes, group, reads_labels=model.reads_labels)
@@ -141,6 +145,15 @@ def make_trainer(
     setup = Setup(config, model, engine, graph, ids, task, builder, evaluation, optimization, make_meter(engine.place))
     fitted = fit_steps(setup, training, scratch, None if budget is None else budget(shape))
     return Trainer(setup, fitted, without_copies if preloads else None)
+
+
+def _with_labels_of(trained: Mapping[str, Any], part: Part, group: Group) -> Part:
+    """The part, with labels as the model gives them that are all unknown where no worker's part has any label."""
+    if int(group.sum_(torch.tensor(int(has_label(np.asarray(part.labels)).sum())))):
+        return part
+    shape = (len(part.node_ids),) if trained["task"] == "classes" else (len(part.node_ids), trained["outputs"])
+    unknown = np.nan if trained["task"] == "regression" else UNLABELLED
+    return dataclasses.replace(part, labels=np.full(shape, unknown, LABEL_DTYPES[trained["task"]]))
 
 
 def build_views(config: RunConfig, model: Model, task: Task, builder: ViewBuilder) -> tuple[View | None, View]:

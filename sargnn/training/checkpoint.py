@@ -249,14 +249,15 @@ def _evaluated(meta: dict[str, Any]) -> _Evaluated:
     )
 
 
-def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
+def load(trainer: Trainer, path: Path, *, moments: bool = True, rows: Mapping[str, str] | None = None) -> int:
     """Put the trainer into a checkpoint's state; the number of whole epochs that were trained. Every rank reads its own rows.
 
     Args:
         moments: also the optimizer's state, to train on.
+        rows: parameter -> the file of its whole table, of learned rows on another graph than the checkpoint's.
     """
     store = open_checkpoint(path, verify=False)  # whoever chose it has verified it
-    fill(trainer, store, moments=moments)
+    fill(trainer, store, moments=moments, rows=rows)
     meta = store.meta
     if moments and not _has_own_optimizer(trainer):
         for state in trainer.optimization.optimizer.state.values() if trainer.optimization.optimizer else ():
@@ -277,13 +278,17 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True) -> int:
     return int(meta["epoch"])
 
 
-def fill(trainer: Trainer, store: Store, *, moments: bool) -> None:
+def fill(trainer: Trainer, store: Store, *, moments: bool, rows: Mapping[str, str] | None = None) -> None:
     """Parameters, buffers and, with ``moments``, the optimizer's from a checkpoint, in the trainer's precision.
 
     Every rank reads its own rows. Without moments the parameters are their averages, where the checkpoint has these.
+    ``rows``: as of ``load``.
     """
 
     def stored(name: str) -> np.ndarray:
+        if rows and name in rows:
+            table: np.ndarray = np.load(rows[name], mmap_mode="r")
+            return table
         average = f"{_AVERAGE}{name.partition('/')[2]}"
         return store.array(average if not moments and name.startswith("param/") and average in store.files else name)
 
@@ -293,8 +298,7 @@ def fill(trainer: Trainer, store: Store, *, moments: bool) -> None:
         for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
             tensor.copy_(torch.from_numpy(np.array(stored(name))))
         for name, table in _tables(trainer, sharded=True, make=True, moments=moments):
-            rows = stored(name)[_rows_of_whole(trainer, name)]
-            table.copy_(torch.from_numpy(rows))
+            table.copy_(torch.from_numpy(np.asarray(stored(name)[_rows_of_whole(trainer, name)])))
 
 
 def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: bool = True) -> Iterator[tuple[str, Tensor]]:

@@ -15,7 +15,7 @@ from tests.processes import ROOT
 
 PAGE = (ROOT / "docs" / "answers.md").read_text()
 NOT_YET = (
-    "new graphs",
+    "onnx",
     "W&B",
     "wandb",
     "ONNX",

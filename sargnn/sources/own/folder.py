@@ -118,11 +118,12 @@ def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str
     tree = _tree(root, leaves, unread) if published is None else published
     missing = [f"{name}.npy" for name in (EDGES, FEATURES, LABELS) if name not in tree]
     for_links = config.link_split is not None or not {EDGE_LABELS, *EDGE_MASKS, *PAIRS}.isdisjoint(tree)
-    if for_links:
-        missing = [name for name in missing if name == f"{EDGES}.npy"]
-    elif isinstance(tree.get(EDGES), Mapping) and f"{FEATURES}.npy" in missing:
-        missing.remove(f"{FEATURES}.npy")  # a model of typed graphs learns rows
-    if not for_links and config.split is None and not any({**MASKS, **NUMBERS}.get(key) == "train" for key in tree):
+    needs_labels = not for_links and config.predicted_type is None
+    if not needs_labels:
+        missing = [name for name in missing if name != f"{LABELS}.npy"]
+    if (for_links or isinstance(tree.get(EDGES), Mapping)) and f"{FEATURES}.npy" in missing:
+        missing.remove(f"{FEATURES}.npy")  # rows may be learned
+    if needs_labels and config.split is None and not any({**MASKS, **NUMBERS}.get(key) == "train" for key in tree):
         missing.append("train_mask.npy")
     if missing:
         held = ", ".join(sorted(leaves)) or "none of these"

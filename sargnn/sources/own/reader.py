@@ -192,8 +192,8 @@ def _check(graph: OwnGraph, config: OwnGraphConfig) -> None:
 
 
 def _for_links(graph: OwnGraph, config: OwnGraphConfig) -> bool:
-    """Whether the graph has links or labelled edges to predict, or they are drawn."""
-    return bool(graph.pairs) or bool(graph.edge_labels) or config.link_split is not None
+    """Whether the graph has links or labelled edges to predict, or they are drawn; or nodes by a model of another graph."""
+    return bool(graph.pairs or graph.edge_labels or config.link_split is not None or config.predicted_type is not None)
 
 
 class OwnReader(Reader):
@@ -205,11 +205,13 @@ class OwnReader(Reader):
     def __init__(self, graph: OwnGraph, config: OwnGraphConfig, identity: dict[str, Any], origin: str | None) -> None:
         self.graph, self.config, self._identity, self._whence = graph, config, identity, origin
         self.origin: Origin | None = None
+        self.is_trained_on = config.predicted_type is None
         for_links = _for_links(graph, config)
         self.labelled_type = labelled_type(graph.nodes, graph.whole, for_links=for_links)
         self.labelled = graph.nodes[self.labelled_type]
         labels, parts = self.labelled.labels, [*self.labelled.masks.values(), *self.labelled.numbers.values()]
-        self.given_labels = labels if not for_links or parts or config.split is not None else None
+        needs_split = for_links and config.predicted_type is None
+        self.given_labels = labels if not needs_split or parts or config.split is not None else None
         if self.given_labels is None and (others := parts if labels is None else [labels]):
             lacks = "node has a label" if labels is None else "split of nodes is given"
             names = ", ".join(array.name for array in others)
@@ -237,13 +239,15 @@ class OwnReader(Reader):
         known, nodes = has_label(labels), self.labelled
         if self.given_labels is None:
             return np.zeros(len(labels), np.uint8)
+        if self.config.predicted_type is not None and not (self.config.split or nodes.masks or nodes.numbers):
+            return np.where(known, SPLITS["test"], 0).astype(np.uint8)
         if self.config.split is not None:
             given = [array.name for array in (*nodes.masks.values(), *nodes.numbers.values())]
             if given:
                 logging.getLogger(__name__).warning(f"dataset.split draws the split; not read: {', '.join(given)}")
             return draw_split(known, self.config.split, self.config.split_seed)
         split = read_split(nodes, self.graph.whole, self.config.split_column)
-        if not (split == SPLITS["train"]).any():
+        if not (split == SPLITS["train"]).any() and self.config.predicted_type is None:
             mask = nodes.masks.get("train") or nodes.numbers["train"]
             raise DataError(f"{mask.name} names no node to train on.", hint="dataset.split=[0.6,0.2,0.2] draws a split")
         wrong = (split > 0) & ~known

@@ -399,7 +399,9 @@ class _Arrays:
                 if isinstance(column, Category) and column.others:
                     what = f"the column '{column.name}' of {rows.title} has categories that were not trained with"
                     logging.getLogger(__name__).warning(f"{what}; they are zeros: {column.others} rows")
-        classes = next((rows.classes.categories for rows in tables.values() if rows.classes is not None), [])
+        known = self._config.known()
+        of_texts = [rows.classes.categories for rows in tables.values() if rows.classes is not None]
+        classes = of_texts[0] if of_texts else known.classes if known is not None else ()
         encodings = {name: {c.name: c.encoding() for c in rows.columns} for name, rows in tables.items() if rows.columns}
         return tree, Origin(tuple(ids), tuple(classes), encodings)
 
