@@ -18,6 +18,7 @@ PUBLIC = {
     "Run": "sargnn.api.run",
     "shard": "sargnn.api.shard",
     "GraphShard": "sargnn.api.shard",
+    "Callback": "sargnn.api.callbacks",
     "SargnnError": "sargnn.errors",
 }
 """Name -> module. ``__init__.pyi`` has their types."""

@@ -13,12 +13,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from sargnn import errors
+from sargnn.api.callbacks import Callbacks
 from sargnn.errors import SargnnError
+from sargnn.run.child import BEGUN
 from sargnn.tracking.progress import EVERY_S
 
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -26,15 +28,16 @@ _OF_A_TERMINAL = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERA
 """A notebook's process has some of them; a bar that is drawn over and over would be a line of the cell each time."""
 
 
-def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
+def ask(request: dict[str, Any], *, quiet: bool, callbacks: Sequence[Any] = ()) -> dict[str, Any]:
     """Have a run, or predictions, made.
 
     Args:
         request: as ``sargnn.run.child`` reads it.
         quiet: show nothing.
+        callbacks: what is called while a run trains (``api.callbacks``).
 
     Returns:
-        The answer.
+        The answer; where a callback has ended the run, its folder.
 
     Raises:
         SargnnError: what went wrong there, of the same class.
@@ -44,12 +47,23 @@ def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
         asked, answered = Path(scratch) / "request.json", Path(scratch) / "answer.json"
         asked.write_text(json.dumps(request))
         command = [sys.executable, "-m", "sargnn.run.child", str(asked), str(answered)]
-        code, interrupted = _run(command, None if quiet else sys.stdout if in_notebook() else sys.stderr)
+        called: list[Callbacks] = []
+
+        def listen(process: subprocess.Popen[str]) -> Callbacks:
+            called.append(Callbacks(callbacks, Path(scratch) / BEGUN, lambda: process.send_signal(signal.SIGTERM)))
+            return called[0]
+
+        shown = None if quiet else sys.stdout if in_notebook() else sys.stderr
+        code, interrupted = _run(command, shown, listen if callbacks else None)
+        if called and called[0].error is not None:
+            raise called[0].error
         if not answered.exists():
             if interrupted:
                 raise KeyboardInterrupt("Interrupted before the run had begun.")
             raise SargnnError("The process that launches the run ended without an answer.", given=f"exit code {code}")
         answer: dict[str, Any] = json.loads(answered.read_text())
+        if called and called[0].stopped and "signal" in answer:
+            return {"run_dir": json.loads((Path(scratch) / BEGUN).read_text())["run_dir"]}
     if "error" not in answer:
         return answer
     if answer.get("signal") == signal.SIGINT:
@@ -60,8 +74,14 @@ def ask(request: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
     raise error
 
 
-def _run(command: list[str], shown: IO[str] | None) -> tuple[int, bool]:
-    """Its exit code, and whether there was an interrupt: at the first it gets the signal, at the second it is killed."""
+def _run(
+    command: list[str], shown: IO[str] | None, listen: Callable[[subprocess.Popen[str]], Callbacks] | None = None
+) -> tuple[int, bool]:
+    """Its exit code, and whether there was an interrupt: at the first it gets the signal, at the second it is killed.
+
+    Args:
+        listen: makes what is called meanwhile, which is started here and finished.
+    """
     directly = shown is not None and _has_terminal(shown)
     # Its own session: Ctrl-C reaches it through this process only. Its standard input closes with this process.
     process = subprocess.Popen(
@@ -75,6 +95,9 @@ def _run(command: list[str], shown: IO[str] | None) -> tuple[int, bool]:
         errors="replace",
     )
     interrupted = over = False
+    callbacks = listen(process) if listen is not None else None
+    if callbacks is not None:
+        callbacks.start()
     try:
         while True:
             try:
@@ -93,6 +116,8 @@ def _run(command: list[str], shown: IO[str] | None) -> tuple[int, bool]:
         if process.poll() is None:
             process.kill()
             process.wait()
+        if callbacks is not None:
+            callbacks.finish()
         for pipe in (process.stdin, process.stderr):
             if pipe is not None:
                 pipe.close()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sargnn.api.callbacks import callback_of
 from sargnn.api.process import ask
 from sargnn.api.words import as_words, store_of_graph
 from sargnn.config.fields import as_mapping
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 NOT_GIVEN = object()
 
 
-def train(*overrides: str, graph: Any = NOT_GIVEN, quiet: bool = False, **settings: Any) -> Run:
+def train(*overrides: str, graph: Any = NOT_GIVEN, quiet: bool = False, callbacks: Sequence[Any] = (), **settings: Any) -> Run:
     """Train a model on local workers and return the run.
 
         run = sargnn.train("model=gat", world=4, epochs=100, graph=g)
@@ -37,6 +38,8 @@ def train(*overrides: str, graph: Any = NOT_GIVEN, quiet: bool = False, **settin
         graph: a DGLGraph, a PyG Data or HeteroData, a NetworkX graph, a mapping of arrays, or a pair of a graph and a mapping
             (``docs/howto/own-function.md``); without it the dataset is the one that is configured.
         quiet: show no progress.
+        callbacks: ``sargnn.Callback`` objects, or functions of an epoch's row, called in this process while the run goes on.
+            What one raises ends the run, with a checkpoint, and is raised here.
         settings: the same as overrides, by keyword; groups as mappings: ``world=4``, ``optim={"lr": 0.01}``. ``resume=RUN``
             goes on with a run, which may be a ``Run``. ``model=Gin``, a class of modules in a file of its own, is that
             file's ``model=custom``; its arguments are ``"model.args.hidden=32"``.
@@ -70,7 +73,9 @@ def train(*overrides: str, graph: Any = NOT_GIVEN, quiet: bool = False, **settin
     else:
         config, resume = going_on
     request = {"verb": "train", "config": as_mapping(config), "resume": str(resume.resolve()) if resume else None}
-    return Run(Path(ask(request, quiet=quiet)["run_dir"]), quiet=quiet)
+    for each in callbacks:
+        callback_of(each)  # before anything is started
+    return Run(Path(ask(request, quiet=quiet, callbacks=callbacks)["run_dir"]), quiet=quiet)
 
 
 class Run:

@@ -173,7 +173,7 @@ def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:
     if len(skipped) < len(points):
         try:
             tracking = compose_verb("train", points[0], folders=folders)["tracking"]
-            if tracking["enabled"]:
+            if tracking["enabled"] and tracking["name"] == "mlflow":
                 from sargnn.tracking.mlflow.run import Parent
                 from sargnn.tracking.mlflow.store import absolute
 

@@ -217,7 +217,7 @@ def next_commands(config: RunConfig, overrides: Sequence[str], run_dir: Path) ->
     if checkpoint.existing(run_dir):
         what = "edges" if config.predicts_edges else "nodes"
         commands.append((f"{program} predict run={shlex.quote(show_path(run_dir))}", f"its predictions for all {what}"))
-    if not config.tracking.enabled:
+    if not config.tracking.to_mlflow:
         return [*commands, (f"{program} compare", "runs side by side")]
     uri = f" tracking.uri={shlex.quote(config.tracking.uri)}" if config.tracking.uri else ""
     return [*commands, (f"{program} ui{uri}", "runs side by side, in the browser")]

@@ -336,12 +336,28 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """Where figures are sent. ``uri`` null: an sqlite store in the working folder. ``ranks``: also the figures of each rank."""
+    """Where figures are sent.
+
+    Attributes:
+        enabled: whether they are.
+        uri: MLflow's store, null: sqlite in the working folder; or the address of a W&B server, null: W&B's own.
+        experiment: MLflow's experiment, W&B's project.
+        ranks: also the figures of each rank.
+        name: what takes them, or ``FILE.py:NAME`` of a class that extends ``sargnn.tracking.tracker.Tracker``.
+        offline: W&B's run is written into the run folder, for ``wandb sync``.
+    """
 
     enabled: bool
     uri: str | None
     experiment: str
     ranks: bool = False
+    name: str = field(default="mlflow", metadata=one_of(("mlflow", "tensorboard", "wandb")))
+    offline: bool = False
+
+    @property
+    def to_mlflow(self) -> bool:
+        """Whether figures go to MLflow."""
+        return self.enabled and self.name == "mlflow"
 
 
 @dataclass(frozen=True)

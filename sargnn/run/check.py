@@ -17,6 +17,7 @@ from sargnn.config.verbs import PartitionConfig
 from sargnn.errors import ConfigError, nearest
 from sargnn.run.env import warm_up
 from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
+from sargnn.tracking.tracker import check_tracker
 
 if TYPE_CHECKING:
     from sargnn.graph.dataset import Dataset
@@ -50,6 +51,7 @@ def check_strategies(config: RunConfig) -> None:
 
         check_optimizer(config.optim)
     load_task(config.task)
+    check_tracker(config.tracking)
     check_backend(config.comm)
 
 

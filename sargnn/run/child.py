@@ -20,6 +20,9 @@ from typing import Any
 from sargnn.config.run import parse
 from sargnn.errors import SargnnError
 
+BEGUN = "begun.json"
+"""Beside the request: what a run's folder is, once it has one."""
+
 
 def main() -> int:
     """Do what the request says; 0 also where it fails in a way that the answer tells."""
@@ -33,7 +36,7 @@ def main() -> int:
     threading.Thread(target=end_with_caller, name="lifeline", daemon=True).start()
     answer: dict[str, Any]
     try:
-        answer = _do(json.loads(request_path.read_text()))
+        answer = _do(json.loads(request_path.read_text()), request_path.with_name(BEGUN))
     except SargnnError as error:
         answer = {"error": type(error).__name__, "text": str(error), "signal": getattr(error, "signal_number", None)}
     except KeyboardInterrupt:
@@ -44,13 +47,22 @@ def main() -> int:
     return 0
 
 
-def _do(request: dict[str, Any]) -> dict[str, Any]:
+def _do(request: dict[str, Any], begun_path: Path) -> dict[str, Any]:
+    """The answer. ``begun_path``: gets the run's folder, its first epoch and the checkpoints that it has."""
     config = parse(request["config"])
     if request["verb"] == "train":
         from sargnn.run.local import train
 
         resume = request["resume"]
-        _, run_dir = train(config, resume=Path(resume) if resume else None)
+
+        def say_where(folder: Path, epoch: int) -> None:
+            checkpoints = [path.name for path in (folder / "checkpoints").glob("epoch_*")]
+            begun = json.dumps({"run_dir": str(folder), "first_epoch": epoch, "checkpoints": checkpoints})
+            temporary = begun_path.with_suffix(".tmp")
+            temporary.write_text(begun)
+            temporary.replace(begun_path)
+
+        _, run_dir = train(config, resume=Path(resume) if resume else None, on_begin=say_where)
         return {"run_dir": str(run_dir)}
     from sargnn.run.predict import predict
 

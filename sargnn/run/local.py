@@ -26,19 +26,22 @@ from sargnn.run.run_folder import begin_run, hold_run_dir, make_run_dir
 from sargnn.tracking import files
 from sargnn.tracking.files import CONFIG, Inputs, write_inputs
 from sargnn.tracking.follow import Follower, Sender
-from sargnn.tracking.mlflow.target import target_of
 from sargnn.tracking.progress import say
 from sargnn.tracking.provenance import usable_cores
 from sargnn.tracking.summary import FAILED, FINISHED, INTERRUPTED, Summary, read_summary, write_summary
+from sargnn.tracking.target import target_of
 
 _LOG_LINES = 12
 
 
-def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Path]:
+def train(
+    config: RunConfig, *, resume: Path | None = None, on_begin: Callable[[Path, int], None] = lambda folder, epoch: None
+) -> tuple[Summary, Path]:
     """Run a training from start to end.
 
     Args:
         resume: a run folder, to go on from its newest whole checkpoint, in the same folder and MLflow run.
+        on_begin: told the run's folder and its first epoch, before workers start.
 
     Returns:
         The summary and the run folder.
@@ -73,6 +76,7 @@ def train(config: RunConfig, *, resume: Path | None = None) -> tuple[Summary, Pa
     try:
         before = config.precision if resume is None else load(run_dir / CONFIG).precision
         inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None, planned=planned)
+        on_begin(run_dir, inputs.first_epoch)
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
         changed = "" if before == config.precision else f", in {config.precision} from here on, {before} before"
         say(f"training {run_dir.name}: {workers_of(config)}, {config.epochs} epochs{start}{changed}")

@@ -66,6 +66,7 @@ def predict(
     config = dataclasses.replace(
         config, mfg=False, batches=BatchesConfig(), memory_budget=budget, preload=PreloadConfig(), profile=False
     )
+    config = dataclasses.replace(config, tracking=dataclasses.replace(config.tracking, enabled=False))
     if config.eval == "full":
         config = dataclasses.replace(config, sample=SampleConfig())
     config = prepare_process(config)

@@ -1,5 +1,5 @@
 """Follows a run's ``metrics.jsonl`` as it grows, for the launching process and ``sargnn track --follow``: shows progress and
-sends figures to MLflow, each from a thread of its own, so that a slow or broken server holds nothing up.
+sends figures to a tracker, each from a thread of its own, so that a slow or broken server holds nothing up.
 
 What cannot be sent stays in the run folder: ``sargnn track RUN_DIR`` sends it later.
 """
@@ -16,9 +16,10 @@ from sargnn.config.run import load
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking import files
 from sargnn.tracking.mlflow.store import absolute, known_stores
-from sargnn.tracking.mlflow.target import Target, target_of
 from sargnn.tracking.progress import EpochProgress, say
 from sargnn.tracking.summary import INTERRUPTED, Summary, read_summary
+from sargnn.tracking.target import Target, target_of
+from sargnn.tracking.tracker import tracker_class
 
 _PAUSE_S, _LAST_ROWS_S = 0.5, 10.0
 _GATHER_S, _LAST_SENT_S = 1.0, 20.0
@@ -28,12 +29,13 @@ class Sender(threading.Thread):
     """Takes rows of ``metrics.jsonl`` and, at the end, the summary.
 
     Args:
-        target: the run in MLflow; None to send nothing.
+        target: where the run goes; None to send nothing.
     """
 
     def __init__(self, target: Target | None) -> None:
-        super().__init__(name="mlflow", daemon=True)
+        super().__init__(name="tracker", daemon=True)
         self._target = target
+        self._tracker: Any = None if target is None else tracker_class(target.tracker)
         self._rows: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._ended = threading.Event()
         self._summary: Summary | None = None
@@ -51,14 +53,12 @@ class Sender(threading.Thread):
         if self._target is not None:
             self.join(_LAST_SENT_S)
             if self.is_alive():
-                say(f"warning: MLflow is slow; to send what is missing there: sargnn track {self._target.run_dir}")
+                say(f"warning: {self._tracker.title} is slow; {self._tracker.later.format(self._target.run_dir)}")
 
     def run(self) -> None:
-        from sargnn.tracking.mlflow.run import MlflowRun
-
         assert self._target is not None
         try:
-            target = MlflowRun(self._target)
+            target = self._tracker(self._target)
             while True:
                 ended = self._ended.wait(_GATHER_S)
                 rows = [self._rows.get_nowait() for _ in range(self._rows.qsize())]
@@ -71,12 +71,13 @@ class Sender(threading.Thread):
         except SargnnError as error:
             say(f"warning: {error}")
         except Exception as error:
-            say(f"warning: MLflow did not take the figures: {(str(error) or type(error).__name__).splitlines()[0]}")
-            say(f"  send them later: sargnn track {self._target.run_dir}")
+            what = (str(error) or type(error).__name__).splitlines()[0]
+            say(f"warning: {self._tracker.title} did not take the figures: {what}")
+            say(f"  {self._tracker.later.format(self._target.run_dir)}")
 
 
 class Follower(threading.Thread):
-    """Reads ``metrics.jsonl`` as it grows: progress for the person, figures for MLflow."""
+    """Reads ``metrics.jsonl`` as it grows: progress for the person, figures for a tracker."""
 
     def __init__(self, run_dir: Path, epochs: int, first_epoch: int, sender: Sender) -> None:
         super().__init__(name="follower", daemon=True)
@@ -122,10 +123,11 @@ def follow(run_dir: Path, ended: threading.Event) -> Summary | None:
     config, inputs = load(run_dir / files.CONFIG), files.read_inputs(run_dir)
     if not config.tracking.enabled:
         raise ConfigError(
-            "The run's figures do not go to MLflow.", given="tracking.enabled=false", hint="sargnn track sends them later"
+            "The run's figures go to no tracker.", given="tracking.enabled=false", hint="sargnn track sends them later"
         )
     target = target_of(config, run_dir, inputs, same_run=True)
-    first_epoch = inputs.first_epoch if absolute(target.uri) in known_stores(run_dir) else 0
+    of_mlflow = config.tracking.to_mlflow
+    first_epoch = 0 if of_mlflow and absolute(target.uri) not in known_stores(run_dir) else inputs.first_epoch
     sender = Sender(target)
     follower = Follower(run_dir, config.epochs, first_epoch, sender)
     follower.start()

@@ -117,7 +117,7 @@ def test_runs_that_are_not_there(tmp_path: Path) -> None:
 def answering(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | None, code: int = 0) -> None:
     """The launching process is played: it gives this answer."""
 
-    def run(command: list[str], shown: Any) -> tuple[int, bool]:
+    def run(command: list[str], shown: Any, listen: Any) -> tuple[int, bool]:
         if answer is not None:
             Path(command[-1]).write_text(json.dumps(answer))
         return code, code == -2

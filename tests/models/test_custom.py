@@ -15,7 +15,7 @@ from sargnn.config.run import RunConfig, flatten, load, parse, save
 from sargnn.errors import ConfigError
 from sargnn.report.comparison.settings import find_differing, flat, show_settings
 from sargnn.run.check import check_strategies
-from sargnn.tracking.mlflow.target import target_of
+from sargnn.tracking.target import target_of
 
 TEXT = "from torch import nn\n\n\nclass Net(nn.Module):\n    pass\n\n\nclass Other(Net):\n    pass\n"
 

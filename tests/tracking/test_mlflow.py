@@ -24,10 +24,10 @@ from sargnn.tracking.find_runs import label_of, write_points
 from sargnn.tracking.mlflow.figures import EpochFigures, SteadyMedian, settled_figures, single_figures
 from sargnn.tracking.mlflow.run import MlflowRun
 from sargnn.tracking.mlflow.store import find_runs_page, make_client, open_store
-from sargnn.tracking.mlflow.target import Target, target_of
 from sargnn.tracking.mlflow.view import VIEW_KEY, VIEW_TAG
 from sargnn.tracking.scores import column_of
 from sargnn.tracking.summary import Summary, read_summary, write_summary
+from sargnn.tracking.target import Target, target_of
 from tests.in_process import sargnn_here
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of MLflow's own

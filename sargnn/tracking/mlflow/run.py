@@ -15,8 +15,9 @@ from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking.files import CONFIG, INPUTS, METRICS, SUMMARY, MetricsTail, log_path, read_inputs
 from sargnn.tracking.mlflow.figures import EpochFigures, settled_figures, single_figures
 from sargnn.tracking.mlflow.store import known_stores, note_store, open_store
-from sargnn.tracking.mlflow.target import Target, target_of
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, read_summary
+from sargnn.tracking.target import Target, target_of
+from sargnn.tracking.tracker import Tracker
 
 PARENT = "SARGNN_MLFLOW_PARENT"
 """The environment variable that tells a sweep's point its parent run."""
@@ -25,7 +26,7 @@ CHANGED = "resumed_with"
 _AT_ONCE = 1000  # MLflow takes no more metrics in one batch
 
 
-class MlflowRun:
+class MlflowRun(Tracker):
     """One MLflow run. ``mlflow.json`` in the run folder says where it is and whether all of it was sent.
 
     Each epoch is sent once: a run that goes on where it was interrupted, on whatever world, fills in the epochs that MLflow
@@ -34,6 +35,9 @@ class MlflowRun:
     Raises:
         SargnnError: the tracking store cannot be used, or ``metrics.jsonl`` is damaged.
     """
+
+    title = "MLflow"
+    later = "to send it there later: sargnn track {}"
 
     def __init__(self, target: Target) -> None:
         self.run_id: str

@@ -1,4 +1,4 @@
-"""Where a run goes in MLflow, what it is called there, and what is said of its graph."""
+"""Where the figures of a run go, what it is called there, and what is said of its graph."""
 
 from __future__ import annotations
 
@@ -54,11 +54,14 @@ class GraphRecord:
 
 @dataclass(frozen=True)
 class Target:
-    """Where a run goes in MLflow, and what it is there.
+    """Where a run goes, and what it is there.
 
     Attributes:
-        run_dir: whose files become artifacts at the end.
-        uri: the store.
+        run_dir: its folder.
+        tracker: what takes its figures, by ``TrackingConfig.name``.
+        uri: MLflow's store.
+        server: the address of another tracker's server; None: its own.
+        offline: that tracker's figures stay in the run folder.
         experiment, name: of the run.
         tags: of the run; those of a run that goes on are overwritten.
         settings: all of them, dotted.
@@ -70,7 +73,10 @@ class Target:
     """
 
     run_dir: Path
+    tracker: str
     uri: str
+    server: str | None
+    offline: bool
     experiment: str
     name: str
     tags: dict[str, str]
@@ -85,7 +91,7 @@ class Target:
 def target_of(
     config: RunConfig, run_dir: Path, inputs: Inputs | None, *, uri: str | None = None, same_run: bool = False
 ) -> Target:
-    """A run's place in MLflow: in the store ``uri``, or else in the one that its configuration names.
+    """A run's place; in MLflow in the store ``uri``, or else in the one that its configuration names.
 
     Args:
         inputs: what its workers start from; None for a run that has no such record.
@@ -93,7 +99,7 @@ def target_of(
     tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
     tags |= {"dataset": config.dataset.title, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
     tags |= {"config_hash": config.config_hash, "epochs": str(config.epochs), "run_dir": str(run_dir)}
-    label = label_of(run_dir)
+    label, tracking = label_of(run_dir), config.tracking
     name = run_dir.name
     if label is not None:
         tags["sweep"] = run_dir.parent.name
@@ -103,14 +109,17 @@ def target_of(
     params = {key: value for key, value in settings.items() if key not in _TAGS_ALONE}
     return Target(
         run_dir=run_dir,
-        uri=absolute(uri or config.tracking.uri),
-        experiment=config.tracking.experiment,
+        tracker=tracking.name,
+        uri=absolute(uri or (tracking.uri if tracking.name == "mlflow" else None)),
+        server=tracking.uri,
+        offline=tracking.offline,
+        experiment=tracking.experiment,
         name=name,
         tags=tags,
         settings=settings,
         params=params | {key: str(value)[:_LONGEST] for key, value in partition.items()},
         graph=graph_record(config, inputs) if inputs is not None else None,
-        ranks=config.tracking.ranks,
+        ranks=tracking.ranks,
         same_run=same_run,
     )
 

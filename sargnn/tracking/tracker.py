@@ -1,0 +1,76 @@
+"""What takes the figures of a run: MLflow, TensorBoard, Weights & Biases, or a class of one's own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sargnn.config.groups import TrackingConfig
+from sargnn.errors import ConfigError
+from sargnn.resolve import resolve
+
+if TYPE_CHECKING:
+    from sargnn.tracking.summary import Summary
+    from sargnn.tracking.target import Target
+
+TRACKERS = {
+    "mlflow": "sargnn.tracking.mlflow.run:MlflowRun",
+    "tensorboard": "sargnn.tracking.tensorboard:TensorboardRun",
+    "wandb": "sargnn.tracking.wandb:WandbRun",
+}
+"""Name -> class."""
+_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}
+
+
+class Tracker(ABC):
+    """A run as a tracker has it. It is made in the launching process, by a thread of its own: its errors are said, and the run
+    goes on.
+
+    Args:
+        target: what the run is called, its settings and its folder, whose ``metrics.jsonl`` may have epochs already.
+
+    Attributes:
+        title: what messages call the tracker.
+        later: how what is missing is sent later; {} stands for the run's folder.
+    """
+
+    title: ClassVar[str] = "the tracker"
+    later: ClassVar[str] = "the run's folder has all figures: {}"
+
+    @abstractmethod
+    def __init__(self, target: Target) -> None: ...
+
+    @abstractmethod
+    def log_epochs(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Some lines of ``metrics.jsonl``, in the order of the epochs."""
+
+    @abstractmethod
+    def finish(self, summary: Summary) -> None:
+        """The run has ended."""
+
+
+def tracker_class(name: str) -> type[Tracker]:
+    """The class of that name, or ``FILE.py:NAME``. Raises ``ConfigError`` where it is none."""
+    made = resolve("tracker", TRACKERS, name)
+    if not isinstance(made, type) or not issubclass(made, Tracker):
+        raise ConfigError(
+            "'tracking.name' names no tracker.", given=name, allowed="a class that extends sargnn.tracking.tracker.Tracker"
+        )
+    return made
+
+
+def check_tracker(tracking: TrackingConfig) -> None:
+    """What is to take the figures can be had. Raises ``ConfigError``."""
+    if not tracking.enabled:
+        return
+    from importlib.util import find_spec
+
+    package = _PACKAGES.get(tracking.name)
+    if package is not None and find_spec(package) is None:
+        raise ConfigError(
+            f"tracking={tracking.name} needs the package {package}, which is not installed.",
+            hint=f"pip install {package}; or tracking=mlflow, tracking=none",
+        )
+    if tracking.name not in TRACKERS:
+        tracker_class(tracking.name)
