@@ -115,5 +115,27 @@ def evaluate(line: CommandLine) -> int:
     return 0
 
 
+def export(line: CommandLine) -> int:
+    """Write a run's model as plain PyTorch."""
+    run_dir, settings = _run_folder(line.settings["run"]), line.settings
+    from sargnn.export.write import MODEL, PARAMETERS
+    from sargnn.export.write import export as write
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.run.other_graph import labelled_of, trained_store
+    from sargnn.run.predict import choose_checkpoint
+    from sargnn.training.checkpoint import open_checkpoint
+
+    config = load(run_dir / files.CONFIG)
+    folder = Path(os.path.expanduser(str(settings["out"] or run_dir / "export")))
+    if not config.model.trains:
+        raise ConfigError(f"'{config.model.name}' has no parameters that could be exported.", given=str(run_dir))
+    checkpoint = open_checkpoint(choose_checkpoint(run_dir, str(settings["checkpoint"])), verify=True)
+    dataset = open_dataset(trained_store(config, checkpoint.meta["dataset_hash"]), verify=False)
+    write(config, dataset, labelled_of(dataset), checkpoint, folder)
+    for name in (MODEL, PARAMETERS):
+        print(folder / name)
+    return 0
+
+
 def _damaged(file: Path, run_dir: Path) -> ConfigError:
     return ConfigError("The predictions are damaged.", given=str(file), hint=f"make them again: sargnn predict run={run_dir}")

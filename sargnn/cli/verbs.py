@@ -296,6 +296,24 @@ _PREDICT = Verb(
     ),
     takes="one run",
 )
+_EXPORT = Verb(
+    "export",
+    "a run's model as plain PyTorch with PyG's layers",
+    usage="RUN [out=FOLDER] [checkpoint=best]",
+    text="Write model.py, which needs PyTorch, PyG and safetensors and not sargnn, and parameters.safetensors: load() there "
+    "gives the trained module. They go to RUN_DIR/export or out=FOLDER.",
+    entry="sargnn.cli.predict:export",
+    examples=(
+        ("export sage-sar-w4-s0", "its name in runs/, or its folder"),
+        ("export run=runs/sage-sar-w4-s0 checkpoint=best out=model", "that validates best"),
+    ),
+    settings=(
+        RUN,
+        Setting("out", "", "the folder to write; without it RUN_DIR/export", names="folder"),
+        Setting("checkpoint", "newest", "newest, or best: that validates best", allowed=("newest", "best")),
+    ),
+    takes="one run",
+)
 _EVALUATE = Verb(
     "evaluate",
     "score predictions, with OGB's evaluator where it has the metric",
@@ -534,7 +552,7 @@ _COMPLETION = Verb(
     choices=("bash", "zsh", "fish"),
 )
 
-_OF_RUNS = (_TRAIN, _PLAN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE)
+_OF_RUNS = (_TRAIN, _PLAN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE, _EXPORT)
 _OTHERS = (_COMPARE, _UI, _TRACK, _REPRODUCE, _RACE, _BENCH, _INFO, _CLEAN, _COMPLETION)
 VERBS: dict[str, Verb] = {verb.name: verb for verb in (*_OF_RUNS, *_OTHERS)}
 """By name, in the order of ``sargnn --help``."""

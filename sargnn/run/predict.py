@@ -83,7 +83,7 @@ def predict(
         raise ConfigError(config.model.no_embeddings, given="embeddings=true", allowed="embeddings=false")
     path, meta, content, trained_on, store = None, None, None, None, None
     if config.model.trains:  # else there is nothing to remember
-        path = _choose_checkpoint(run_dir, which)
+        path = choose_checkpoint(run_dir, which)
         store = checkpoint.open_checkpoint(path, verify=which == "best")
         meta, content = store.meta, store.content_hash
         check_made_for(
@@ -198,7 +198,8 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError("The folder holds something else.", given=str(folder), hint="choose another: out=FOLDER")
 
 
-def _choose_checkpoint(run_dir: Path, which: str) -> Path:
+def choose_checkpoint(run_dir: Path, which: str) -> Path:
+    """A run's newest whole checkpoint, or the one that validates best. Raises ``ConfigError`` where there is none."""
     from sargnn.training import checkpoint
 
     if which == "best":
