@@ -52,12 +52,13 @@ class Tracker(ABC):
 
 def tracker_class(name: str) -> type[Tracker]:
     """The class of that name, or ``FILE.py:NAME``. Raises ``ConfigError`` where it is none."""
-    made = resolve("tracker", TRACKERS, name)
-    if not isinstance(made, type) or not issubclass(made, Tracker):
+    made: Any = resolve("tracker", TRACKERS, name)
+    if name not in TRACKERS and not (isinstance(made, type) and issubclass(made, Tracker)):
         raise ConfigError(
             "'tracking.name' names no tracker.", given=name, allowed="a class that extends sargnn.tracking.tracker.Tracker"
         )
-    return made
+    known: type[Tracker] = made
+    return known
 
 
 def check_tracker(tracking: TrackingConfig) -> None:
