@@ -32,7 +32,7 @@ class Callback:
         return None
 
     def on_checkpoint(self, folder: Path) -> bool | None:
-        """After a checkpoint was written.
+        """After a checkpoint was written, if it is still there: ``checkpoint.keep`` of the newest are.
 
         Args:
             folder: where it is.
@@ -83,7 +83,7 @@ class Callbacks(threading.Thread):
                 over = self._over.is_set()
                 for row in tail.new_rows():
                     self._call("on_epoch", row)
-                for path in (folder / "checkpoints").glob("epoch_*"):
+                for path in sorted((folder / "checkpoints").glob("epoch_*")):
                     if path.name not in known:
                         known.add(path.name)
                         self._call("on_checkpoint", path)

@@ -62,7 +62,7 @@ def ask(request: dict[str, Any], *, quiet: bool, callbacks: Sequence[Any] = ()) 
                 raise KeyboardInterrupt("Interrupted before the run had begun.")
             raise SargnnError("The process that launches the run ended without an answer.", given=f"exit code {code}")
         answer: dict[str, Any] = json.loads(answered.read_text())
-        if called and called[0].stopped and "signal" in answer:
+        if called and called[0].stopped and answer.get("signal") == signal.SIGTERM:
             return {"run_dir": json.loads((Path(scratch) / BEGUN).read_text())["run_dir"]}
     if "error" not in answer:
         return answer

@@ -162,7 +162,9 @@ class Run:
         import pandas as pd
 
         name = "embeddings" if self.config.predicts_links else "predictions"
-        return pd.read_parquet(self._predict(f"{name}.parquet", settings, form="parquet", embeddings=embeddings))
+        return pd.read_parquet(
+            self._predict(f"{name}.parquet", settings, form="parquet", **({"embeddings": True} if embeddings else {}))
+        )
 
     def pair_scores(self, pairs: np.ndarray, *, relation: str | None = None, **settings: Any) -> np.ndarray:
         """Of a run of ``task=links``: scores of pairs of nodes, float [P]; of ``task=edges`` what the decoder gives, [P, C].
@@ -244,7 +246,9 @@ class Run:
                 return False
             same = manifest["checkpoint"] == checkpoint.open_checkpoint(newest, verify=False).content_hash
             plain = (folder / CONFIG).is_file() and manifest.get("which", "newest") == "newest" and manifest.get("plain", False)
-            return bool(same and plain and file in manifest["files"] and (folder / file).is_file())
+            return bool(
+                same and plain and file in (*manifest["files"], *manifest.get("tables", ())) and (folder / file).is_file()
+            )
         except (SargnnError, KeyError, OSError):
             return False
 

@@ -58,7 +58,8 @@ def read_resumed(
         if isinstance(mapping["world"], int) and mapping["world"] % (mapping.get("servers") or 1):
             mapping["servers"] = None
             mapping["preload"] = {"name": "none", "max_hop": None, "fanout": None}
-    if not trains and names_dataset(changes):
+    moved = parse(mapping).config_hash == before.config_hash  # perhaps the same graph, in another place
+    if not trains and names_dataset(changes) and not moved:
         _carry_over(mapping, read_yaml(run_dir / CONFIG, "A run's configuration"), changes)
     config = parse(mapping)
     compared = dataclasses.replace(before, epochs=config.epochs, precision=config.precision) if trains else before

@@ -50,6 +50,7 @@ State = dict[str, np.ndarray]
 Get = Callable[[str], np.ndarray]
 """A parameter of one layer by its name."""
 
+_MARK = "exported from sargnn"
 _HEADER = '''\
 """{title}, exported from sargnn: plain PyTorch with PyG's layers.
 
@@ -91,10 +92,15 @@ def export(config: RunConfig, dataset: Dataset, labelled: int, checkpoint: Store
         from safetensors.numpy import save_file
     except ImportError as error:
         raise ConfigError("Parameters are written as safetensors.", hint="pip install safetensors") from error
+    there = folder / MODEL
+    if there.exists() and _MARK not in there.read_text(errors="replace")[:500]:
+        raise ConfigError("There is another file of this name.", given=str(there), hint="choose another folder: out=FOLDER")
     settings, state = described(config, dataset, labelled, checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: np.ascontiguousarray(value) for name, value in state.items()}, folder / PARAMETERS)
-    (folder / MODEL).write_text(_source(config, dataset, settings))
+    save_file({name: np.ascontiguousarray(value) for name, value in state.items()}, folder / f".{PARAMETERS}.tmp")
+    (folder / f".{MODEL}.tmp").write_text(_source(config, dataset, settings))
+    for name in (PARAMETERS, MODEL):
+        (folder / f".{name}.tmp").replace(folder / name)
 
 
 def described(config: RunConfig, dataset: Dataset, labelled: int, checkpoint: Store) -> tuple[dict[str, Any], State]:
@@ -385,6 +391,11 @@ def _source(config: RunConfig, dataset: Dataset, settings: dict[str, Any]) -> st
     lines = [f"node types: {', '.join(schema.node_types)}", f"relations: {_relations(dataset)}"] if schema.typed else []
     classes = dataset.origin.classes if dataset.origin is not None else ()
     lines += [f"classes: {', '.join(classes)}"] if classes else []
+    prepared = ("normalize_features", "add_inverse_edges", "homogenize", "edge_categories")
+    done = {name: value for name in prepared if (value := getattr(config.dataset, name, None))}
+    lines += [f"x and edges as they are after: {done}"] if done else []
+    for table, columns in (dataset.origin.encodings if dataset.origin is not None else {}).items():
+        lines += [f"columns of {table}: {dict(columns)}"]
     header = _HEADER.format(title=config.name, reads="\n".join(lines) or "x: [N, F] features; edge_index: [2, E]")
     values = pprint.pformat(settings, width=120, sort_dicts=False)
     table = f"KINDS = [{', '.join(kind.__name__ for kind in used)}]\nSETTINGS = {values}"

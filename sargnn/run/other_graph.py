@@ -44,6 +44,15 @@ def trained_store(config: RunConfig, dataset_hash: str) -> Path:
     )
 
 
+def has_trained_store(config: RunConfig, dataset_hash: str) -> bool:
+    """Whether ``trained_store`` finds it."""
+    try:
+        trained_store(config, dataset_hash)
+    except StoreError:
+        return False
+    return True
+
+
 def for_other_graph(config: RunConfig, store: Path, trained: Dataset) -> RunConfig:
     """The configuration with what the other graph takes over: encodings of columns and the type that is predicted."""
     dataset: Any = config.dataset
@@ -130,7 +139,7 @@ def learned_rows(checkpoint: Store, trained: Dataset, other: Dataset, folder: Pa
 
     Args:
         checkpoint: of the run.
-        folder: where the tables go, float32 [N of the type, D] each.
+        folder: where the tables go, [N of the type, D] each.
         new_rows: what nodes get that were not there: refuse or mean.
 
     Returns:
@@ -146,7 +155,7 @@ def learned_rows(checkpoint: Store, trained: Dataset, other: Dataset, folder: Pa
         before = _rows_before(trained, other, node_type)
         average = f"average/{name.partition('/')[2]}"
         learned = checkpoint.array(average if average in checkpoint.files else name)
-        table = np.zeros((len(before), learned.shape[1]), np.float32)
+        table = np.zeros((len(before), learned.shape[1]), learned.dtype)
         known = before >= 0
         table[known] = learned[before[known]]
         tables[name], there[name] = table, known
@@ -196,7 +205,7 @@ def _fill_with_means(
     edges = sparse.csr_array((ones, np.asarray(other.indices), np.asarray(other.indptr)), shape=(n, n))
     near = edges + edges.T
     for width in sorted({table.shape[1] for table in tables.values()}):
-        rows, known = np.zeros((n, width), np.float32), np.zeros(n, bool)
+        rows, known = np.zeros((n, width), np.result_type(*tables.values())), np.zeros(n, bool)
         own = [(name, slice(*schema.offsets[t : t + 2])) for name, t in names.items() if tables[name].shape[1] == width]
         wanted = np.zeros(n, bool)
         for name, span in own:

@@ -18,11 +18,12 @@ from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process, workers_of
 from sargnn.run.local import run_workers
-from sargnn.run.other_graph import for_other_graph, labelled_of, learned_rows, trained_store
+from sargnn.run.other_graph import for_other_graph, has_trained_store, labelled_of, learned_rows, trained_store
 from sargnn.run.prediction_tables import check_format, write_tables
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, hold_run_dir
 from sargnn.sources.links import read_pairs, relation_of
+from sargnn.sources.prepare import content_of, prepare_dataset
 from sargnn.steps import step
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, read_inputs, write_inputs
@@ -89,6 +90,7 @@ def predict(
         check_made_for(
             meta, dataclasses.replace(trained, dataset=load(run_dir / files.CONFIG).dataset), meta["dataset_hash"], path
         )
+        other_graph = other_graph and not _is_same(config, trained, meta["dataset_hash"])
         if other_graph:
             trained_path = trained_store(config, meta["dataset_hash"])
             trained_on = open_dataset(trained_path, verify=False)
@@ -161,6 +163,17 @@ def _check_asked(asked: dict[str, Any], config: RunConfig, dataset: Path) -> Non
             if len(ids) and not 0 <= ids.min() <= ids.max() < count:
                 wrong = int(ids.min() if ids.min() < 0 else ids.max())
                 raise DataError(f"'{asked['pairs']}' names a node that there is not.", given=wrong, allowed=f"0 to {count - 1}")
+
+
+def _is_same(config: RunConfig, trained: RunConfig, dataset_hash: str) -> bool:
+    """Whether a dataset that is named is the training's own, in another place. It is looked at where that matters."""
+    if config.config_hash != trained.config_hash or (not config.predicts_pairs and has_trained_store(config, dataset_hash)):
+        return False
+    try:
+        path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
+    except SargnnError:  # it lacks what training needs
+        return False
+    return content_of(path) == dataset_hash
 
 
 @contextmanager

@@ -94,12 +94,13 @@ def write_tables(
         tables["embeddings"] = (schema.num_nodes, every)
     if "pair_scores" in arrays or "partners" in arrays:
         relation = schema.relations[relation_of(schema, asked["relation"])]
-        begins = [schema.offsets[end] for end in (relation.source, relation.destination)]
+        ends = (relation.source, relation.destination)
+        begins = [schema.offsets[end] for end in ends]
     if "pair_scores" in arrays:
         given = read_pairs(Path(asked["pairs"]))
 
         def scored(first: int, last: int) -> Columns:
-            heads, tails = (_named(dataset, given[end, first:last] + begins[end]) for end in (0, 1))
+            heads, tails = (_named(dataset, given[end, first:last] + begins[end], ends[end]) for end in (0, 1))
             return {"source": heads, "destination": tails} | _wide("score", np.array(arrays["pair_scores"][first:last]), form)
 
         tables["pair_scores"] = (given.shape[1], scored)
@@ -109,7 +110,10 @@ def write_tables(
             partners = np.array(arrays["partners"][first:last])
             rows, ranks = np.nonzero(partners >= 0)
             scores = np.array(arrays["partner_scores"][first:last])[rows, ranks]
-            names = (_named(dataset, rows + first + begins[0]), _named(dataset, partners[rows, ranks] + begins[1]))
+            names = (
+                _named(dataset, rows + first + begins[0], ends[0]),
+                _named(dataset, partners[rows, ranks] + begins[1], ends[1]),
+            )
             return {"id": names[0], "rank": pa.array(ranks + 1), "partner": names[1], "score": pa.array(scores)}
 
         tables["partners"] = (len(arrays["partners"]), best)
@@ -142,7 +146,7 @@ def _values(dataset: Dataset, arrays: dict[str, np.ndarray], first: int, last: i
         piece = np.array(array[first:last])
         classes = dataset.origin.classes if dataset.origin is not None else ()
         if name == "predictions":
-            of_classes = piece.ndim == 1 and len(classes) == outputs and piece.dtype.kind in "iu"
+            of_classes = piece.ndim == 1 and len(classes) >= outputs and piece.dtype.kind in "iu"
             named = pa.array(classes).take(pa.array(piece)) if of_classes else None
             columns |= {"prediction": named} if named is not None else _wide("prediction", piece, form)
         else:
@@ -165,23 +169,22 @@ def _ids(dataset: Dataset, node_type: int, first: int, last: int) -> Columns:
     return {"id": ids.arrow(first, last)} if ids is not None else {"node": pa.array(np.arange(first, last))}
 
 
-def _named(dataset: Dataset, nodes: np.ndarray) -> pa.Array:
-    """Ids of nodes of any type, or their numbers within their types; texts where the types differ in what they have.
+def _named(dataset: Dataset, nodes: np.ndarray, *types: int) -> pa.Array:
+    """Ids of nodes, or their numbers within their types; texts where one of the types has some.
 
     Args:
         nodes: int64 [n], numbers in the whole graph.
+        types: those that they may be of; all if not given.
     """
-    schema = dataset.schema
-    types, parts, places = schema.types_of(nodes), [], []
-    for node_type in np.unique(types).tolist():
-        chosen = np.flatnonzero(types == node_type)
-        ids = dataset.origin.ids[node_type] if dataset.origin is not None else None
+    schema, every = dataset.schema, types or range(len(dataset.schema.node_types))
+    ids_of = {t: dataset.origin.ids[t] if dataset.origin is not None else None for t in every}
+    texts = any(ids is not None and ids.ends is not None for ids in ids_of.values())
+    kind = pa.large_string() if texts else pa.int64()
+    of, parts, places = schema.types_of(nodes), [pa.array([], kind)], [np.zeros(0, np.int64)]
+    for node_type in np.unique(of).tolist():
+        chosen, ids = np.flatnonzero(of == node_type), ids_of[node_type]
         within = nodes[chosen] - schema.offsets[node_type]
-        parts.append(pa.array(within) if ids is None else ids.take(within))
+        parts.append((pa.array(within) if ids is None else ids.take(within)).cast(kind))
         places.append(chosen)
-    if not parts:
-        return pa.array(nodes)
-    if len({part.type for part in parts}) > 1:
-        parts = [part.cast(pa.large_string()) for part in parts]
     order = np.argsort(np.concatenate(places), kind="stable")
     return pa.concat_arrays(parts).take(pa.array(order))

@@ -307,12 +307,18 @@ class TablesConfig(OwnGraphConfig):
         assert self.split_at is not None
         try:
             if not times:
-                return [float(text) for text in self.split_at]
+                return self._ascending([float(text) for text in self.split_at])
             moments = [datetime.fromisoformat(text) for text in self.split_at]
-            return [(m if m.tzinfo else m.replace(tzinfo=timezone.utc)).timestamp() / 86400 for m in moments]
+            days = [(m if m.tzinfo else m.replace(tzinfo=timezone.utc)).timestamp() / 86400 for m in moments]
         except ValueError as error:
             allowed = "moments such as 2024-01-31 or 2024-01-31T12:00" if times else "numbers"
             raise ConfigError("'dataset.split_at' cannot be read.", given=self.split_at, allowed=allowed) from error
+        return self._ascending(days)
+
+    def _ascending(self, bounds: list[float]) -> list[float]:
+        if bounds[0] > bounds[1]:
+            raise ConfigError("Test begins after validation.", given=self.split_at, hint="the earlier one first")
+        return bounds
 
     def known(self) -> Origin | None:
         """What the dataset in ``like`` remembers of its tables. Raises ``StoreError`` where that is nothing."""

@@ -70,7 +70,7 @@ class Sender(threading.Thread):
             target.finish(self._summary)
         except SargnnError as error:
             say(f"warning: {error}")
-        except Exception as error:
+        except BaseException as error:  # also an end of input that a tracker asked for
             what = (str(error) or type(error).__name__).splitlines()[0]
             say(f"warning: {self._tracker.title} did not take the figures: {what}")
             say(f"  {self._tracker.later.format(self._target.run_dir)}")

@@ -73,5 +73,11 @@ def check_tracker(tracking: TrackingConfig) -> None:
             f"tracking={tracking.name} needs the package {package}, which is not installed.",
             hint=f"pip install {package}; or tracking=mlflow, tracking=none",
         )
+    if tracking.name == "wandb" and not tracking.offline:
+        import wandb
+
+        if not wandb.api.api_key:  # it would ask, in the middle of the run
+            hint = "wandb login, once, or WANDB_API_KEY; or tracking.offline=true"
+            raise ConfigError("Weights & Biases has no key on this machine.", given="tracking=wandb", hint=hint)
     if tracking.name not in TRACKERS:
         tracker_class(tracking.name)

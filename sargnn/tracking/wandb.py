@@ -12,6 +12,7 @@ from sargnn.tracking.target import Target
 from sargnn.tracking.tracker import Tracker
 
 _FILE = "wandb.json"
+_INIT_S = 20.0
 
 
 class WandbRun(Tracker):
@@ -37,7 +38,7 @@ class WandbRun(Tracker):
             dir=str(target.run_dir),
             mode="offline" if target.offline else "online",
             reinit="create_new",
-            settings=wandb.Settings(console="off", silent=True, **server),
+            settings=wandb.Settings(console="off", silent=True, init_timeout=_INIT_S, **server),
         )
         self._figures, self._sent, self._seen = EpochFigures(ranks=target.ranks), int(known.get("epochs", 0)), -1
         self.log_epochs(list(MetricsTail(target.run_dir).new_rows()))

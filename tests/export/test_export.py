@@ -169,3 +169,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
         assert done.returncode == 1 and "Traceback" not in said
         assert all(part in said for part in message.split(".*")), said
     assert run(tmp_path, "export", "nothing").returncode == 1
+
+
+def test_another_file_stays(tmp_path: Path) -> None:
+    done = run(tmp_path, *TRAIN, "dataset=arrays", SPLIT, graph(tmp_path / "graph"), "model=mlp", "run_name=one")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "model.py").write_text("mine")
+    done = run(tmp_path, "export", "one", "out=.")
+    assert done.returncode == 1 and "another file of this name" in done.stderr and (tmp_path / "model.py").read_text() == "mine"
+    for _ in range(2):  # an export is written anew
+        assert run(tmp_path, "export", "one", "out=again").returncode == 0

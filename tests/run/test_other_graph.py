@@ -66,6 +66,16 @@ def test_the_own_graph_as_another_one(folder: Path) -> None:
     np.testing.assert_allclose(first, second, atol=1e-5)
 
 
+def test_a_graph_that_was_moved_is_no_other_one(folder: Path) -> None:
+    """Also its pairs are predicted there, and a split that was drawn stays."""
+    given = {name: array for name, array in arrays(3).items() if "mask" not in name}
+    own = ["dataset=arrays", save(folder / "here", given), "dataset.split=[0.5,0.2,0.3]", "dataset.link_split=[0.8,0.1,0.1]"]
+    done(folder, *TRAIN, *own, "task=links", "run_name=placed")
+    (folder / "here").rename(folder / "there")
+    done(folder, "predict", "placed", f"dataset.root={folder / 'there'}", "out=moved")
+    assert not json.loads((folder / "moved" / "predictions.json").read_text())["other_graph"]
+
+
 def test_a_disjoint_graph_gives_its_part(folder: Path) -> None:
     """A graph of the own one and another one beside it: each part has the rows that it has alone."""
     one, other = arrays(0), arrays(5, nodes=50)
@@ -120,7 +130,7 @@ def test_what_does_not_fit(folder: Path) -> None:
     links = ["task=links", *SYNTHETIC, "dataset.link_split=[0.8,0.1,0.1]"]
     done(folder, *TRAIN, *links, "run_name=links")
     assert "predicts on its own graph" in refused(folder, "predict", "links", "dataset.seed=3", "out=wrong")
-    said = refused(folder, "predict", "arrays", f"dataset.root={folder / 'first'}", f"store_dir={folder / 'none'}", "out=wrong")
+    said = refused(folder, "predict", "arrays", save(folder / "far", arrays(2)), f"store_dir={folder / 'none'}", "out=wrong")
     assert "trained on is gone" in said and "prepare" in said
 
 

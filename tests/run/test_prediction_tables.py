@@ -74,8 +74,9 @@ def test_edges(tmp_path: Path) -> None:
     assert table["prediction"] == [["bad", "good"][code] for code in codes]
 
 
-def test_pairs_and_partners_of_a_typed_graph(tmp_path: Path) -> None:
-    """Types have numbers, texts; what is of several types is of texts."""
+def test_pairs_and_partners_of_a_typed_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types have numbers, texts; what is of several types is of texts, in every batch."""
+    monkeypatch.setattr("sargnn.run.prediction_tables._ROWS", 5)
     dataset = stored(tmp_path, typed(tmp_path))
     ids = users()["id"].to_pylist()
     pairs = np.array([[3, 0, 59], [4, 2, 0]])

@@ -45,13 +45,19 @@ def is_time(kind: pa.DataType) -> bool:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether they are texts."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
     """Whether they are lists of numbers."""
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return bool(lists) and is_number(kind.value_type)
+
+
+def family_of(kind: pa.DataType) -> str:
+    """What values of the Arrow type are, whatever their width."""
+    tests = ((is_number, "numbers"), (is_time, "times"), (is_text, "texts"), (is_list, "lists"))
+    return next((name for test, name in tests if test(kind)), str(kind))
 
 
 def as_numbers(values: pa.Array) -> np.ndarray:
@@ -157,6 +163,8 @@ class Numbers(Column):
         lengths = self._lengths(values)
         wrong = lengths != self.width if self.width else lengths <= 0
         whole = np.flatnonzero(~wrong)
+        if not len(whole):
+            return wrong
         numbers = as_numbers(values.take(pa.array(whole)).flatten()).astype(np.float32)
         wrong[whole] = ~np.isfinite(numbers).reshape(len(whole), -1).all(1)
         return wrong

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv, ipc, parquet
 
 from sargnn.errors import DataError, nearest
@@ -64,13 +65,16 @@ class Table:
 
     def __init__(self, name: str, patterns: Sequence[str], folder: Path, texts: Sequence[str] = ()) -> None:
         self.name, self._texts = name, set(texts)
-        self._files = [file for pattern in patterns for file in _files(pattern, folder, name)]
+        self._files = list({file.name: file for pattern in patterns for file in _files(pattern, folder, name)}.values())
         self._starts: dict[int, int] = {}  # number of a file -> rows before it, of those that were read
         self.columns: dict[str, pa.DataType] = {}
         self._schemas = []
         for file in self._files:
             with _blame(file):
                 schema = self._schema(file)
+            twice = [column for column in schema.names if schema.names.count(column) > 1]
+            if twice:
+                raise DataError(f"'{file.name}' has several columns '{twice[0]}'.", hint="rename one of them")
             self._schemas.append(schema)
             for field in schema:
                 if self.columns.get(field.name, pa.null()) == pa.null():
@@ -109,6 +113,20 @@ class Table:
             if kind != pa.null() and not allowed(kind):
                 raise DataError(f"The column '{column}' cannot be '{of}'.", given=f"{kind}, in '{file.name}'", allowed=what)
 
+    def kinds(self, column: str) -> list[pa.DataType]:
+        """The types that a column has in the files."""
+        return [plain_type(schema.field(column).type) for schema in self._schemas]
+
+    def check_alike(self, column: str, family: Callable[[pa.DataType], str]) -> None:
+        """A column has values of one family in all files. Raises ``DataError`` naming the two."""
+        seen: dict[str, str] = {}
+        for file, kind in zip(self._files, self.kinds(column), strict=True):
+            if kind != pa.null():
+                seen.setdefault(family(kind), file.name)
+        if len(seen) > 1:
+            given = "; ".join(f"{name} in '{file}'" for name, file in list(seen.items())[:2])
+            raise DataError(f"The column '{column}' of {self.name} is not the same in all files.", given=given)
+
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Some columns of all rows, at most ``rows`` at a time, each with the number of its first row."""
         first = 0
@@ -116,6 +134,7 @@ class Table:
             self._starts[number] = first
             with _blame(file):
                 for batch in self._read(file, columns, max(1, min(rows, _MOST_ROWS))):
+                    batch = _plain(batch, texts_of_csv=file.is_csv)
                     for start in range(0, batch.num_rows, rows):
                         piece = batch.slice(start, rows)
                         yield first, piece
@@ -156,13 +175,26 @@ class Table:
         if columns is not None:  # what later rows hold is not known from the first ones
             known = {name: self.columns[name] for name in columns if self.columns[name] != pa.null()}
             types |= {name: pa.float64() if pa.types.is_integer(kind) else kind for name, kind in known.items()}
-        convert = csv.ConvertOptions(column_types=types, include_columns=columns, strings_can_be_null=True)
+        convert = csv.ConvertOptions(column_types=types, include_columns=columns)
         return csv.open_csv(source, csv.ReadOptions(block_size=_BLOCK_BYTES), convert_options=convert)
+
+
+def _plain(batch: pa.RecordBatch, *, texts_of_csv: bool) -> pa.RecordBatch:
+    """With texts of a type that everything works on; of CSV an empty one is null, and no other one."""
+    columns = []
+    for column in batch.columns:
+        if str(column.type) == "string_view":
+            column = pc.cast(column, pa.large_string())
+        if texts_of_csv and pa.types.is_string(column.type):
+            column = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type of the values, of a dictionary those of its entries."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.large_string() if str(kind) == "string_view" else kind
 
 
 def _open_ipc(source: Any) -> Any:
@@ -177,7 +209,11 @@ def _open_ipc(source: Any) -> Any:
 def _blame(file: _File) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # whatever a file system of fsspec raises, too
+        if "://" not in file.name and not isinstance(error, pa.ArrowException | OSError | EOFError | UnicodeDecodeError):
+            raise
         raise DataError(f"'{file.name}' cannot be read: {' '.join(str(error).split())}") from error
 
 
@@ -188,7 +224,14 @@ def _files(pattern: str, folder: Path, table: str) -> list[_File]:
     else:
         path = os.path.normpath(folder / os.path.expanduser(pattern))
         there = os.path.exists(path)
-        names = [path] if os.path.isfile(path) else glob.glob(f"{path}/**" if there else path, recursive=True)
+        names = (
+            [path]
+            if os.path.isfile(path)
+            else glob.glob(
+                f"{glob.escape(path)}/**" if there else os.path.join(glob.escape(str(folder)), os.path.expanduser(pattern)),
+                recursive=True,
+            )
+        )
         names = sorted(name for name in names if os.path.isfile(name))
         files = [_local(name) for name in names]
     known = [file for file in files if file.name.endswith(_SUFFIXES) and not os.path.basename(file.name).startswith(("_", "."))]
@@ -211,7 +254,7 @@ def _remote(pattern: str) -> tuple[list[_File], bool]:
         system, path = fsspec.url_to_fs(pattern)
         paths = sorted(system.find(path) if system.isdir(path) else system.glob(path))
         files = [_of_system(system, name) for name in paths]
-    except (ImportError, ValueError, OSError) as error:
+    except Exception as error:
         hint = "fsspec reads it where the package of its kind is installed, such as s3fs for s3://"
         raise DataError(f"'{pattern}' cannot be read: {error}", hint=hint) from error
     return files, bool(files)

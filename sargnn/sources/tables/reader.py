@@ -39,6 +39,7 @@ from sargnn.sources.tables.columns import (
     as_texts,
     column_of,
     decoded,
+    family_of,
     is_list,
     is_number,
     is_text,
@@ -151,6 +152,8 @@ class Rows:
             self.table.check(column, lambda t: is_text(t) or pa.types.is_integer(t), "texts, or whole numbers", of=of)
         for column in spec.features:
             self.table.check(column, lambda t: True, "", of="features")
+        for column in (*spec.features, *spec.label):
+            self.table.check_alike(column, family_of)
         self.columns: list[Column] = [
             column_of(name, title, kind, self.table.columns[name], known.get(name)) for name, kind in spec.features.items()
         ]
@@ -201,10 +204,13 @@ class Rows:
         for first, batch in self.table.batches(list(dict.fromkeys(names)), rows):
             step(f"reading ids of {self.title}", first, total)
             for column in self._observed:
-                column.observe(decoded(batch.column(column.name)))
+                if column is not self.classes:
+                    column.observe(decoded(batch.column(column.name)))
             good = np.ones(batch.num_rows, bool)
             for column in checked:
                 good &= ~column.faults(decoded(batch.column(column.name)))
+            if self.classes is not None and self.classes.observes:
+                self.classes.observe(decoded(batch.column(self.classes.name)).filter(pa.array(good)))
             yield first, batch, good
 
     def second_pass(self, rows: int, *, ids: bool) -> Iterator[tuple[pa.RecordBatch, dict[str, np.ndarray]]]:
@@ -342,12 +348,14 @@ class TablesReader(Reader):
             "homogenize": config.homogenize,
             "task": config.task,
             "link_messages": config.link_messages,
+            "edge_categories": list(config.edge_categories or ()),
+            "predicted_type": config.predicted_type,
             **({"known": [known.encodings, list(known.classes)]} if known is not None else {}),
         }
 
     def write(self, path: Path, buffer_bytes: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".tables-") as scratch:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".tables-", suffix=".tmp") as scratch:
             tree, origin = _Arrays(self, Path(scratch), buffer_bytes).read()
             graph = build_graph(self._root.stem, f"'{self._root}'", tree, Unread())
             split = None if self.config.split_by is not None else self.config.split
@@ -360,7 +368,8 @@ class TablesReader(Reader):
         columns = [(rows, rows.spec.ends[0]) for name, rows in self.nodes.items() if name == node_type]
         for (source, _, destination), rows in self.edges.items():
             columns += [(rows, end) for of, end in zip((source, destination), rows.spec.ends, strict=True) if of == node_type]
-        return any(is_text(plain_type(rows.table.columns[column])) for rows, column in columns)
+        kinds = [kind for rows, column in columns for kind in rows.table.kinds(column)]
+        return any(is_text(kind) or pa.types.is_uint64(kind) for kind in kinds)  # the latter do not all fit into int64
 
     def ids_of(self, node_type: str, values: pa.Array) -> pa.Array:
         """Ids as they are compared: large_string, or int64."""
@@ -395,10 +404,11 @@ class _Arrays:
             logging.getLogger(__name__).warning(f"dropped: {what}: {count}")
         tables: dict[str, Rows] = dict(reader.nodes) | {" ".join(triplet): rows for triplet, rows in reader.edges.items()}
         for rows in tables.values():
-            for column in rows.columns:
+            for column in (*rows.columns, rows.classes):
                 if isinstance(column, Category) and column.others:
                     what = f"the column '{column.name}' of {rows.title} has categories that were not trained with"
-                    logging.getLogger(__name__).warning(f"{what}; they are zeros: {column.others} rows")
+                    become = "have no label" if column is rows.classes else "are zeros"
+                    logging.getLogger(__name__).warning(f"{what}; they {become}: {column.others} rows")
         known = self._config.known()
         of_texts = [rows.classes.categories for rows in tables.values() if rows.classes is not None]
         classes = of_texts[0] if of_texts else known.classes if known is not None else ()
@@ -551,6 +561,11 @@ class _Arrays:
                     title = f"{', '.join(rows.spec.label) if name == 'label' else name} of {rows.title}"
                     arrays[name] = self._array(title, dtype, array.shape[1:], rows)
                 arrays[name].append(array)
+        if not arrays and rows.columns:  # a table without a row has its columns
+            columns = sum(column.width for column in rows.columns)
+            arrays["features"] = self._array(f"features of {rows.title}", np.float32, (columns,), rows)
+        if not arrays.keys() & {"weight"} and rows.weight is not None:
+            arrays["weight"] = self._array(f"weight of {rows.title}", np.float64, (), rows)
         return (ids.ids() if ids is not None else None), arrays
 
     def _splits(self, rows: Rows, arrays: dict[str, RawArray]) -> RawArray | None:
@@ -583,6 +598,14 @@ class _Arrays:
         splits = np.array([*SPLITS.values(), 0], np.uint8)[numbers]
         if known is not None:
             splits[~known] = 0
+        counts = {name: int((splits == value).sum()) for name, value in SPLITS.items()}
+        empty = [name for name, share in zip(SPLITS, config.split or (), strict=False) if share and not counts[name]]
+        if empty and config.predicted_type is None:
+            raise DataError(
+                f"The times in '{rows.time}' of {rows.title} leave nothing for {' and '.join(empty)}: too many are alike.",
+                given=", ".join(f"{name} {count}" for name, count in counts.items()),
+                hint="dataset.split_at=[...,...] says where validation and test begin",
+            )
         array = self._array(f"'{rows.time}' of {rows.title}", np.uint8, rows=rows)
         array.append(splits)
         return array

@@ -182,6 +182,9 @@ def _build(cls: type[Any], table: Any, prefix: str) -> Any:
             if name in table and not isinstance(table[name], list):
                 table[name] = [table[name]] if table[name] is not None else []
         features = table.get("features")
+        if isinstance(features, list) and (wrong := [entry for entry in features if not isinstance(entry, str)]):
+            allowed = "column names; with kinds a mapping: {age: standard, country: category}"
+            raise ConfigError(f"'{prefix}features' is no list of columns.", given=brief(wrong[0]), allowed=allowed)
         if isinstance(features, str | list):
             table["features"] = dict.fromkeys([features] if isinstance(features, str) else features)
         elif features is None:

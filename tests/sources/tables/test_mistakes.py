@@ -174,6 +174,30 @@ CASES: dict[str, Case] = {
         ("'part'", "dates, times or numbers"),
     ),
     "a split by time alone": ({**SPEC}, {}, ("dataset.split_by=age",), ("either shares or two moments", "split_at")),
+    "moments the wrong way round": (
+        {**SPEC},
+        {},
+        ("dataset.split_by=age", "dataset.split_at=['1','0']"),
+        ("Test begins after validation",),
+    ),
+    "times that are alike": (
+        {**SPEC},
+        {"users": USERS | {"when": pa.array([1] * (N // 2) + [2] * (N // 2))}},
+        ("dataset.split_by=when", "dataset.split=[0.8,0.1,0.1]"),
+        ("'when'", "nothing for valid", "dataset.split_at"),
+    ),
+    "a list with a mapping": (
+        nodes(features=[{"age": "standard"}, "taste"]),
+        {},
+        (),
+        ("nodes.features", "with kinds a mapping"),
+    ),
+    "a column of two kinds": (
+        nodes(files=["users", "others"], features=["age"]),
+        {"others": USERS | {"age": pa.array(["old"] * N)}},
+        (),
+        ("'age'", "not the same in all files", "numbers in", "texts in"),
+    ),
     "three moments": ({**SPEC}, {}, ("dataset.split_by=age", "dataset.split_at=['1','2','3']"), ("split_at", "two moments")),
     "moments that are none": (
         {**SPEC},

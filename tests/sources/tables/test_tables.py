@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -263,3 +264,55 @@ def test_labels_of_edges(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pairs.labels, codes)
     np.testing.assert_array_equal(pairs.split, [0 if one is None else SPLITS[one] for one in parts.to_pylist()])
     np.testing.assert_allclose(np.asarray(pairs.features)[:, 0], edges["stars"].to_numpy(), rtol=1e-6)
+
+
+def test_texts_of_csv_that_look_like_nothing(tmp_path: Path) -> None:
+    """``NA`` is a class and an id; an empty text is null."""
+    nodes = users() | {"kind": pa.array(np.array(["NA", "EU"])[np.arange(N) % 2]), "age": pa.array(np.arange(N) / 7)}
+    ids = ["NA", *nodes["id"].to_pylist()[1:]]
+    nodes["id"] = pa.array(ids)
+    save(tmp_path / "users", {name: nodes[name] for name in ("id", "age", "kind", "part")}, form="csv")
+    spec = SPEC | {"nodes": SPEC["nodes"] | {"files": "../users", "features": ["age"]}}
+    path = shop(tmp_path / "spec", spec, users=nodes)
+    dataset = read(path)
+    assert dataset.origin is not None and dataset.origin.classes == ("EU", "NA") and ids_of(dataset)[0] == "NA"
+    np.testing.assert_array_equal(dataset.labels, np.arange(N) % 2 == 0)
+    assert (dataset.split > 0).sum() == sum(part != "" for part in nodes["part"].to_pylist())
+
+
+def test_ids_beyond_int64(tmp_path: Path) -> None:
+    nodes = users()
+    ids = pa.array(np.uint64(2**64 - 1) - np.arange(N, dtype=np.uint64))
+    dataset = read(shop(tmp_path, users=nodes | {"id": ids}, follows=follows(ids)))
+    assert ids_of(dataset) == [str(one) for one in ids.to_pylist()]
+
+
+def test_what_decides_the_content_is_in_the_key(tmp_path: Path) -> None:
+    path = shop(tmp_path)
+    keys = [reader(path, **changes).identity() for changes in ({}, {"edge_categories": [3]}, {"predicted_type": "node"})]
+    assert keys[0] != keys[1] and keys[0] != keys[2]
+
+
+def test_files_that_are_named_twice_or_oddly(tmp_path: Path) -> None:
+    folder = tmp_path / "[1]"
+    once = read(shop(folder))
+    twice = SPEC | {"edges": SPEC["edges"] | {"files": ["follows", "follows/*.parquet"]}}
+    assert read(shop(tmp_path / "twice", twice)).num_edges == once.num_edges == E
+
+
+def test_a_batch_without_a_list(tmp_path: Path) -> None:
+    """Labels that are lists, of which whole batches have none."""
+    nodes = users() | {"kind": pa.array([[0, 1] if k < 4 else None for k in range(N)], pa.list_(pa.int64()))}
+    nodes["part"] = pa.array(["train", "valid", "test", "train"] + [None] * (N - 4), pa.string())
+    dataset = read(shop(tmp_path, users=nodes), 1 << 20, task="multilabel")
+    np.testing.assert_array_equal(dataset.labels[:5], [[0, 1]] * 4 + [[-1, -1]])
+
+
+def test_an_empty_table_has_its_columns(tmp_path: Path) -> None:
+    path = typed(tmp_path)
+    for folder in ("items", "buys", "places"):
+        for file in (tmp_path / folder).iterdir():
+            table = pq.read_table(file)
+            pq.write_table(table.slice(0, 0), file)
+    dataset = read(path)
+    assert dataset.feature_widths[dataset.schema.node_types.index("item")] == 2  # of a category nothing is known
