@@ -107,6 +107,7 @@ class Verb:
 STORE_DIR = Setting("store_dir", "stores", "where stores are kept", names="folder")
 TRACKING_URI = Setting("tracking.uri", None, "MLflow's store; without it that of the working folder")
 RUN = Setting("run", "", "the run: its name in runs/, or its folder", names="run")
+CHECKPOINT = Setting("checkpoint", "newest", "newest, or best: that validates best", allowed=("newest", "best"))
 
 _TRAIN = Verb(
     "train",
@@ -279,7 +280,7 @@ _PREDICT = Verb(
     settings=(
         RUN,
         Setting("out", "", "the folder to write; without it RUN_DIR/predictions", names="folder"),
-        Setting("checkpoint", "newest", "newest, or best: that validates best", allowed=("newest", "best")),
+        CHECKPOINT,
         Setting(
             "format", "npy", "parquet or csv: also as tables, with the ids of your tables", allowed=("npy", "parquet", "csv")
         ),
@@ -310,7 +311,7 @@ _EXPORT = Verb(
     settings=(
         RUN,
         Setting("out", "", "the folder to write; without it RUN_DIR/export", names="folder"),
-        Setting("checkpoint", "newest", "newest, or best: that validates best", allowed=("newest", "best")),
+        CHECKPOINT,
     ),
     takes="one run",
 )

@@ -26,7 +26,6 @@ from sargnn.graph.store import Store
 from sargnn.sources.prepare import content_of
 from sargnn.sources.settings import OwnGraphConfig, TablesConfig
 
-NEW_ROWS = ("refuse", "mean")
 _EMBEDDING = re.compile(r"param/.*embeddings\.(\d+)_[^.]*")
 _SHOWN = 5
 

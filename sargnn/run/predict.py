@@ -19,7 +19,7 @@ from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process, workers_of
 from sargnn.run.local import run_workers
 from sargnn.run.other_graph import for_other_graph, has_trained_store, labelled_of, learned_rows, trained_store
-from sargnn.run.prediction_tables import check_format, write_tables
+from sargnn.run.prediction_tables import write_tables
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, hold_run_dir
 from sargnn.sources.links import read_pairs, relation_of
@@ -61,7 +61,7 @@ def predict(
     """
     started_at = time.time()
     trained = dataclasses.replace(config, dataset=load(run_dir / files.CONFIG).dataset) if other_graph else config
-    check_format(form)
+    moved = config.config_hash == trained.config_hash  # a dataset that is named may be the same one, in another place
     _check_folder(folder)
     budget = config.memory_budget if config.spills else MemoryConfig()
     config = dataclasses.replace(
@@ -87,10 +87,8 @@ def predict(
         path = choose_checkpoint(run_dir, which)
         store = checkpoint.open_checkpoint(path, verify=which == "best")
         meta, content = store.meta, store.content_hash
-        check_made_for(
-            meta, dataclasses.replace(trained, dataset=load(run_dir / files.CONFIG).dataset), meta["dataset_hash"], path
-        )
-        other_graph = other_graph and not _is_same(config, trained, meta["dataset_hash"])
+        check_made_for(meta, trained, meta["dataset_hash"], path)
+        other_graph = other_graph and not (moved and _is_same(config, meta["dataset_hash"]))
         if other_graph:
             trained_path = trained_store(config, meta["dataset_hash"])
             trained_on = open_dataset(trained_path, verify=False)
@@ -165,9 +163,9 @@ def _check_asked(asked: dict[str, Any], config: RunConfig, dataset: Path) -> Non
                 raise DataError(f"'{asked['pairs']}' names a node that there is not.", given=wrong, allowed=f"0 to {count - 1}")
 
 
-def _is_same(config: RunConfig, trained: RunConfig, dataset_hash: str) -> bool:
-    """Whether a dataset that is named is the training's own, in another place. It is looked at where that matters."""
-    if config.config_hash != trained.config_hash or (not config.predicts_pairs and has_trained_store(config, dataset_hash)):
+def _is_same(config: RunConfig, dataset_hash: str) -> bool:
+    """Whether a dataset is the training's own. It is looked at where that matters."""
+    if not config.predicts_pairs and has_trained_store(config, dataset_hash):
         return False
     try:
         path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)

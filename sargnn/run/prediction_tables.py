@@ -22,20 +22,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.sources.links import read_pairs, relation_of
 from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, PREDICTIONS, SMOOTHED
 
-FORMATS = ("npy", "parquet", "csv")
 _ROWS = 1 << 16
 Columns = dict[str, pa.Array]
-
-
-def check_format(form: str) -> None:
-    """Raise ``ConfigError`` for one that there is not."""
-    if form not in FORMATS:
-        raise ConfigError("There is no such format of predictions.", given=f"format={form}", allowed=FORMATS)
 
 
 def write_tables(

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ class Table:
         """What tells the files from others, JSON-able."""
         return {file.name: file.identity() for file in self._files}
 
+    @cached_property
     def about_rows(self) -> int:
         """How many rows there are, about; exactly of Parquet."""
         count = 0

@@ -200,7 +200,7 @@ class Rows:
         """Number of the first row, batch, and bool [n]: the rows that have what it takes, as far as this pass looks."""
         checked = self._checked if drop else []
         names = [*self.spec.ends, *(column.name for column in (*self._observed, *checked))]
-        total = self.table.about_rows()
+        total = self.table.about_rows
         for first, batch in self.table.batches(list(dict.fromkeys(names)), rows):
             step(f"reading ids of {self.title}", first, total)
             for column in self._observed:
@@ -226,7 +226,7 @@ class Rows:
             *spec.label,
             *([spec.split] if spec.split else []),
         ]
-        total = self.table.about_rows()
+        total = self.table.about_rows
         for first, batch in self.table.batches(list(dict.fromkeys(names)), rows) if names else ():
             step(f"reading columns of {self.title}", first, total)
             chosen = self.kept[first : first + batch.num_rows]
@@ -294,7 +294,7 @@ class TablesReader(Reader):
     def __init__(self, config: TablesConfig) -> None:
         self.config, self._root = config, Path(config.root)
         self._spec = read_spec(self._root)
-        known: Origin | None = config.known()
+        self.known = known = config.known()
         labelled = [*(name for name, table in self._spec.nodes.items() if table.label)]
         labelled_edges = [triplet for triplet, table in self._spec.edges.items() if table.label]
 
@@ -327,8 +327,7 @@ class TablesReader(Reader):
             )
 
     def identity(self) -> dict[str, Any]:
-        config = self.config
-        known = config.known()
+        config, known = self.config, self.known
         return {
             "reader": "tables",
             "version": _VERSION,
@@ -409,7 +408,7 @@ class _Arrays:
                     what = f"the column '{column.name}' of {rows.title} has categories that were not trained with"
                     become = "have no label" if column is rows.classes else "are zeros"
                     logging.getLogger(__name__).warning(f"{what}; they {become}: {column.others} rows")
-        known = self._config.known()
+        known = reader.known
         of_texts = [rows.classes.categories for rows in tables.values() if rows.classes is not None]
         classes = of_texts[0] if of_texts else known.classes if known is not None else ()
         encodings = {name: {c.name: c.encoding() for c in rows.columns} for name, rows in tables.items() if rows.columns}
@@ -418,7 +417,7 @@ class _Arrays:
     def _read_nodes(self, node_type: str, rows: Rows, tree: dict[str, dict[Any, Any]]) -> Ids:
         """The nodes of a type that has a table. Raises ``DataError`` for an id that is null or there twice."""
         (column,) = rows.spec.ends
-        numbers, kept = self._map(node_type, rows.table.about_rows()), []
+        numbers, kept = self._map(node_type, rows.table.about_rows), []
         for first, batch, good in rows.first_pass(self._rows(1), drop=self._drop):
             good = self._without_nulls(rows, batch, first, good)
             chosen = self._reader.ids_of(node_type, batch.column(column).filter(pa.array(good)))
@@ -457,7 +456,7 @@ class _Arrays:
             for of, column in zip((source, destination), rows.spec.ends, strict=True)
             if of == node_type
         ]
-        numbers = self._map(node_type, sum(rows.table.about_rows() for rows, _ in columns))
+        numbers = self._map(node_type, sum(rows.table.about_rows for rows, _ in columns))
         kept, count = [], 0
         for rows, column in columns:
             for _, batch in rows.table.batches([column], self._rows(1)):
