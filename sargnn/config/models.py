@@ -258,6 +258,8 @@ class GatSettings(BuiltIn, TunedSettings):
         symmetric_norm: GCN's normalisation: rows over the root of their out-degree, outputs times that of their in-degree.
         edge_dropout: of edges, which then take no part in the softmax, another draw in each layer.
         edge_features: scores read features of edges, where there are some.
+        init: how maps and attention vectors begin: Glorot's ``normal`` with ReLU's gain, as DGL's layers, or his ``uniform``
+            without it, as PyG's. Deep networks learn faster from the latter.
     """
 
     heads: int = field(metadata=AT_LEAST_ONE)
@@ -270,6 +272,7 @@ class GatSettings(BuiltIn, TunedSettings):
     symmetric_norm: bool = False
     edge_dropout: float = field(default=0.0, metadata=PROBABILITY)
     edge_features: bool = True
+    init: Literal["normal", "uniform"] = "normal"
 
     builder = "sargnn.models.gat:build"
     adds_self_loops: ClassVar[bool] = True

@@ -12,8 +12,8 @@ With ``linear_residual`` R h_i is added per head, with a map R of the layer's ow
 sqrt(d_out(j)) before it is scored, and the sum multiplied by sqrt(d_in(i)); without ``attn_dst`` there is no a_dst. These and
 dropped edges are options of DGL's example for ogbn-arxiv (Wang et al., 2021, "Bag of tricks for node classification").
 
-Initialised as DGL's ``GATConv`` and ``GATv2Conv``: Glorot normal with ReLU's gain, biases 0. Attention weights are dropped
-after the softmax.
+Initialised as DGL's ``GATConv`` and ``GATv2Conv``: Glorot normal with ReLU's gain; with ``init=uniform`` as PyG's: Glorot
+uniform. Biases are 0. Attention weights are dropped after the softmax.
 
 Letters: N input rows, M output rows, K heads, D head width, C features of an edge.
 """
@@ -96,16 +96,22 @@ class _AttentiveLayer(GraphLayer):
     def _linear(self, bias: bool, width: int | None = None) -> nn.Linear:
         """Of the layer's input, or of rows of another width."""
         layer = nn.Linear(self.in_width if width is None else width, self.heads * self.width, bias=bias)
-        nn.init.xavier_normal_(layer.weight, gain=nn.init.calculate_gain("relu"))
+        self._begin(layer.weight)
         if bias:
             nn.init.zeros_(layer.bias)
         return layer
 
     def _attention_vector(self) -> nn.Parameter:
-        """[K, D], with the fans of DGL's [1, K, D]."""
-        vector = torch.empty(1, self.heads, self.width)
-        nn.init.xavier_normal_(vector, gain=nn.init.calculate_gain("relu"))
-        return nn.Parameter(vector[0])
+        """[K, D]; its fans are those of DGL's [1, K, D], or PyG's K and D."""
+        vector = torch.empty(self.heads, self.width)
+        self._begin(vector if self.config.init == "uniform" else vector[None])
+        return nn.Parameter(vector)
+
+    def _begin(self, weight: Tensor) -> None:
+        if self.config.init == "uniform":
+            nn.init.xavier_uniform_(weight)
+        else:
+            nn.init.xavier_normal_(weight, gain=nn.init.calculate_gain("relu"))
 
 
 class GatLayer(_AttentiveLayer):
