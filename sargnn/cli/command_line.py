@@ -103,7 +103,7 @@ def read_command_line(verb: Verb, arguments: Sequence[str]) -> CommandLine:
             settings[key] = convert(own[key], text)
         elif verb.takes == "one run" and not equals and not settings["run"]:
             settings["run"] = word
-        elif verb.config and verb.takes == "one of a few" and not equals and not word.startswith("+"):
+        elif verb.config and verb.takes in ("one of a few", "one file") and not equals and not word.startswith("+"):
             words.append(word)
         elif verb.config:
             after = arguments[place + 1] if place + 1 < len(arguments) else "="
@@ -122,7 +122,7 @@ def read_command_line(verb: Verb, arguments: Sequence[str]) -> CommandLine:
         raise ConfigError("This verb has no sweeps.", given="-m", hint="call it once for each value")
     if multirun and show:
         raise ConfigError("--cfg shows one configuration.", hint="leave -m out, and give single values")
-    if verb.changes_a_run or (verb.config and verb.takes == "one of a few"):
+    if verb.changes_a_run or (verb.config and verb.takes in ("one of a few", "one file")):
         _check_changes(verb, own, overrides, folders)
         if show and verb.changes_a_run:
             raise ConfigError("A run's configuration is in its folder.", given="--cfg", hint="config.yaml in the run folder")

@@ -1,4 +1,6 @@
-"""``sargnn predict`` and ``sargnn evaluate``: what a trained run says about every node, and how good that is."""
+"""``sargnn predict``, ``evaluate``, ``export`` and ``import-model``: what a trained run says about every node, how good that
+is, and parameters that leave this project or come into it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.cli.command_line import CommandLine
+from sargnn.cli.compose import compose_verb
 from sargnn.cli.resume import names_dataset, read_resumed
-from sargnn.config.run import load
+from sargnn.config.run import load, parse
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.tracking import files
 from sargnn.tracking.find_runs import find_run, run_names
@@ -134,6 +137,39 @@ def export(line: CommandLine) -> int:
     write(config, dataset, labelled_of(dataset), checkpoint, folder)
     for name in (MODEL, PARAMETERS):
         print(folder / name)
+    return 0
+
+
+def import_model(line: CommandLine) -> int:
+    """Write parameters that were trained elsewhere as a checkpoint, and print what starts from them."""
+    config = parse(compose_verb("train", line.overrides, folders=line.folders))
+    given, out = " ".join(line.words), Path(os.path.expanduser(str(line.settings["out"])))
+    file = Path(os.path.expanduser(given))
+    if len(line.words) != 1 or not file.is_file():
+        raise ConfigError("One file with parameters must be named.", given=given or "none", allowed=".pt or .safetensors")
+    if out.exists():
+        raise ConfigError("The folder is there already.", given=str(out), hint="out=FOLDER, a new one")
+    if not config.model.trains:
+        raise ConfigError(f"'{config.model.name}' has no parameters.", given=f"model={config.model.name}")
+    from sargnn.export.read import read
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.graph.store import StoreWriter
+    from sargnn.run.check import check_graph
+    from sargnn.run.other_graph import labelled_of
+    from sargnn.sources.prepare import prepare_dataset
+    from sargnn.training.checkpoint import FORMAT_VERSION
+
+    with Steps():
+        store = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
+        check_graph(config, store)
+        dataset = open_dataset(store, verify=False)
+        arrays = read(config, dataset, labelled_of(dataset), file)
+        with StoreWriter(out, "checkpoint", FORMAT_VERSION) as writer:
+            for name, array in arrays.items():
+                writer.put(name, array)
+            writer.meta = {"epoch": 0, "dataset_hash": store.name, "schema": dataset.schema.to_json()}
+    print(out)
+    say(f"start from it: sargnn train {' '.join((*line.overrides, f'init_from={out}'))}")
     return 0
 
 

@@ -315,6 +315,21 @@ _EXPORT = Verb(
     ),
     takes="one run",
 )
+_IMPORT_MODEL = Verb(
+    "import-model",
+    "parameters of PyG's or DGL's layers, to start a run from",
+    usage="FILE [key=value ...] [group=option ...] [out=FOLDER]",
+    text="Read a state_dict that was trained elsewhere, of PyG's or DGL's layers, of your own module (model=custom) or of what "
+    "export writes, and write it as a checkpoint that init_from=FOLDER starts from. Dataset and model are those of the run.",
+    entry="sargnn.cli.predict:import_model",
+    examples=(
+        ("import-model net.pt model=sage model.hidden=64 out=start", "made by torch.save(net.state_dict(), ...)"),
+        ("import-model parameters.safetensors model=gat out=start", ""),
+    ),
+    config="train",
+    settings=(Setting("out", "imported", "the folder to write", names="folder"),),
+    takes="one file",
+)
 _EVALUATE = Verb(
     "evaluate",
     "score predictions, with OGB's evaluator where it has the metric",
@@ -553,7 +568,20 @@ _COMPLETION = Verb(
     choices=("bash", "zsh", "fish"),
 )
 
-_OF_RUNS = (_TRAIN, _PLAN, _SLURM, _PREPARE, _CHECK, _PARTITION, _IMPORT_DGL, _EXPORT_OGB, _PREDICT, _EVALUATE, _EXPORT)
+_OF_RUNS = (
+    _TRAIN,
+    _PLAN,
+    _SLURM,
+    _PREPARE,
+    _CHECK,
+    _PARTITION,
+    _IMPORT_DGL,
+    _EXPORT_OGB,
+    _PREDICT,
+    _EVALUATE,
+    _EXPORT,
+    _IMPORT_MODEL,
+)
 _OTHERS = (_COMPARE, _UI, _TRACK, _REPRODUCE, _RACE, _BENCH, _INFO, _CLEAN, _COMPLETION)
 VERBS: dict[str, Verb] = {verb.name: verb for verb in (*_OF_RUNS, *_OTHERS)}
 """By name, in the order of ``sargnn --help``."""

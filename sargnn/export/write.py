@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import pprint
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
@@ -103,15 +103,34 @@ def export(config: RunConfig, dataset: Dataset, labelled: int, checkpoint: Store
         (folder / f".{name}.tmp").replace(folder / name)
 
 
-def described(config: RunConfig, dataset: Dataset, labelled: int, checkpoint: Store) -> tuple[dict[str, Any], State]:
+class Arrays(Protocol):
+    """What ``described`` reads of a checkpoint."""
+
+    @property
+    def files(self) -> Collection[str]:
+        """``param/NAME``, ``average/NAME``, ``buffer/NAME``."""
+
+    def array(self, name: str) -> np.ndarray:
+        """One of them."""
+
+
+def model_of(config: RunConfig, dataset: Dataset, labelled: int) -> Model:
+    """The run's model, not trained; arguments as of ``export``."""
+    weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
+    outputs = config.num_outputs(dataset.num_classes)
+    of_edges = weighted, edge_width(dataset.columns, config)
+    columns = label_columns(config, outputs)
+    return make_model(
+        config, GraphShape(dataset.schema, dataset.feature_widths, outputs, columns, dataset.task, labelled, *of_edges)
+    )
+
+
+def described(config: RunConfig, dataset: Dataset, labelled: int, checkpoint: Arrays) -> tuple[dict[str, Any], State]:
     """The settings of ``export.net.Net``, and its parameters by name; arguments and errors as of ``export``."""
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     width = edge_width(dataset.columns, config)
     _check(config, dataset, weighted=weighted)
-    outputs = config.num_outputs(dataset.num_classes)
-    columns = label_columns(config, outputs)
-    shape = GraphShape(dataset.schema, dataset.feature_widths, outputs, columns, dataset.task, labelled, weighted, width)
-    model = make_model(config, shape)
+    model = model_of(config, dataset, labelled)
     names = {name.removeprefix("param/") for name in checkpoint.files if name.startswith("param/")}
 
     def stored(name: str) -> np.ndarray:

@@ -100,11 +100,11 @@ def test_a_command_can_be_composed(command: str, page: str, monkeypatch: pytest.
         assert main(words) == 0, f"{page}: {command}"
         return
     overrides = [word for word in given if not word.startswith(("-", *NOT_OF_A_RUN))]
-    if verb.takes in ("one run", "one of a few") or {"--help", "--cfg"} & set(
+    if verb.takes in ("one run", "one of a few", "one file") or {"--help", "--cfg"} & set(
         flags
     ):  # a run's name, a group alone, what is shown
         overrides = [word for word in overrides if "=" in word]
-    if verb.changes_a_run or verb.takes == "one of a few":
+    if verb.changes_a_run or verb.takes in ("one of a few", "one file"):
         overrides = [word for word in overrides if word.partition("=")[0] not in {setting.name for setting in verb.settings}]
     points = sweep_points(verb.config, overrides, multirun="-m" in flags) if verb.sweeps else None
     if verb.name == "reproduce":

@@ -57,7 +57,7 @@ def test_pages_of_own_data(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
     swept = points_here(monkeypatch, tmp_path)
     printed = run_page(page, tmp_path)
     trained = len(list((tmp_path / "runs").glob("*/summary.json")))
-    runs_of = {"own-function": 4, "edge-weights": 2, "labels": 2, "links": 3}
+    runs_of = {"own-function": 4, "edge-weights": 2, "labels": 2, "links": 3, "export": 2}
     assert "test " in printed and trained == runs_of.get(page, 1)
     assert len(swept) == (2 if page == "own-arrays" else 0)
     if page == "own-function":

@@ -94,6 +94,7 @@ class BenchTableConfig:
         rounds: how often the whole sequence of a case is repeated.
         stock: also run stock DGL, as it comes and with huge pages on, and stock PyG on an edge index and on a CSR matrix.
         not_static: those of the modes that also run without the static aggregate of the first layer, where they have one.
+        one_process: those of the modes that also run with all of a world's parts in one process, which has all cores.
         limits: also measure the machine's limits, and profile the first mode on the first world against them.
         others: name -> command of a further row (``bench.table.measure.measure`` says what it is given and prints).
         bench_dir: where results go; those that are there are kept.
@@ -107,6 +108,7 @@ class BenchTableConfig:
     rounds: int = field(metadata=AT_LEAST_ONE)
     stock: bool
     not_static: list[str]
+    one_process: list[str]
     limits: bool
     others: dict[str, str]
     bench_dir: str

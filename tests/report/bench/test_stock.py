@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from sargnn.comm.group import Group
+from sargnn.config.links import LinksConfig
 from sargnn.config.models import CustomSettings, StackSettings
-from sargnn.config.run import RunConfig
+from sargnn.config.run import KernelConfig, RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.interop.dgl import import_dgl
 from sargnn.report.bench.stock import FORMS, PYG, STOCK
 from sargnn.report.bench.table.entries import Case, reasons_without_pyg, reasons_without_stock
 from sargnn.resolve import resolve
-from tests.graphs import with_weights
+from sargnn.sources.links import draw_links
+from sargnn.tasks.negatives import Sampler
+from tests.graphs import with_edge_features, with_weights
 from tests.parity import cases
 
 
@@ -78,6 +82,48 @@ def test_so_does_pyg_in_every_form(name: str, norm: str) -> None:
             resolve("stock model", PYG, name)(config, with_weights(graph), form)
 
 
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_so_does_pyg_with_edge_features(v2: bool, self_loops: bool) -> None:
+    """Those of self-loops are zeros."""
+    pytest.importorskip("torch_geometric")
+    config, graph = config_of("gat", norm="layer", v2=v2), with_edge_features(graph_of("gat"))
+    config = dataclasses.replace(config, dataset=dataclasses.replace(config.dataset, add_self_loops=self_loops))
+    config = dataclasses.replace(config, mode=dataclasses.replace(config.mode, name="sar"), kernel=KernelConfig("reference"))
+    trainer = cases.trainer_of(Group.single(), config, graph)
+    network = resolve("stock model", PYG, "gat")(config, graph, "edge_index")
+    compare_first_losses(trainer, network, config, graph)
+
+
+@pytest.mark.parametrize("peer", ["DGL", "PyG"])
+def test_links_have_the_same_loss(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the negatives that our first step draws."""
+    graph = draw_links(graph_of("sage"), [0.6, 0.2, 0.2])
+    config = dataclasses.replace(config_of("sage", norm="layer"), task="links", links=LinksConfig("dot", 6, temperature=4.0))
+    assert not reasons_without_stock(Case("links", config)) and not reasons_without_pyg(Case("links", config))
+    trainer = cases.trainer_of(Group.single(), config, graph)
+    if peer == "PyG":
+        network = resolve("stock model", PYG, "sage")(config, graph, "edge_index")
+    else:
+        network = resolve("stock model", STOCK, "sage")(config, graph, import_dgl())
+    drawn, draw = [], Sampler.draw
+
+    def drawing(*arguments: Any) -> Any:
+        drawn.append((arguments[1:3], draw(*arguments)))
+        return drawn[-1][1]
+
+    def as_ours(*_: Any, **__: Any) -> torch.Tensor:
+        (ends, negatives), *_ = drawn
+        assert all(np.array_equal(mine, theirs) for mine, theirs in zip(ends, network.pairs.numpy(), strict=True))
+        return torch.from_numpy(negatives.tails[:, 0])
+
+    monkeypatch.setattr(Sampler, "draw", drawing)
+    monkeypatch.setattr(torch, "randint", as_ours)
+    compare_first_losses(trainer, network, config, graph)
+    strict = dataclasses.replace(config, links=dataclasses.replace(config.links, strict=True))
+    assert reasons_without_pyg(Case("links", strict)) == ["stock PyG is measured with links.strict=False"]
+
+
 def compare_first_losses(trainer: Any, network: Any, config: RunConfig, graph: Dataset) -> None:
     """With our parameters."""
     ours: dict[str, torch.Tensor] = dict(trainer.model.named_parameters())
@@ -96,7 +142,8 @@ def compare_first_losses(trainer: Any, network: Any, config: RunConfig, graph: D
     assert copied >= 4 * config.model.num_layers - 2
     trainer.model.train()
     trainer.engine.epoch = 0
-    assert network.loss().item() == pytest.approx(trainer.loop.gradients().value, rel=1e-5)
+    ours_first = trainer.loop.gradients().value
+    assert network.loss().item() == pytest.approx(ours_first, rel=1e-5)
 
 
 def of_ours(key: str, ours: dict[str, torch.Tensor], graph: Dataset) -> torch.Tensor | None:
@@ -122,6 +169,11 @@ def of_ours(key: str, ours: dict[str, torch.Tensor], graph: Dataset) -> torch.Te
         "lin_l.weight": "neigh.weight", "lin_r.weight": "self.weight", "lin_l.bias": "self.bias",
         "lin.weight": "linear.weight", "att_src": "attn_src", "att_dst": "attn_dst",
     }  # fmt: skip
+    names |= {"lin_edge.weight": "edge_map.weight", "att_edge": "attn_edge"}
+    if f"{layer}src.weight" in ours:  # GATv2
+        ends = ("l", "src"), ("r", "dst")
+        names |= {f"lin_{side}.{part}": f"{end}.{part}" for side, end in ends for part in ("weight", "bias")}
+        names["att"] = "attn"
     return ours.get(layer + names[".".join(rest)])
 
 
@@ -135,6 +187,7 @@ def test_what_it_does_not_build_is_said() -> None:
     ):
         (reason,) = reasons_without_stock(Case("one", config_of(name, **changes)))
         assert what in reason
-        assert reasons_without_pyg(Case("one", config_of(name, **changes))) == [reason.replace("stock DGL", "stock PyG")]
+        of_pyg = [] if "v2" in changes else [reason.replace("stock DGL", "stock PyG")]
+        assert reasons_without_pyg(Case("one", config_of(name, **changes))) == of_pyg
     assert not reasons_without_stock(Case("one", config_of("sage")))
     assert not reasons_without_stock(Case("one", config_of("rgcn", embedding=None)))

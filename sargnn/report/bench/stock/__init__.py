@@ -15,6 +15,8 @@ PYG = {
     "rgcn": "sargnn.report.bench.stock.pyg:PygRgcn",
 }
 """Models that stock PyG is measured with."""
+FREE_OF_LINKS = ("embedding_dim", "temperature", "margin", "mlp_hidden", "rank")
+"""Settings of ``links`` that stock networks have, too, or that do not matter to them."""
 FORMS = {"edge_index": "edge index", "csr": "CSR"}
 """What stock PyG is given as the graph -> what a row calls it: an edge index [2, E] sorted by destination, or a CSR matrix of
 ``torch.sparse`` with a row for each destination."""

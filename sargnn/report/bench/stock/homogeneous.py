@@ -111,7 +111,7 @@ class StockCustom(_Homogeneous):
         super().__init__(config, dataset, dgl)
         self.graph.create_formats_()
         self.graph.blocks = repeat(self.graph)
-        shape = GraphShape(dataset.schema, dataset.feature_widths, dataset.num_classes)
+        shape = GraphShape(dataset.schema, dataset.feature_widths, config.num_outputs(dataset.num_classes))
         self.module = config.model.build(shape).module
 
     def forward(self) -> Tensor:
@@ -128,6 +128,7 @@ class StockSampledSage(StockSage):
     """
 
     builds: ClassVar[dict[str, Any]] = PLAIN | {"aggregator": "mean"}
+    tasks: ClassVar[tuple[str, ...]] = ("nodes",)
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset, dgl)

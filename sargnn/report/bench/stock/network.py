@@ -37,23 +37,26 @@ PLAIN_GAT: dict[str, Any] = PLAIN | {
 
 
 class StockNetwork(nn.Module, ABC):
-    """A network on its graph. ``forward()`` gives logits [N, C]. Raises ``ConfigError`` for labels that are no classes.
+    """A network on its graph. ``forward()`` gives logits [N, C]; where links are predicted, embeddings. Raises ``ConfigError``
+    for labels that are no classes.
 
     Attributes:
         builds: settings of the model and the values with which this network is the same model; a tuple holds several.
         typed: whether it is for graphs with types.
+        tasks: that it can be trained for.
         train_rows: int64, rows of N that the loss is taken on.
         labels: int64, theirs.
     """
 
     builds: ClassVar[dict[str, Any]] = PLAIN
     typed: ClassVar[bool] = False
+    tasks: ClassVar[tuple[str, ...]] = ("nodes",)
     train_rows: Tensor
     labels: Tensor
 
     def __init__(self, config: RunConfig, dataset: Dataset) -> None:
         super().__init__()
-        if dataset.task != "classes":
+        if config.task == "nodes" and dataset.task != "classes":
             raise ConfigError(
                 "Stock DGL and PyG are measured with classes only.",
                 given=f"labels of the task {dataset.task}",
@@ -96,8 +99,10 @@ class Layered(StockNetwork):
     Attributes:
         convs: one for each layer.
         norms: between them.
+        pairs: of links: int64 [2, P], heads and tails to train; else None.
     """
 
+    tasks: ClassVar[tuple[str, ...]] = ("nodes", "links")
     convs: nn.ModuleList
     norms: nn.ModuleList
 
@@ -105,14 +110,35 @@ class Layered(StockNetwork):
         super().__init__(config, dataset)
         self.dropout = config.model.dropout if isinstance(config.model, StackSettings) else 0.0
         self.features = torch.from_numpy(np.array(dataset.features[0]))
+        self.pairs, self._temperature = None, config.links.temperature
+        if config.predicts_links:
+            assert dataset.pairs is not None
+            chosen = np.flatnonzero(in_split(np.asarray(dataset.pairs.split), "train"))
+            ends = np.stack([np.asarray(dataset.pairs.heads)[chosen], np.asarray(dataset.pairs.tails)[chosen]])
+            self.pairs = torch.from_numpy(ends.astype(np.int64))
+            return
         nodes = training_nodes(dataset)
         self.train_rows = torch.from_numpy(nodes)
         self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
 
+    def loss(self) -> Tensor:
+        """Of classes as everywhere. Of links the binary cross-entropy of products of embeddings: of each pair, and of one with
+        its head and a node drawn uniformly.
+        """
+        if self.pairs is None:
+            return super().loss()
+        h, (heads, tails) = self(), self.pairs
+        drawn = torch.randint(len(h), tails.shape, device=h.device)
+        scores = torch.stack([(h[heads] * h[ends]).sum(1) for ends in (tails, drawn)]) / self._temperature
+        wanted = torch.zeros_like(scores)
+        wanted[0] = 1
+        return F.binary_cross_entropy_with_logits(scores.float(), wanted.float())
+
     def widths(self, config: RunConfig, dataset: Dataset, hidden: int) -> list[tuple[int, int]]:
         """(input, output) of each layer; makes the norms between them. ``hidden``: between two layers."""
         model: Any = config.model
-        pairs = layer_widths(self.features.shape[1], hidden, dataset.num_classes, model.num_layers)
+        outputs = config.num_outputs(dataset.num_classes)
+        pairs = layer_widths(self.features.shape[1], hidden, outputs, model.num_layers)
         self.norms = nn.ModuleList(NORMS[model.norm](b) for _, b in pairs[:-1])
         return pairs
 

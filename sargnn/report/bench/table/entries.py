@@ -11,10 +11,11 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from sargnn.config.groups import Precision, PreloadConfig
+from sargnn.config.links import LinksConfig
 from sargnn.config.run import ModeConfig, RunConfig
 from sargnn.interop.dgl import NOT_INSTALLED, is_installed
 from sargnn.report.bench.settings import BenchTableConfig
-from sargnn.report.bench.stock import FORMS
+from sargnn.report.bench.stock import FORMS, FREE_OF_LINKS
 from sargnn.resolve import resolve
 
 STOCK, HUGE = "stock DGL", "stock DGL, huge pages"
@@ -23,7 +24,7 @@ PYG = {form: f"stock PyG, {called}" for form, called in FORMS.items()}
 """The form of a graph that PyG is given -> its row."""
 LIMITS = "limits"
 BEFORE, AFTER = f"{LIMITS} before", f"{LIMITS} after"
-NOT_STATIC, PROFILED = ", not static", ", profiled"
+NOT_STATIC, ONE_PROCESS, PROFILED = ", not static", ", one process", ", profiled"
 Figures = dict[str, Any]
 """Of one measurement, by name."""
 _CHANGES_NOTHING = ("store_dir", "run_dir", "run_name", "tracking", "prepare")
@@ -97,6 +98,10 @@ def _of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
                 runs.append(Entry("train", row_name(mode, world) + NOT_STATIC, anew))
             for precision in _further(case, table):
                 runs.append(Entry("train", row_name(mode, world, precision), _varied(case.config, mode, world, precision)))
+            if mode in table.one_process and world > 1:
+                for further in (None, *_further(case, table)):
+                    parts = dataclasses.replace(_varied(case.config, mode, world, further), processes=1, threads=None)
+                    runs.append(Entry("train", row_name(mode, world, further) + ONE_PROCESS, parts))
     others = [Entry("other", name, case.config, command) for name, command in table.others.items()]
     pyg = []
     if table.stock and not reasons_without_pyg(case):
@@ -153,6 +158,8 @@ def reasons_without_stock(case: Case) -> list[str]:
             return [f"stock DGL's sampler is not measured with model={config.model.name}"]
         if config.sample.every != "step" and config.samples:
             return ["stock DGL's sampler draws anew in every step: sample.every=step"]
+        if config.task != "nodes":
+            return ["stock DGL's sampler is measured with task=nodes"]
         MODELS = SAMPLED
     if config.model.name not in MODELS:
         return [f"stock DGL is not measured with model={config.model.name}"]
@@ -174,13 +181,17 @@ def reasons_without_pyg(case: Case) -> list[str]:
 
 def _other_settings(peer: str, case: Case, models: Mapping[str, str]) -> list[str]:
     """Settings with which a peer's network would be another model than the run's."""
-    config = case.config
-    builds: Mapping[str, Any] = resolve("stock model", models, config.model.name).builds
-    given = dataclasses.asdict(config.model)
-    wanted = {f"model.{key}": (given.get(key), value) for key, value in builds.items()}
+    config, network = case.config, resolve("stock model", models, case.config.model.name)
+    given, of_links = dataclasses.asdict(config.model), dataclasses.asdict(config.links)
+    wanted = {f"model.{key}": (given.get(key), value) for key, value in network.builds.items()}
+    wanted |= {f"links.{key}": (of_links[key], value) for key, value in dataclasses.asdict(LinksConfig()).items()}
+    for key in FREE_OF_LINKS:
+        wanted.pop(f"links.{key}")
     wanted |= {
+        "task": (config.task, network.tasks),
         "labels": (config.labels.name, "none"),
         "mfg": (config.mfg, False),
+        "dataset.loop_features": (config.dataset.loop_features, "zeros"),
         "precision": (config.precision, "fp32"),
         "optim": (config.optim.name, "adam"),
         "optim.loss": (config.optim.loss, None),

@@ -52,7 +52,7 @@ from sargnn.tracking.files import write_json
 from sargnn.tracking.memory import human_bytes, resident_bytes
 from sargnn.tracking.progress import Steps, say
 from sargnn.tracking.summary import read_summary
-from sargnn.training.build import uses_edge_weights
+from sargnn.training.build import edge_width, uses_edge_weights
 
 FILES = "table.md", "table.json"
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
@@ -285,9 +285,13 @@ def _measure_case(case: Case, places: Sequence[Kept]) -> dict[str, list[Figures]
             configs = {place.entry.config.world: place.entry.config for place in missing if place.entry.kind == "train"}
             for config in configs.values():
                 prepare_partition(config, store)
-        if WEIGHT in open_dataset(store, verify=False).columns and uses_edge_weights(case.config):
+        columns = open_dataset(store, verify=False).columns
+        if WEIGHT in columns and uses_edge_weights(case.config):
             say(f"{case.name}: stock PyG is not measured with edge weights; its table has none")
             places = [place for place in places if not place.entry.form]
+        if edge_width(columns, case.config):
+            say(f"{case.name}: with edge features stock PyG is measured on an edge index, stock DGL not at all")
+            places = [place for place in places if place.entry.kind != "stock" or place.entry.form == "edge_index"]
     runs: dict[str, list[Figures]] = {}
     for place in places:
         name = place.entry.name
