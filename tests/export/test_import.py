@@ -115,7 +115,7 @@ def test_models_of_pyg(tmp_path: Path, name: str) -> None:
     graph = (
         both_ways(nasty_graph()) if name == "gcn" else nasty_graph()
     )  # PyG's GCN counts a source's in-edges, ours its out-edges
-    net = begun(make(graph.num_classes))
+    net: Any = begun(make(graph.num_classes))
     config = config_of(words, net.num_layers)
     edges = edges_of(graph, loops="model=sage" not in words)
     for conv in net.convs:

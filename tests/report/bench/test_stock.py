@@ -106,14 +106,15 @@ def test_links_have_the_same_loss(peer: str, monkeypatch: pytest.MonkeyPatch) ->
         network = resolve("stock model", PYG, "sage")(config, graph, "edge_index")
     else:
         network = resolve("stock model", STOCK, "sage")(config, graph, import_dgl())
-    drawn, draw = [], Sampler.draw
+    drawn: list[tuple[tuple[Any, ...], Any]] = []
+    draw = Sampler.draw
 
     def drawing(*arguments: Any) -> Any:
         drawn.append((arguments[1:3], draw(*arguments)))
         return drawn[-1][1]
 
     def as_ours(*_: Any, **__: Any) -> torch.Tensor:
-        (ends, negatives), *_ = drawn
+        ends, negatives = drawn[0]
         assert all(np.array_equal(mine, theirs) for mine, theirs in zip(ends, network.pairs.numpy(), strict=True))
         return torch.from_numpy(negatives.tails[:, 0])
 
