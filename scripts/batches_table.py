@@ -1,4 +1,4 @@
-"""Micro-batches by grouping, and planned memory beside measured, as Markdown tables for docs/results.md.
+"""Micro-batches by grouping, and planned memory beside measured, as Markdown tables for docs/maintainers/measured.md.
 
     .venv/bin/python scripts/batches_table.py groupings FOLDER [KEY=VALUE ...]
     .venv/bin/python scripts/batches_table.py planned FOLDER [KEY=VALUE ...]

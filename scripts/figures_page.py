@@ -46,7 +46,7 @@ sargnn reproduce sar.fig6 launch=slurm world=128 dataset.scale=1.0  # on a clust
         """GraNNDis (Song et al., 2024) trains deep networks on servers with slow links between them. Each server computes all
 that it needs (shared preloading), or samples the border of its part.
 Figures 4, 8, 9, 10, 11, 12 and 17 are drawn here. Both servers are one machine with fast links, so that preloading
-saves bytes but little time. [Results](../results.md) has servers on slow links.""",
+saves bytes but little time. [Here](../maintainers/measured.md#servers-granndis) are servers on slow links.""",
         "sargnn reproduce granndis.fig8",
     ),
     "betty": Paper(
@@ -104,7 +104,8 @@ def section(name: str, drawn: Path, folder: Path) -> str:
     body = (drawn / f"{name}.md").read_text().split("\n", 2)[2].strip()
     shows, picture, table, runs, differs = body.split("\n\n")
     picture = picture.replace(f"]({name}-8in.png)", f"](../img/figures/{name}.png)")
-    differs = differs.replace("docs/results.md", "[results](../results.md)")
+    for page in ("results.md", "maintainers/measured.md"):
+        differs = differs.replace(f"docs/{page}", f"[{Path(page).stem}](../{page})")
     title = f"## {name}: {read_spec(folder / f'{name}.yaml').title}"
     return "\n\n".join([title, f"{shows} Runs: {runs}", picture, widened(table), differs]) + "\n"
 

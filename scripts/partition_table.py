@@ -1,4 +1,4 @@
-"""KaMinPar and streaming beside METIS and random parts, as a Markdown table for docs/results.md.
+"""KaMinPar and streaming beside METIS and random parts, as a Markdown table for docs/maintainers/measured.md.
 
     .venv/bin/python scripts/partition_table.py STORES WORLD ROUNDS NAMES SETTING ...
 

@@ -1,4 +1,4 @@
-"""Servers on links of limited rate, as Markdown tables for docs/results.md.
+"""Servers on links of limited rate, as Markdown tables for docs/maintainers/measured.md.
 
     .venv/bin/python scripts/servers_table.py rates FOLDER [KEY=VALUE ...]     epochs with and without preloading, by rate
     .venv/bin/python scripts/servers_table.py choice FOLDER [KEY=VALUE ...]    what preload=auto chooses, by rate

@@ -1,4 +1,4 @@
-"""Samples and steps, as Markdown tables and a picture for docs/results.md.
+"""Samples and steps, as Markdown tables and a picture for docs/maintainers/measured.md.
 
     .venv/bin/python scripts/steps_table.py samples FOLDER [KEY=VALUE ...]     memory of micro-batches of a sample, by grouping
     .venv/bin/python scripts/steps_table.py seeds FOLDER [KEY=VALUE ...]       accuracies beside stock DGL's sampler, five seeds

@@ -5,6 +5,7 @@ is, and parameters that leave this project or come into it.
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def import_model(line: CommandLine) -> int:
                 writer.put(name, array)
             writer.meta = {"epoch": 0, "dataset_hash": store.name, "schema": dataset.schema.to_json()}
     print(out)
-    say(f"start from it: sargnn train {' '.join((*line.overrides, f'init_from={out}'))}")
+    say(f"start from it: sargnn train {shlex.join((*line.overrides, f'init_from={out}'))}")
     return 0
 
 

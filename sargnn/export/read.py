@@ -5,7 +5,8 @@ the stead of the number; so each number of the file finds its place, whatever ``
 ``sargnn export`` has not written, convolutions, norms and linear maps become those of the model in the file's order.
 
 A bias b that the model has no place for is taken over without a change of what is computed: in front of a batch norm it goes
-off the running mean, and of GATv2, whose weights add up to 1, b + z_j is what travels and x_i - b what is scored.
+off the running mean, and of GATv2, whose weights add up to 1, b + z_j is what travels and x_i - b what is scored. Where the
+file has none it is 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,9 @@ _FIRST = 1 << 32
 _COUNTER = "num_batches_tracked"
 """Of a batch norm of PyTorch's; batch norms here have no use for it."""
 _SHOWN = 5
+_SAFE = ".safetensors"
 _HOW = "torch.save(net.state_dict(), FILE)"
-_PARTS = "lin|lin_l|lin_r|lin_src|lin_edge|res|res_fc|fc|fc_self|fc_neigh|fc_pool|fc_src|fc_dst|linear_r"
+_PARTS = "lin|lin_l|lin_r|lin_src|lin_dst|lin_edge|res|res_fc|fc|fc_self|fc_neigh|fc_pool|fc_src|fc_dst"
 _LEAF = re.compile(
     rf"(?P<module>.+?)\.(?P<leaf>(?:{_PARTS})\.\w+|(?:nn|apply_func)\..+|[a-zA-Z]\w*)",
 )
@@ -52,12 +53,12 @@ _RENAMED: dict[str, dict[str, str]] = {
         "attn_r": "att_dst",
         "attn": "att",
         "res_fc.weight": "res.weight",
+        "res_fc.bias": "bias",
         "fc_src.weight": "lin_l.weight",
         "fc_src.bias": "lin_l.bias",
         "fc_dst.weight": "lin_r.weight",
         "fc_dst.bias": "lin_r.bias",
     },
-    "Rgcn": {"linear_r.W": "weight", "linear_r.coeff": "comp", "loop_weight": "root", "h_bias": "bias"},
 }
 """Kind of a layer in ``export.net`` -> what another library, or another version, calls its parameters -> what PyG does."""
 
@@ -94,7 +95,7 @@ def read(config: RunConfig, dataset: Dataset, labelled: int, file: Path) -> Stat
             wrong += [f"{name}: none there"] if ours.any() else []
         elif value.shape != where.shape:
             wrong.append(f"{name}: {list(value.shape)} there, {list(where.shape)} here")
-        elif np.any(value[~ours] != where[~ours]):
+        elif np.any(value[~ours] != where[~ours].astype(value.dtype)):
             wrong.append(f"{name}: this model has no place for it")
         else:
             places.put(where[ours], value[ours])
@@ -142,6 +143,11 @@ class _Module:
     name: str
     leaves: State
 
+    def __post_init__(self) -> None:
+        (part, *others) = {leaf.rpartition(".")[0] for leaf in self.leaves}
+        if part and not others and f"{part}.bias" in self.leaves:  # no convolution is a part alone: a linear map called so
+            self.name, self.leaves = f"{self.name}.{part}", {leaf.rpartition(".")[2]: v for leaf, v in self.leaves.items()}
+
     @property
     def kind(self) -> str:
         weight = self.leaves.get("weight")
@@ -152,12 +158,13 @@ class _Module:
 
 def _arranged(theirs: State, settings: dict[str, Any], wanted: State, file: Path) -> State:
     """The file's parameters by the names of ``described``."""
-    modules: dict[str, _Module] = {}
+    leaves: dict[str, State] = {}
     for name, value in theirs.items():
         match = _LEAF.fullmatch(name)
         module, leaf = (match["module"], match["leaf"]) if match else ("", name)
-        modules.setdefault(module, _Module(module, {})).leaves[leaf] = value
-    of_kind = {kind: [each for each in modules.values() if each.kind == kind] for kind in ("convolution", "norm", "map")}
+        leaves.setdefault(module, {})[leaf] = value
+    modules = [_Module(name, own) for name, own in leaves.items()]
+    of_kind = {kind: [each for each in modules if each.kind == kind] for kind in ("convolution", "norm", "map")}
     layers = [layer["kind"] for layer in settings["layers"]]
     if "Gcn" in layers and not of_kind["convolution"]:  # DGL's GraphConv is a weight and a bias
         of_kind["convolution"], of_kind["map"] = of_kind["map"], []
@@ -176,10 +183,18 @@ def _arranged(theirs: State, settings: dict[str, Any], wanted: State, file: Path
                 allowed=f"{len(places)}, as the settings of 'model' have it",
                 hint="sargnn export names parameters as this model has them" if settings["residual_maps"] else None,
             )
+        if file.suffix == _SAFE and len({re.sub(r"\d+", "", each.name) for each in of_kind[kind]}) > 1:
+            names = ", ".join(each.name for each in of_kind[kind])
+            raise ConfigError(
+                f"Safetensors have no order, and the {kind}s' names do not give one.",
+                given=f"{file.name}: {names}",
+                allowed="names that differ by a number",
+                hint=_HOW,
+            )
         for (prefix, layer), module in zip(places, of_kind[kind], strict=True):
-            given |= _renamed(prefix, layer, module)
+            given |= _perceptron(prefix, module, wanted) if layer == "Gin" else _renamed(prefix, layer, module)
     for number, layer in enumerate(settings["layers"]):
-        _fit_bias(given, wanted, number, layer, loops=settings["self_loops"])
+        _fit_bias(given, wanted, number, layer, loops=settings["self_loops"], folds=settings["form"] == "stack")
     return given
 
 
@@ -187,15 +202,60 @@ def _renamed(prefix: str, layer: str, module: _Module) -> State:
     renamed: State = {}
     for leaf, value in module.leaves.items():
         name = _RENAMED.get(layer, {}).get(leaf, leaf)
-        if layer == "Gin" and leaf.startswith("apply_func."):
-            name = "nn." + leaf.removeprefix("apply_func.")
-        renamed[prefix + name] = value.T if (layer, leaf) == ("Gcn", "weight") else value
+        source = module.leaves.get("lin_src.weight")
+        if leaf != "lin_dst.weight" or source is None or not np.array_equal(value, source):  # PyG's GAT once had it twice
+            renamed[prefix + name] = value.T if (layer, leaf) == ("Gcn", "weight") else value
     return renamed
 
 
-def _fit_bias(given: State, wanted: State, number: int, layer: dict[str, Any], *, loops: bool) -> None:
-    """A convolution's bias where it or the model has none, or one for all heads; see the module's text."""
-    name = f"layers.{number}.conv." + ("lin_l.bias" if layer["kind"] == "Sage" else "bias")
+def _perceptron(prefix: str, module: _Module, wanted: State) -> State:
+    """A GIN convolution, whose maps and norms are called in as many ways as there are to make a perceptron."""
+    theirs: dict[str, State] = {}
+    given: State = {}
+    for leaf, value in module.leaves.items():
+        inner, _, last = leaf.rpartition(".")
+        if inner.startswith(("nn", "apply_func")):
+            theirs.setdefault(inner, {})[last] = value
+        else:
+            given[prefix + leaf] = value
+    ours: dict[str, State] = {}
+    for name in sorted((name for name in wanted if name.startswith(f"{prefix}nn.")), key=_by_number):
+        ours.setdefault(name.rpartition(".")[0], {})[name.rpartition(".")[2]] = wanted[name]
+    for is_norm in (False, True):
+        parts = [own for own in theirs.values() if (own["weight"].ndim == 1) is is_norm]
+        places = [place for place, own in ours.items() if (own["weight"].ndim == 1) is is_norm]
+        names = places if len(places) == len(parts) else [f"{prefix}nn, part {k}" for k in range(len(parts))]
+        for place, own in zip(names, parts, strict=True):
+            given |= {f"{place}.{last}": value for last, value in own.items()}
+    maps = [place for place, own in ours.items() if own["weight"].ndim == 2]
+    for place, behind in zip(maps, [place for place in ours if place not in maps], strict=False):
+        _fold(given, wanted, f"{place}.bias", f"{behind}.running_mean")
+    return given
+
+
+def _fold(given: State, wanted: State, name: str, mean: str) -> bool:
+    """A bias goes off the running mean behind it, where the model has no place for it; whether it does."""
+    there = name in given and name not in wanted and mean in given
+    if there:
+        given[mean] = given[mean] - given.pop(name)
+    return there
+
+
+def _fit_bias(given: State, wanted: State, number: int, layer: dict[str, Any], *, loops: bool, folds: bool) -> None:
+    """A layer's last bias where it or the model has none, or one for all heads; see the module's text.
+
+    Args:
+        loops: every node has an edge from itself.
+        folds: what stands behind the layer reads its rows alone, no stream that they are added to.
+    """
+    prefix = f"layers.{number}."
+    name = {"Sage": "conv.lin_l.bias", "Linear": "map.bias"}.get(layer["kind"], "conv.bias")
+    if layer["kind"] == "Gin":
+        last = max(
+            (key for key in given if key.startswith(f"{prefix}conv.nn.")), key=_by_number, default=f"{prefix}conv.nn.0.weight"
+        )
+        name = last.removeprefix(prefix).rpartition(".")[0] + ".bias"
+    name = prefix + name
     bias, where = given.get(name), wanted.get(name)
     if bias is None:
         if where is not None:  # made without one
@@ -205,15 +265,12 @@ def _fit_bias(given: State, wanted: State, number: int, layer: dict[str, Any], *
         if bias.shape != where.shape and bias.size % max(1, where.size) == 0:  # DGL's, of each head of the last layer
             given[name] = bias.reshape(-1, *where.shape).mean(0)
         return
-    mean = f"norms.{number}.running_mean"
-    scored = SimpleNamespace(left=f"layers.{number}.conv.lin_l.bias", right=f"layers.{number}.conv.lin_r.bias")
-    if mean in given:
-        given[mean] = given[mean] - bias
-    elif layer["kind"] == "Gat" and scored.right in given and loops and bias.shape == given[scored.left].shape:
-        given[scored.left], given[scored.right] = given[scored.left] + bias, given[scored.right] - bias
-    else:
-        return
-    del given[name]
+    mean, left, right = f"norms.{number}.running_mean", f"{prefix}conv.lin_l.bias", f"{prefix}conv.lin_r.bias"
+    if folds and mean in given:
+        given[mean] = given[mean] - given.pop(name)
+    elif layer["kind"] == "Gat" and right in given and loops and bias.shape == given[left].shape:
+        given[left], given[right] = given[left] + bias, given[right] - bias
+        del given[name]
 
 
 def _of_module(shapes: dict[str, tuple[int, ...]], theirs: State, file: Path) -> State:
@@ -248,14 +305,15 @@ def _raise(wrong: list[str], file: Path) -> None:
 def _load(file: Path) -> State:
     """A file's state_dict, in its order; of safetensors, which have none, by name with numbers in theirs."""
     try:
-        if file.suffix == ".safetensors":
-            from safetensors.numpy import load_file
-
-            content = load_file(file)
-            return {name: content[name] for name in sorted(content, key=_by_number)}
         import torch
 
-        read = torch.load(file, map_location="cpu", weights_only=True)
+        if file.suffix == _SAFE:
+            from safetensors.torch import load_file
+
+            content = load_file(file)
+            read = {name: content[name] for name in sorted(content, key=_by_number)}
+        else:
+            read = torch.load(file, map_location="cpu", weights_only=True)
     except ImportError as error:
         raise ConfigError("Reading this file needs safetensors.", given=str(file), hint="pip install safetensors") from error
     except Exception as error:
@@ -266,7 +324,8 @@ def _load(file: Path) -> State:
         read = next((inner for inner in named if isinstance(inner, dict)), read)
     if not isinstance(read, dict) or not read or not all(isinstance(value, torch.Tensor) for value in read.values()):
         raise ConfigError("The file holds no state_dict.", given=str(file), hint=_HOW)
-    return {str(name): (value.float() if value.dtype == torch.bfloat16 else value).numpy() for name, value in read.items()}
+    arrays = {str(name): value.detach() for name, value in read.items()}
+    return {name: (value.float() if value.dtype == torch.bfloat16 else value).numpy() for name, value in arrays.items()}
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:

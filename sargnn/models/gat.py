@@ -12,8 +12,8 @@ With ``linear_residual`` R h_i is added per head, with a map R of the layer's ow
 sqrt(d_out(j)) before it is scored, and the sum multiplied by sqrt(d_in(i)); without ``attn_dst`` there is no a_dst. These and
 dropped edges are options of DGL's example for ogbn-arxiv (Wang et al., 2021, "Bag of tricks for node classification").
 
-Initialised as DGL's ``GATConv`` and ``GATv2Conv``: Glorot normal with ReLU's gain; with ``init=uniform`` as PyG's: Glorot
-uniform. Biases are 0. Attention weights are dropped after the softmax.
+Initialised as DGL's ``GATConv`` and ``GATv2Conv``: Glorot normal with ReLU's gain; with ``init=uniform`` Glorot
+uniform, as PyG's maps and attention vectors. Biases are 0. Attention weights are dropped after the softmax.
 
 Letters: N input rows, M output rows, K heads, D head width, C features of an edge.
 """

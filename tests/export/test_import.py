@@ -22,6 +22,7 @@ from tests.in_process import sargnn_here as run
 from tests.parity import cases
 
 pyg = pytest.importorskip("torch_geometric.nn")
+safetensors = pytest.importorskip("safetensors.torch")
 IN, HIDDEN, HEADS = nasty_graph().features[0].shape[1], 8, 2
 OUT, BATCH, V2 = f"model.out_heads={HEADS}", {"norm": "batch_norm"}, {"v2": True}
 PYG: dict[str, tuple[Any, list[str]]] = {
@@ -36,11 +37,28 @@ PYG: dict[str, tuple[Any, list[str]]] = {
         lambda c: pyg.GAT(IN, HEADS * HIDDEN, 2, c, heads=HEADS, **V2),
         ["model=gat", "model.v2=true", "model.norm=none", OUT],
     ),
+    "gin": (lambda c: GinOfPyg(c), ["model=gin", "model.eps=0.5"]),
+    "gin, learned eps": (lambda c: GinOfPyg(c, train_eps=True), ["model=gin", "model.learn_eps=true"]),
     "gatv2, batch norm": (
         lambda c: pyg.GAT(IN, HEADS * HIDDEN, 2, c, heads=HEADS, **V2, **BATCH),
         ["model=gat", "model.v2=true", OUT],
     ),
 }
+
+
+class GinOfPyg(nn.Module):
+    """Perceptrons with batch norms, and batch norms between the convolutions."""
+
+    def __init__(self, classes: int, *, train_eps: bool = False) -> None:
+        super().__init__()
+        pairs = [(IN, HIDDEN), (HIDDEN, classes)]
+        self.convs = nn.ModuleList(pyg.GINConv(perceptron(a, b), eps=0.5, train_eps=train_eps) for a, b in pairs)
+        self.norm, self.num_layers = nn.BatchNorm1d(HIDDEN), 2
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        first, last = self.convs
+        out: Tensor = last(torch.relu(self.norm(first(x, edges))), edges)
+        return out
 
 
 class OfDgl(nn.Module):
@@ -56,6 +74,10 @@ class OfDgl(nn.Module):
             x = torch.relu(norm(conv(graph, x).flatten(1)))
         out = self.convs[-1](graph, x)
         return out.mean(1) if out.dim() == 3 else out
+
+
+def perceptron(a: int, b: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(a, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, b))
 
 
 def config_of(words: list[str], layers: int) -> Any:
@@ -75,7 +97,7 @@ def begun(net: nn.Module) -> nn.Module:
     torch.manual_seed(0)
     net = net.double()
     for name, value in net.state_dict().items():
-        if value.is_floating_point():
+        if value.is_floating_point() and not name.endswith("eps"):
             value.copy_(torch.rand_like(value) + 0.5 if "running_var" in name else torch.randn_like(value) / 3)
     return net.eval()
 
@@ -117,7 +139,7 @@ def test_models_of_pyg(tmp_path: Path, name: str) -> None:
     )  # PyG's GCN counts a source's in-edges, ours its out-edges
     net: Any = begun(make(graph.num_classes))
     config = config_of(words, net.num_layers)
-    edges = edges_of(graph, loops="model=sage" not in words)
+    edges = edges_of(graph, loops=words[0] not in ("model=sage", "model=gin"))
     for conv in net.convs:
         conv.add_self_loops = False
     with torch.no_grad():
@@ -126,7 +148,7 @@ def test_models_of_pyg(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(not is_installed(), reason="DGL is not installed")
-@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "gatv2"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "gatv2", "gin"])
 def test_layers_of_dgl(tmp_path: Path, name: str) -> None:
     graph, layers = nasty_graph(), import_dgl().nn.pytorch
     many = {"allow_zero_in_degree": True}
@@ -134,13 +156,14 @@ def test_layers_of_dgl(tmp_path: Path, name: str) -> None:
         "sage": (lambda a, b: layers.SAGEConv(a, b, "mean"), ["model=sage"]),
         "gcn": (lambda a, b: layers.GraphConv(a, b, **many), ["model=gcn"]),
         "gat": (lambda a, b: layers.GATConv(a, b, HEADS, **many), ["model=gat", f"model.out_heads={HEADS}"]),
+        "gin": (lambda a, b: layers.GINConv(perceptron(a, b), learn_eps=True), ["model=gin", "model.learn_eps=true"]),
         "gatv2": (
             lambda a, b: layers.GATv2Conv(a, b, HEADS, **many),
             ["model=gat", "model.v2=true", f"model.out_heads={HEADS}"],
         ),
     }[name]
     net = begun(OfDgl(make, graph.num_classes, HEADS if "gat" in name else 1))
-    edges = edges_of(graph, loops=name != "sage")
+    edges = edges_of(graph, loops=name not in ("sage", "gin"))
     with torch.no_grad():
         there = import_dgl().graph((edges[0], edges[1]), num_nodes=graph.num_nodes)
         expected = net(there, torch.from_numpy(np.asarray(graph.features[0])).double())
@@ -148,7 +171,7 @@ def test_layers_of_dgl(tmp_path: Path, name: str) -> None:
 
 
 def test_a_module_of_the_users(tmp_path: Path) -> None:
-    """From its own state_dict: the first loss of the run is the module's."""
+    """From its own state_dict, by name."""
     graph = nasty_graph()
     words = ["model=custom", "model.target=examples/layers/pyg_gcn.py:DeepGCN", "precision=fp64"]
     config = parse(compose_verb("train", ["world=1", *words]))
@@ -181,6 +204,11 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     assert "torch.save(net.state_dict(), FILE)" in said()
     torch.save([1, 2], file)
     assert "no state_dict" in said()
+    words[1] = "net.safetensors"
+    named = {name.replace("convs.0", "zeroth").replace("convs.1", "first"): value for name, value in net.state_dict().items()}
+    safetensors.save_file(named, tmp_path / "net.safetensors")
+    assert "have no order" in said()
+    words[1] = "net.pt"
     file.unlink()
     assert "One file with parameters" in said()
 
@@ -197,8 +225,6 @@ def test_a_run_starts_from_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     done = run(tmp_path, "export", "one", "out=plain")
     assert done.returncode == 0, done.stderr
-    from safetensors.torch import load_file
-
-    back = load_file(tmp_path / "plain" / "parameters.safetensors")
+    back = safetensors.load_file(tmp_path / "plain" / "parameters.safetensors")
     for theirs, ours in (("convs.1.lin_r.weight", "layers.1.conv.lin_r.weight"), ("norms.0.module.weight", "norms.0.weight")):
         torch.testing.assert_close(back[ours], net.state_dict()[theirs], rtol=0, atol=1e-9)

@@ -16,8 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
+from sargnn.cli.compose import compose_verb
+from sargnn.config.run import parse
+from sargnn.report.bench.settings import BenchTableConfig
 from sargnn.report.bench.table import measure
-from sargnn.report.bench.table.entries import Case, Entry
+from sargnn.report.bench.table.entries import Case, Entry, entries_of
 from sargnn.report.bench.table.report import Found, markdown
 from tests.in_process import sargnn_here as run
 from tests.parity import cases
@@ -31,6 +34,19 @@ assert yaml.safe_load(config.read_text())["model"]["name"] == "sage" and (store 
 print("loading")
 print(json.dumps({"times_s": [9, 1, 2], "peak_train_bytes": [5000000, 6000000]}))
 """
+
+
+def test_one_process_is_for_modes_that_are_measured(tmp_path: Path) -> None:
+    done = run(tmp_path, "bench", "table", *TINY, "models=[sage]", "one_process=[one_shot]")
+    assert done.returncode == 1 and "one_process" in done.stderr and "allowed: sar" in " ".join(done.stderr.split())
+    config = parse(compose_verb("train", ["world=4", "model=sage"]))
+    table = BenchTableConfig(
+        cases={}, models=["sage"], modes=["sar"], worlds=[1, 4], rounds=1, stock=False, not_static=[], one_process=["sar"],
+        limits=False, others={}, bench_dir="bench", precisions=["bf16"],
+    )  # fmt: skip
+    entries = [entry for entry, _ in entries_of(Case("sage", config), table) if "one process" in entry.name]
+    assert {entry.name for entry in entries} == {"sar, world 4, one process", "sar, world 4, bf16, one process"}
+    assert all(entry.config.processes == 1 and entry.config.threads is None for entry in entries)
 
 
 def rows_of(folder: Path, case: str) -> dict[str, dict[str, Any]]:

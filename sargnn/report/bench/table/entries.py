@@ -158,8 +158,6 @@ def reasons_without_stock(case: Case) -> list[str]:
             return [f"stock DGL's sampler is not measured with model={config.model.name}"]
         if config.sample.every != "step" and config.samples:
             return ["stock DGL's sampler draws anew in every step: sample.every=step"]
-        if config.task != "nodes":
-            return ["stock DGL's sampler is measured with task=nodes"]
         MODELS = SAMPLED
     if config.model.name not in MODELS:
         return [f"stock DGL is not measured with model={config.model.name}"]
@@ -191,7 +189,10 @@ def _other_settings(peer: str, case: Case, models: Mapping[str, str]) -> list[st
         "task": (config.task, network.tasks),
         "labels": (config.labels.name, "none"),
         "mfg": (config.mfg, False),
-        "dataset.loop_features": (config.dataset.loop_features, "zeros"),
+        "dataset.loop_features": (
+            config.dataset.loop_features,
+            ("zeros", "mean") if not config.model.reads_edge_features else "zeros",
+        ),
         "precision": (config.precision, "fp32"),
         "optim": (config.optim.name, "adam"),
         "optim.loss": (config.optim.loss, None),

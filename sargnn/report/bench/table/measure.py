@@ -253,6 +253,12 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
     """
     for mode in table.modes:
         resolve("mode", MODES, mode)
+    if left := [mode for mode in table.one_process if mode not in table.modes or mode == "domain_parallel"]:
+        raise ConfigError(
+            "'one_process' names a mode that is not measured, or that has a process for each worker.",
+            given=", ".join(left),
+            allowed=[mode for mode in table.modes if mode != "domain_parallel"] or "none of 'modes'",
+        )
     for case in cases:
         resolve("partitioner", PARTITIONERS, case.config.partitioner.name)
         usable_device(case.config.device)

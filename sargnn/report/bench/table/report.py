@@ -14,7 +14,19 @@ from sargnn.profile import EVALUATION, EXCHANGE_WAIT
 from sargnn.report.bench.epoch import limit_line, parts_of
 from sargnn.report.bench.epoch import markdown as parts_markdown
 from sargnn.report.bench.roofline import Roofline, better
-from sargnn.report.bench.table.entries import AFTER, BEFORE, HUGE, LIMITS, NOT_STATIC, PROFILED, PYG, STOCK, Case, Figures
+from sargnn.report.bench.table.entries import (
+    AFTER,
+    BEFORE,
+    HUGE,
+    LIMITS,
+    NOT_STATIC,
+    ONE_PROCESS,
+    PROFILED,
+    PYG,
+    STOCK,
+    Case,
+    Figures,
+)
 from sargnn.tracking.memory import human_bytes
 
 BASELINE = "domain_parallel"
@@ -70,7 +82,8 @@ class Found:
             baseline = by_name.get(f"{BASELINE}, world {world}")
             own = by_name.get(f"{mode}, world {world}")
             row["peak_to_own"], row["bytes_to_own"] = (_ratio(row, own, key) for key in ("peak_bytes", "bytes_per_epoch"))
-            row["epoch_to_baseline"] = _ratio(row, baseline, "epoch_s")
+            own_cores = ONE_PROCESS not in row["name"]  # its one process has all cores
+            row["epoch_to_baseline"] = _ratio(row, baseline, "epoch_s") if own_cores else None
             row["peak_to_baseline"] = _ratio(row, baseline, "peak_bytes")
         return rows
 
