@@ -430,9 +430,9 @@ def _double(canvas: Canvas, start: Point, end: Point, stroke: str, width: float)
 
 
 WORKERS = 1, 2, 4, 8
-ONE_PROCESS_MB = {"PyG": 2109, "DGL": 1552}
-MEMORY_MB = {"the usual way\n(domain_parallel)": (1530, 1099, 700, 478), "sargnn\n(mode=sar)": (903, 505, 266, 141)}
-"""A worker's peak: GraphSage 3 x 256, products_like 0.08; the results' first table, 2026-11-27."""
+ONE_PROCESS_MB = {"PyG": 2112, "DGL": 1557}
+MEMORY_MB = {"the usual way\n(domain_parallel)": (1529, 1053, 675, 465), "sargnn\n(mode=sar)": (904, 470, 249, 132)}
+"""A worker's peak: GraphSage 3 x 256, products_like 0.08; the results' first table, 2026-11-28."""
 
 
 def draw_memory(theme: Theme, png: Path | None = None) -> str:

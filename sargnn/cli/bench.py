@@ -194,10 +194,11 @@ def _is_of_another(word: str, dataset: str) -> bool:
 def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], folders: ConfFolders) -> RunConfig:
     """The run of a case: its overrides, below those of the command line, which all runs share."""
     given = {word.partition("=")[0] for word in of_runs}
+    own = [word.partition("=")[2] for word in case if word.startswith("dataset=")]
     case = [word for word in case if word.partition("=")[0] not in given]
-    if "dataset" in given:  # another one than the case's
+    if own and "dataset" in given:  # another one than the case's
         case = [word for word in case if not word.startswith("dataset.")]
-    elif own := [word.partition("=")[2] for word in case if word.startswith("dataset=")]:
+    elif own:
         of_runs = [word for word in of_runs if not _is_of_another(word, own[-1])]
     overrides = [*case, *of_runs]
     try:

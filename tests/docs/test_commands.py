@@ -35,6 +35,7 @@ OF_OWN_FILES = (
     "scatter",
     "sage_squares",
     "edge_features",
+    "scripts/edge_features.py",
     "written",
     "typed",
     "mine",

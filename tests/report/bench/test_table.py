@@ -16,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from sargnn.cli.bench import _run_of
 from sargnn.cli.compose import compose_verb
+from sargnn.cli.conf import built_in_folder
 from sargnn.config.run import parse
 from sargnn.report.bench.settings import BenchTableConfig
 from sargnn.report.bench.table import measure
@@ -47,6 +49,14 @@ def test_one_process_is_for_modes_that_are_measured(tmp_path: Path) -> None:
     entries = [entry for entry, _ in entries_of(Case("sage", config), table) if "one process" in entry.name]
     assert {entry.name for entry in entries} == {"sar, world 4, one process", "sar, world 4, bf16, one process"}
     assert all(entry.config.processes == 1 and entry.config.threads is None for entry in entries)
+
+
+def test_a_case_keeps_its_pairs_on_another_graph() -> None:
+    """What a case says of its own dataset goes with that, what it says of any does not."""
+    links, typed = ["task=links", "dataset.link_split=[0.5,0.2,0.2]"], ["model=rgcn", "dataset=mag_like", "dataset.scale=0.1"]
+    of_links = _run_of("bench_table", "links", links, ["dataset=synthetic"], built_in_folder())
+    assert of_links.dataset.link_split == [0.5, 0.2, 0.2] and of_links.dataset.name == "synthetic"
+    assert _run_of("bench_table", "rgcn", typed, ["dataset=synthetic"], built_in_folder()).dataset.name == "synthetic"
 
 
 def rows_of(folder: Path, case: str) -> dict[str, dict[str, Any]]:

@@ -19,6 +19,7 @@ from sargnn.config.models import StackSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
+from sargnn.tasks.base import load_task
 from sargnn.tasks.kinds import in_split
 from sargnn.training.build import uses_edge_weights
 
@@ -112,6 +113,7 @@ class Layered(StockNetwork):
         self.features = torch.from_numpy(np.array(dataset.features[0]))
         self.pairs, self._temperature = None, config.links.temperature
         if config.predicts_links:
+            load_task(config.task).check(config, dataset)
             assert dataset.pairs is not None
             chosen = np.flatnonzero(in_split(np.asarray(dataset.pairs.split), "train"))
             ends = np.stack([np.asarray(dataset.pairs.heads)[chosen], np.asarray(dataset.pairs.tails)[chosen]])
