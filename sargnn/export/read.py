@@ -275,7 +275,7 @@ def _fit_bias(given: State, wanted: State, number: int, layer: dict[str, Any], *
 
 def _of_module(shapes: dict[str, tuple[int, ...]], theirs: State, file: Path) -> State:
     """Of a module of the user's: names are those of its state_dict, ours with something in front."""
-    found, wrong = {}, []
+    matched, wrong = {}, []
     for name, shape in shapes.items():
         parts = name.partition("/")[2].split(".")
         same = next((own for k in range(len(parts)) if (own := ".".join(parts[k:])) in theirs), None)
@@ -284,10 +284,10 @@ def _of_module(shapes: dict[str, tuple[int, ...]], theirs: State, file: Path) ->
             there = "none" if value is None else list(value.shape)
             wrong.append(f"{'.'.join(parts)}: {there} there, {list(shape)} here")
         else:
-            found[name] = value
+            matched[name] = value
     wrong += [f"{name}: the module has none" for name in theirs]
     _raise(wrong, file)
-    return found
+    return matched
 
 
 def _raise(wrong: list[str], file: Path) -> None:
