@@ -146,8 +146,10 @@ def import_model(line: CommandLine) -> int:
     config = parse(compose_verb("train", line.overrides, folders=line.folders))
     given, out = " ".join(line.words), Path(os.path.expanduser(str(line.settings["out"])))
     file = Path(os.path.expanduser(given))
-    if len(line.words) != 1 or not file.is_file():
+    if len(line.words) != 1:
         raise ConfigError("One file with parameters must be named.", given=given or "none", allowed=".pt or .safetensors")
+    if not file.is_file():
+        raise ConfigError("There is no such file.", given=given, hint="torch.save(net.state_dict(), FILE)")
     if out.exists():
         raise ConfigError("The folder is there already.", given=str(out), hint="out=FOLDER, a new one")
     if not config.model.trains:

@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     assert "have no order" in said()
     words[1] = "net.pt"
     file.unlink()
-    assert "One file with parameters" in said()
+    assert "no such file" in said()
 
 
 def test_a_run_starts_from_it(tmp_path: Path) -> None:
