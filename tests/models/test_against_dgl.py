@@ -169,6 +169,23 @@ def test_attention_is_initialised_from_the_same_distribution(kind: str) -> None:
         assert abs(a - b) <= 0.15 * b  # 360 numbers of a vector
 
 
+@pytest.mark.parametrize("kind", ["gat", "gatv2"])
+def test_uniform_is_how_pyg_begins(kind: str) -> None:
+    pyg = pytest.importorskip("torch_geometric.nn")
+    torch.manual_seed(0)
+    ours: Any = (GatLayer if kind == "gat" else GatV2Layer)(spec(200, 360), gat(hidden=90, heads=4, init="uniform"))
+    theirs = (pyg.GATConv if kind == "gat" else pyg.GATv2Conv)(200, 90, 4)
+    names = (
+        {"linear.weight": "lin.weight", "attn_src": "att_src"}
+        if kind == "gat"
+        else {"src.weight": "lin_l.weight", "attn": "att"}
+    )
+    for name, other in names.items():
+        a, b = (dict(m.named_parameters())[n].detach() for m, n in ((ours, name), (theirs, other)))
+        assert abs(a.std() - b.std()) <= 0.15 * b.std() and abs(a.abs().max() - b.abs().max()) <= 0.05 * b.abs().max()
+        assert a.abs().max() < 2 * a.std()  # as of no normal distribution
+
+
 def test_last_layer_averages_its_heads() -> None:
     layer = GatLayer(replace(spec(IN, 5), last=True), gat(out_heads=2)).double()
     whole = GatLayer(spec(IN, 10, bias=False), gat(hidden=5, heads=2)).double()
