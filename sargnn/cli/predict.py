@@ -158,15 +158,14 @@ def import_model(line: CommandLine) -> int:
     from sargnn.graph.dataset import open_dataset
     from sargnn.graph.store import StoreWriter
     from sargnn.run.check import check_graph
-    from sargnn.run.other_graph import labelled_of
     from sargnn.sources.prepare import prepare_dataset
     from sargnn.training.checkpoint import FORMAT_VERSION
 
     with Steps():
         store = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
-        check_graph(config, store)
+        model = check_graph(config, store)
         dataset = open_dataset(store, verify=False)
-        arrays = read(config, dataset, labelled_of(dataset), file)
+        arrays = read(config, dataset, model, file)
         with StoreWriter(out, "checkpoint", FORMAT_VERSION) as writer:
             for name, array in arrays.items():
                 writer.put(name, array)

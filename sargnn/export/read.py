@@ -21,8 +21,9 @@ import numpy as np
 
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.export.write import described, model_of
+from sargnn.export.write import check, described
 from sargnn.graph.dataset import Dataset
+from sargnn.models.base import Model
 
 State = dict[str, np.ndarray]
 _FIRST = 1 << 32
@@ -63,13 +64,13 @@ _RENAMED: dict[str, dict[str, str]] = {
 """Kind of a layer in ``export.net`` -> what another library, or another version, calls its parameters -> what PyG does."""
 
 
-def read(config: RunConfig, dataset: Dataset, labelled: int, file: Path) -> State:
+def read(config: RunConfig, dataset: Dataset, model: Model, file: Path) -> State:
     """A checkpoint's arrays, ``param/NAME`` and ``buffer/NAME``.
 
     Args:
         config: of the run that is to start from them.
         dataset: that it trains on.
-        labelled: the node type that it predicts.
+        model: the run's, not trained.
         file: a state_dict, ``.safetensors`` or by ``torch.save``.
 
     Raises:
@@ -77,7 +78,7 @@ def read(config: RunConfig, dataset: Dataset, labelled: int, file: Path) -> Stat
     """
     if config.predicts_pairs:
         raise ConfigError("Parameters are read for labels of nodes.", given=f"task={config.task}", allowed="task=nodes")
-    theirs, model = _load(file), model_of(config, dataset, labelled)
+    theirs = _load(file)
     shapes = {f"param/{name}": tuple(parameter.shape) for name, parameter in model.named_parameters()}
     shapes |= {f"buffer/{name}": tuple(buffer.shape) for name, buffer in model.named_buffers()}
     shapes |= {f"param/inputs.{name}": shape for name, shape in model.inputs.whole_tables().items()}
@@ -85,7 +86,8 @@ def read(config: RunConfig, dataset: Dataset, labelled: int, file: Path) -> Stat
         return _of_module(shapes, theirs, file)
     theirs = {name: value for name, value in theirs.items() if not name.endswith(_COUNTER)}
     dtype, places = np.result_type(*{value.dtype for value in theirs.values()}), _Places(shapes)
-    settings, described_state = described(config, dataset, labelled, places)
+    check(config, dataset)
+    settings, described_state = described(config, dataset, model, places)
     wanted = {name: where for name, where in described_state.items() if not name.endswith(_COUNTER)}
     given = theirs if set(theirs) >= set(wanted) else _arranged(theirs, settings, wanted, file)
     wrong = []
@@ -229,13 +231,14 @@ def _perceptron(prefix: str, module: _Module, wanted: State) -> State:
             given |= {f"{place}.{last}": value for last, value in own.items()}
     maps = [place for place, own in ours.items() if own["weight"].ndim == 2]
     for place, behind in zip(maps, [place for place in ours if place not in maps], strict=False):
-        _fold(given, wanted, f"{place}.bias", f"{behind}.running_mean")
+        if f"{place}.bias" not in wanted:
+            _fold(given, f"{place}.bias", f"{behind}.running_mean")
     return given
 
 
-def _fold(given: State, wanted: State, name: str, mean: str) -> bool:
-    """A bias goes off the running mean behind it, where the model has no place for it; whether it does."""
-    there = name in given and name not in wanted and mean in given
+def _fold(given: State, name: str, mean: str) -> bool:
+    """A bias that the model has no place for goes off the running mean behind it; whether there are both."""
+    there = name in given and mean in given
     if there:
         given[mean] = given[mean] - given.pop(name)
     return there
@@ -265,10 +268,10 @@ def _fit_bias(given: State, wanted: State, number: int, layer: dict[str, Any], *
         if bias.shape != where.shape and bias.size % max(1, where.size) == 0:  # DGL's, of each head of the last layer
             given[name] = bias.reshape(-1, *where.shape).mean(0)
         return
-    mean, left, right = f"norms.{number}.running_mean", f"{prefix}conv.lin_l.bias", f"{prefix}conv.lin_r.bias"
-    if folds and mean in given:
-        given[mean] = given[mean] - given.pop(name)
-    elif layer["kind"] == "Gat" and right in given and loops and bias.shape == given[left].shape:
+    if folds and _fold(given, name, f"norms.{number}.running_mean"):
+        return
+    left, right = f"{prefix}conv.lin_l.bias", f"{prefix}conv.lin_r.bias"
+    if layer["kind"] == "Gat" and right in given and loops and bias.shape == given[left].shape:
         given[left], given[right] = given[left] + bias, given[right] - bias
         del given[name]
 

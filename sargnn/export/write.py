@@ -36,14 +36,14 @@ from sargnn.models.gat import GatLayer, GatV2Layer
 from sargnn.models.gcn import GcnLayer
 from sargnn.models.gcnii import GcniiLayer
 from sargnn.models.gin import GinLayer
-from sargnn.models.inputs import GraphShape, TypedRows
+from sargnn.models.inputs import TypedRows
 from sargnn.models.mlp import MlpLayer
 from sargnn.models.rgat import RgatLayer
 from sargnn.models.rgcn import RgcnLayer
 from sargnn.models.sage import LstmLayer, PoolLayer, SageLayer
 from sargnn.models.sgc import SgcModel
 from sargnn.models.stack import GraphLayer, Stack
-from sargnn.training.build import edge_width, label_columns, make_model, uses_edge_weights
+from sargnn.training.build import edge_width, make_model, shape_of, uses_edge_weights
 
 MODEL, PARAMETERS = "model.py", "parameters.safetensors"
 State = dict[str, np.ndarray]
@@ -95,7 +95,8 @@ def export(config: RunConfig, dataset: Dataset, labelled: int, checkpoint: Store
     there = folder / MODEL
     if there.exists() and _MARK not in there.read_text(errors="replace")[:500]:
         raise ConfigError("There is another file of this name.", given=str(there), hint="choose another folder: out=FOLDER")
-    settings, state = described(config, dataset, labelled, checkpoint)
+    check(config, dataset)
+    settings, state = described(config, dataset, make_model(config, shape_of(config, dataset, labelled)), checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: np.ascontiguousarray(value) for name, value in state.items()}, folder / f".{PARAMETERS}.tmp")
     (folder / f".{MODEL}.tmp").write_text(_source(config, dataset, settings))
@@ -114,23 +115,14 @@ class Arrays(Protocol):
         """One of them."""
 
 
-def model_of(config: RunConfig, dataset: Dataset, labelled: int) -> Model:
-    """The run's model, not trained; arguments as of ``export``."""
-    weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
-    outputs = config.num_outputs(dataset.num_classes)
-    of_edges = weighted, edge_width(dataset.columns, config)
-    columns = label_columns(config, outputs)
-    return make_model(
-        config, GraphShape(dataset.schema, dataset.feature_widths, outputs, columns, dataset.task, labelled, *of_edges)
-    )
+def described(config: RunConfig, dataset: Dataset, model: Model, checkpoint: Arrays) -> tuple[dict[str, Any], State]:
+    """The settings of ``export.net.Net``, and its parameters by name; arguments as of ``export``.
 
-
-def described(config: RunConfig, dataset: Dataset, labelled: int, checkpoint: Arrays) -> tuple[dict[str, Any], State]:
-    """The settings of ``export.net.Net``, and its parameters by name; arguments and errors as of ``export``."""
+    Args:
+        model: the run's, not trained, which has passed ``check``.
+    """
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     width = edge_width(dataset.columns, config)
-    _check(config, dataset, weighted=weighted)
-    model = model_of(config, dataset, labelled)
     names = {name.removeprefix("param/") for name in checkpoint.files if name.startswith("param/")}
 
     def stored(name: str) -> np.ndarray:
@@ -204,8 +196,9 @@ def described(config: RunConfig, dataset: Dataset, labelled: int, checkpoint: Ar
     return settings, state
 
 
-def _check(config: RunConfig, dataset: Dataset, *, weighted: bool) -> None:
+def check(config: RunConfig, dataset: Dataset) -> None:
     """PyG's layers can say what the model does. Raises ``ConfigError``."""
+    weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     name, model = config.model.name, config.model
     if not model.trains:
         raise ConfigError(f"'{name}' has no parameters that could be exported.", given=f"model={name}")

@@ -115,19 +115,12 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False, 
 
     from sargnn.graph.check import weight_range
     from sargnn.graph.dataset import open_dataset
-    from sargnn.graph.edge_columns import ATTR, WEIGHT
+    from sargnn.graph.edge_columns import ATTR
     from sargnn.graph.examine_edges import nodes_without_edges
-    from sargnn.models.inputs import EVERY_TYPE, GraphShape
+    from sargnn.models.inputs import EVERY_TYPE
     from sargnn.run.other_graph import check_alike, labelled_of
     from sargnn.tasks.base import load_task
-    from sargnn.training.build import (
-        check_edge_weights,
-        edge_width,
-        label_columns,
-        make_model,
-        used_columns,
-        uses_edge_weights,
-    )
+    from sargnn.training.build import check_edge_weights, make_model, shape_of, used_columns
     from sargnn.training.checkpoint import check_start
 
     dataset = open_dataset(dataset_path, verify=False)
@@ -138,14 +131,10 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False, 
         check_alike(trained, dataset, config)
         dataset = dataclasses.replace(dataset, num_classes=trained.num_classes, labels=trained.labels, split=trained.split)
     check_edge_weights(config, weight_range(dataset))
-    weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
-    outputs = config.num_outputs(dataset.num_classes)
-    columns = label_columns(config, outputs)
     labelled = labelled_of(trained or dataset) if schema.typed else 0
     if config.predicts_pairs and schema.typed:
         labelled = EVERY_TYPE
-    of_edges = weighted, edge_width(dataset.columns, config)
-    shape = GraphShape(schema, dataset.feature_widths, outputs, columns, dataset.task, labelled, *of_edges)
+    shape = shape_of(config, dataset, labelled)
     model = make_model(config, shape)
     if not config.add_self_loops:  # then nodes may lack edges: among those that the run surely computes
         computed = np.asarray(dataset.split) > 0 if trained is None and (config.mfg or config.eval == "sampled") else None

@@ -22,6 +22,7 @@ from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.graph.check import Range
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
 from sargnn.graph.schema import LABEL_DTYPES, UNLABELLED, has_label, task_of
 from sargnn.models.base import Model
@@ -223,6 +224,18 @@ def number_formats(config: RunConfig) -> dict[str, Any]:
 def label_columns(config: RunConfig, num_classes: int) -> int:
     """How many columns of labels the model reads beside the features."""
     return num_classes if config.labels.name != "none" else 0
+
+
+def shape_of(config: RunConfig, dataset: Dataset, labelled: int) -> GraphShape:
+    """What a run's model is made for, from the whole dataset.
+
+    Args:
+        labelled: the node type that it predicts.
+    """
+    outputs = config.num_outputs(dataset.num_classes)
+    columns = label_columns(config, outputs)
+    of_edges = WEIGHT in dataset.columns and uses_edge_weights(config), edge_width(dataset.columns, config)
+    return GraphShape(dataset.schema, dataset.feature_widths, outputs, columns, dataset.task, labelled, *of_edges)
 
 
 def make_model(config: RunConfig, shape: GraphShape) -> Model:

@@ -104,8 +104,8 @@ def begun(net: nn.Module) -> nn.Module:
 
 def compare(net: nn.Module, expected: Tensor, config: Any, graph: Dataset, file: Path) -> None:
     torch.save(net.state_dict(), file)
-    arrays = read(config, graph, 0, file)
     trainer = cases.trainer_of(Group.single(), config, graph)
+    arrays = read(config, graph, trainer.model, file)
     with torch.no_grad():
         for kind, tensors in (("param", trainer.model.named_parameters()), ("buffer", trainer.model.named_buffers())):
             for name, tensor in tensors:
@@ -179,7 +179,7 @@ def test_a_module_of_the_users(tmp_path: Path) -> None:
     state = {name.partition(".")[2]: torch.randn_like(value) for name, value in trainer.model.named_parameters()}
     state |= {name.partition(".")[2]: value + 1 for name, value in trainer.model.named_buffers()}
     torch.save({"state_dict": state}, tmp_path / "net.pt")
-    arrays = read(config, graph, 0, tmp_path / "net.pt")
+    arrays = read(config, graph, trainer.model, tmp_path / "net.pt")
     assert all(np.array_equal(array, state[name.partition("/")[2].partition(".")[2]].numpy()) for name, array in arrays.items())
 
 

@@ -182,9 +182,8 @@ def _other_settings(peer: str, case: Case, models: Mapping[str, str]) -> list[st
     config, network = case.config, resolve("stock model", models, case.config.model.name)
     given, of_links = dataclasses.asdict(config.model), dataclasses.asdict(config.links)
     wanted = {f"model.{key}": (given.get(key), value) for key, value in network.builds.items()}
-    wanted |= {f"links.{key}": (of_links[key], value) for key, value in dataclasses.asdict(LinksConfig()).items()}
-    for key in FREE_OF_LINKS:
-        wanted.pop(f"links.{key}")
+    plain = {key: value for key, value in dataclasses.asdict(LinksConfig()).items() if key not in FREE_OF_LINKS}
+    wanted |= {f"links.{key}": (of_links[key], value) for key, value in plain.items()}
     wanted |= {
         "task": (config.task, network.tasks),
         "labels": (config.labels.name, "none"),
