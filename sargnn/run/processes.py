@@ -145,12 +145,12 @@ class Workers:
         """Wait until all have ended; at the first failure end the others and return whose it was.
 
         SIGINT, SIGTERM and SIGHUP ask the workers to write a checkpoint and end (``asked`` holds the signal); those that have
-        not ended after ``grace_s``, or at a second signal, are killed. So are all where the signal came before this call.
-        SIGUSR1 asks for a checkpoint only.
+        not ended after ``grace_s``, or at a second signal, are killed. So are all where the signal came before the last one was
+        started. SIGUSR1 asks for a checkpoint only.
         """
         try:
             self._watched = True
-            return None if self.asked is not None else self._watch()
+            return self._watch() if len(self._processes) == self.settings.world else None
         finally:
             self.end()
 
@@ -161,7 +161,10 @@ class Workers:
         lost_at, before = 0.0, list[Beat]()
         first_done_at: float | None = None
         silence = SilenceClock(world)
+        early = self.asked is not None
         while True:
+            if early:  # it came before this call: some train by now, and one that only starts misses what is sent once
+                self._send(signal.SIGTERM)
             alive = [process for process in self._processes if process.exitcode is None]
             failed = [rank for rank, process in enumerate(self._processes) if process.exitcode not in (None, 0)]
             if self.asked is not None and time.monotonic() > self._deadline:
@@ -189,8 +192,9 @@ class Workers:
             connection.wait([process.sentinel for process in alive], _PAUSE_S)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self._watched:  # nobody trains yet, and one that just starts would miss what is sent
-            self.asked = number if number != signal.SIGUSR1 else self.asked
+        if not self._watched:
+            if number != signal.SIGUSR1:
+                self.asked, self._deadline = number, time.monotonic() + self.settings.grace_s
         elif number == signal.SIGUSR1:
             self._send(signal.SIGUSR1)
         elif self.asked is None:

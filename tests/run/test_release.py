@@ -87,6 +87,42 @@ def test_a_signal_while_workers_start_ends_them_at_once(
     assert len(started) == 2 and gone(started)  # the third was not started any more
 
 
+def _until_asked(config_path: str) -> None:
+    """As one that trains: at a signal it writes something, and ends."""
+    file = Path(config_path).with_name(f"rank_{os.environ['RANK']}")
+
+    def write(number: int, frame: object) -> None:
+        file.write_text("asked")
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, write)
+    file.touch()
+    time.sleep(60)
+
+
+def test_who_trains_by_then_is_asked_though_the_signal_came_before_it_was_watched(
+    started: list[ForkServerProcess], tmp_path: Path
+) -> None:
+    with kept_handlers():
+        workers = Workers(_until_asked, str(tmp_path / "config.yaml"), SETTINGS)
+        files = [tmp_path / f"rank_{rank}" for rank in range(SETTINGS.world)]
+        while not all(file.exists() for file in files):
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGTERM)
+        assert workers.watch() is None and workers.asked == signal.SIGTERM
+    assert [file.read_text() for file in files] == ["asked"] * 3 and gone(started)
+
+
+def test_who_only_starts_is_ended_though_it_misses_the_first_signal(started: list[ForkServerProcess], tmp_path: Path) -> None:
+    with kept_handlers():
+        workers = Workers(_sleep, str(tmp_path / "config.yaml"), SETTINGS)
+        signal.raise_signal(signal.SIGTERM)
+        begun = time.monotonic()
+        assert workers.watch() is None and workers.asked == signal.SIGTERM
+        assert time.monotonic() - begun < 5  # grace_s is 12
+    assert gone(started)
+
+
 def test_a_start_that_fails_half_way_leaves_nothing(
     started: list[ForkServerProcess], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
