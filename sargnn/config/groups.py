@@ -85,6 +85,12 @@ class OptimConfig:
         """Whether an epoch's learning rate depends on how many epochs there are in all."""
         return self.schedule == "cosine"
 
+    @property
+    def tables(self) -> int:
+        """How many tables of its size an evaluation finds beside each parameter: its gradient, two of the optimizer as Adam
+        has them, its average."""
+        return 3 if self.average is None else 4
+
 
 @dataclass(frozen=True)
 class LabelsConfig:

@@ -258,9 +258,8 @@ class Accounts:
                 trainer.model.train()
                 trainer.model.zero_grad(set_to_none=True)
                 trainer.loop.gradients()
-                if trainer.optimization.optimizer is not None:
-                    trace.phase = OPTIMIZER
-                    trainer.optimization.optimizer.step()
+                trace.phase = OPTIMIZER
+                trainer.optimization.step(trainer.engine.group)
 
         return record
 

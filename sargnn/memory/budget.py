@@ -294,7 +294,7 @@ def _fit_evaluation(setup: Setup, budget: Budget, accounts: Accounts, candidates
     """Groups of rows where one piece needs more than there is; else None."""
     plans, graph, rows = setup.evaluation.flow.plans, setup.graph, setup.task.rows()
     sizes = sizes_of_plans(plans, graph.num_rows, len(rows))
-    states = 3 * sum(parameter.nbytes for parameter in setup.optimization.parameters)  # gradients, optimizer states
+    states = setup.config.optim.tables * sum(parameter.nbytes for parameter in setup.optimization.parameters)
     whole = accounts.evaluation([plan.counts for plan in plans], in_groups=False)
     least = budget.everyone(whole.peak([sizes]) + states)
     if budget.fits(least, "evaluation in one piece"):

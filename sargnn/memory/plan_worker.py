@@ -154,13 +154,14 @@ class Account:
             keep: whose inputs survive until backward.
             groups: of an evaluation in several; None: it is in one piece.
         """
-        config, (_, learned) = self._config, self._parameters(part)
+        config, (parameters, _) = self._config, self._parameters(part)
         whole = views.whole.sizes if views.whole is not None else self._whole(part, (part.halo,) * self._layers)
         trained = views.training or (Reached(whole, (), ()),)
         account, held, travelling = self._held(trained, whole, keep)
         since = self.bytes_since(part, views)
         training = held.peak + travelling + runtime.training + since + self.step_bytes
-        states = 3 * sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters()) + 3 * learned
+        states = config.optim.tables * parameters
+        left = states - 2 * parameters  # Correct & Smooth comes when the optimizer's are gone
         kept = since
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
             kept += sum(account.brought(view.sizes) for view in trained)
@@ -173,11 +174,11 @@ class Account:
         evaluation = held_there + runtime.training + states + kept
         smoothing = 0
         if config.smooth.name != "none":
-            smoothing = self._smoothing_bytes(part, views, whole) + runtime.training + states // 3
+            smoothing = self._smoothing_bytes(part, views, whole) + runtime.training + left
         base = self.base(part, views, runtime)
         if max(evaluation, smoothing) > training:
             phase, most = (EVALUATION, evaluation) if evaluation >= smoothing else (SMOOTHING, smoothing)
-            fixed = states if phase == EVALUATION else states // 3
+            fixed = states if phase == EVALUATION else left
             rest = {"kept for backward": 0, "working set": most - fixed, "communication": 0, "optimizer": fixed}
             return WorkerPlan(training, evaluation, phase, base | rest, smoothing)
         at = dict(held.at_peak)

@@ -279,6 +279,15 @@ def test_settings(group: type, name: str) -> None:
     check(config_for(case[0], case[1], world=max(1, case[1].get("servers", 1))), graph_for(case[0]))
 
 
+def test_an_average_of_the_parameters_is_planned() -> None:
+    """With the norm of all gradients, which holds nothing of their size."""
+    dataset, without = graph_for("sage"), config_for("sage", {"hidden": 1024})
+    config = dataclasses.replace(without, optim=dataclasses.replace(without.optim, average=0.9, clip=1.0))
+    check(config, dataset, 0.02)
+    (plan,), (before,) = plans(config, dataset)[0], plans(without, dataset)[0]
+    assert plan.evaluation - before.evaluation == plan.terms["parameters"] > 100_000
+
+
 @pytest.mark.parametrize("autoscale", [True, False])
 def test_smoothing(autoscale: bool) -> None:
     config = config_for("gcn", {"smooth": SmoothConfig("cs", autoscale=autoscale, correct_steps=3, smooth_steps=3)})
