@@ -42,7 +42,7 @@ from sargnn.partition.cut import Part
 from sargnn.resolve import is_target, resolve
 from sargnn.rng import Draw, Purpose, dropout_rows
 from sargnn.tasks.base import Counted, Predict, Targets, Task
-from sargnn.tasks.kinds import KINDS, Scores, choose_metric, in_split, metric_name
+from sargnn.tasks.kinds import BY_ORDER, KINDS, Scores, choose_metric, in_split, metric_name
 from sargnn.tasks.metrics import check_metric, measure
 
 _NUMBERS_AT_ONCE = 1 << 19
@@ -349,8 +349,8 @@ class NodeTask(Task):
             )
         if config.early_stopping is not None and not in_split(split, "valid").any():
             raise ConfigError("Early stopping needs validation nodes, and the dataset has none.", hint="early_stopping=null")
-        if task == "classes" and metric == "rocauc":
-            _check_both_classes(np.asarray(dataset.labels), split, config.early_stopping)
+        if task == "classes" and metric in BY_ORDER:
+            _check_classes(metric, np.asarray(dataset.labels), split, config.early_stopping)
 
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         self.name = task_of(part.labels)
@@ -494,19 +494,22 @@ def mean_loss(group: Group, total: Tensor, count: int) -> float | None:
     return loss if count and math.isfinite(loss) else None
 
 
-def _check_both_classes(labels: np.ndarray, split: np.ndarray, early_stopping: int | None) -> None:
-    """Say which splits have no ROC-AUC, as all their nodes are of one class. Raises ``ConfigError`` where it ends the run."""
+def _check_classes(metric: str, labels: np.ndarray, split: np.ndarray, early_stopping: int | None) -> None:
+    """Say on which splits ``rocauc`` or ``ap`` is not defined, as all their nodes are of one class, for ``ap`` of class 0.
+
+    Raises ``ConfigError`` where that ends the run.
+    """
     for name in SPLITS:
         classes = np.unique(labels[in_split(split, name)])
-        if len(classes) != 1:
+        if len(classes) != 1 or (metric == "ap" and classes[0] == 1):
             continue
         if name == "valid" and early_stopping is not None:
             raise ConfigError(
-                "Early stopping needs validation nodes of both classes, for metric=rocauc compares one with the other.",
+                f"Early stopping needs validation nodes of both classes, for metric={metric} compares one with the other.",
                 given=f"all are of class {classes[0]}, early_stopping={early_stopping}",
                 hint="early_stopping=null, or metric=accuracy",
             )
-        said = f"metric=rocauc is not defined on the split '{name}': all its nodes are of class {classes[0]}"
+        said = f"metric={metric} is not defined on the split '{name}': all its nodes are of class {classes[0]}"
         logging.getLogger(__name__).warning(said)
 
 

@@ -186,6 +186,7 @@ def test_summaries_of_before_there_were_tasks(folder: Path, tmp_path: Path) -> N
             ["dataset.kind=lone", "metric=rocauc", "early_stopping=2"],
             "validation nodes of both classes.*all are of class 0, early_stopping=2.*metric=accuracy",
         ),
+        (["dataset.kind=lone", "metric=ap", "early_stopping=2"], "for metric=ap.*all are of class 0, early_stopping=2"),
         (["metric=auk"], "'metric' has a value that is not known.*rocauc"),
         (["metric=auc"], "'auc' is no metric of this dataset's task.*rocauc"),
         (["smooth=cs"], "Correct & Smooth spreads the shares of classes.*multilabel.*smooth=none"),
