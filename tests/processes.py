@@ -52,6 +52,7 @@ def started_command(
     environment: Mapping[str, str] | None = None,
     ignored: Sequence[signal.Signals] = (),
     limit: Callable[[], None] | None = None,
+    stdin: int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[str]]:
     """A running command with its output in pipes; at the end of the block it and all that it has started are killed.
 
@@ -59,6 +60,7 @@ def started_command(
         environment: its variables; the tests' own if not given.
         ignored: signals that it starts with ignored, as under nohup.
         limit: called in the new process before the command, such as to limit its memory.
+        stdin: what it reads, as ``subprocess.Popen`` takes it.
 
     Raises:
         AssertionError: a process of it cannot be ended.
@@ -76,7 +78,7 @@ def started_command(
         command,
         cwd=folder,
         env={**(os.environ if environment is None else environment), MARK: mark},
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -88,7 +90,7 @@ def started_command(
     finally:
         end_family(mark)
         process.wait(_PATIENCE_S)
-        for pipe in (process.stdout, process.stderr):
+        for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.graph.edge_columns import ATTR, WEIGHT
 from sargnn.training.checkpoint import open_checkpoint
 from tests.in_process import sargnn_here as run
-from tests.processes import run_command
+from tests.processes import started_command
 from tests.sources.own.given import save_arrays
 
 pytest.importorskip("torch_geometric")
@@ -22,19 +24,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:Deprecation
 
 N = 90
 LOADS = """
-import sys
+import importlib, sys
 sys.modules["sargnn"] = None  # whoever imports it fails
 import numpy as np, torch
-sys.path.insert(0, sys.argv[1])
-import model
-given = dict(np.load(sys.argv[2]))
-edges = {name: torch.from_numpy(given[name]) for name in ("edge_weight", "edge_attr", "edge_type") if name in given}
-x = [torch.from_numpy(given[f"x{t}"]).double() for t in range(int(given["types"]))]
-x = [rows if rows.shape[1] else None for rows in x]
-net = model.load()
-with torch.no_grad():
-    logits = net(x if net.rows is not None else x[0], torch.from_numpy(given["edge_index"]), **edges)
-np.save(sys.argv[3], logits.numpy())
+for line in sys.stdin:
+    folder = line.rstrip("\\n")
+    given = dict(np.load(f"{folder}/given.npz"))
+    edges = {name: torch.from_numpy(given[name]) for name in ("edge_weight", "edge_attr", "edge_type") if name in given}
+    x = [torch.from_numpy(given[f"x{t}"]).double() for t in range(int(given["types"]))]
+    x = [rows if rows.shape[1] else None for rows in x]
+    sys.path[0] = f"{folder}/plain"
+    sys.modules.pop("model", None)
+    net = importlib.import_module("model").load()
+    with torch.no_grad():
+        logits = net(x if net.rows is not None else x[0], torch.from_numpy(given["edge_index"]), **edges)
+    np.save(f"{folder}/logits.npy", logits.numpy())
+    print("done", flush=True)
 """
 TRAIN = ["train", "epochs=2", "tracking=none", "precision=fp64", "checkpoint.every=2", "threads=1"]
 SPLIT = "dataset.split=[0.5,0.2,0.3]"
@@ -108,7 +113,21 @@ def given_to_pyg(dataset: Dataset, file: Path) -> None:
     np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
-def compare(folder: Path, words: list[str], dataset: list[str]) -> None:
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Callable[[Path], None]]:
+    """Writes the logits of what was exported in a folder; one process without sargnn does it for all tests."""
+    with started_command([sys.executable, "-W", "ignore", "-c", LOADS], Path.cwd(), stdin=subprocess.PIPE) as process:
+
+        def write_logits(folder: Path) -> None:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{folder}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "done\n", process.communicate()[1]
+
+        yield write_logits
+
+
+def compare(folder: Path, words: list[str], dataset: list[str], plain: Callable[[Path], None]) -> None:
     for command in ([*TRAIN, *dataset, *words, "run_name=one", "world=1"], ["predict", "one"], ["export", "one", "out=plain"]):
         done = run(folder, *command)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -116,8 +135,7 @@ def compare(folder: Path, words: list[str], dataset: list[str]) -> None:
     (store,) = (folder / "stores" / "datasets").iterdir()
     opened = open_dataset(store, verify=False)
     given_to_pyg(opened, folder / "given.npz")
-    result = run_command([sys.executable, "-c", LOADS, str(folder / "plain"), "given.npz", "logits.npy"], folder)
-    assert result.returncode == 0, result.stderr
+    plain(folder)
     expected, logits = np.load(folder / "runs" / "one" / "predictions" / "logits.npy"), np.load(folder / "logits.npy")
     assert expected.dtype == np.float64
     labelled = int(opened.schema.types_of(np.argmax(np.asarray(opened.split) > 0, keepdims=True))[0])
@@ -138,14 +156,16 @@ def compare(folder: Path, words: list[str], dataset: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "words", "columns"), CASES, ids=lambda value: "+".join(value) if isinstance(value, tuple) else None
 )
-def test_logits(tmp_path: Path, name: str, words: list[str], columns: tuple[str, ...]) -> None:
+def test_logits(
+    tmp_path: Path, plain: Callable[[Path], None], name: str, words: list[str], columns: tuple[str, ...]
+) -> None:
     small = [] if words[0] in ("model=sgc",) else ["model.hidden=8"]
     layers = ["model.num_layers=3"] if words[0] in ("model=sage", "model=gcn", "model=gat", "model=gin", "model=mlp") else []
-    compare(tmp_path, [*layers, *small, *words], ["dataset=arrays", SPLIT, graph(tmp_path / "graph", *columns)])
+    compare(tmp_path, [*layers, *small, *words], ["dataset=arrays", SPLIT, graph(tmp_path / "graph", *columns)], plain)
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_logits_of_typed_graphs(tmp_path: Path, name: str) -> None:
+def test_logits_of_typed_graphs(tmp_path: Path, plain: Callable[[Path], None], name: str) -> None:
     """ogbn-mag's types, of which one has features and the others learned rows."""
     done = run(tmp_path, "prepare", "dataset=mag_like", "dataset.scale=0.001")
     assert done.returncode == 0, done.stderr
@@ -157,8 +177,7 @@ def test_logits_of_typed_graphs(tmp_path: Path, name: str) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
     opened = open_dataset(tmp_path / store, verify=False)
     given_to_pyg(opened, tmp_path / "given.npz")
-    result = run_command([sys.executable, "-c", LOADS, str(tmp_path / "plain"), "given.npz", "logits.npy"], tmp_path)
-    assert result.returncode == 0, result.stderr
+    plain(tmp_path)
     expected, logits = np.load(tmp_path / "runs" / "one" / "predictions" / "logits.npy"), np.load(tmp_path / "logits.npy")
     labelled = int(opened.schema.types_of(np.argmax(np.asarray(opened.split) > 0, keepdims=True))[0])
     rows = slice(*opened.schema.offsets[labelled : labelled + 2])
