@@ -9,6 +9,7 @@ import pytest
 
 from sargnn.report.race import RaceSpec, Ran, table_of
 from tests.cli.conftest import Sargnn
+from tests.in_process import points_here
 from tests.in_process import sargnn_here as run
 
 RACE = """
@@ -22,8 +23,9 @@ targets: [0, 2]
 """
 
 
-def test_a_race(tmp_path: Path) -> None:
+def test_a_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table with the time to targets, all figures, a picture; the same command again runs nothing."""
+    ran = points_here(monkeypatch, tmp_path)
     (tmp_path / "mine.yaml").write_text(RACE)
     done = run(tmp_path, "race", "mine.yaml")
     assert done.returncode == 0, done.stderr
@@ -36,10 +38,16 @@ def test_a_race(tmp_path: Path) -> None:
     assert [(ran["way"], ran["seed"]) for ran in content["runs"]] == [("whole", 0), ("whole", 1), ("steps", 0), ("steps", 1)]
     assert [point[1] for point in content["runs"][2]["points"]] == [2, 4]
     again = run(tmp_path, "race", "mine.yaml")
-    assert again.returncode == 0 and "4 of 4 points are finished already" in again.stderr and again.stdout == done.stdout
+    assert (
+        len(ran) == 4
+        and again.returncode == 0
+        and "4 of 4 points are finished already" in again.stderr
+        and again.stdout == done.stdout
+    )
 
 
-def test_a_limit_of_time(tmp_path: Path) -> None:
+def test_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points_here(monkeypatch, tmp_path)
     (tmp_path / "mine.yaml").write_text(RACE.replace("seeds: 2", "seeds: 1\nseconds: 0.0001"))
     done = run(tmp_path, "race", "mine.yaml")
     assert done.returncode == 0 and "| whole | 1 |" in done.stdout and "| steps | 2 |" in done.stdout, done.stdout

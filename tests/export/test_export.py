@@ -156,9 +156,7 @@ def compare(folder: Path, words: list[str], dataset: list[str], plain: Callable[
 @pytest.mark.parametrize(
     ("name", "words", "columns"), CASES, ids=lambda value: "+".join(value) if isinstance(value, tuple) else None
 )
-def test_logits(
-    tmp_path: Path, plain: Callable[[Path], None], name: str, words: list[str], columns: tuple[str, ...]
-) -> None:
+def test_logits(tmp_path: Path, plain: Callable[[Path], None], name: str, words: list[str], columns: tuple[str, ...]) -> None:
     small = [] if words[0] in ("model=sgc",) else ["model.hidden=8"]
     layers = ["model.num_layers=3"] if words[0] in ("model=sage", "model=gcn", "model=gat", "model=gin", "model=mlp") else []
     compare(tmp_path, [*layers, *small, *words], ["dataset=arrays", SPLIT, graph(tmp_path / "graph", *columns)], plain)

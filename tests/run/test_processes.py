@@ -12,6 +12,7 @@ import pytest
 from sargnn.errors import ConfigError
 from sargnn.run.local import crowd_lines
 from tests.configs import config
+from tests.in_process import sargnn_here
 from tests.processes import run_command, sargnn_command, started_command
 from tests.run.runs import SMALL, summary_of
 
@@ -40,7 +41,17 @@ MORE = ["model=gat", "labels=masked", "precision=bf16", "mode=no_remat"]
 def test_the_same_bits_in_any_number_of_processes(tmp_path: Path, more: list[str], counts: tuple[int, ...]) -> None:
     losses = []
     for processes in counts:
-        sargnn("train", *SMALL, *more, POST, "threads=1", f"processes={processes}", f"run_dir=p{processes}", cwd=tmp_path)
+        sargnn(
+            "train",
+            *SMALL,
+            *more,
+            POST,
+            "tracking=none",
+            "threads=1",
+            f"processes={processes}",
+            f"run_dir=p{processes}",
+            cwd=tmp_path,
+        )
         summary = summary_of(tmp_path / f"p{processes}")
         losses.append(summary["losses"])
         assert summary["processes"] == processes
@@ -56,16 +67,16 @@ def test_the_same_bits_in_any_number_of_processes(tmp_path: Path, more: list[str
 
 def test_everything_else_that_a_run_does(tmp_path: Path) -> None:
     """Resumed in other processes, with Correct & Smooth and predictions."""
-    words = [*SMALL, "smooth=cs", "processes=2", "epochs=2", "profile=true"]
-    sargnn("train", *words, cwd=tmp_path)
-    resumed = sargnn("train", "resume=run", "epochs=4", "processes=1", cwd=tmp_path)
+    words = [*SMALL, "smooth=cs", "processes=2", "epochs=2", "profile=true", "tracking=none"]
+    assert sargnn_here(tmp_path, "train", *words).returncode == 0
+    resumed = sargnn_here(tmp_path, "train", "resume=run", "epochs=4", "processes=1")
     assert "4 workers in 1 process" in resumed.stderr
     assert len(summary_of(tmp_path / "run")["losses"]) == 4
-    sargnn("predict", "run=run", "processes=1", cwd=tmp_path)
+    assert sargnn_here(tmp_path, "predict", "run=run", "processes=1").returncode == 0
 
 
 def test_a_signal_asks_for_a_checkpoint(tmp_path: Path) -> None:
-    words = [*SMALL, "epochs=100000", "processes=1", "checkpoint.every=null"]
+    words = [*SMALL, "epochs=100000", "processes=1", "checkpoint.every=null", "tracking=none"]
     with started_command(sargnn_command("train", *words), tmp_path) as process:
         metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
         while not metrics.exists() and time.monotonic() < deadline:
