@@ -11,7 +11,8 @@ import pytest
 
 from sargnn.errors import ConfigError
 from tests.configs import config
-from tests.processes import run_command, sargnn_command, started_command
+from tests.in_process import sargnn_here
+from tests.processes import sargnn_command, started_command
 from tests.run.runs import summary_of
 
 WORDS = [
@@ -22,6 +23,7 @@ WORDS = [
     "epochs=4",
     "eval_every=2",
     "comm.aggregate=post",
+    "tracking=none",
 ]
 """Tables of 1.5 MB."""
 ON_DISK = ["processes=1", "spill=auto", "memory_budget=256MB"]  # less than the libraries take: all that may go does
@@ -29,7 +31,7 @@ ON_DISK = ["processes=1", "spill=auto", "memory_budget=256MB"]  # less than the 
 
 def sargnn(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A command that succeeds."""
-    done = run_command(sargnn_command(*words), cwd)
+    done = sargnn_here(cwd, *words)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -60,7 +62,7 @@ def test_it_goes_on_in_other_ways(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_message(tmp_path: Path, megabytes: int) -> None:
     """Files do not grow beyond so many bytes."""
     size = megabytes << 20
-    words = [*WORDS, *ON_DISK, "tracking=none", "checkpoint.every=null", "run_dir=run"]
+    words = [*WORDS, *ON_DISK, "checkpoint.every=null", "run_dir=run"]
     command = sargnn_command("train", *words)
     with started_command(command, tmp_path, limit=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))) as process:
         _, told = process.communicate(timeout=120)
@@ -71,7 +73,7 @@ def test_a_full_disk_is_one_message(tmp_path: Path, megabytes: int) -> None:
 
 @pytest.mark.parametrize("after_s", [0.5, *(pytest.param(0.1 * moment, marks=pytest.mark.long) for moment in range(19))])
 def test_a_killed_run_leaves_nothing_and_goes_on(tmp_path: Path, after_s: float) -> None:
-    words = [*WORDS, *ON_DISK, "epochs=100000", "checkpoint.every=1", "tracking=none", "spill_dir=tables", "run_dir=run"]
+    words = [*WORDS, *ON_DISK, "epochs=100000", "checkpoint.every=1", "spill_dir=tables", "run_dir=run"]
     with started_command(sargnn_command("train", *words), tmp_path):
         newest = _wait_for_checkpoint(tmp_path, 0)
         time.sleep(after_s)  # and all that the command has started is killed
