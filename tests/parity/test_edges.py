@@ -146,15 +146,16 @@ def test_types_and_learned_rows(model: str, name: str, decoder: str, mode: str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "mode", "world", "partitioner"),
-    [
-        ("gcn", "classes", "sar", 2, "metis"),
-        ("gat", "multilabel", "no_remat", 4, "random"),
-        ("sage", "regression", "sar", 7, "metis"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("steps", "count", "fanouts"), [(1, 1, None), (3, 1, None), (2, 2, None), (2, 1, [3, 3, 3]), (1, 2, [3, 3, -1])]
+    ("name", "kind", "mode", "world", "partitioner", "steps", "count", "fanouts"),
+    spread(
+        [
+            ("gcn", "classes", "sar", 2, "metis"),
+            ("gat", "multilabel", "no_remat", 4, "random"),
+            ("sage", "regression", "sar", 7, "metis"),
+        ],
+        [(1, 1, None), (3, 1, None), (2, 2, None), (2, 1, [3, 3, 3]), (1, 2, [3, 3, -1])],
+        strength=1,
+    ),
 )
 def test_curve(
     name: str, kind: str, mode: str, world: int, partitioner: str, steps: int, count: int, fanouts: list[int] | None

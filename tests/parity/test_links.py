@@ -203,11 +203,12 @@ def test_shared_negatives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "world", "partitioner"),
-    [("gcn", "sar", 2, "metis"), ("gat", "no_remat", 4, "random"), ("sage", "sar", 7, "metis")],
-)
-@pytest.mark.parametrize(
-    ("steps", "count", "fanouts"), [(1, 1, None), (3, 1, None), (2, 2, None), (2, 1, [3, 3, 3]), (1, 2, [3, 3, -1])]
+    ("name", "mode", "world", "partitioner", "steps", "count", "fanouts"),
+    spread(
+        [("gcn", "sar", 2, "metis"), ("gat", "no_remat", 4, "random"), ("sage", "sar", 7, "metis")],
+        [(1, 1, None), (3, 1, None), (2, 2, None), (2, 1, [3, 3, 3]), (1, 2, [3, 3, -1])],
+        strength=1,
+    ),
 )
 def test_curve(name: str, mode: str, world: int, partitioner: str, steps: int, count: int, fanouts: list[int] | None) -> None:
     """Steps, micro-batches and samples are the same on any number of workers, and so is what evaluations measure."""
