@@ -23,6 +23,7 @@ from sargnn.training.optim import check_optimizer
 from tests.graphs import nasty_graph, with_task
 from tests.in_process import sargnn_here
 from tests.parity import cases
+from tests.parity.covering import spread
 from tests.pool import pool
 
 FILE = '''
@@ -154,8 +155,10 @@ def _train(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, star
     return trainer.loop.history.losses
 
 
-@pytest.mark.parametrize("target", ["SGD", "NAdam", "RMSprop", "Rprop", "Adafactor", "Halved", "Slow"])
-@pytest.mark.parametrize("model", ["sage", "rgcn"])
+@pytest.mark.parametrize(
+    ("model", "target"),
+    spread(["rgcn", "sage"], ["SGD", "NAdam", "RMSprop", "Rprop", "Adafactor", "Halved", "Slow"], strength=1),
+)
 def test_the_same_on_all_worlds_and_after_a_resume(model: str, target: str, file: Path, tmp_path: Path) -> None:
     """Also where rows are learned, which live on different workers, and resumed on another number of them."""
     if (model, target) == ("rgcn", "Adafactor"):
