@@ -22,7 +22,7 @@ POST = "comm.aggregate=post"
 
 def sargnn(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A command that succeeds."""
-    done = run_command(sargnn_command(*words), cwd)
+    done = sargnn_here(cwd, *words)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -41,17 +41,8 @@ MORE = ["model=gat", "labels=masked", "precision=bf16", "mode=no_remat"]
 def test_the_same_bits_in_any_number_of_processes(tmp_path: Path, more: list[str], counts: tuple[int, ...]) -> None:
     losses = []
     for processes in counts:
-        sargnn(
-            "train",
-            *SMALL,
-            *more,
-            POST,
-            "tracking=none",
-            "threads=1",
-            f"processes={processes}",
-            f"run_dir=p{processes}",
-            cwd=tmp_path,
-        )
+        of_run = [f"processes={processes}", f"run_dir=p{processes}"]
+        sargnn("train", *SMALL, *more, POST, "tracking=none", "threads=1", *of_run, cwd=tmp_path)
         summary = summary_of(tmp_path / f"p{processes}")
         losses.append(summary["losses"])
         assert summary["processes"] == processes
@@ -68,11 +59,11 @@ def test_the_same_bits_in_any_number_of_processes(tmp_path: Path, more: list[str
 def test_everything_else_that_a_run_does(tmp_path: Path) -> None:
     """Resumed in other processes, with Correct & Smooth and predictions."""
     words = [*SMALL, "smooth=cs", "processes=2", "epochs=2", "profile=true", "tracking=none"]
-    assert sargnn_here(tmp_path, "train", *words).returncode == 0
-    resumed = sargnn_here(tmp_path, "train", "resume=run", "epochs=4", "processes=1")
+    sargnn("train", *words, cwd=tmp_path)
+    resumed = sargnn("train", "resume=run", "epochs=4", "processes=1", cwd=tmp_path)
     assert "4 workers in 1 process" in resumed.stderr
     assert len(summary_of(tmp_path / "run")["losses"]) == 4
-    assert sargnn_here(tmp_path, "predict", "run=run", "processes=1").returncode == 0
+    sargnn("predict", "run=run", "processes=1", cwd=tmp_path)
 
 
 def test_a_signal_asks_for_a_checkpoint(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from sargnn.tasks import full_ranks as streamed
 from sargnn.tasks.decoders import DECODERS, Dot, Mlp
 from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners
 from sargnn.tasks.score_tiles import Scorer, make_scorer, sum_by_halves
+from tests.parity.covering import spread
 from tests.pool import pool
 
 NODES, WIDTH, RELATIONS, PAIRS = 90, 6, 3, 50
@@ -144,8 +145,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "_FIRST_TILE", 2)
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize("name", [*DECODERS, "mlp", "own"])
+@pytest.mark.parametrize(("name", "world"), spread([*DECODERS, "mlp", "own"], [1, 2, 4], strength=1))
 @pytest.mark.usefixtures("small_tiles")
 def test_ranks_are_those_of_a_search(name: str, world: int) -> None:
     decoder = decoder_of(name)
@@ -159,8 +159,10 @@ def test_ranks_are_those_of_a_search(name: str, world: int) -> None:
         assert (ranks % 1 == 0.5).any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", ["dot", "cosine", "bilinear", "mlp"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    spread(["dot", "cosine", "bilinear", "mlp"], [torch.float32, torch.float64, torch.bfloat16], strength=1),
+)
 def test_ranks_do_not_depend_on_tiles(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of any numbers, of which many are there several times: their products differ from tile to tile."""
     generator = torch.Generator().manual_seed(0)
