@@ -24,7 +24,7 @@ from tests.graphs import nasty_graph
 from tests.parity import cases, oracle
 from tests.parity.cases import QUICK
 from tests.parity.checks import assert_same_curve, check_step
-from tests.parity.covering import spread, spread_within
+from tests.parity.covering import spread
 from tests.pool import pool
 
 SHARES = [0.6, 0.15, 0.15]
@@ -159,7 +159,7 @@ def expected(model: str, links: LinksConfig, graph: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("decoder", "loss", "graph", "corrupt", "strict", "mode", "kernel", "partitioner", "world"),
-    spread_within(
+    spread(
         DECODERS,
         LOSSES,
         ["directed", "both_ways"],
@@ -167,6 +167,7 @@ def expected(model: str, links: LinksConfig, graph: str) -> dict[str, Any]:
         [False, True],
         QUICK,
         [("random", 1), ("metis", 2), ("empty", 2), ("random", 4), ("metis", 7)],
+        strength=1,
     ),
 )
 def test_first_step(

@@ -12,7 +12,7 @@ from sargnn.config.run import ModelSettings
 from tests.parity import cases
 from tests.parity.cases import MASKED, QUICK
 from tests.parity.checks import assert_same_curve, check
-from tests.parity.covering import spread, spread_within
+from tests.parity.covering import spread
 from tests.pool import pool
 
 MODELS = ["sage", "gcn", "gat", "gatv2", "gin"]
@@ -87,7 +87,7 @@ def test_curve(
 
 @pytest.mark.parametrize(
     ("name", "norm", "dropout", "mode", "kernel", "partitioner", "world"),
-    spread_within(MODELS, ["batch", "layer", "none"], [0.0, 0.4], QUICK, [("random", 1), ("metis", 2), ("random", 4)]),
+    spread(MODELS, ["batch", "layer", "none"], [0.0, 0.4], QUICK, [("random", 1), ("metis", 2), ("random", 4)], strength=1),
 )
 def test_reversible_blocks(name: str, norm: str, dropout: float, mode: str, kernel: str, partitioner: str, world: int) -> None:
     """Gradients are those of plain autograd, with masks and statistics of the first pass."""

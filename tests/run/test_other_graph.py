@@ -202,4 +202,4 @@ def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(logits, np.load(folder / "of_files" / "logits.npy"), atol=1e-6)
     table = loaded.table(quiet=True, out="table")
     assert list(table.columns) == ["node", "prediction", "logits"] and len(table) == 120
-    np.testing.assert_array_equal(table["prediction"], [np.argmax(row) for row in table["logits"]])
+    np.testing.assert_array_equal(table["prediction"], loaded.predictions(quiet=True))
