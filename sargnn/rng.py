@@ -30,6 +30,7 @@ _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 _WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
 _CHUNK_ROWS = 256
+_CHUNK_DRAWS = 1 << 14
 _MASK = 0xFFFFFFFF
 MAX_ID = 2**32
 """Original ids stay below this wherever something is drawn for them."""
@@ -216,17 +217,25 @@ def edge_mask(source_ids: Tensor, destination_ids: Tensor, heads: int, draw: Dra
     return torch.stack(torch.broadcast_tensors(*words), dim=-1).flatten(1)[:, :heads] >= draw.threshold
 
 
-def uniform_numbers(source_ids: Tensor, destination_ids: Tensor, draw: Draw, dtype: torch.dtype) -> Tensor:
-    """Numbers from [0, 1), [N]: one for each node, whose ``destination_ids`` are 0, or edge. Parallel edges share a draw.
+def uniform_numbers(source_ids: Tensor, destination_ids: Tensor, width: int, draw: Draw, dtype: torch.dtype) -> Tensor:
+    """Numbers from [0, 1), [N, W], for nodes, whose ``destination_ids`` are 0, or edges. Parallel edges share a draw.
 
     Args:
         source_ids, destination_ids: int64 [N], original ids below 2**32.
+        width: W.
         draw: what the numbers depend on.
         dtype: of the numbers.
     """
-    zeros = torch.zeros_like(source_ids)
-    words = philox(source_ids, destination_ids, zeros, torch.full_like(zeros, draw.tag), draw.seed, draw.epoch)
-    return (words[0] >> 8).to(dtype) / 2**24
+    out = torch.empty(len(source_ids), width, dtype=dtype, device=source_ids.device)
+    groups = torch.arange((width + 3) // 4, device=source_ids.device)
+    for start in range(0, len(source_ids), _CHUNK_DRAWS):  # counters are larger than the numbers
+        run = slice(start, start + _CHUNK_DRAWS)
+        source, group = torch.broadcast_tensors(source_ids[run, None], groups)
+        words = philox(
+            source, destination_ids[run, None].expand_as(source), group, torch.full_like(source, draw.tag), draw.seed, draw.epoch
+        )
+        out[run] = (torch.stack(words, -1).flatten(1)[:, :width] >> 8).to(dtype) / 2**24
+    return out
 
 
 def neighbour_keys(source_ids: Tensor, destination_ids: Tensor, draw: Draw) -> Tensor:

@@ -27,7 +27,7 @@ from sargnn.interop.dgl import missing_in
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import EVERY_TYPE, GraphShape, Inputs, TypedRows, input_rows
 from sargnn.models.probe import try_module, try_without_edges
-from sargnn.modules.calls import StockCalls, describe_replaced
+from sargnn.modules.calls import StockCalls, count_lengths, describe_replaced
 from sargnn.modules.dgl_typed import GraphMaker
 from sargnn.modules.pyg import KNOWN, NO_FEATURES, PygGraph, signature_of
 from sargnn.modules.session import Asked, Places
@@ -290,6 +290,7 @@ class CustomModel(Model):
         in_width = self.inputs.width + shape.label_columns
         self.from_data = self.source.from_data(in_width, shape.num_classes, settings.args, shape)
         self.module = self.source.build({**self.from_data, **settings.args})
+        count_lengths(self.module)
         self.num_outputs, self.labelled = shape.num_classes, shape.labelled
         self.num_layers: int | None = None
         self.asked = Asked()

@@ -184,7 +184,7 @@ class EdgeTensor(OfEdges):
         return self.node.dtype.is_floating_point
 
     def numel(self) -> int:
-        return len(self) * torch.Size(self.node.shape).numel()
+        return self.shape[0] * torch.Size(self.node.shape).numel()
 
     def __len__(self) -> int:
         return int(self.edges.num_edges())

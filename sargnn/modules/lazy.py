@@ -31,7 +31,7 @@ from torch import Tensor
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import EDGE_COUNT, Call, Node, Where, map_values
 from sargnn.modules.folds import Edges
-from sargnn.modules.tag import Count, tagged
+from sargnn.modules.tag import FIRST_TOLD, Count, tagged
 
 _ABOUT = frozenset(
     """dim ndimension ndim dtype device layout is_cuda is_sparse is_sparse_csr is_quantized is_mkldnn is_meta is_nested is_leaf
@@ -73,6 +73,9 @@ class Lazy(Tensor):
             return int(shape_of(args[0])[0])
         if name in ("numel", "nelement"):
             return _numel(args[0])
+        if isinstance(args[0], Largest) and name in ("__int__", "__index__", "item", "__float__"):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args)
         if name in _ABOUT:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
@@ -151,6 +154,38 @@ class JoinedFolded(Lazy):
     fold: Any
 
 
+class Largest(Lazy):
+    """int64 []. The largest number of a node among the edges' ends; as a Python number it is one that nothing else has, and
+    ``StockCalls.told`` knows what one more is: how many nodes there are.
+
+    Attributes:
+        sides: whose ends: ``u``, ``v`` or both.
+    """
+
+    sides: str
+
+    @classmethod
+    def of(cls, edges: Edges, sides: str) -> Largest:
+        count = edges.number_of_dst_nodes() if sides == "v" else edges.number_of_src_nodes()
+        told = edges.session.calls.told
+        number = next((number for number, known in told.items() if known.of == count.of), FIRST_TOLD + 2 * len(told) + 1)
+        told[number] = count
+        with torch._C.DisableTorchFunction():
+            largest: Largest = torch.tensor(number - 1).as_subclass(cls)
+        largest.edges, largest.sides = edges, sides
+        return largest
+
+    def value(self) -> Tensor:
+        """The number; all workers must ask together."""
+        plan, schema = self.edges.plan, self.edges.plan.schema
+        largest = torch.tensor(-1)
+        for side, ids in zip("uv", plan.edge_ends(), strict=True):
+            if side in self.sides and len(ids):
+                rows = self.edges.sources if side == "u" else self.edges.destinations
+                largest = torch.maximum(largest, ids.max() - schema.offsets[max(rows.type, 0)])
+        return torch.stack(self.edges.session.engine.group.gather(largest)).amax()
+
+
 class Fold:
     """A fold over the edges into each node, computed when somebody asks for its rows.
 
@@ -204,10 +239,6 @@ class EdgeCount(Count):
         made = cls(int(count), count.total, count.kind, count.rows)
         made.edges = edges
         return made
-
-    def _pair(self, other: float) -> tuple[int, float]:
-        """With a number that is no count, that of all workers."""
-        return (int(self), int(other)) if isinstance(other, Count) else (self.total, other)
 
     def __sub__(self, other: Any) -> Any:
         """Of what is left of the edges without a hop: those of a layer."""
@@ -279,7 +310,7 @@ def shape_of(lazy: Any) -> torch.Size:
 
 def _numel(lazy: Any) -> Any:
     shape = shape_of(lazy)
-    return shape[0] if len(shape) == 1 else math.prod(int(size) for size in shape)
+    return math.prod(shape)
 
 
 def values(value: Any) -> Any:
@@ -288,6 +319,8 @@ def values(value: Any) -> Any:
         return value.field
     if isinstance(value, (Folded, JoinedFolded)):
         return value.fold.rows()
+    if isinstance(value, Largest):
+        return value.value()
     if isinstance(value, Filled):
         if value.became is not None:
             return values(value.became)

@@ -27,6 +27,7 @@ from sargnn.modules.lazy import (
     Handler,
     Joined,
     JoinedFolded,
+    Largest,
     Lazy,
     constant_field,
     edge_index,
@@ -423,12 +424,12 @@ def _like(number: float | None) -> Handler:
 
 
 def _max(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The largest number of a node, as this worker numbers its rows."""
-    if isinstance(args[0], (Ends, EdgeIndex)) and len(args) == 1:
-        edges = args[0].edges
-        edges.session.calls.told[edges.plan.num_rows] = edges.number_of_src_nodes()
-        return torch.tensor(edges.plan.num_rows - 1)
-    return NotImplemented
+    """The largest number of a node."""
+    if len(args) > 1 or kwargs:
+        return NotImplemented
+    if isinstance(args[0], Ends):
+        return Largest.of(args[0].edges, args[0].side)
+    return Largest.of(args[0].edges, "uv") if isinstance(args[0], EdgeIndex) else NotImplemented
 
 
 def _setitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

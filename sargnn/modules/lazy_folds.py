@@ -29,7 +29,7 @@ from sargnn.modules.lazy import (
     values,
 )
 from sargnn.modules.patterns import is_weighted, product_of
-from sargnn.modules.row_reductions import SumOverWorkers
+from sargnn.modules.row_folds import SumOverWorkers
 from sargnn.modules.tag import tag_of, tagged
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def scatter(kind: str | None) -> Handler:
         if isinstance(target, Filled):
             return NotImplemented
         out = _joined_to(target, values(made), reduce, edges, include_self=given.get("include_self", True))
-        return target.copy_(out) if getattr(func, "__name__", "").endswith("_") else out
+        out = target.copy_(out) if getattr(func, "__name__", "").endswith("_") else out
+        return tagged(out, edges.destinations if index.side == "v" else edges.sources)
 
     return handler
 

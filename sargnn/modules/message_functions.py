@@ -1,8 +1,8 @@
 """Message functions as expressions: DGL's built-in ones, known by their attributes so that DGL is not imported, and the user's.
 
 A user's function is called with the rows of a run of edges, as DGL calls it with all edges. Which fields it reads, and which
-tensors beside them have gradients, is found by calling it once with two made-up edges. Nothing here knows how messages are
-folded.
+tensors beside them have gradients, is found by calling it with made-up edges, once with all and once with some of them: a message
+must be the same. Nothing here knows how messages are folded.
 
 Letters: E edges.
 """
@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.reducers.generic import EdgeRun
-from sargnn.modules.calls import RANDOM, check_recomputed
+from sargnn.modules.calls import check_recomputed
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Call, Field, Item, Node, Where, Written, draw_mask, map_values
 from sargnn.modules.session import Session, paused
+from sargnn.modules.trial import is_close
 from sargnn.rng import Draw
 
 if TYPE_CHECKING:
@@ -32,11 +33,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "mul": torch.mul,
     "div": torch.div,
 }
-_PROBE_EDGES = 2
-_RANDOM = RANDOM | frozenset(
-    """rand randn randint randperm alpha_dropout feature_alpha_dropout feature_dropout dropout1d dropout2d dropout3d
-    rrelu""".split()
-)
+_PROBE_EDGES, _PART = 11, (7, 2, 9, 4, 1)
+"""Made-up edges, and those of them that are tried again."""
 
 
 def is_builtin_message(func: Any) -> bool:
@@ -174,26 +172,41 @@ class _EdgeBatch(Batch):
 def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
     draws: dict[int, Draw] = {}
     made: dict[tuple[Where, str], Tensor] = {}
+    generator = torch.Generator().manual_seed(1)
 
-    def example(where: Where) -> Reads:
+    def example(where: Where, part: Tensor | None = None) -> Reads:
         def read(name: str) -> Tensor:
             if (where, name) not in made:
                 node = _field(graph, where, name)
-                rows = torch.ones(_PROBE_EDGES, *node.shape, dtype=node.dtype, device=graph.device)
+                rows = torch.randn(_PROBE_EDGES, *node.shape, generator=generator).to(graph.device, node.dtype)
                 wants_grad = rows.is_floating_point() and torch.is_grad_enabled()
                 made[where, name] = rows.requires_grad_(wants_grad) if rows.is_floating_point() else rows.zero_()
-            return made[where, name]
+            rows = made[where, name]
+            return rows if part is None else rows.detach()[part]
 
         return Reads(read, graph.frames[where])
 
-    def no_ids() -> tuple[Tensor, Tensor]:
-        return torch.zeros(_PROBE_EDGES, dtype=torch.int64), torch.zeros(_PROBE_EDGES, dtype=torch.int64)
+    def batch(part: Tensor | None = None) -> _EdgeBatch:
+        ids = torch.arange(_PROBE_EDGES) if part is None else part
+        return _EdgeBatch({where: example(where, part) for where in graph.frames}, len(ids), lambda: (ids, ids))  # type: ignore[misc, arg-type]
 
-    session = graph.session
-    batch = _EdgeBatch({where: example(where) for where in graph.frames}, _PROBE_EDGES, no_ids)  # type: ignore[misc, arg-type]
+    session, part = graph.session, torch.tensor(_PART)
     with paused():
-        messages, params = captured_tensors(lambda: func(batch), made.values(), EdgeCalls(session, draws, None))
-    _check_messages(session, func, messages, _PROBE_EDGES)
+        whole_batch = batch()
+        messages, params = captured_tensors(lambda: func(whole_batch), made.values(), EdgeCalls(session, draws, None))
+        _check_messages(session, func, messages, _PROBE_EDGES)
+        with torch.no_grad(), EdgeCalls(session, draws, None):
+            of_part = func(batch(part))
+    for name, value in messages.items():
+        other = of_part.get(name) if isinstance(of_part, Mapping) else None
+        if not isinstance(other, Tensor) or not is_close(value.detach()[part], other):
+            raise session.wrong(
+                f"The message '{name}' of an edge depends on other edges, or is drawn at random: it is another number for some "
+                "edges than for all.",
+                place=session.place_of(func),
+                allowed="what is computed of each edge's own rows; dropout, which is drawn by both ends",
+                hint="means, norms and softmax over rows of nodes or edges before update_all are over those of all workers",
+            )
     fields = tuple((where, name, _field(graph, where, name)) for where, name in made)
 
     def compute(run: EdgeRun, rows: dict[tuple[str, str], Tensor]) -> Any:
@@ -231,7 +244,7 @@ def _check_messages(session: Session, func: Callable[..., Any], messages: Any, e
 
 
 class EdgeCalls(TorchFunctionMode):
-    """What a user's function of edges may not do by itself: draw random numbers, or take statistics.
+    """Draws the dropouts of a user's function of edges by the edges' ends.
 
     Args:
         session: of the forward pass.
@@ -249,16 +262,6 @@ class EdgeCalls(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "dropout" or name == "dropout_":
             return self._dropped(*args, **kwargs)
-        if name in _RANDOM:
-            raise self._session.wrong(
-                f"A function of edges calls '{name}', and random numbers would differ between workers.",
-                hint="F.dropout and nn.Dropout are drawn by the edges' original ids",
-            )
-        if name == "batch_norm" and (kwargs.get("training") or (len(args) > 5 and args[5])):
-            raise self._session.wrong(
-                "A function of edges normalises over edges, and it is called with some of them at a time.",
-                hint="normalise an edge field: graph.apply_edges(...), then graph.edata['e'] = self.norm(graph.edata['e'])",
-            )
         return func(*args, **kwargs)
 
     def _dropped(self, values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

@@ -31,7 +31,7 @@ from sargnn.graph.edge_columns import ATTR
 from sargnn.modules.dgl_graph import FEATURES, WEIGHT
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.lazy import Hop, edge_index, rows_of_edges, values
-from sargnn.modules.session import Session
+from sargnn.modules.session import Session, paused
 from sargnn.modules.tag import Rows, constant, tagged
 
 _ONE_INDEX = ("edge_index", "adj_t", "adj")
@@ -144,6 +144,9 @@ class PygGraph:
         joins = self._typed and not {"edge_type", "node_type"}.isdisjoint(signature.names)
         if joins:
             self.join()
+            for part in module.modules():  # a worker's rows are sorted by type, and HeteroLinear would look
+                if getattr(part, "is_sorted", None) is False:
+                    part.is_sorted = True  # type: ignore[assignment]
         given: dict[str, Any] = {}
         for name in signature.names:
             value = None
@@ -167,7 +170,8 @@ class PygGraph:
         if self._labelled < 0:
             return out
         first, last = self._graph.plan.row_bounds[self._labelled : self._labelled + 2]
-        return tagged(out[first:last], Rows("nodes", self._labelled))
+        with paused():
+            return tagged(out[first:last], Rows("nodes", self._labelled))
 
     def join(self) -> None:
         """From now on all nodes and edges of a typed graph are those of one graph."""

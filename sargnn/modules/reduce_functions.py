@@ -106,13 +106,14 @@ def reduced(graph: ShardedGraph, messages: dict[str, Node], func: Any, called: s
             ) from error
         session.note(f"{describe(func)}: called with all messages of each node, because it needs {what}")
         return _gather_and_reduce(graph, messages, func)
-    connected = (graph.plan.in_degrees > 0).view(-1)
-    if bool(connected.all()):
-        return dict(fields)
-    return {
-        name: torch.where(connected.view(-1, *[1] * (rows.dim() - 1)), rows, rows.new_zeros(()))
-        for name, rows in fields.items()
-    }
+    with paused():
+        connected = (graph.plan.in_degrees > 0).view(-1)
+        if bool(connected.all()):
+            return dict(fields)
+        return {
+            name: torch.where(connected.view(-1, *[1] * (rows.dim() - 1)), rows, rows.new_zeros(()))
+            for name, rows in fields.items()
+        }
 
 
 def _check(graph: ShardedGraph, func: Callable[..., Any], fields: Any) -> None:

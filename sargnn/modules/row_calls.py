@@ -3,7 +3,7 @@
 Dropout is drawn by original ids (``RowDropout``); the other functions have a handler each.
 
 A handler answers ``NotImplemented`` where PyTorch's own function is to be called, also where the arguments are wrong, so that
-the message is PyTorch's. What is computed over rows is computed over those of all workers (``row_reductions.py``), so that a
+the message is PyTorch's. What is computed over rows is computed over those of all workers (``row_folds.py``), so that a
 module takes the same branch everywhere. Nothing here knows a graph: ``Places`` says whose rows a tensor has.
 
 Letters: N rows, E edges, W elements of a row.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -31,10 +31,10 @@ from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Written
 from sargnn.modules.lazy import EdgeCount, rows_of_edges
 from sargnn.modules.row_operators import RowOperators, again_of, is_row_major
-from sargnn.modules.row_reductions import REDUCTIONS, reduced_over_workers, scattered_over_workers
+from sargnn.modules.marked_call import JOINED, Call
+from sargnn.modules.row_draws import RowNumbers
 from sargnn.modules.session import Places
-from sargnn.modules.tag import Count, Mark, Rows, is_plain, mark_of, tagged, user_line
-from sargnn.modules.tag_rules import Call
+from sargnn.modules.tag import Count, Mark, Rows, is_plain, is_shared, mark_of, set_mark, tagged, user_line
 from sargnn.profile import NODEWISE, Profile
 from sargnn.rng import Draw, Purpose, dropout_rows, edge_mask, uniform_numbers
 
@@ -75,12 +75,7 @@ class RowDropout:
             return x.dropped(self.draw(p, of_edges=True))
         mark = mark_of(x)
         if mark is not None and mark.rows is None:
-            raise ConfigError(
-                "Dropout is drawn for a graph's nodes or edges, and these rows are no longer those of one type",
-                given=f"{user_line(self._path)}: {mark.why}",
-                allowed="rows of one node type or relation, also as [N, K, D], stacked or transposed",
-                hint="drop the rows before they are joined or picked",
-            )
+            raise self._not_of_one_type(mark)
         draw = self.draw(p, of_edges=mark is not None and mark.rows is not None and mark.rows.kind == "edges")
         if p >= 1:
             return x.mul_(0) if inplace else x * 0
@@ -105,6 +100,28 @@ class RowDropout:
         assert mark.rows is not None
         return self._places.first_node_ids(mark.rows, mark.number)
 
+    def numbers(self, mark: Mark, shape: Sequence[int], dim: int, dtype: torch.dtype) -> RowNumbers:
+        """Random numbers for the rows that a mark says."""
+        if mark.rows is None:
+            raise self._not_of_one_type(mark)
+        of_edges, rows = mark.rows.kind == "edges", mark.rows
+
+        def ids() -> tuple[Tensor, Tensor]:
+            if of_edges:
+                return self._places.edge_ids(rows)
+            of_nodes = self.ids(mark)
+            return of_nodes, torch.zeros_like(of_nodes)
+
+        return RowNumbers(ids, lambda: self.draw(0.0, of_edges=of_edges), shape, dim, dtype)
+
+    def _not_of_one_type(self, mark: Mark) -> ConfigError:
+        return ConfigError(
+            "Dropout is drawn for a graph's nodes or edges, and these rows are no longer those of one type",
+            given=f"{user_line(self._path)}: {mark.why}",
+            allowed="rows of one node type or relation, also as [N, K, D], stacked or transposed",
+            hint="drop the rows before they are joined or picked",
+        )
+
     def draw(self, p: float, *, of_edges: bool) -> Draw:
         """The draw of the next call."""
         kind = "edges" if of_edges else "nodes"
@@ -124,7 +141,7 @@ class RowDropout:
         """Rows that run along any dimension, dropped as a table [N, W]."""
         at = mark.dim if mark is not None else 0
         moved = x.movedim(at, 0) if at else x
-        if mark is not None and mark.number and not is_plain(moved, mark._replace(dim=0)):
+        if mark is not None and mark.number and (mark.parts > 1 or not is_plain(moved, mark._replace(dim=0))):
             table = moved.reshape(mark.number, -1)
         else:
             table = moved.flatten(1) if moved.dim() > 1 else moved.reshape(-1, 1)
@@ -243,7 +260,7 @@ def _product(rows: RowCalls, call: Call) -> Any:
     if len(call.args) != 2 or call.kwargs or not rows.operators.is_table(call.args[0], mark_of(call.args[0])):
         return NotImplemented
     weight = call.args[1]
-    if not isinstance(weight, Tensor) or weight.dim() != 2:
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or mark_of(weight) is not None:
         return NotImplemented
     return _or_plain(rows.operators.linear(call.args[0], weight.t()))
 
@@ -274,7 +291,7 @@ def _sum(rows: RowCalls, call: Call) -> Any:
         sums = rows.operators.sum_of_last(x)
         if sums is not None:
             return sums.unsqueeze(-1) if call.kwargs.get("keepdim") else sums
-    return _reduced(rows, call)
+    return NotImplemented
 
 
 def _reshaped(rows: RowCalls, call: Call) -> Any:
@@ -302,13 +319,102 @@ def _contiguous(rows: RowCalls, call: Call) -> Any:
 
 
 def _first_rows(rows: RowCalls, call: Call) -> Any:
-    """``x[:n]`` is rebuilt in the way that ``x`` is."""
+    """``x[:n]`` with the number of a later layer's rows, which are the first ones, and ``x[numbers of all rows]``; what is as it
+    was is rebuilt in the way that ``x`` is."""
     x, key = call.args
-    if not (isinstance(key, slice) and rows.operators.is_table(x, mark_of(x))):
+    if (out := _by_chosen(rows, call)) is not NotImplemented:
+        return out
+    first, *others = key if isinstance(key, tuple) else (key,)
+    mark, by = mark_of(x), mark_of(first)
+    if mark is None or mark.dim != 0:
         return NotImplemented
-    out = call.plain()
-    rebuild = rebuild_of(x) if out.requires_grad else None
-    return out if rebuild is None else rebuilt_by(out, lambda: rebuild()[key])
+    if by is not None and by.numbered and first.dim() == 1 and by.set == ("numbers", mark.key) and mark.parts == 1:
+        return call.again(lambda: x[(slice(None), *others)])
+    if not isinstance(first, slice) or first.start not in (None, 0) or first.step not in (None, 1):
+        return NotImplemented
+    out = first_rows(x, mark, first.stop)
+    if out is None or not others:
+        if out is None or not (rows.operators.is_table(x, mark) and out.requires_grad):
+            return _or_plain(out)
+        rebuild, length = rebuild_of(x), len(out)
+        return out if rebuild is None else set_mark(rebuilt_by(out, lambda: rebuild()[:length]), mark_of(out), shared=is_shared(out))
+    return call.again(lambda: out[(slice(None), *others)])
+
+
+def first_rows(x: Tensor, mark: Mark, stop: Any, dim: int = 0) -> Tensor | None:
+    """``x.narrow(dim, 0, stop)``; None where these are not the rows of a layer."""
+    of = stop.of if isinstance(stop, Count) else (mark.key, 1, 0) if stop is None or stop == sys.maxsize else None
+    if of is None or of[1:] != (1, 0) or mark.parts != 1:
+        return None
+    later, earlier = of[0], mark.rows
+    if of[0] == mark.key:
+        return set_mark(x.narrow(dim, 0, x.shape[dim]), mark, shared=is_shared(x)) if stop is not None else None
+    if not isinstance(later, Rows) or earlier is None or (later.kind, later.type) != (earlier.kind, earlier.type):
+        return None
+    if later.level < earlier.level or int(stop) > mark.number:
+        return None
+    return set_mark(x.narrow(dim, 0, int(stop)), mark._replace(rows=later, number=int(stop)), shared=is_shared(x))
+
+
+def _narrow(rows: RowCalls, call: Call) -> Any:
+    """``x.narrow(0, 0, n)`` in the same way."""
+    x, dim, start, length = (call.argument(k, name) for k, name in enumerate(("input", "dim", "start", "length")))
+    mark = mark_of(x)
+    if mark is None or type(dim) is not int or dim % x.dim() != mark.dim or start != 0:
+        return NotImplemented
+    return _or_plain(first_rows(x, mark, length, mark.dim))
+
+
+def _split(rows: RowCalls, call: Call) -> Any:
+    """Joined rows cut into those of each type again, ``x.split([number of each type's nodes])``."""
+    x, sizes, dim = (call.argument(k, *names) for k, names in enumerate((("input", "tensor"), ("split_size_or_sections", "split_sizes", "split_size"), ("dim",))))
+    mark = mark_of(x)
+    if mark is None or not isinstance(sizes, (list, tuple)) or (dim or 0) % x.dim() != mark.dim or mark.parts != 1:
+        return NotImplemented
+    of = [size.of for size in sizes if isinstance(size, Count) and size.of is not None and size.of[1:] == (1, 0)]
+    keys = [key for key, *_ in of]
+    joined = isinstance(mark.set, tuple) and mark.set == (JOINED, *keys)
+    types = [key.type for key in keys if isinstance(key, Rows) and key.kind == "nodes"]
+    by_type = mark.rows is not None and mark.rows.type < 0 and types == list(range(len(sizes)))
+    if len(of) != len(sizes) or not (joined or by_type) or sum(map(int, sizes)) != x.shape[mark.dim]:
+        return NotImplemented
+    parts = torch.split(x, [int(size) for size in sizes], mark.dim)
+    for part, key in zip(parts, keys, strict=True):
+        own = Mark(key if isinstance(key, Rows) else None, mark.dim, part.shape[mark.dim], mark.why, set=key)
+        set_mark(part, own, shared=is_shared(x))
+    return parts
+
+
+def _chosen(rows: RowCalls, call: Call) -> Any:
+    """``mask.nonzero()``: numbers of rows, which pick those rows again, as ``x[mask]`` does."""
+    x, mark = call.argument(0, "input"), mark_of(call.argument(0, "input"))
+    if mark is None or x.dim() != 1 or mark.parts != 1 or call.kwargs.get("as_tuple") or len(call.args) > 1:
+        return NotImplemented
+    out = x.nonzero()
+    why = f"'{call.name}' gives numbers of this worker's rows"
+    return set_mark(out, Mark(None, 0, len(out), why, 1, (CHOSEN, mark.key, id(x), x._version), why), shared=False)
+
+
+def _by_chosen(rows: RowCalls, call: Call) -> Any:
+    """Rows that are picked, or written to, by such numbers."""
+    index, x = call.argument(2, "index") if call.name != "__getitem__" else call.args[1], call.argument(0, "input")
+    mark, by = mark_of(x), mark_of(index)
+    along = call.name == "__getitem__" or call.argument(1, "dim") % x.dim() == 0
+    if mark is None or by is None or not along or mark.dim or index.dim() != 1:
+        return NotImplemented
+    if not isinstance(by.set, tuple) or by.set[:2] != (CHOSEN, mark.key):
+        return NotImplemented
+    of_part = mark_of(call.argument(3, "source", "tensor"))
+    if call.name.startswith("index_copy"):
+        if of_part is None or of_part.set != by.set or of_part.dim:
+            return NotImplemented
+        return set_mark(call.func(*call.args, **call.kwargs), mark, shared=False)
+    out = call.func(*call.args, **call.kwargs)
+    return set_mark(out, Mark(None, 0, len(out), "a part of them was taken", 1, by.set), shared=False)
+
+
+CHOSEN = "chosen"
+"""The first of ``Mark.set`` of rows that a mask chose."""
 
 
 def _squeeze(rows: RowCalls, call: Call) -> Any:
@@ -318,58 +424,24 @@ def _squeeze(rows: RowCalls, call: Call) -> Any:
         return NotImplemented
     dims: Any = call.argument(1, "dim", default=tuple(range(tensor.dim())))
     dims = (dims,) if isinstance(dims, int) else dims
-    return call.func(tensor, tuple(dim for dim in dims if dim % tensor.dim() != mark.dim))
+    gone = [dim % tensor.dim() for dim in dims if dim % tensor.dim() != mark.dim and tensor.shape[dim] == 1]
+    out = call.func(tensor, tuple(gone))
+    return set_mark(out, mark._replace(dim=mark.dim - sum(dim < mark.dim for dim in gone)), shared=is_shared(tensor))
 
 
 def _uniform(rows: RowCalls, call: Call) -> Any:
-    """``torch.rand(x.size(0))``: a number for each node or edge, drawn by original ids."""
-    given, sizes = rows_asked_for(call), [size for size in call.args if not isinstance(size, Tensor)]
-    first = sizes[0] if sizes else call.kwargs.get("size")
-    shape = tuple(first) if isinstance(first, (tuple, list)) else tuple(sizes)
-    if given is None or any(size != 1 for size in shape[1:]):
+    """``torch.rand(edge_index.size(1))``: numbers for each edge, drawn by both ends and never held."""
+    first = call.args[0] if call.args else call.kwargs.get("size")
+    shape = tuple(first) if isinstance(first, (tuple, list)) else call.args
+    if not shape or not isinstance(shape[0], EdgeCount):
         return NotImplemented
     dtype = call.kwargs.get("dtype") or torch.get_default_dtype()
-    draw = rows.dropout.draw(0.0, of_edges=given.kind == "edges")
-    if isinstance(shape[0], EdgeCount):
+    draw, sizes = rows.dropout.draw(0.0, of_edges=True), tuple(int(size) for size in shape[1:])
 
-        def numbers_of(run: EdgeRun, fields: Any) -> Tensor:
-            return uniform_numbers(run.src_ids, run.dst_ids, draw, dtype).view(-1, *shape[1:])
+    def numbers_of(run: EdgeRun, fields: Any) -> Tensor:
+        return uniform_numbers(run.src_ids, run.dst_ids, math.prod(sizes), draw, dtype).view(-1, *sizes)
 
-        return rows_of_edges(EdgeTensor(shape[0].edges, Written(shape[1:], dtype, numbers_of, (), ())))
-    if given.kind != "nodes":
-        return NotImplemented
-    ids = rows.dropout.ids(Mark(given, 0, int(shape[0])))
-    numbers = uniform_numbers(ids, torch.zeros_like(ids), draw, dtype)
-    return tagged(numbers.view([int(size) for size in shape]), given)
-
-
-_FILLED = "ones zeros full empty new_ones new_zeros new_full new_empty".split()
-DRAWN = "rand randn randint".split()
-
-
-def rows_asked_for(call: Call) -> Rows | None:
-    """What rows a made tensor will have, told by its first size; None where that is no graph's number of rows."""
-    sizes = [size for size in (*call.args, call.kwargs.get("size")) if not isinstance(size, Tensor)]
-    if call.name == "randint":  # with limits before the size, which are no sizes
-        sizes = [size for size in sizes if isinstance(size, (tuple, list))]
-    first = sizes[0] if sizes else None
-    if isinstance(first, (tuple, list)):
-        first = first[0] if first else None
-    return first.rows if isinstance(first, Count) else None
-
-
-def _made(rows: RowCalls, call: Call) -> Any:
-    """``torch.ones(graph.num_edges(), 1)`` has edges' rows."""
-    asked_for = rows_asked_for(call)
-    return NotImplemented if asked_for is None else tagged(call.plain(), asked_for)
-
-
-def _reduced(rows: RowCalls, call: Call) -> Any:
-    return reduced_over_workers(rows.group, call)
-
-
-def _scattered(rows: RowCalls, call: Call) -> Any:
-    return scattered_over_workers(rows.group, call)
+    return rows_of_edges(EdgeTensor(shape[0].edges, Written(sizes, dtype, numbers_of, (), ())))
 
 
 def _instance_norm(rows: RowCalls, call: Call) -> Any:
@@ -389,7 +461,6 @@ def _instance_norm(rows: RowCalls, call: Call) -> Any:
 
 
 HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys("scatter_add scatter_add_ index_add index_add_".split(), _scattered),
     "instance_norm": _instance_norm,
     "dropout": _dropout,
     "dropout_": _dropout,
@@ -406,8 +477,10 @@ HANDLERS: dict[str, Handler] = {
     "__getitem__": _first_rows,
     "squeeze": _squeeze,
     "contiguous": _contiguous,
-    **dict.fromkeys(REDUCTIONS, _reduced),
-    **dict.fromkeys((*_FILLED, *DRAWN), _made),
+    "narrow": _narrow,
+    **dict.fromkeys("split split_with_sizes".split(), _split),
+    **dict.fromkeys("nonzero argwhere".split(), _chosen),
+    **dict.fromkeys("index_select index_copy index_copy_".split(), _by_chosen),
     "rand": _uniform,
     "mul": _times,
     "__mul__": _times,
@@ -416,8 +489,10 @@ HANDLERS: dict[str, Handler] = {
     "view": _reshaped,
     "reshape": _reshaped,
 }
-ALWAYS = frozenset(("dropout", "dropout_", *_FILLED, *DRAWN))
+ALWAYS = frozenset(("dropout", "dropout_", "rand"))
 """Functions that are handled also where no argument has rows."""
+KEEPS_ROWS = frozenset("dropout dropout_ batch_norm instance_norm".split())
+"""Handlers whose results have their first argument's rows."""
 
 
 def is_temporary(args: tuple[Any, ...]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -49,14 +49,25 @@ class Mark(NamedTuple):
     Attributes:
         rows: which; None where they are rows of this worker, but not those of one type in their order.
         dim: the dimension along which they run.
-        number: how many. That dimension is ``number`` long, or k ``number`` with k consecutive elements for each row.
+        number: how many.
         why: what was done to them, where ``rows`` is None.
+        parts: consecutive elements for each row along that dimension.
+        set: what tells these rows from others where ``rows`` is None: those with an equal one are the same rows in one order.
+        numbered: why they mean something else on each worker, such as numbers of rows; nothing where they do not.
     """
 
     rows: Rows | None
     dim: int
     number: int
     why: str = ""
+    parts: int = 1
+    set: Hashable = None
+    numbered: str = ""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for tensors with the same rows in the same order."""
+        return self.rows if self.rows is not None else self.set
 
 
 class Tag(NamedTuple):
@@ -118,6 +129,11 @@ def mark_of(tensor: Any) -> Mark | None:
     return tag.mark
 
 
+def is_known(tensor: Any) -> bool:
+    """Whether somebody has noted where a tensor's rows are, or that it is the same on all workers."""
+    return hasattr(tensor, _TAG)
+
+
 def set_mark(tensor: Tensor, mark: Mark | None, *, shared: bool) -> Tensor:
     """``tensor`` itself, noted to have its rows there, whatever is written to it; ``shared`` as in ``Tag``."""
     setattr(tensor, _TAG, getattr(tensor, _TAG, _NOTHING)._replace(mark=mark, shared=shared))
@@ -126,7 +142,7 @@ def set_mark(tensor: Tensor, mark: Mark | None, *, shared: bool) -> Tensor:
 
 def is_plain(tensor: Tensor, mark: Mark | None) -> bool:
     """Whether it is a table of a graph's rows."""
-    return mark is not None and mark.rows is not None and mark.dim == 0 and len(tensor) == mark.number
+    return mark is not None and mark.rows is not None and mark.dim == 0 and mark.parts == 1 and len(tensor) == mark.number
 
 
 def rows_of(tensor: Any) -> Rows | None:
@@ -156,73 +172,113 @@ def constant(tensor: Tensor) -> Tensor:
     return note(tensor, constant=True)
 
 
-class Count(int):
-    """A number of rows or edges. As the size of a tensor it is this worker's. Whether it is zero is answered for all workers
-    together, so that a layer that asks takes the same branch on each of them; and who calculates with it, as in the
-    ``x.sum() / x.size(0)`` of a mean, calculates with that of all workers.
+FIRST_TOLD = 1 << 40
+"""As Python numbers of nodes that ``edge_index.max()`` tells begin here: no graph has as many."""
 
-    Attributes:
-        total: of all workers.
+
+class Count(int):
+    """A number of rows or edges. As the size of a tensor it is this worker's. Who compares it, or calculates with it as in the
+    ``x.sum() / x.size(0)`` of a mean, does so with that of all workers, so that a layer takes the same branch on each of them.
+
+    Args:
+        own: of this worker.
+        total: of all workers, or what finds it out when somebody asks; all workers ask together.
         kind: of what; None: it was made of another.
         rows: which rows these are, where they are one table's.
+        of: which set of rows (``Mark.key``), and a and b where it is a times their number plus b; None: not known.
     """
 
-    total: int
     kind: Kind | None
     rows: Rows | None
+    of: tuple[Hashable, int, int] | None
 
-    def __new__(cls, own: int, total: int, kind: Kind | None, rows: Rows | None = None) -> Count:
+    def __new__(
+        cls,
+        own: int,
+        total: int | Callable[[], int],
+        kind: Kind | None,
+        rows: Rows | None = None,
+        of: tuple[Hashable, int, int] | None = None,
+    ) -> Count:
         self = super().__new__(cls, own)
-        self.total, self.kind, self.rows = total, kind, rows
+        self._total, self.kind, self.rows = total, kind, rows  # type: ignore[attr-defined]
+        self.of = (rows, 1, 0) if of is None and rows is not None else of
         return self
 
-    def _pair(self, other: float) -> tuple[int, float]:
-        """The numbers to compare: with zero, that of all workers; with another count, both of this worker."""
-        if isinstance(other, Count):
-            return int(self), int(other)
-        return (self.total if isinstance(other, int) and other == 0 else int(self)), other
+    @property
+    def total(self) -> int:
+        """Of all workers."""
+        if callable(self._total):  # type: ignore[has-type]
+            self._total = self._total()  # type: ignore[has-type]
+        return self._total
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, (int, float)) and operator.eq(*self._pair(other))
+        """Of the same rows, or of as many here and everywhere; a plain number is one of all workers' rows."""
+        if isinstance(other, Count):
+            return self.of == other.of if self.of and other.of else int(self) == int(other) and self.total == other.total
+        return isinstance(other, (int, float)) and (self.total == other or other >= FIRST_TOLD)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __lt__(self, other: float) -> bool:
-        return operator.lt(*self._pair(other))
+        return self.total < float(other)
 
     def __le__(self, other: float) -> bool:
-        return operator.le(*self._pair(other))
+        return self.total <= float(other)
 
     def __gt__(self, other: float) -> bool:
-        return operator.gt(*self._pair(other))
+        return self.total > float(other)
 
     def __ge__(self, other: float) -> bool:
-        return operator.ge(*self._pair(other))
+        return self.total >= float(other)
 
     def __bool__(self) -> bool:
         return self.total > 0
 
-    def _made(self, by: Callable[[Any, Any], Any], other: Any) -> Any:
+    def _made(self, by: Callable[[Any, Any], Any], other: Any, factor: int = 1, shift: int = 0) -> Any:
         """A number made of this one: a size again where the other one is whole, else that of all workers."""
         if isinstance(other, Count):
-            return Count(by(int(self), int(other)), by(self.total, other.total), None)
-        return Count(by(int(self), other), by(self.total, other), None) if type(other) is int else by(self.total, other)
+            same = self.of is not None and other.of is not None and self.of[0] == other.of[0] and by in (operator.add, operator.sub)
+            of = (self.of[0], by(self.of[1], other.of[1]), by(self.of[2], other.of[2])) if same else None  # type: ignore[index]
+            return Count(by(int(self), int(other)), lambda: by(self.total, other.total), None, of=of)
+        if type(other) is not int:
+            return by(self.total, other)
+        of = None if self.of is None else (self.of[0], self.of[1] * factor, self.of[2] * factor + shift)
+        return Count(by(int(self), other), lambda: by(self.total, other), None, of=of)
 
     def __add__(self, other: Any) -> Any:
-        return self._made(operator.add, other)
+        return self._made(operator.add, other, shift=other if type(other) is int else 0)
 
     def __radd__(self, other: Any) -> Any:
-        return self._made(operator.add, other)
+        return self + other
 
     def __sub__(self, other: Any) -> Any:
-        return self._made(operator.sub, other)
+        return self._made(operator.sub, other, shift=-other if type(other) is int else 0)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._made(lambda own, other: other - own, other, -1, other if type(other) is int else 0)
 
     def __mul__(self, other: Any) -> Any:
-        return self._made(operator.mul, other)
+        return self._made(operator.mul, other, other if type(other) is int else 1)
 
     def __rmul__(self, other: Any) -> Any:
-        return self._made(operator.mul, other)
+        return self * other
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __floordiv__(self, other: Any) -> Any:
+        if type(other) is int and self.of is not None and other and not (self.of[1] % other or self.of[2] % other):
+            of = (self.of[0], self.of[1] // other, self.of[2] // other)
+            return Count(int(self) // other, lambda: self.total // other, None, of=of)
+        return self.total // (other.total if isinstance(other, Count) else other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return other // self.total
+
+    def __mod__(self, other: Any) -> Any:
+        return self.total % (other.total if isinstance(other, Count) else other)
 
     def __truediv__(self, other: Any) -> Any:
         return self.total / (other.total if isinstance(other, Count) else other)
@@ -237,7 +293,7 @@ class Count(int):
         return float(self.total)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Count, (int(self), self.total, self.kind, self.rows)
+        return Count, (int(self), self.total, self.kind, self.rows, self.of)
 
     def __hash__(self) -> int:
         return int.__hash__(self)
@@ -267,6 +323,14 @@ def is_own_call() -> bool:
     while frame is not None and frame.f_code.co_filename.startswith(("<", _TORCH)):
         frame = frame.f_back  # type: ignore[assignment]
     return frame is not None and frame.f_code.co_filename.startswith(_OWN)
+
+
+def is_users_call() -> bool:
+    """Whether the user's code, not this package's or a library's, has called the PyTorch function under way."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and (frame.f_code.co_filename == "<string>" or not is_library(frame.f_code.co_filename))
 
 
 def is_library(name: str) -> bool:

@@ -100,7 +100,7 @@ class Joined(nn.Module):
         weights = whole.edata["w"][:, None]
         out = self.conv(whole, torch.cat([x[ntype] for ntype in graph.ntypes]), whole.edata[dgl.ETYPE], weights)
         counts = [graph.num_nodes(ntype) for ntype in graph.ntypes]
-        return dict(zip(graph.ntypes, out.split([int(n) for n in counts]), strict=True))
+        return dict(zip(graph.ntypes, out.split(counts), strict=True))
 
 
 CASES: dict[str, Any] = {
