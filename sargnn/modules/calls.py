@@ -165,8 +165,8 @@ class StockCalls(TorchFunctionMode):
         known = _KNOWN.get(func)
         if known is None:
             known = _KNOWN[func] = _Function.of(func)
-        if known.tells_size and (mark := mark_of(args[0])) is not None:
-            sizes = self._sizes(args[0], mark)
+        if known.tells_size and (mark := mark_of(args[0] if args else kwargs["input"])) is not None:
+            sizes = self._sizes(args[0] if args else kwargs["input"], mark)
             if known.name in ("numel", "nelement"):
                 return math.prod(sizes)
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
@@ -247,7 +247,7 @@ class StockCalls(TorchFunctionMode):
             out = func(*args, **kwargs)
             return set_mark(out, self._numbered(known.name, out, groups), shared=False) if isinstance(out, Tensor) and out.dim() else out
         if alone or (verdict.is_known and all(out.kind in ("rows", "others", "alike") for out in verdict.outs)):
-            out = func(*args, **kwargs)
+            out = self._rows_of(call, verdict) if not writes and _has_none(call.marked) else func(*args, **kwargs)
             if not alone and any(told.kind == "alike" for told in verdict.outs) and not known.makes:
                 for tensor, told in zip(tensors_of(out), verdict.outs, strict=True):
                     if told.kind == "alike":  # as far as a trial can tell
@@ -264,6 +264,25 @@ class StockCalls(TorchFunctionMode):
         if (inner := self._made_of(func)) is not None:
             return self._again(call, inner, args, kwargs)
         raise self._why_not(known, call, verdict)
+
+    def _rows_of(self, call: Call, verdict: Verdict) -> Any:
+        """What a function gives where a worker has no rows. Some of PyTorch's fail then: they get one row, whose result is cut
+        off, but for how it hangs together with what it was made of: other workers are in backward, too."""
+        try:
+            return call.func(*call.args, **call.kwargs)
+        except RuntimeError:
+            out = call.func(*_with_one_row(call.args), **_with_one_row(call.kwargs))
+        outs = iter(verdict.outs)
+        zero = sum((t.sum() * 0 for t, _ in call.marked if t.requires_grad), torch.zeros((), dtype=torch.float64))
+
+        def cut(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            told = next(outs)
+            leaf = leaf.narrow(told.dim, 0, 0) if told.dim >= 0 else leaf
+            return leaf + zero.to(leaf.dtype) if leaf.is_floating_point() and zero.requires_grad else leaf
+
+        return cut(out) if isinstance(out, Tensor) else map_values(out, cut)
 
     def _made_of(self, func: Any) -> Callable[..., Any] | None:
         """A function of PyTorch's in Python that shows what it calls; None where it is none, or is under way."""
@@ -336,7 +355,7 @@ class StockCalls(TorchFunctionMode):
         result = call.again(lambda: call.func(*call.args, **kwargs))
         for to, value in zip(tensors_of(target), tensors_of(result), strict=True):
             if to.requires_grad or value.requires_grad:
-                return call.func(*call.args, **call.kwargs)  # PyTorch says what is wrong
+                raise self.refused(f"'{known.name}' with out= has no gradient", known.name, f"{known.name} without out=")
             with torch.no_grad():
                 to.resize_(value.shape).copy_(value)
             set_mark(to, mark_of(value), shared=False)
@@ -515,6 +534,23 @@ def _totals_in(value: Any) -> Any:
     return map_values(value, lambda item: item.total if isinstance(item, Count) else item)
 
 
+def _has_none(marked: Sequence[tuple[Tensor, Mark]]) -> bool:
+    return any(not mark.number for _, mark in marked)
+
+
+def _with_one_row(value: Any) -> Any:
+    """The same arguments with one row of ones where there are none."""
+
+    def filled(item: Any) -> Any:
+        mark = mark_of(item)
+        if mark is None or mark.number:
+            return item
+        sizes = [mark.parts if dim == mark.dim else size for dim, size in enumerate(item.shape)]
+        return item.new_ones(sizes)
+
+    return map_values(value, filled)
+
+
 def _without_rows(value: Any) -> Any:
     """The same arguments with none of their rows."""
 
@@ -666,7 +702,7 @@ def check_recomputed() -> None:
 _READS = frozenset("item tolist __bool__ __float__ __int__ __index__ __complex__ numpy __array__ __contains__ __len__".split())
 """Functions that tell numbers of a tensor, not only about it."""
 _PASSING = _READS | frozenset(
-    "size dim ndimension numel nelement stride element_size is_contiguous is_floating_point is_complex get_device "
+    "size dim ndimension numel nelement stride element_size is_contiguous is_floating_point is_complex is_signed get_device "
     "__repr__ __format__ __hash__ backward retain_grad data_ptr _set_grad_enabled is_same_size storage_offset untyped_storage "
     "requires_grad_ register_hook".split()
 )
@@ -675,7 +711,8 @@ _PICKS = frozenset(
 )
 """What is said to pick rows by their number, where it is refused."""
 _ARITHMETIC = frozenset(
-    "add sub rsub mul div true_divide divide multiply subtract pow radd rmul rtruediv truediv rpow tensor as_tensor".split()
+    "add sub rsub mul div true_divide divide multiply subtract pow radd rmul rtruediv truediv rpow tensor as_tensor floordiv rfloordiv "
+    "floor_divide mod rmod remainder fmod eq ne lt le gt ge".split()
 )
 _TENSOR_PROPERTIES = frozenset("T mT H mH data real imag".split())
 

@@ -34,37 +34,13 @@ from sargnn.modules.expressions import (
     map_values,
     without_gradient,
 )
-from sargnn.modules.tag import Count, rows_of, user_line
+from sargnn.modules.tag import Count, mark_of, rows_of, user_line
+from sargnn.modules.trial import Groups, NotTried, Table, describe_tensor, verdict_of
 from sargnn.rng import Draw
 
 if TYPE_CHECKING:
     from sargnn.modules.folds import Edges
 
-_FAKE_COUNT = 7919
-"""Edges of the tables without content that shapes are found with; a prime, so that no other size is taken for it."""
-
-_BY_ELEMENT = frozenset(
-    """add sub rsub mul div true_divide neg negative abs absolute exp exp2 expm1 log log2 log1p sqrt rsqrt pow square reciprocal
-    relu relu6 leaky_relu elu gelu silu selu celu mish tanh sigmoid softplus softsign hardtanh hardswish hardsigmoid logsigmoid
-    tanhshrink clamp clip clamp_min clamp_max minimum maximum fmax fmin where eq ne lt le gt ge isnan isinf isfinite logical_and
-    logical_or logical_not logical_xor sin cos tan sinh cosh asin acos atan erf sign floor ceil round trunc frac remainder fmod
-    lerp addcmul addcdiv nan_to_num bmm float double half bfloat16 long int bool to type_as type contiguous clone detach
-    zeros_like ones_like full_like masked_fill linear layer_norm rms_norm expand_as special_expit expit positive heaviside
-    copysign logaddexp xlogy atan2 hypot truediv floordiv mod invert and or xor""".split()
-)
-_BY_DIMENSION = frozenset(
-    """sum mean amax amin max min prod norm logsumexp softmax log_softmax softmin std var argmax argmin cumsum cumprod
-    unsqueeze squeeze cat concat concatenate stack narrow select chunk split unbind flip glu cosine_similarity any all cross
-    topk sort argsort normalize scatter scatter_add gather index_select linalg_cross""".split()
-)
-_WITH_PARAMETERS = frozenset("linear layer_norm rms_norm matmul mm".split())
-_BY_SHAPE = frozenset("view reshape flatten unflatten expand view_as reshape_as".split())
-_DIMENSION_COMES_SECOND = frozenset("chunk split norm cosine_similarity topk normalize cross linalg_cross".split())
-_DEFAULT_DIMENSION = {
-    **dict.fromkeys("cat concat concatenate stack chunk split unbind".split(), 0),
-    **dict.fromkeys("glu topk sort argsort linalg_cross".split(), -1),
-    **dict.fromkeys("cosine_similarity normalize".split(), 1),
-}
 _FOLDED = {"sum": "sum", "mean": "mean", "amax": "max", "max": "max", "amin": "min", "min": "min", "logsumexp": "logsumexp"}
 _DIMENSION_OF_MESSAGES = frozenset(
     "sum mean amax amin max min norm logsumexp softmax log_softmax unsqueeze squeeze cat concat stack select narrow".split()
@@ -222,7 +198,7 @@ def values_of(arguments: Any) -> Any:
 
 
 def noted_call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What ``func`` gives as edge fields; ``NotImplemented`` where it does not take each edge by itself."""
+    """What ``func`` gives as edge fields; ``NotImplemented`` where it does not take each edge by itself, told by a trial."""
     first = _first(EdgeTensor, (args, kwargs))
     name = str(getattr(func, "__name__", func))
     if name.endswith("_") and not name.startswith("__"):
@@ -230,96 +206,58 @@ def noted_call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
             f"An edge field is written to in place by '{name}'.",
             hint=f"use what '{name[:-1]}' gives: edge fields are expressions",
         )
-    if name in _BY_SHAPE and len(args) > 1 and type(args[1]) is int and args[1] == len(first):
+    if name in ("view", "reshape") and len(args) > 1 and type(args[1]) is int and args[1] == len(first):
         args = (args[0], first.shape[0], *args[2:])
-    if not _takes_each_edge(name, args, kwargs, first.ndim):
+    edges, key = first.edges, first.edges.rows_key
+
+    def described(value: Any, groups: Groups) -> Any:
+        """As a trial sees an argument."""
+        if isinstance(value, EdgeTensor):
+            return Table(groups.number(key, None), 0, 1, value.node.shape, value.dtype, value.device)
+        mark = mark_of(value)
+        if mark is not None and mark.key != key:
+            raise NotTried("rows of nodes beside those of edges")
+        return describe_tensor(value, groups)
+
+    verdict = verdict_of(func, args, kwargs, Groups(), described)
+    if not verdict.is_each_row:
         return NotImplemented
 
     def prepared(value: Any) -> Any:
         """An argument as an expression holds it."""
         if isinstance(value, EdgeTensor):
             return value.node
-        if isinstance(value, Count) and value.kind == "edges":
+        if isinstance(value, Count) and value.of == (key, 1, 0):
             return EDGE_COUNT
-        if isinstance(value, Tensor):
-            rows, has_parameters = rows_of(value), name.strip("_") in _WITH_PARAMETERS
-            # Without a note it is a table of edges where it is as long as they are and a parameter would be 1.
-            alike = not has_parameters and value.dim() == first.ndim and len(value) == len(first) != 1
-            if alike if rows is None else rows.kind == "edges":
-                return Field(tuple(value.shape[1:]), value.dtype, "e", value)
+        if isinstance(value, Count):
+            raise edges.session.wrong(f"'{name}' of an edge field takes another number of rows.")
+        if mark_of(value) is not None:
+            return Field(tuple(value.shape[1:]), value.dtype, "e", value)
         return value
 
-    return _noted(first.edges, func, *map_values((args, kwargs), prepared))
-
-
-def _takes_each_edge(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> bool:
-    plain = name.strip("_") if name.startswith("__") else name
-    plain = plain[1:] if plain in ("radd", "rsub", "rmul", "rtruediv", "rpow") else plain
-    if plain in _BY_ELEMENT:
-        return True
-    if plain == "matmul" and ndim >= 3 and all(isinstance(arg, EdgeTensor) and arg.ndim == ndim for arg in args):
-        return True  # a product of matrices for each edge
-    if plain == "repeat":
-        times = args[1] if isinstance(args[1], (tuple, list)) else args[1:]
-        return len(times) == ndim and times[0] == 1
-    if plain == "matmul" or plain == "mm":
-        return isinstance(args[0], EdgeTensor) and isinstance(args[1], Tensor) and args[1].dim() <= 2 and ndim >= 2
-    if plain in _BY_DIMENSION:
-        where = kwargs.get("dim", kwargs.get("axis"))
-        at = 2 if plain in _DIMENSION_COMES_SECOND else 1
-        if where is None:
-            where = args[at] if len(args) > at else _DEFAULT_DIMENSION.get(plain)
-        dims = where if isinstance(where, (tuple, list)) else (where,)
-        size = ndim + (plain in ("unsqueeze", "stack"))
-        return all(isinstance(dim, int) and dim % size != 0 for dim in dims)
-    if plain in ("transpose", "swapaxes", "swapdims"):
-        return all(dim % ndim for dim in args[1:])
-    if plain == "permute":
-        order = args[1] if isinstance(args[1], (tuple, list)) else args[1:]
-        return len(order) > 0 and order[0] == 0
-    if plain == "getitem":
-        key = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return key[0] is Ellipsis or (isinstance(key[0], slice) and key[0] == slice(None))
-    return plain in _BY_SHAPE
-
-
-def _noted(edges: Edges, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The result as edge fields; ``NotImplemented`` if its first dimension are not the edges."""
-
-    def blank(value: Any) -> Any:
-        if isinstance(value, Node):
-            return torch.empty(_FAKE_COUNT, *value.shape, dtype=value.dtype, device="meta")
-        if isinstance(value, Tensor):
-            return torch.empty_like(value, device="meta")
-        if isinstance(value, torch.device):
-            return torch.device("meta")
-        return _FAKE_COUNT if value is EDGE_COUNT else value
-
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        output = func(*map_values(args, blank), **map_values(kwargs, blank))
-    several = isinstance(output, (tuple, list))
-    results = list(output) if several else [output]
-    if not all(isinstance(tensor, Tensor) and tensor.dim() and tensor.shape[0] == _FAKE_COUNT for tensor in results):
-        return NotImplemented
-    if not several:
-        shape = tuple(output.shape[1:])
-        if getattr(func, "__name__", "") in ("view", "reshape") and output.dtype == args[0].dtype:
+    args, kwargs = map_values((args, kwargs), prepared)
+    outs = [(out.shape, out.dtype) for out in verdict.outs]
+    if verdict.nest == "tensor":
+        ((shape, dtype),) = outs
+        if name in ("view", "reshape") and dtype == args[0].dtype:
             args, kwargs = (args[0], (EDGE_COUNT, *shape)), {}  # without -1, which is no size where there are no edges
-        return EdgeTensor(edges, Call(shape, output.dtype, func, args, kwargs))
-    whole = Call((), results[0].dtype, func, args, kwargs)
-    items = [EdgeTensor(edges, Item(tuple(tensor.shape[1:]), tensor.dtype, whole, k)) for k, tensor in enumerate(results)]
-    return items if type(output) in (tuple, list) else _Named(output, items)
+        return EdgeTensor(edges, Call(shape, dtype, func, args, kwargs))
+    whole = Call((), outs[0][1], func, args, kwargs)
+    items = [EdgeTensor(edges, Item(shape, dtype, whole, k)) for k, (shape, dtype) in enumerate(outs)]
+    return items if verdict.nest[0] in ("tuple", "list") else _Named(verdict.nest[0], items)
 
 
 class _Named(tuple):
     """Several results with the names that PyTorch gives them."""
 
-    def __new__(cls, like: Any, items: list[EdgeTensor]) -> _Named:
+    def __new__(cls, kind: str, items: list[EdgeTensor]) -> _Named:
         self = super().__new__(cls, items)
-        for name, item in zip(("values", "indices"), items, strict=False):
-            if hasattr(like, name):
-                setattr(self, name, item)
+        for name, item in zip(_NAMES.get(kind, ("values", "indices")), items, strict=False):
+            setattr(self, name, item)
         return self
+
+
+_NAMES = {"aminmax": ("min", "max"), "frexp": ("mantissa", "exponent"), "qr": ("Q", "R"), "linalg_qr": ("Q", "R")}
 
 
 class CannotFold(Exception):

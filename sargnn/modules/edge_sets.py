@@ -30,7 +30,19 @@ _OTHER_END: dict[Where, Where] = {"u": "v", "v": "u"}
 _NOT = ("invert", "bitwise_not", "logical_not")
 
 
-class DerivedEdges(Edges):
+class OtherEdges(Edges):
+    """Edges that are none of the graph's relations: their rows are those of nobody else."""
+
+    def as_rows(self, values: Tensor) -> Tensor:
+        why = "they are rows of edges that a layer has changed"
+        return set_mark(values, Mark(None, 0, len(values), why, set=self.rows_key), shared=False)
+
+    @property
+    def rows_key(self) -> Hashable:
+        return "edges", id(self.plan)
+
+
+class DerivedEdges(OtherEdges):
     """Some of a layer's edges, or these with other self-loops.
 
     Attributes:
@@ -46,9 +58,6 @@ class DerivedEdges(Edges):
 
     def out_degrees(self) -> Tensor:
         return self.plan.out_degrees if self.counts_sources else reverse(self).plan.in_degrees
-
-    def as_rows(self, values: Tensor) -> Tensor:
-        return set_mark(values, Mark(None, 0, len(values), "they are rows of edges that a layer has changed"), shared=False)
 
 
 def loops_of_run(run: EdgeRun, fields: Any) -> Tensor:
@@ -223,7 +232,7 @@ def reverse(edges: Edges) -> Edges:
     if "reversed" not in plan.kept:
         with paused():
             plan.kept["reversed"] = reversed_plan(plan, session.engine.group, session.engine.dtype)
-    return Edges(session, plan.kept["reversed"][0], edges.destinations, edges.sources, edges.rows, edges.totals)
+    return OtherEdges(session, plan.kept["reversed"][0], edges.destinations, edges.sources, edges.rows, edges.totals)
 
 
 class Reversed(Changer):

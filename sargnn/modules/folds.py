@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ from sargnn.modules.patterns import (
 )
 from sargnn.modules.row_operators import again_of, reader
 from sargnn.modules.session import Session, Totals, paused
-from sargnn.modules.tag import Count, Rows, tag_of, tagged
+from sargnn.modules.tag import Count, Rows, mark_of, tag_of, tagged
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Draw
 
@@ -120,6 +120,11 @@ class Edges:
         """``values`` [E, ...] itself, noted to be of these edges."""
         return tagged(values, self.rows)
 
+    @property
+    def rows_key(self) -> Hashable:
+        """``Mark.key`` of such values."""
+        return self.rows
+
     def number_of_src_nodes(self, ntype: str | None = None) -> Count:
         """N."""
         return Count(self.plan.num_rows, self._totals.rows, "nodes", self.sources)
@@ -130,7 +135,7 @@ class Edges:
 
     def num_edges(self, etype: Any = None) -> Count:
         """E; equal to 0 only where no worker has an edge."""
-        return Count(self.plan.num_edges, self._totals.edges, "edges", self.rows)
+        return Count(self.plan.num_edges, self._totals.edges, "edges", self.rows, (self.rows_key, 1, 0))
 
     def destination_ids(self) -> Tensor:
         """int64 [M], original ids of the output rows."""
@@ -175,7 +180,7 @@ class Edges:
         """An expression's values for all edges of this worker, [E, ...]; all workers must call it."""
         node = Resolved().changed(node)
         if isinstance(node, Field) and node.where == "e":
-            return node.tensor
+            return node.tensor if mark_of(node.tensor) is not None else self.as_rows(node.tensor)
         if isinstance(node, Column):
             return self.column(node)
         self.session.note(f"a field of all edges is held: {self.plan.num_edges} edges x {size(node)}")

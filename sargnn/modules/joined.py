@@ -141,7 +141,7 @@ class JoinedFold:
                 pieces += [like.new_zeros(self._firsts[run] - at, *like.shape[1:]), segments[run]]
                 at = self._firsts[run] + len(segments[run])
             table = torch.cat([*pieces, like.new_zeros(self._rows - at, *like.shape[1:])])
-        return set_mark(table, Mark(None, 0, self._rows, "rows of several types are in one table"), shared=False)
+        return set_mark(table, Mark(None, 0, self._rows, "rows of several types are in one table", set="types"), shared=False)
 
     def _is_attention(self) -> bool:
         """Whether they are sums of shares of one softmax over the edges of all sets."""

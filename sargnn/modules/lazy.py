@@ -236,7 +236,7 @@ class EdgeCount(Count):
     @classmethod
     def of(cls, edges: Edges) -> EdgeCount:
         count = edges.num_edges()
-        made = cls(int(count), count.total, count.kind, count.rows)
+        made = cls(int(count), count.total, count.kind, count.rows, count.of)
         made.edges = edges
         return made
 

@@ -324,7 +324,7 @@ def _first_rows(rows: RowCalls, call: Call) -> Any:
     x, key = call.args
     if (out := _by_chosen(rows, call)) is not NotImplemented:
         return out
-    first, *others = key if isinstance(key, tuple) else (key,)
+    first, *others = key if isinstance(key, tuple) and key else (key,)
     mark, by = mark_of(x), mark_of(first)
     if mark is None or mark.dim != 0:
         return NotImplemented
@@ -419,7 +419,7 @@ CHOSEN = "chosen"
 
 def _squeeze(rows: RowCalls, call: Call) -> Any:
     """``x.squeeze()`` and ``x.squeeze(dim)`` leave the rows' dimension, also on a worker that has one row."""
-    tensor, mark = call.args[0], mark_of(call.args[0])
+    tensor, mark = call.argument(0, "input"), mark_of(call.argument(0, "input"))
     if mark is None or tensor.shape[mark.dim] != 1:
         return NotImplemented
     dims: Any = call.argument(1, "dim", default=tuple(range(tensor.dim())))

@@ -2,7 +2,8 @@
 
 Sums and means need no rule: ``trial.py`` finds that a function is one, and ``sum_over_workers`` and ``mean_over_workers`` compute it
 of each worker's own result. A rule here gets the function's arguments and an ``Over``, which folds over the rows of all workers,
-or, in a trial, of one: there the rule must give what the function itself gives, or the call is refused.
+or, in a trial, of two parts of a table: there the rule must give what the function itself gives of the whole, or the call is
+refused.
 
 Each worker's loss is its share of one loss, so that the gradient of what all workers have alike is the sum of what each of them
 has for it: y = sum over workers of x_w has d x_w = sum over workers of d y_w.
@@ -96,7 +97,7 @@ class _RootOfSum(torch.autograd.Function):
 
 
 class Over:
-    """Folds over the rows of one worker: what a rule is tried with.
+    """Folds over the rows of one worker.
 
     Attributes:
         dim: along which dimension of the first argument rows run; None: nobody needs to know.
@@ -161,6 +162,69 @@ class OverWorkers(Over):
 
     def norm(self, own: Tensor, p: float) -> Tensor:
         total: Tensor = _RootOfSum.apply(self.group, own, p)
+        return total
+
+
+class Waits(Exception):
+    """A part needs what the others give to a fold."""
+
+
+class OverParts(Over):
+    """Folds over the rows of several parts, one after the other: a rule is called for each part until all folds are known.
+
+    Args:
+        dim: as ``Over`` has it.
+    """
+
+    def __init__(self, dim: int | None) -> None:
+        self.dim = dim
+        self._known: list[Any] = []
+        self._given: list[Any] = []
+        self._at = 0
+
+    def results(self, parts: Sequence[Callable[[Over], Any]]) -> list[Any]:
+        """What a rule gives for each part. parts: call it with an ``Over``."""
+        while True:
+            self._given, done = [], []
+            for part in parts:
+                self._at = 0
+                try:
+                    done.append(part(self))
+                except Waits:
+                    continue
+            if not self._given:
+                return done
+            fold, *values = self._given[0][0], *(value for _, value in self._given)
+            self._known.append(fold(values))
+
+    def _fold(self, value: Any, fold: Callable[[list[Any]], Any]) -> Any:
+        self._at += 1
+        if self._at <= len(self._known):
+            return self._known[self._at - 1]
+        self._given.append((fold, value))
+        raise Waits
+
+    def sum(self, x: Tensor, dims: Sequence[int], *, keepdim: bool = False) -> Tensor:
+        total: Tensor = self._fold(x.sum(dims, keepdim=keepdim), sum)
+        return total
+
+    def count(self, x: Tensor, dims: Sequence[int]) -> float:
+        return float(self._fold(super().count(x, dims), sum))
+
+    def largest(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+        largest: Tensor = self._fold(super().largest(x, dims), lambda parts: torch.stack(parts).amax(0))
+        return largest
+
+    def product(self, x: Tensor) -> Tensor:
+        product: Tensor = self._fold(x, math.prod)
+        return product
+
+    def product_sum(self, x: Tensor) -> Tensor:
+        products: Tensor = self._fold(x @ x.T, sum)
+        return products
+
+    def norm(self, own: Tensor, p: float) -> Tensor:
+        total: Tensor = self._fold(own, lambda parts: torch.linalg.vector_norm(torch.stack(parts), p, dim=0))
         return total
 
 
@@ -313,7 +377,7 @@ def _softmax(over: Over, func: Any, input: Tensor, dim: Any = None, _stacklevel:
 
 def _covariance(over: Over, func: Any, input: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:
     """``cov``, of rows that are observations: columns of the argument, which may be one variable."""
-    x = input.reshape(-1, input.shape[-1])
+    x = input if input.dim() > 1 else input[None]
     centred = x - over.mean(x, [1], keepdim=True)
     out = over.product_sum(centred) / max(over.count(x, [1]) - correction, 0)
     return out.reshape(()) if input.dim() < 2 else out
@@ -333,6 +397,8 @@ def _class_loss(
 ) -> Tensor:  # fmt: skip
     """``cross_entropy`` and ``nll_loss``: a mean by the classes' weights, without what is ignored."""
     given = {"weight": weight, "ignore_index": ignore_index, "reduction": "none"}
+    if over.dim == min(input.dim() - 1, 1):
+        raise NotImplementedError("rows are classes")
     each = func(input, target, **given, **named)
     dims = list(range(each.dim()))
     total = over.sum(each, dims)

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.modules.row_folds import Over
+from sargnn.modules.row_folds import Over, OverParts, Waits
 from sargnn.modules.tag import Count, Mark, mark_of
 
 Kind = Literal["rows", "others", "sum", "mean", "alike", "other"]
@@ -38,7 +38,6 @@ _SIZES = ((13, 7), (17, 11), (23, 19), (31, 29), (41, 37), (53, 43), (61, 59), (
 _SMALL = 6
 """Whole numbers above it could be a number of rows that a trial's tables have not."""
 _MOST_COPIED = 1 << 22
-ALONE = Over()
 PAIRS, ODD = -2, -3
 """In ``Out.dim``: rows run along two dimensions; a dimension depends on how many there are, in another way."""
 _EMPTY = {
@@ -77,6 +76,7 @@ class Verdict:
         starts: whether f(0 rows) is known to be zeros, so that a sum needs not take it off.
         returns_numbers: the result has numbers that are no tensors and depend on the rows.
         why: what went wrong, where nothing could be tried.
+        nest: what its tensors come in: ``tensor``, or a kind of tuple with what is in it.
         by_totals: counts of rows among the arguments are numbers to calculate with: those of all workers.
     """
 
@@ -86,6 +86,7 @@ class Verdict:
     returns_numbers: bool = False
     why: str = ""
     by_totals: bool = False
+    nest: Any = "tensor"
 
     @property
     def is_known(self) -> bool:
@@ -278,8 +279,6 @@ class _Trial:
                 except _Fails as error:
                     why = why or str(error)
                     continue
-                if found.why and verdict is not None and verdict.is_known:
-                    return found
                 verdict = found if verdict is None else _both(verdict, found)
             for filling in _LAST_FILLINGS if verdict is None else ():
                 with contextlib.suppress(_Fails):
@@ -321,7 +320,8 @@ def _both(one: Verdict, other: Verdict) -> Verdict:
         one.is_random or other.is_random,
         one.starts and other.starts,
         one.returns_numbers or other.returns_numbers,
-        one.why or other.why,
+        "" if one.is_random or other.is_random else one.why or other.why,
+        nest=one.nest,
     )
 
 
@@ -470,6 +470,8 @@ class _Round:
         torch.manual_seed(seed)
         try:
             out = (func or trial.func)(*args, **kwargs)
+        except Waits:
+            raise
         except Exception as error:
             raise _Fails(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
         if trial.writes:
@@ -489,7 +491,8 @@ class _Round:
         outs, numbers = [], False
         for number, (a, b) in enumerate(zip(whole, part, strict=True)):
             if not isinstance(a, Tensor) or not isinstance(b, Tensor):
-                numbers = numbers or type(a) is not type(b) or not _same_value(a, b)
+                told = isinstance(a, (bool, int, float, complex)) and bool(trial.tables)  # alike in a trial is not alike
+                numbers = numbers or told or type(a) is not type(b) or not _same_value(a, b)
                 continue
             outs.append(self._judge(number, a, b, whole))
         is_random = False
@@ -497,26 +500,46 @@ class _Round:
             again, _ = self.run(None, seed=3)
             is_random = not all(is_close(a, b) if isinstance(a, Tensor) else _same_value(a, b) for a, b in zip(whole, again, strict=True))
             if not is_random and not numbers:
-                why = self._check_rule(whole)
-                return Verdict(tuple(outs), why=why)
+                why = self._check_rule(whole, outs)
+                return Verdict(tuple(outs), why=why, nest=nest)
         starts = all(out.kind != "sum" or not bool(self._nothing()[k].count_nonzero()) for k, out in enumerate(outs))
         constant = not any(type(value) is tuple and value[:1] == ("tensor",) for value in _walk(trial.described))
-        return Verdict(tuple(outs), is_random, starts and constant, numbers)
+        return Verdict(tuple(outs), is_random, starts and constant, numbers, nest=nest)
 
-    def _check_rule(self, whole: list[Any]) -> str:
-        """Whether the rule gives what the function gives, on one worker."""
+    def _check_rule(self, whole: list[Any], outs: list[Out]) -> str:
+        """Whether the rule gives of two parts what the function gives of the whole."""
         if self.trial.rule is None:
             return "its rows are not computed one by one, and no rule says how it is computed over all workers"
-        rule, func = self.trial.rule, self.trial.func
+        trial = self.trial
+        rule, func = trial.rule, trial.func
+        over = OverParts(trial.tables[0].dim if trial.tables else None)
+        parts = self.picked, self.rest
+
+        def of(rows: dict[int, Tensor]) -> Callable[[Over], list[Any]]:
+            def results(over: Over) -> list[Any]:
+                return self.run(rows, lambda *args, **kwargs: rule(over, func, *args, **kwargs))[0]
+
+            return results
+
         try:
-            by_rule, _ = self.run(None, lambda *args, **kwargs: rule(ALONE, func, *args, **kwargs))
-        except _Fails:
+            by_rule = over.results([of(rows) for rows in parts])
+        except (_Fails, RuntimeError):
             return "the rule by which it is computed over all workers does not take these arguments"
-        if len(by_rule) != len(whole) or not all(
-            not isinstance(a, Tensor) or b is None or (a.shape == b.shape and is_close(a, b)) for a, b in zip(whole, by_rule, strict=True)
-        ):
-            return "the rule by which it is computed over all workers gives other numbers for these arguments"
+        for rows, results in zip(parts, by_rule, strict=True):
+            if len(results) != len(whole) or not all(
+                b is None or self._is_of(a, b, out, rows) for a, b, out in zip(whole, results, outs, strict=True)
+            ):
+                return "the rule by which it is computed over all workers gives other numbers for these arguments"
         return ""
+
+    def _is_of(self, a: Any, b: Any, out: Out, rows: dict[int, Tensor]) -> bool:
+        """Whether a part's result by a rule is the whole one, or its rows are the part's of these."""
+        if not isinstance(a, Tensor):
+            return _same_value(a, b)
+        if out.dim >= 0:
+            taken = a.unflatten(out.dim, (-1, out.parts)).index_select(out.dim, rows[out.group].to(a.device))
+            a = taken.flatten(out.dim, out.dim + 1)
+        return out.dim >= -1 and isinstance(b, Tensor) and is_close(a, b)
 
     def _judge(self, number: int, a: Tensor, b: Tensor, whole: list[Any]) -> Out:
         kind, (shape, dtype) = "other", (tuple(a.shape), a.dtype)
@@ -640,8 +663,10 @@ def _same_value(a: Any, b: Any) -> bool:
 
 def is_close(a: Tensor, b: Tensor) -> bool:
     """Whether they are equal but for rounding; what is no number is equal to itself."""
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
         return False
+    if a.layout != torch.strided:
+        return is_close(a.to_dense(), b.to_dense())
     if not a.dtype.is_floating_point and not a.dtype.is_complex:
         return torch.equal(a, b)
     if not a.numel():

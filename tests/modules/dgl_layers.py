@@ -176,7 +176,8 @@ class ProductsWithEdges(nn.Module):
             for name, layer in (("k", self.key), ("q", self.query), ("v", self.value)):
                 graph.ndata[name] = layer(x).view(-1, 2, OUT)
             w = graph.edata["w"]
-            graph.edata["f"] = torch.stack([w, w * w, 1 - w], 1).cpu()  # a table, as data have it
+            f = torch.stack([w, w * w, 1 - w], 1)
+            graph.edata["f"] = f.value() if hasattr(f, "value") else f  # a table, as data have it
             graph.apply_edges(fn.copy_e("f", "f"))
             graph.edata["e"] = self.edge(graph.edata["f"]).view(-1, 2, OUT)
             graph.apply_edges(fn.u_add_e("k", "e", "k"))

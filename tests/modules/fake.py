@@ -9,17 +9,22 @@ from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.modules.calls import StockCalls
 from sargnn.modules.session import Places
-from sargnn.modules.tag import Rows, tagged
+from sargnn.modules.tag import Count, Rows, tagged
 
 NODES, EDGES = Rows("nodes"), Rows("edges")
 
 
 class FakePlaces(Places):
-    """``ids[k]`` of node type k on level 0; each later level has half of them, the first ones."""
+    """``ids[k]`` of node type k on level 0; each later level has half of them, the first ones. total: of all workers' rows."""
 
-    def __init__(self, *ids: Tensor, edges: tuple[Tensor, Tensor] | None = None, group: Group | None = None) -> None:
+    def __init__(
+        self, *ids: Tensor, edges: tuple[Tensor, Tensor] | None = None, group: Group | None = None, total: int | None = None
+    ) -> None:
         super().__init__(group or Group.single(), [])
-        self._ids, self._edges = ids, edges
+        self._ids, self._edges, self._total = ids, edges, total
+
+    def count(self, rows: Rows, own: int) -> Count:
+        return Count(own, own if self._total is None else self._total, rows.kind, rows)
 
     def node_ids(self, rows: Rows) -> Tensor:
         ids = self._ids[rows.type]
@@ -32,13 +37,13 @@ class FakePlaces(Places):
 
 def calls_on(
     *ids: Tensor, mode: str = "sar", group: Group | None = None, edges: tuple[Tensor, Tensor] | None = None,
-    path: str | None = None,
+    path: str | None = None, total: int | None = None,
 ) -> StockCalls:  # fmt: skip
     """``StockCalls`` of an engine with seed 3, in epoch 5."""
     group = group or Group.single()
     engine = Engine(group, EngineSettings(mode=mode, seed=3, dtype=torch.float64))
     engine.epoch = 5
-    return StockCalls(engine, FakePlaces(*ids, edges=edges, group=group), path=path)
+    return StockCalls(engine, FakePlaces(*ids, edges=edges, group=group, total=total), path=path)
 
 
 def rows(*shape: int, type: int = 0, level: int = 0, seed: int = 0, grad: bool = False) -> Tensor:
