@@ -188,6 +188,7 @@ def _for_scripts(config: RunConfig, graph: Graph, outcome: Outcome) -> dict[str,
         "steps": STEPS,
         "graph": dataclasses.asdict(graph),
         "tensors_compared": outcome.compared,
+        "largest_difference": outcome.largest,
         "first": None,
     }
     if (first := outcome.first) is None:
@@ -201,7 +202,7 @@ def _for_scripts(config: RunConfig, graph: Graph, outcome: Outcome) -> dict[str,
         "line": number,
         "text": text,
         "shape": list(entry.shape),
-        "shapes_on_two_workers": [list(shape) for shape in first.shapes],
+        "shapes_on_several_workers": [list(shape) for shape in first.shapes],
         "rows": rows_of(first, graph),
         "difference": first.size,
         "differs_too": list(first.reaches),
@@ -212,8 +213,9 @@ def _for_scripts(config: RunConfig, graph: Graph, outcome: Outcome) -> dict[str,
 
 def show(config: RunConfig, graph: Graph, outcome: Outcome) -> None:
     """Print it for a person."""
-    from sargnn.run.compare_worlds import STEPS
+    from sargnn.run.compare_worlds import STEPS, WORLDS
 
+    several = max(WORLDS)
     part = f", of {graph.of_nodes:,}: what surrounds some training nodes" if graph.of_nodes > graph.nodes else ""
     rows = [
         ("model", f"{config.model.title}, mode {config.mode.name}, {config.precision}"),
@@ -222,18 +224,19 @@ def show(config: RunConfig, graph: Graph, outcome: Outcome) -> None:
     if (first := outcome.first) is None:
         info_table(rows)
         print()
-        text = f"All agree on 1 and on 2 workers: {outcome.compared:,} tensors of {STEPS} steps of training and an evaluation."
+        text = f"All agree on 1 and on {several} workers: {outcome.compared:,} tensors of {STEPS} steps of training and an evaluation. "
+        text += f"The largest difference is {outcome.largest:.1g} of a tensor's norm."
         print(textwrap.fill(text, _WIDTH))
         return
     entry, (file, number, text) = first.entry, _line(first)
-    several = " and ".join(str(list(shape)) for shape in first.shapes)
+    shapes = " and ".join(str(list(shape)) for shape in first.shapes)
     rows += [
         ("", ""),
         ("differs first", f"{entry.what}, {'a ' * (entry.during in ('gradient', 'buffer', 'parameter'))}{entry.during}"),
         ("step", f"{entry.step}" + (", in the evaluation after it" if entry.during == "evaluation" else "")),
         *([("line", f"{file} line {number}")] if file is not None else []),
         *([("", text)] if text else []),
-        ("shape", f"{list(entry.shape)} on 1 worker, {several} on 2"),
+        ("shape", f"{list(entry.shape)} on 1 worker, {shapes} on {several}"),
         ("rows", rows_of(first, graph)),
         ("difference", "not even the rows are the same" if first.size is None else f"{first.size:.2g} of its norm"),
         ("differ too", ", ".join(first.reaches) or "no output, loss, gradient or parameter of these steps"),

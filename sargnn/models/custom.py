@@ -29,7 +29,7 @@ from sargnn.models.inputs import EVERY_TYPE, GraphShape, Inputs, TypedRows, inpu
 from sargnn.models.probe import try_module, try_without_edges
 from sargnn.modules.calls import StockCalls, count_lengths, describe_replaced
 from sargnn.modules.dgl_typed import GraphMaker
-from sargnn.modules.pyg import KNOWN, NO_FEATURES, PygGraph, signature_of
+from sargnn.modules.pyg import KNOWN, NO_FEATURES, PygGraph, joins_types, signature_of
 from sargnn.modules.session import Asked, Places
 from sargnn.modules.tag import Rows, constant, rows_of, tagged
 from sargnn.plan.layer_plan import LayerPlan
@@ -63,6 +63,7 @@ class UserModule:
         file: where it stands.
         line: where it begins, 0 where nobody knows.
         takes: the names of its arguments, in their order; none where they are not known.
+        by_type: those that may be a mapping from node types, by their annotation or default.
     """
 
     make: Callable[..., Any]
@@ -70,13 +71,18 @@ class UserModule:
     file: str
     line: int
     takes: tuple[str, ...] = ()
+    by_type: frozenset[str] = frozenset()
 
     @property
     def place(self) -> str:
         """File, line and name, for messages."""
         return f"{self.file} line {self.line}, {self.name}" if self.line else f"{self.file}, {self.name}"
 
-    def from_data(self, in_width: int, num_outputs: int, args: dict[str, Any], shape: GraphShape) -> dict[str, Any]:
+    def maps_rows(self, args: dict[str, Any]) -> bool:
+        """Whether it wants one width for the rows of all node types."""
+        return any(name in IN_WIDTHS and name not in (*args, *self.by_type) for name in self.takes)
+
+    def from_data(self, in_width: int | dict[str, int], num_outputs: int, args: dict[str, Any], shape: GraphShape) -> dict[str, Any]:
         """The arguments that the data decide: what the constructor takes by such a name and ``args`` does not give."""
         schema, types = shape.schema, shape.schema.node_types
         relations = [(types[relation.source], relation.name, types[relation.destination]) for relation in schema.relations]
@@ -237,7 +243,14 @@ def _with_arguments(module: UserModule, args: dict[str, Any]) -> UserModule:
         raise ConfigError(
             f"'{module.name}' needs the argument{'s' * (len(needed) > 1)} {_listed(needed)}.", given=given, hint=hint
         )
-    return replace(module, takes=takes)
+    by_type = {parameter.name for parameter in parameters if _may_be_mapping(parameter)}
+    return replace(module, takes=takes, by_type=frozenset(by_type))
+
+
+def _may_be_mapping(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    text = annotation if isinstance(annotation, str) else str(annotation)
+    return isinstance(parameter.default, dict) or any(kind in text for kind in ("Dict[", "dict", "Mapping"))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -273,6 +286,7 @@ class CustomModel(Model):
         asked: what the last forward pass asked of its blocks.
         note: what errors say of where they were found; None in a run.
         group: the workers that calls in forward must suit; None: the engine's.
+        folds_rows: whether forward folded over rows, as in ``x.mean(0)``, in a pass so far.
         signature: how it takes PyG's edges; None: it takes a graph as DGL has it.
     """
 
@@ -284,25 +298,41 @@ class CustomModel(Model):
         self.settings, self.source = settings, find_module(settings)
         self.inputs: Inputs
         if shape.schema.typed:
-            self.inputs = TypedRows(shape, settings.embedding, _EMBEDDING)
+            self.inputs = TypedRows(shape, settings.embedding, _EMBEDDING, as_they_are=not self.source.maps_rows(settings.args))
         else:
             self.inputs = input_rows(shape, settings.name, settings.embedding or _EMBEDDING)
-        in_width = self.inputs.width + shape.label_columns
-        self.from_data = self.source.from_data(in_width, shape.num_classes, settings.args, shape)
-        self.module = self.source.build({**self.from_data, **settings.args})
+        self._build(shape)
+        if shape.schema.typed and len(set(self.widths)) > 1 and joins_types(signature_of(self.module)):
+            self.inputs = TypedRows(shape, settings.embedding, _EMBEDDING)  # all types are one graph, whose rows are as wide
+            self._build(shape)
         count_lengths(self.module)
         self.num_outputs, self.labelled = shape.num_classes, shape.labelled
         self.num_layers: int | None = None
         self.asked = Asked()
+        self.folds_rows = False
         self.note: str | None = None
         self.group: Group | None = None
         self.signature = signature_of(self.module)
         self._seen: LayerPlan | None = None
         self._graphs = GraphMaker(self.source.file)
 
+    def _build(self, shape: GraphShape) -> None:
+        """The module, made with what the data decide."""
+        types, columns = shape.schema.node_types, shape.label_columns
+        self.widths = self.inputs.widths if isinstance(self.inputs, TypedRows) else (self.inputs.width,)
+        same = len(set(self.widths)) == 1
+        by_type = {name: width + columns for name, width in zip(types, self.widths, strict=False)}
+        in_width = self.widths[0] + columns if same else by_type
+        self.from_data = self.source.from_data(in_width, shape.num_classes, self.settings.args, shape)
+        self.module = self.source.build({**self.from_data, **self.settings.args})
+
     @property
     def uses_edges(self) -> list[bool]:
         return [True] * (self.num_layers or 1)
+
+    @property
+    def norms_over_rows(self) -> bool:
+        return self.folds_rows or super().norms_over_rows
 
     def kernels(self, engine: Engine) -> set[str]:
         return engine.kernels
@@ -325,7 +355,7 @@ class CustomModel(Model):
         return groups
 
     def remarks(self) -> list[str]:
-        numbers = [f"{name}={value}" if isinstance(value, int) else name for name, value in self.from_data.items()]
+        numbers = [f"{name}={value}" if isinstance(value, (int, dict)) else name for name, value in self.from_data.items()]
         filled_in = [f"from the data: {', '.join(numbers)}"] if numbers else []
         return [*filled_in, *describe_replaced(self.module)]
 
@@ -341,8 +371,8 @@ class CustomModel(Model):
         plan, joined = plans[0], x.joined()
         schema, ends = plan.schema, pairwise(plan.row_bounds)
         given = {  # by node type views that nobody may write to
-            name: tagged(joined[a:b], Rows("nodes", t), shared=True)
-            for t, (name, (a, b)) in enumerate(zip(schema.node_types, ends, strict=True))
+            name: tagged(joined[a:b] if width == self.inputs.width else _narrowed(x, a, b, width), Rows("nodes", t), shared=True)
+            for t, (name, (a, b), width) in enumerate(zip(schema.node_types, ends, self.widths, strict=True))
         }
         if self.inputs.constant and x.labels is None and not joined.requires_grad:
             given = {name: constant(tensor) for name, tensor in given.items()}
@@ -364,6 +394,7 @@ class CustomModel(Model):
             else:
                 whole = tagged(joined, Rows("nodes", -1), shared=True)
                 out = PygGraph(session, graph, rows, whole, self.labelled).call(self.module, self.signature)
+        self.folds_rows = self.folds_rows or calls.folds_rows
         if any(tensor._version != version or not (old is None or torch.equal(tensor, old)) for tensor, version, old in before):
             raise self.wrong(
                 "The model's forward writes to its input rows, which the next epoch reads again.",
@@ -420,6 +451,12 @@ class CustomModel(Model):
         place = self.source.forward_place(self.module)
         notes = "; ".join(note for note in (hint, self.note) if note)
         return ConfigError(what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None)
+
+
+def _narrowed(x: LayerInput, first: int, last: int, width: int) -> Tensor:
+    """A type's rows without the columns that only wider types have, and its labels."""
+    blocks = [x.rows[first:last, :width], *(block[first:last] for block in x.blocks[1:])]
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 1)
 
 
 def _forget_cached(module: nn.Module) -> None:

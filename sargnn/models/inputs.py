@@ -144,17 +144,23 @@ class TypedRows(Inputs):
 
     Args:
         width: D; None: that of the features, or ``otherwise`` where no type has features or their widths differ.
+        as_they_are: nothing is mapped: D is the largest width, and rows of a narrower type have zeros behind ``widths`` columns.
+
+    Attributes:
+        widths: of each type's rows.
     """
 
-    def __init__(self, shape: GraphShape, width: int | None, otherwise: int) -> None:
+    def __init__(self, shape: GraphShape, width: int | None, otherwise: int, *, as_they_are: bool = False) -> None:
         super().__init__()
         self.schema = shape.schema
         widths = {columns for columns in shape.feature_widths if columns}
         self.width = width or (widths.pop() if len(widths) == 1 else otherwise)
+        self.widths = tuple((columns or self.width) if as_they_are else self.width for columns in shape.feature_widths)
+        self.width = max(self.widths)
         # Numbered: a name alone could be that of an attribute, or equal another's without its dots.
         names = [f"{t:02d}_{name.replace('.', '_')}" for t, name in enumerate(self.schema.node_types)]
         self._embedded = {t: names[t] for t, columns in enumerate(shape.feature_widths) if columns == 0}
-        self._mapped = {t: names[t] for t, columns in enumerate(shape.feature_widths) if columns not in (0, self.width)}
+        self._mapped = {t: names[t] for t, columns in enumerate(shape.feature_widths) if columns not in (0, self.widths[t])}
         self.maps = nn.ModuleDict(
             {name: nn.Linear(shape.feature_widths[t], self.width, bias=False) for t, name in self._mapped.items()}
         )
@@ -176,16 +182,17 @@ class TypedRows(Inputs):
                 last = first + int(inner[first:last].sum())
                 own = rows[first:last]
                 self._learned.append((first, last))
-                bound = math.sqrt(6.0 / (self.schema.count(t) + self.width))
-                drawn = uniform_rows(ids[first:last], self.width, seed, bound)
-                # What is learned is fp32: of bf16 rows a table of its own, from which they are rounded.
-                learned = own.copy_(drawn) if wide(dtype) == dtype else drawn.to(device)
+                bound = math.sqrt(6.0 / (self.schema.count(t) + self.widths[t]))
+                drawn = uniform_rows(ids[first:last], self.widths[t], seed, bound)
+                # What is learned is fp32: of bf16 rows, or wider ones, a table of its own, which they are written from.
+                in_place = wide(dtype) == dtype and self.widths[t] == self.width
+                learned = own.copy_(drawn) if in_place else drawn.to(device, wide(dtype))
                 self.embeddings[self._embedded[t]] = nn.Parameter(learned)
                 continue
             if t in self._mapped:
                 self._features[t] = device_of(device).load(part.features[t], dtype)
             else:
-                device_of(device).fill(own, part.features[t])
+                device_of(device).fill(own[:, : self.widths[t]], part.features[t])
         return rows
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -209,7 +216,7 @@ class TypedRows(Inputs):
         return list(self._features.values())
 
     def whole_tables(self) -> dict[str, tuple[int, int]]:
-        return {f"embeddings.{name}": (self.schema.count(t), self.width) for t, name in self._embedded.items()}
+        return {f"embeddings.{name}": (self.schema.count(t), self.widths[t]) for t, name in self._embedded.items()}
 
     def type_of(self, parameter: str) -> int:
         return int(parameter.rpartition(".")[2].partition("_")[0])
@@ -218,21 +225,21 @@ class TypedRows(Inputs):
 class _Joined(torch.autograd.Function):
     """The table that the embeddings are runs of: nothing is copied, and each gets its run of the table's gradient.
 
-    In a table of bf16 rows they are rounded anew.
+    In a table of bf16 rows, or of wider ones, they are written anew.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, runs: list[tuple[int, int]], *tables: Tensor) -> Tensor:
-        ctx.runs = runs
+        ctx.runs = [(*run, table.shape[1]) for run, table in zip(runs, tables, strict=True)]
         for (first, last), table in zip(runs, tables, strict=True):
-            if table.dtype != rows.dtype:
+            if table.dtype != rows.dtype or table.shape[1] != rows.shape[1]:
                 # No version: whoever holds these rows from an earlier call, for its gradients, finds the same numbers.
-                rows.data[first:last] = table
+                rows.data[first:last, : table.shape[1]] = table
         return rows.view_as(rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, None, *(grad[a:b].to(wide(grad.dtype)) for a, b in ctx.runs))
+        return (None, None, *(grad[a:b, :width].to(wide(grad.dtype)) for a, b, width in ctx.runs))
 
 
 class _Fetched(torch.autograd.Function):

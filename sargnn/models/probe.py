@@ -63,10 +63,12 @@ def try_module(model: CustomModel, config: RunConfig, shape: GraphShape) -> None
         tried.note = f"found on a graph of {NODES} nodes{' of each type' if small.schema.typed else ''}, before the run"
         tried.group = _Alike(config.world)
         _check_same(model, tried)
+        if config.world > 1:
+            _check_hooks(model)
         trial = _Trial(tried, config, small, ROW_DTYPES[config.precision])
         trial.run()
         check_serves(engine_alone(config), sorted(trial.engine.served), model.source.forward_place(model.module))
-        model.num_layers, model.takes_flows = tried.num_layers, tried.takes_flows
+        model.num_layers, model.takes_flows, model.folds_rows = tried.num_layers, tried.takes_flows, tried.folds_rows
         if any(is_lazy(tensor) for tensor in (*model.module.parameters(), *model.module.buffers())):
             torch.manual_seed(config.seed)
             shaped = type(model)(model.settings, small)
@@ -304,6 +306,17 @@ def _check_same(model: CustomModel, other: CustomModel) -> None:
                 "Made twice with the same seed, the model has other parameters: workers would not agree.",
                 given=name,
                 hint="draw them with torch, whose generator is seeded before the model is made",
+            )
+
+
+def _check_hooks(model: CustomModel) -> None:
+    """A worker's gradient of a parameter is a part of a sum. Raises ``ConfigError`` where somebody would change it."""
+    for name, parameter in model.module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise model.wrong(
+                "A hook on a parameter's gradient would see one worker's part of it.",
+                given=name,
+                hint="optim.clip, optim.weight_decay, or an optimizer of your own (sargnn help optimizer)",
             )
 
 

@@ -74,6 +74,7 @@ class StockCalls(TorchFunctionMode):
     Attributes:
         session: of the pass.
         told: numbers of rows that were told as plain numbers, ``int(edge_index.max()) + 1``, and what they are.
+        folds_rows: whether something was folded over rows, so that an output depends on which rows are computed together.
         narrows: whether rows of a layer beside rows of a later one are those that the latter are, as PyG's modules expect.
     """
 
@@ -90,6 +91,7 @@ class StockCalls(TorchFunctionMode):
         self._outside: list[Tensor] = []
         self._passes: list[AbstractContextManager[None]] = []
         self._inside: list[Any] = []
+        self.folds_rows = False
         see_custom_functions()
 
     def edge_draw(self, p: float) -> Draw:
@@ -146,7 +148,7 @@ class StockCalls(TorchFunctionMode):
             count = self._places.count(mark.rows, mark.number)
         else:
             count = Count(mark.number, lambda: int(self.group.sum_(torch.tensor(mark.number))), "nodes", None, (mark.set, 1, 0))
-        sizes[mark.dim] = count * mark.parts if mark.parts > 1 else count
+        sizes[mark.dim] = count if mark.is_single else count * (mark.parts * mark.before)
         return torch.Size(sizes)
 
     @contextmanager
@@ -174,6 +176,8 @@ class StockCalls(TorchFunctionMode):
         if known.is_arithmetic and Ends not in types and any(isinstance(arg, Count) for arg in args):
             args = tuple(arg.total if isinstance(arg, Count) else arg for arg in args)
         if known.passes:
+            if known.name == "register_hook" and self.group.world > 1 and mark_of(args[0]) is not None and is_users_call():
+                self._check_hook(*args)
             if known.reads and self.group.world > 1 and mark_of(args[0]) is not None and is_users_call():
                 raise self.refused(f"'{known.name}' gives numbers of this worker's rows alone", f"{known.name} of rows", *_READING)
             return func(*args, **kwargs)
@@ -216,7 +220,11 @@ class StockCalls(TorchFunctionMode):
                 set_mark(out, mark_of(call.argument(0, "input")), shared=False)
             else:
                 groups = Groups()
-                carry(call, out, verdict_of(func, args, kwargs, groups).outs, groups)
+                verdict = verdict_of(func, args, kwargs, groups)
+                if verdict.is_known and all(told.kind == "rows" for told in verdict.outs):
+                    carry(call, out, verdict.outs, groups)
+                else:
+                    out = self._judged(known, call)
         if self.observe is not None and not is_own_call():
             self.seen(known.name, out, (*args, *kwargs.values()))
         return out
@@ -241,6 +249,8 @@ class StockCalls(TorchFunctionMode):
         if verdict.is_random and not verdict.why:
             return self._drawn(known, call, verdict, groups)
         alone = self.group.world == 1
+        if call.marked and not all(told.kind in ("rows", "others", "alike") for told in verdict.outs):
+            self.folds_rows = True
         if not alone:
             self._check_numbered(call, verdict, groups)
         if not call.marked and all(out.kind == "other" for out in verdict.outs) and not verdict.returns_numbers:
@@ -257,6 +267,8 @@ class StockCalls(TorchFunctionMode):
             else:
                 carry(call, out, _as_folds(verdict), groups)
             return out
+        if is_own_call():  # of this worker's rows, and knows it
+            return func(*args, **kwargs)
         if verdict.is_known or (known.rule is not None and not verdict.why):
             if writes:
                 return self._folded_in_place(known, call, verdict, groups)
@@ -369,7 +381,8 @@ class StockCalls(TorchFunctionMode):
     def _drawn(self, known: _Function, call: Call, verdict: Verdict, groups: Groups) -> Any:
         """Random numbers for rows, by original ids."""
         told = verdict.outs[0] if len(verdict.outs) == 1 else Out("other")
-        if known.draws is None or told.dim < 0:
+        without_limits = known.name == "random_" and len(call.args) < 2
+        if known.draws is None or told.dim < 0 or without_limits:
             if (inner := self._made_of(call.func)) is not None:
                 return self._again(call, inner, call.args, call.kwargs)
             raise self.refused(
@@ -381,9 +394,9 @@ class StockCalls(TorchFunctionMode):
         kwargs = {key: value for key, value in call.kwargs.items() if key != "inplace"}
         mark = mark_of_made(told, groups, call)
         shape = list(told.shape)
-        shape.insert(told.dim, mark.number * told.parts)
+        shape.insert(told.dim, mark.number * told.parts * told.before)
         dtype = told.dtype if told.dtype.is_floating_point else torch.float64
-        out = known.draws(self._rows.dropout.numbers(mark, shape, told.dim, dtype), *call.args, **kwargs).to(told.dtype)
+        out = known.draws(self._rows.dropout.numbers(mark, shape, dtype), *call.args, **kwargs).to(told.dtype)
         target = call.argument(0, "input")
         if known.writes or call.kwargs.get("inplace"):
             out = target.copy_(out)
@@ -437,6 +450,16 @@ class StockCalls(TorchFunctionMode):
         if value not in self.told:
             raise self.refused("The largest number of a node is not known here", f"a number made of edge_index.max()", "x.size(0)")
         return self.told[value]
+
+    def _check_hook(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> None:
+        """Refuse a hook that changes gradients of rows otherwise than row by row: nobody watches it."""
+        verdict = verdict_of(hook, (tensor,), {}, Groups(), keep=False)
+        if verdict.why or verdict.is_random or any(told.kind != "rows" for told in verdict.outs):
+            raise self.refused(
+                "A hook on rows changes their gradients otherwise than row by row",
+                "register_hook",
+                "hooks of which row i of the result depends on row i of the gradient",
+            )
 
     def custom_function(self, function: Any, apply: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """``apply(*args)`` of an autograd function of the module's own: row by row, also backward, or refused."""
@@ -509,12 +532,12 @@ def mark_of_made(told: Out, groups: Groups, call: Call) -> Mark:
     """The mark of random numbers."""
     source = groups.marks[told.group]
     if source is not None:
-        return source._replace(dim=told.dim, parts=told.parts)
+        return source._replace(dim=told.dim, parts=told.parts, before=told.before)
     key = next(key for key, number in groups.numbers.items() if number == told.group)
     size = next(size for size in _counts_in((call.args, call.kwargs)) if size.of is not None and size.of[0] == key)
     assert size.of is not None
     rows = key if isinstance(key, Rows) else None
-    return Mark(rows, told.dim, (int(size) - size.of[2]) // size.of[1], parts=told.parts, set=key)
+    return Mark(rows, told.dim, (int(size) - size.of[2]) // size.of[1], parts=told.parts, set=key, before=told.before)
 
 
 def _counts_in(value: Any) -> list[Count]:
@@ -545,7 +568,7 @@ def _with_one_row(value: Any) -> Any:
         mark = mark_of(item)
         if mark is None or mark.number:
             return item
-        sizes = [mark.parts if dim == mark.dim else size for dim, size in enumerate(item.shape)]
+        sizes = [mark.parts * mark.before if dim == mark.dim else size for dim, size in enumerate(item.shape)]
         return item.new_ones(sizes)
 
     return map_values(value, filled)

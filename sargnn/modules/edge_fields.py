@@ -213,7 +213,7 @@ def noted_call(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     def described(value: Any, groups: Groups) -> Any:
         """As a trial sees an argument."""
         if isinstance(value, EdgeTensor):
-            return Table(groups.number(key, None), 0, 1, value.node.shape, value.dtype, value.device)
+            return Table(groups.number(key, None), 0, 1, 1, value.node.shape, value.dtype, value.device)
         mark = mark_of(value)
         if mark is not None and mark.key != key:
             raise NotTried("rows of nodes beside those of edges")

@@ -302,14 +302,15 @@ def _fused(edges: Edges, call: _Fused, node: Node) -> Tensor:
 def _generic(edges: Edges, nodes: list[Node], into: MessageFold, shape: tuple[int, ...]) -> Tensor:
     without_softmax = _WithoutSoftmax(edges)
     program = Program([without_softmax.changed(node) for node in nodes], edges.dtype)
-    sources, local = program.fields("u"), (*program.fields("v"), *program.fields("e"))
-    if not sources:  # nothing travels
-        sources = (torch.zeros(edges.plan.num_rows, 0, dtype=edges.dtype, device=edges.device),)
-    messages = program.messages((into,))
-    if not messages.source_grads:
-        messages = dataclasses.replace(messages, source_grads=(False,))
-    (out,) = edges.aggregate(Generic(messages), sources, local, messages.params)
-    return out.view(len(out), *shape)
+    with paused():
+        sources, local = program.fields("u"), (*program.fields("v"), *program.fields("e"))
+        if not sources:  # nothing travels
+            sources = (torch.zeros(edges.plan.num_rows, 0, dtype=edges.dtype, device=edges.device),)
+        messages = program.messages((into,))
+        if not messages.source_grads:
+            messages = dataclasses.replace(messages, source_grads=(False,))
+        (out,) = edges.aggregate(Generic(messages), sources, local, messages.params)
+        return out.view(len(out), *shape)
 
 
 class _WithoutSoftmax(Changer):

@@ -111,11 +111,12 @@ def mark_of_result(output: Tensor, told: Out, call: Call, groups: Groups, number
         return None
     source = groups.marks[told.group] if 0 <= told.group < len(groups.marks) else None
     if told.kind == "rows" and source is not None:
-        return source._replace(dim=told.dim, parts=told.parts, numbered=numbered)
+        return source._replace(dim=told.dim, parts=told.parts, before=told.before, numbered=numbered)
     if told.kind == "rows":  # made with a number of rows
         key = next(key for key, number in groups.numbers.items() if number == told.group)
         rows = key if hasattr(key, "level") else None
-        return Mark(rows, told.dim, output.shape[told.dim] // told.parts, parts=told.parts, set=key)
+        number = output.shape[told.dim] // (told.parts * told.before)
+        return Mark(rows, told.dim, number, parts=told.parts, set=key, before=told.before)
     if not output.dim():
         return None
     dim = max(told.dim, 0)

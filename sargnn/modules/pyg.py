@@ -32,7 +32,7 @@ from sargnn.modules.dgl_graph import FEATURES, WEIGHT
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.lazy import Hop, edge_index, rows_of_edges, values
 from sargnn.modules.session import Session, paused
-from sargnn.modules.tag import Rows, constant, tagged
+from sargnn.modules.tag import Rows, constant, mark_of, set_mark, tagged
 
 _ONE_INDEX = ("edge_index", "adj_t", "adj")
 _BY_LAYER = ("edge_indices", "edge_index_list", "adjs")
@@ -71,6 +71,11 @@ class Signature:
 
     def __str__(self) -> str:
         return f"forward({', '.join(self.names)})"
+
+
+def joins_types(signature: Signature | None) -> bool:
+    """Whether a forward takes all nodes and edges of a typed graph as those of one graph."""
+    return signature is not None and not {"edge_type", "node_type"}.isdisjoint(signature.names)
 
 
 def signature_of(module: nn.Module) -> Signature | None:
@@ -139,14 +144,14 @@ class PygGraph:
         Raises:
             ConfigError: it asks for what the graph does not have.
         """
+        for part in module.modules():
+            if hasattr(part, "is_sorted") and hasattr(part, "num_types") and not isinstance(part.forward, _MapByType):
+                part.forward = _MapByType(part.forward)
         if signature.rows is None:
             return _numbers(module(_Data(self)))
-        joins = self._typed and not {"edge_type", "node_type"}.isdisjoint(signature.names)
+        joins = self._typed and joins_types(signature)
         if joins:
             self.join()
-            for part in module.modules():  # a worker's rows are sorted by type, and HeteroLinear would look
-                if getattr(part, "is_sorted", None) is False:
-                    part.is_sorted = True  # type: ignore[assignment]
         given: dict[str, Any] = {}
         for name in signature.names:
             value = None
@@ -212,6 +217,24 @@ class PygGraph:
         if not self._typed or graph is self._homogeneous:
             return edge_index(graph)
         return {etype: edge_index(graph[etype]) for etype in graph.relation_types}
+
+
+class _MapByType:
+    """``HeteroLinear``: row i is mapped by the weight of its type, so it is row by row, though it sorts its rows for that.
+
+    Args:
+        forward: its own.
+    """
+
+    def __init__(self, forward: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._forward = forward
+
+    def __call__(self, x: Any, type_vec: Any) -> Any:
+        mark, of_types = mark_of(x), mark_of(type_vec)
+        if mark is None or of_types is None or (mark.key, mark.before) != (of_types.key, of_types.before) or mark.dim:
+            return self._forward(x, type_vec)
+        with paused():
+            return set_mark(self._forward(x, type_vec), mark, shared=False)
 
 
 NO_FEATURES = "the run's graph has no edge features (sargnn help own data)"

@@ -87,7 +87,7 @@ def reduced(graph: ShardedGraph, messages: dict[str, Node], func: Any, called: s
     mailbox = Reads(lambda name: Mailbox(graph, message(name)), messages)
     session, mode = graph.session, graph.session.engine.mode
     try:
-        fields = func(NodeBatch(graph.dstdata, mailbox, int(graph.number_of_dst_nodes()), graph.destination_ids()))
+        fields = func(NodeBatch(graph.dstdata, mailbox, graph.number_of_dst_nodes(), graph.destination_ids()))
         _check(graph, func, fields)
     except SargnnError:
         raise

@@ -100,7 +100,7 @@ class RowDropout:
         assert mark.rows is not None
         return self._places.first_node_ids(mark.rows, mark.number)
 
-    def numbers(self, mark: Mark, shape: Sequence[int], dim: int, dtype: torch.dtype) -> RowNumbers:
+    def numbers(self, mark: Mark, shape: Sequence[int], dtype: torch.dtype) -> RowNumbers:
         """Random numbers for the rows that a mark says."""
         if mark.rows is None:
             raise self._not_of_one_type(mark)
@@ -112,7 +112,7 @@ class RowDropout:
             of_nodes = self.ids(mark)
             return of_nodes, torch.zeros_like(of_nodes)
 
-        return RowNumbers(ids, lambda: self.draw(0.0, of_edges=of_edges), shape, dim, dtype)
+        return RowNumbers(ids, lambda: self.draw(0.0, of_edges=of_edges), shape, mark, dtype)
 
     def _not_of_one_type(self, mark: Mark) -> ConfigError:
         return ConfigError(
@@ -139,9 +139,13 @@ class RowDropout:
 
     def _dropped(self, x: Tensor, mark: Mark | None, draw: Draw) -> Tensor:
         """Rows that run along any dimension, dropped as a table [N, W]."""
+        if mark is not None and not mark.is_single:
+            split = mark.split(x)
+            single = mark._replace(dim=mark.dim + 1, parts=1, before=1)
+            return self._dropped(split, single, draw).flatten(mark.dim, mark.dim + 2)
         at = mark.dim if mark is not None else 0
         moved = x.movedim(at, 0) if at else x
-        if mark is not None and mark.number and (mark.parts > 1 or not is_plain(moved, mark._replace(dim=0))):
+        if mark is not None and mark.number and moved.dim() > 2:
             table = moved.reshape(mark.number, -1)
         else:
             table = moved.flatten(1) if moved.dim() > 1 else moved.reshape(-1, 1)
@@ -328,7 +332,7 @@ def _first_rows(rows: RowCalls, call: Call) -> Any:
     mark, by = mark_of(x), mark_of(first)
     if mark is None or mark.dim != 0:
         return NotImplemented
-    if by is not None and by.numbered and first.dim() == 1 and by.set == ("numbers", mark.key) and mark.parts == 1:
+    if by is not None and by.numbered and first.dim() == 1 and by.set == ("numbers", mark.key) and mark.is_single:
         return call.again(lambda: x[(slice(None), *others)])
     if not isinstance(first, slice) or first.start not in (None, 0) or first.step not in (None, 1):
         return NotImplemented
@@ -344,7 +348,7 @@ def _first_rows(rows: RowCalls, call: Call) -> Any:
 def first_rows(x: Tensor, mark: Mark, stop: Any, dim: int = 0) -> Tensor | None:
     """``x.narrow(dim, 0, stop)``; None where these are not the rows of a layer."""
     of = stop.of if isinstance(stop, Count) else (mark.key, 1, 0) if stop is None or stop == sys.maxsize else None
-    if of is None or of[1:] != (1, 0) or mark.parts != 1:
+    if of is None or of[1:] != (1, 0) or not mark.is_single:
         return None
     later, earlier = of[0], mark.rows
     if of[0] == mark.key:
@@ -369,7 +373,7 @@ def _split(rows: RowCalls, call: Call) -> Any:
     """Joined rows cut into those of each type again, ``x.split([number of each type's nodes])``."""
     x, sizes, dim = (call.argument(k, *names) for k, names in enumerate((("input", "tensor"), ("split_size_or_sections", "split_sizes", "split_size"), ("dim",))))
     mark = mark_of(x)
-    if mark is None or not isinstance(sizes, (list, tuple)) or (dim or 0) % x.dim() != mark.dim or mark.parts != 1:
+    if mark is None or not isinstance(sizes, (list, tuple)) or (dim or 0) % x.dim() != mark.dim or not mark.is_single:
         return NotImplemented
     of = [size.of for size in sizes if isinstance(size, Count) and size.of is not None and size.of[1:] == (1, 0)]
     keys = [key for key, *_ in of]
@@ -388,7 +392,7 @@ def _split(rows: RowCalls, call: Call) -> Any:
 def _chosen(rows: RowCalls, call: Call) -> Any:
     """``mask.nonzero()``: numbers of rows, which pick those rows again, as ``x[mask]`` does."""
     x, mark = call.argument(0, "input"), mark_of(call.argument(0, "input"))
-    if mark is None or x.dim() != 1 or mark.parts != 1 or call.kwargs.get("as_tuple") or len(call.args) > 1:
+    if mark is None or x.dim() != 1 or not mark.is_single or call.kwargs.get("as_tuple") or len(call.args) > 1:
         return NotImplemented
     out = x.nonzero()
     why = f"'{call.name}' gives numbers of this worker's rows"

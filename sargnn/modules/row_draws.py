@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sargnn.modules.tag import Mark
 from sargnn.rng import Draw, uniform_numbers
 
 
@@ -28,25 +29,25 @@ class RowNumbers:
         ids: int64 [N] each, original ids of the rows' nodes and zeros, or of the edges' ends.
         draw: gives the draw of the next call.
         shape: of the result.
-        dim: along which its rows run, k elements for each.
+        mark: where its rows are.
         dtype: of a result of fractions.
     """
 
     ids: Callable[[], tuple[Tensor, Tensor]]
     draw: Callable[[], Draw]
     shape: Sequence[int]
-    dim: int
+    mark: Mark
     dtype: torch.dtype
 
     def uniform(self, dims: int | None = None) -> Tensor:
         """Numbers from [0, 1) in the result's shape. dims: the same number along the others than the first so many."""
         sources, destinations = self.ids()
-        shape = [size if dims is None or at < dims else 1 for at, size in enumerate(self.shape)]
-        rows, others = len(sources), [*shape[: self.dim], *shape[self.dim + 1 :]]
-        parts = shape[self.dim] // rows if rows else 1
-        numbers = uniform_numbers(sources, destinations, parts * math.prod(others), self.draw(), self.dtype)
-        table = numbers.view(rows, parts, *others)
-        return table.movedim((0, 1), (self.dim, self.dim + 1)).flatten(self.dim, self.dim + 1)
+        shape, mark = [size if dims is None or at < dims else 1 for at, size in enumerate(self.shape)], self.mark
+        others = [*shape[: mark.dim], *shape[mark.dim + 1 :]]
+        width = mark.before * mark.parts * math.prod(others)
+        table = uniform_numbers(sources, destinations, width, self.draw(), self.dtype)
+        table = table.view(len(sources), mark.before, mark.parts, *others)
+        return table.movedim((1, 0, 2), (mark.dim, mark.dim + 1, mark.dim + 2)).flatten(mark.dim, mark.dim + 2)
 
     def normal(self) -> Tensor:
         """Standard normal numbers (Box and Muller)."""

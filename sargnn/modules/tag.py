@@ -24,6 +24,11 @@ Kind = Literal["nodes", "edges"]
 _TAG = "_sargnn_tag"
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_ON_BEHALF = tuple(
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    for name in ("marked_call", "calls", "row_calls", "lazy", "lazy_calls", "lazy_folds", "joined", "edge_fields")
+)
+"""Files whose calls of PyTorch's functions are the module's own, handed on."""
 _LIBRARIES = (f"{os.sep}dgl{os.sep}", "torch_geometric", "contextlib")
 """In the paths of other libraries' files; PyG also writes some to the temporary folder."""
 
@@ -52,6 +57,7 @@ class Mark(NamedTuple):
         number: how many.
         why: what was done to them, where ``rows`` is None.
         parts: consecutive elements for each row along that dimension.
+        before: how often all rows come there, one after the other: element (b number + i) parts + e is one of row i.
         set: what tells these rows from others where ``rows`` is None: those with an equal one are the same rows in one order.
         numbered: why they mean something else on each worker, such as numbers of rows; nothing where they do not.
     """
@@ -63,6 +69,16 @@ class Mark(NamedTuple):
     parts: int = 1
     set: Hashable = None
     numbered: str = ""
+    before: int = 1
+
+    @property
+    def is_single(self) -> bool:
+        """Whether that dimension has one element for each row."""
+        return self.parts == 1 == self.before
+
+    def split(self, tensor: Tensor) -> Tensor:
+        """``tensor`` with that dimension as [before, number, parts]."""
+        return tensor.unflatten(self.dim, (self.before, self.number, self.parts))
 
     @property
     def key(self) -> Hashable:
@@ -142,7 +158,7 @@ def set_mark(tensor: Tensor, mark: Mark | None, *, shared: bool) -> Tensor:
 
 def is_plain(tensor: Tensor, mark: Mark | None) -> bool:
     """Whether it is a table of a graph's rows."""
-    return mark is not None and mark.rows is not None and mark.dim == 0 and mark.parts == 1 and len(tensor) == mark.number
+    return mark is not None and mark.rows is not None and mark.dim == 0 and mark.is_single
 
 
 def rows_of(tensor: Any) -> Rows | None:
@@ -213,9 +229,9 @@ class Count(int):
         return self._total
 
     def __eq__(self, other: object) -> bool:
-        """Of the same rows, or of as many here and everywhere; a plain number is one of all workers' rows."""
+        """Of the same rows, or of as many; a plain number is one of all workers' rows."""
         if isinstance(other, Count):
-            return self.of == other.of if self.of and other.of else int(self) == int(other) and self.total == other.total
+            return (self.of is not None and self.of == other.of) or self.total == other.total
         return isinstance(other, (int, float)) and (self.total == other or other >= FIRST_TOLD)
 
     def __ne__(self, other: object) -> bool:
@@ -319,16 +335,16 @@ def user_line(path: str | None = None) -> str:
 
 def is_own_call() -> bool:
     """Whether code of this package, not the user's or a library's layer, has called the PyTorch function under way."""
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(("<", _TORCH)):
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(("<", _TORCH, *_ON_BEHALF)):
         frame = frame.f_back  # type: ignore[assignment]
     return frame is not None and frame.f_code.co_filename.startswith(_OWN)
 
 
 def is_users_call() -> bool:
     """Whether the user's code, not this package's or a library's, has called the PyTorch function under way."""
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, *_ON_BEHALF)):
         frame = frame.f_back  # type: ignore[assignment]
     return frame is not None and (frame.f_code.co_filename == "<string>" or not is_library(frame.f_code.co_filename))
 

@@ -2,7 +2,7 @@
 
 | | for any subset and order s of the rows, and for rows that are those of a and of b |
 |---|---|
-| row by row | f(x[s]) = f(x)[s], of k consecutive elements for each row |
+| row by row | f(x[s]) = f(x)[s], of k elements for each row along one dimension |
 | others | f(x) has the rows of f(x[a]) and of f(x[b]) in some order: a condition lets some through, tables are joined |
 | a sum | f(x) - f(0 rows) = f(x[a]) - f(0 rows) + f(x[b]) - f(0 rows), without the rows' dimension |
 | a mean | N f(x) = A f(x[a]) + B f(x[b]), N = A + B, without the rows' dimension |
@@ -21,6 +21,8 @@ Letters: P rows of a trial's table, N rows of a worker.
 from __future__ import annotations
 
 import contextlib
+import math
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -53,7 +55,7 @@ class Out(NamedTuple):
         kind: as the table above has it; ``other`` with ``dim`` >= 0: it has rows, but they are none by themselves.
         group: which set of the call's rows, by its number; -1 without rows.
         dim: the dimension of the rows; -1 without.
-        parts: k.
+        parts, before: as ``Mark`` has them.
         shape: without the rows' dimension, where there is one.
         dtype: of its numbers.
     """
@@ -64,6 +66,12 @@ class Out(NamedTuple):
     parts: int = 1
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
+    before: int = 1
+
+    def rows_at(self, tensor: Tensor, rows: Tensor) -> Tensor:
+        """The elements of some rows, in that order."""
+        split = tensor.unflatten(self.dim, (self.before, tensor.shape[self.dim] // (self.before * self.parts), self.parts))
+        return split.index_select(self.dim + 1, rows.to(tensor.device)).flatten(self.dim, self.dim + 2)
 
 
 @dataclass(frozen=True)
@@ -96,16 +104,17 @@ class Verdict:
     @property
     def is_each_row(self) -> bool:
         """Whether every result is row by row with one element of the first dimension for each row."""
-        rows = all(out.kind == "rows" and out.dim == 0 and out.parts == 1 for out in self.outs)
+        rows = all(out.kind == "rows" and out.dim == 0 and out.parts == 1 == out.before for out in self.outs)
         return rows and bool(self.outs) and not (self.why or self.is_random or self.returns_numbers)
 
 
 class Table(NamedTuple):
-    """An argument that has rows, described without their number: group of rows, dimension, elements a row, other sizes."""
+    """An argument that has rows, described without their number: group of rows, dimension, how they run there, other sizes."""
 
     group: int
     dim: int
     parts: int
+    before: int
     sizes: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
@@ -151,11 +160,10 @@ def describe_tensor(value: Any, groups: Groups) -> Any:
         return NotImplemented
     with torch._C.DisableTorchFunctionSubclass():
         shape, dtype, device = tuple(value.shape), value.dtype, value.device
-    length, number = shape[mark.dim], mark.number
-    parts = mark.parts if mark.parts * number == length else length // number if number and not length % number else 0
-    if not parts:
-        raise NotTried(f"rows of shape {shape}, of which there are {number}")
-    return Table(groups.number(mark.key, mark), mark.dim, parts, (*shape[: mark.dim], *shape[mark.dim + 1 :]), dtype, device)
+    if mark.before * mark.number * mark.parts != shape[mark.dim]:
+        raise NotTried(f"rows of shape {shape}, of which there are {mark.number}")
+    sizes = (*shape[: mark.dim], *shape[mark.dim + 1 :])
+    return Table(groups.number(mark.key, mark), mark.dim, mark.parts, mark.before, sizes, dtype, device)
 
 
 def described(value: Any, groups: Groups, describe: Describe) -> Any:
@@ -195,6 +203,7 @@ def verdict_of(
     *,
     writes: bool = False,
     rule: Callable[..., Any] | None = None,
+    keep: bool = True,
 ) -> Verdict:
     """What a call does to rows.
 
@@ -204,6 +213,7 @@ def verdict_of(
         groups: are numbered here.
         describe: tells which arguments have rows.
         writes: it writes to its first argument, or to ``out``, whose numbers afterwards are the result.
+        keep: the verdict, for the next call of this function.
         rule: how ``func`` is computed over several workers; a call that is ``other`` and has no such rule, or one that gives other
             numbers than ``func`` does on one worker, says ``why``.
     """
@@ -220,7 +230,8 @@ def verdict_of(
         if not verdict.is_known and trial.has_counts and all(out.dim == -1 for out in verdict.outs):
             totals = replace(trial.with_totals().verdict(), by_totals=True)
             verdict = totals if totals.is_known else verdict
-        _VERDICTS[key] = verdict
+        if keep:
+            _VERDICTS[key] = verdict
     return verdict
 
 
@@ -271,7 +282,8 @@ class _Trial:
         if groups > len(_SIZES):
             return Verdict((), why="rows of more sets than can be told apart")
         self.groups = groups
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             verdict, why = None, ""
             for filling in _FILLINGS:
                 try:
@@ -372,13 +384,12 @@ class _Round:
     # What the function gets.
 
     def _fill(self, table: Table) -> Tensor:
-        """[.., k P, ..] with random numbers; on a computer's memory, then moved."""
+        """[.., before, P, parts, ..] with random numbers; in a computer's memory, then moved."""
         sizes = list(table.sizes)
-        sizes.insert(table.dim, table.parts * self.whole[table.group])
-        out = self._random(sizes, table.dtype, table.dim, table.parts)
-        return out.to(table.device)
+        sizes[table.dim : table.dim] = [table.before, self.whole[table.group], table.parts]
+        return self._random(sizes, table.dtype, table.dim + 1).to(table.device)
 
-    def _random(self, sizes: Sequence[int], dtype: torch.dtype, dim: int | None, parts: int = 1) -> Tensor:
+    def _random(self, sizes: Sequence[int], dtype: torch.dtype, dim: int | None) -> Tensor:
         filling, generator = self.filling, self.generator
         if dtype.is_complex:
             return torch.randn(sizes, generator=generator, dtype=dtype)
@@ -391,7 +402,7 @@ class _Round:
                 values = values.mul_(1.5).round_().clamp_(-1, 1)
             if dim is not None and values.numel():
                 if filling.floats == "extreme":
-                    values.narrow(dim, 0, parts).mul_(50)
+                    values.narrow(dim, 0, 1).mul_(50)
                 if filling.special:
                     values.narrow(dim, values.shape[dim] - 1, 1).fill_(torch.nan)
             return values.to(dtype)
@@ -400,17 +411,17 @@ class _Round:
         if dtype == torch.bool:
             if filling.ints == "first":
                 values = torch.zeros(list(sizes), dtype=dtype)
-                values.narrow(dim, 0, parts).fill_(True)
+                values.narrow(dim, 0, 1).fill_(True)
                 return values
             return torch.rand(list(sizes), generator=generator) < (0.5 if filling.ints == "two" else 0.9)
         values = torch.randint(2, list(sizes), generator=generator, dtype=torch.int64)
         if filling.ints == "zero":
             values.zero_()
         elif filling.ints == "first":
-            values.zero_().narrow(dim, 0, parts).fill_(1)
+            values.zero_().narrow(dim, 0, 1).fill_(1)
         elif filling.ints == "large":
             values = torch.randint(3, list(sizes), generator=generator, dtype=torch.int64)
-            values.narrow(dim, 0, parts).fill_(4)
+            values.narrow(dim, 0, 1).fill_(4)
         if filling.special and values.numel() and dtype != torch.uint8:
             values.narrow(dim, values.shape[dim] - 1, 1).fill_(-100)
         return values.to(dtype)
@@ -423,14 +434,11 @@ class _Round:
             if number not in self.filled:
                 self.filled[number] = self._fill(described)
             whole = self.filled[number]
-            if rows is None:
-                return whole.clone()
+            dim = described.dim
+            if rows is not None:
+                whole = whole.index_select(dim + 1, rows[described.group].to(whole.device))
             shape = whole.shape
-            parted = whole.unflatten(described.dim, (-1, described.parts))
-            taken = parted.index_select(described.dim, rows[described.group].to(whole.device))
-            return taken.reshape(*shape[: described.dim], -1, *shape[described.dim + 1 :]) if taken.numel() else whole.new_zeros(
-                *shape[: described.dim], len(rows[described.group]) * described.parts, *shape[described.dim + 1 :]
-            )
+            return whole.reshape(*shape[:dim], math.prod(shape[dim : dim + 3]), *shape[dim + 3 :]).clone()
         if isinstance(described, _Number):
             if self.trial.totals:
                 return described.factor * 5 + described.shift
@@ -537,8 +545,7 @@ class _Round:
         if not isinstance(a, Tensor):
             return _same_value(a, b)
         if out.dim >= 0:
-            taken = a.unflatten(out.dim, (-1, out.parts)).index_select(out.dim, rows[out.group].to(a.device))
-            a = taken.flatten(out.dim, out.dim + 1)
+            a = out.rows_at(a, rows[out.group])
         return out.dim >= -1 and isinstance(b, Tensor) and is_close(a, b)
 
     def _judge(self, number: int, a: Tensor, b: Tensor, whole: list[Any]) -> Out:
@@ -550,13 +557,14 @@ class _Round:
             (dim,) = changed
             sizes = (*shape[:dim], *shape[dim + 1 :])
             for group, (count, part) in enumerate(_SIZES[: self.trial.groups]):
-                parts = a.shape[dim] // count
-                if parts and a.shape[dim] == parts * count and b.shape[dim] == parts * part:
-                    rows = a.unflatten(dim, (count, parts)).index_select(dim, self.picked[group].to(a.device))
-                    if is_close(rows.flatten(dim, dim + 1), b):
-                        return Out("rows", group, dim, parts, sizes, dtype)
+                times = a.shape[dim] // count
+                if times and a.shape[dim] == times * count and b.shape[dim] == times * part:
+                    for before in (before for before in range(1, times + 1) if times % before == 0):
+                        out = Out("rows", group, dim, times // before, sizes, dtype, before)
+                        if is_close(out.rows_at(a, self.picked[group]), b):
+                            return out
                     kind = "others" if self._has_all(number, dim, a, b) else "other"
-                    return Out(kind, group, dim, parts, sizes, dtype)
+                    return Out(kind, group, dim, times, sizes, dtype)
             return Out("others", 0, dim, 1, sizes, dtype) if self._has_all(number, dim, a, b) else Out("other", dim=ODD)
         if changed:
             return Out("other", dim=PAIRS if len(changed) > 1 else ODD)

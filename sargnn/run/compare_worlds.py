@@ -30,7 +30,7 @@ from sargnn.tracking.progress import Steps, say
 if TYPE_CHECKING:
     from sargnn.training.compare_worlds import Outcome
 
-STEPS, WORLDS = 3, (1, 2)
+STEPS, WORLDS = 3, (1, 3)
 MOST_NODES = 20_000
 """Larger graphs are cut down to so many nodes."""
 
@@ -92,7 +92,7 @@ def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
             say(f"training {STEPS} steps on {world} worker{'s' * (world > 1)}")
             runs[world] = _train(replace(config, world=world), path, folder)
         records = {world: [load_records(files.records_path(run, rank)) for rank in range(world)] for world, run in runs.items()}
-    return graph, compare_records(records[1][0], records[2], config.precision)
+    return graph, compare_records(records[1][0], records[max(WORLDS)], config.precision)
 
 
 def _reduced(config: RunConfig) -> RunConfig:

@@ -105,10 +105,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Attributes: compared: how many tensors. first: the difference; None: all agree."""
+    """What came out.
+
+    Attributes:
+        compared: how many tensors.
+        first: the difference; None: all agree.
+        largest: of all differences, as a share of the tensor's norm.
+    """
 
     compared: int
     first: Difference | None
+    largest: float = 0.0
 
 
 @dataclass
@@ -118,6 +125,7 @@ class _Walk:
     compared: int = 0
     settled: dict[int, Difference] = field(default_factory=dict)
     suspected: dict[int, Difference] = field(default_factory=dict)
+    largest: float = 0.0
 
 
 def compare_records(single: Records, several: Sequence[Records], precision: str) -> Outcome:
@@ -141,12 +149,14 @@ def compare_records(single: Records, several: Sequence[Records], precision: str)
             places = [_next_result(records, place) for place, records in zip(places, everyone, strict=True)]
             continue
         noted = [records.noted[place] for place, records in zip(places, everyone, strict=True)]
-        difference = _compare(entries, noted, precision, gradients)
+        difference, size = _compare(entries, noted, precision, gradients)
+        if size is not None:
+            walk.largest = max(walk.largest, size)
         if difference is not None:
             (walk.suspected if difference.suspected else walk.settled)[places[0]] = difference
         walk.compared += 1
         places = [place + 1 for place in places]
-    return Outcome(walk.compared, _first(single, walk))
+    return Outcome(walk.compared, _first(single, walk), walk.largest)
 
 
 def _next_result(records: Records, place: int) -> int:
@@ -196,13 +206,14 @@ def _cause(single: Records, number: int, walk: _Walk) -> int | None:
 
 def _compare(
     entries: Sequence[Entry], noted: Sequence[Noted], precision: str, gradients: dict[int, dict[str, np.ndarray]]
-) -> Difference | None:
-    """What differs of one tensor, on the one worker first; None: nothing beyond rounding."""
+) -> tuple[Difference | None, float | None]:
+    """What differs of one tensor, on the one worker first, None: nothing beyond rounding; and by how much, where that is told."""
     entry, (single, *several) = entries[0], noted
     shapes = tuple(other.shape for other in entries[1:])
 
-    def differs(size: float | None, *, suspected: bool = False) -> Difference | None:
-        return Difference(entry, shapes, size, suspected=suspected) if size is None or size > TOLERANCES[precision] else None
+    def differs(size: float | None, *, suspected: bool = False) -> tuple[Difference | None, float | None]:
+        beyond = size is None or size > TOLERANCES[precision]
+        return Difference(entry, shapes, size, suspected=suspected) if beyond else None, size
 
     if any(other.kind != entry.kind for other in entries[1:]):
         return differs(None, suspected=True)

@@ -105,7 +105,7 @@ def note_tensor(tensor: Tensor, mark: Mark | None, places: Places | None) -> tup
     """
     values = _numbers(tensor)
     if mark is not None and mark.rows is not None and places is not None:
-        moved = values.movedim(mark.dim, 0).reshape(mark.number, -1) if mark.number else values.new_zeros(0, 1)
+        moved = mark.split(values).movedim(mark.dim + 1, 0).reshape(mark.number, -1) if mark.number else values.new_zeros(0, 1)
         products = _products(moved)
         if mark.rows.kind == "edges":
             sources, destinations = (ids.cpu() for ids in places.edge_ids(mark.rows))

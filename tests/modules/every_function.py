@@ -45,7 +45,11 @@ ALIKE = {
     "w": torch.rand(WIDTH, generator=_generator, dtype=torch.float64),
     "f": torch.randn(2, 2, 3, generator=_generator, dtype=torch.float64),
     "i": torch.tensor([0, 2]),
+    "g": torch.randn(3, 1, 2, 2, generator=_generator, dtype=torch.float64),
+    "h": torch.randn(16, WIDTH, generator=_generator, dtype=torch.float64),
+    "o": torch.rand(2, 2, generator=_generator, dtype=torch.float64),
 }
+_FLOATS = ("W", "w", "f", "g", "h", "o")
 _ONE = ["x", "u", "v", "z", "q", "k", "K", "b", "m", "c"]
 CALLS = [
     *_ONE, *(f"{a},{a}" for a in "xuvzqkKbm"), *(f"{a},{d}" for a in "xuzKqv" for d in ("0", "1", "-1", "2", "0.5", "(0,)", "(1,)")),
@@ -58,6 +62,30 @@ CALLS = [
     "'nd,md->nm',x,x", "x,u,v", "x,2,0,1.0", "x,1,2", "x,1,0", "x,()", "u,0,True", "u,(0,),True", "x,1,True", "x,0.5,0", "x,0.5,1",
     "u,2.0", "u,2,0", "x,x,x,1.0", "z,z,1", "q,x[:,:3]", "x,[0]", "x,[1]", "x,True", "k,k,3", "x,k,w", "u,u,0.1", "K,K,K",
 ]  # fmt: skip
+OTHERS = {
+    "addbmm": "o,z,z.transpose(1, 2)", "addbmm_": "o,z,z.transpose(1, 2)", "addmv": "v,x,w", "addmv_": "v,x,w",
+    "addmm_": "x,x,W|W,x.T,x", "index_put": "x,(k,),x|x,(m,),w|W,(k,),x", "index_put_": "x,(k,),x|x,(m,),w",
+    "index_reduce": "x,1,i,u[:, :2],'mean'|W,0,k,u,'mean'", "index_reduce_": "x,1,i,u[:, :2],'mean'",
+    "scatter_reduce": "x,1,K,u,'sum'|x,0,K,u,'sum'|W,0,K,u,'sum'|W,0,K,u,'mean'|W,0,K,u,'amax'",
+    "scatter_reduce_": "x,1,K,u,'sum'|W,0,K,u,'sum'", "select_scatter": "x,v,1,0|x,w,0,0", "index_add_": "x,1,i,u[:, :2]|W,0,k,u",
+    "index_copy_": "x,1,i,u[:, :2]|x,0,k,u", "conv2d": "z[:, None],g|z[None],f[..., None]", "conv_transpose2d": "z[:, None],g[:1]",
+    "conv3d": "z[:, None, None],g[:, :, None]", "conv_transpose3d": "z[:, None, None],g[:1, :, None]", "conv_tbc": "z,f.permute(2, 1, 0),w[:2]",
+    "lstm_cell": "x,(x,u),h,h", "gru_cell": "x,u,h[:12],h[:12]", "rnn_tanh_cell": "x,u,W,W", "rnn_relu_cell": "x,u,W,W",
+    "batch_norm": "x,None,None,w,w,True|x,w,w,None,None,True,0.1,1e-5,False|x,w,w,w,w,False",
+    "instance_norm": "z,None,None,None,None,True,0.1,1e-5,False|x.T[None],None,None,None,None,True,0.1,1e-5,False",
+    "embedding_bag": "K,W|W,K,None", "as_strided": "x,(23, 4),(4, 1)", "as_strided_copy": "x,(23, 4),(4, 1)", "broadcast_to": "w[None],(n, 4)",
+    "expand_copy": "w[None],(n, 4)|x,(n, 4)", "reshape": "x,(n, 2, 2)|x,(4, n)|x,(-1,)", "unflatten": "x,1,(2, 2)|x,0,(-1, 1)",
+    "view_as_complex": "x.view(n, 2, 2)", "view_as_complex_copy": "x.view(n, 2, 2)", "view_copy": "x,(n, 2, 2)", "polygamma": "1,u",
+    "poisson_nll_loss": "x,u,True,False,1e-8,1", "stft": "x.T,8,return_complex=True", "nonzero_static": "x,size=3",
+    "native_layer_norm": "x,(4,),w,w,1e-5", "native_group_norm": "z,w[:2],w[:2],n,2,6,1,1e-5", "native_batch_norm": "x,w,w,None,None,True,0.1,1e-5",
+    "multilabel_margin_loss": "x,K", "grid_sampler_2d": "z[:, None],q[:, :2, :2, None].expand(-1, -1, -1, 2),0,0,False",
+    "grid_sample": "z[:, None],q[:, :2, :2, None].expand(-1, -1, -1, 2)", "affine_grid": "q[:, :2],(n, 1, 2, 2)", "as_strided_scatter": "x,W,(4, 4),(4, 1)",
+    "affine_grid_generator": "q[:, :2],(n, 1, 2, 2),False", "avg_pool3d": "z[:, None],1", "max_pool3d": "z[:, None],1", "adaptive_max_pool3d": "z[:, None],1",
+    "lp_pool3d": "z[:, None],2.0,1", "max_unpool1d": "z,z.argsort(-1),1", "cholesky": "q @ q.mT", "lu_solve": "x[:, :3, None],q,K[:, :3].int().clamp(min=1)",
+    "stack": "[x, x[:, [1, 0, 2, 3]]]", "put_": "x,k,v", "type": "x,torch.float32", "item": "x.sum()", "is_nonzero": "v[:1]|x.sum()",
+    "tolist": "x", "take": "x,k|W,K", "sparse_mask": "x,x.to_sparse()",
+}  # fmt: skip
+"""Calls of functions whose arguments nobody would guess, by name."""
 NAMED = {
     "": {}, "dim0": {"dim": 0}, "dim1": {"dim": 1}, "keep": {"dim": 0, "keepdim": True}, "sum": {"reduction": "sum"},
     "none": {"reduction": "none"}, "correct": {"correction": 0}, "train": {"training": True},
@@ -112,8 +140,9 @@ def functions() -> list[tuple[str, str]]:
 def call(case: Case, arguments: dict[str, Any]) -> Any:
     """The call's result."""
     function = getattr(_SPACES[case.space], case.name)
-    args = eval(f"({case.given},)", {"len": length}, arguments)
-    named = dict(NAMED[case.named])
+    place = {"len": length, "torch": torch, "got": lambda *args, **named: (args, named)}
+    args, named = eval(f"got({case.given})", place | arguments)
+    named = {**named, **NAMED[case.named]}
     if case.spelling == "keyword":
         return function(*args[1:2], **{"input": args[0]}, **named) if len(args) < 2 else function(input=args[0], dim=args[1], **named)
     if case.spelling == "out":
@@ -128,7 +157,8 @@ def cases_of(space: str, name: str) -> Iterator[Case]:
     seen: set[Any] = set()
     for spelling in spellings:
         for named in NAMED:
-            for given in CALLS if not named else ("x", "u", "v", "x,u", "u,u", "x,x", "x,k", "u,k", "x,2", "z"):
+            guesses = CALLS if not named else ("x", "u", "v", "x,u", "u,u", "x,x", "x,k", "u,k", "x,2", "z")
+            for given in [*OTHERS.get(name, "").split("|"), *guesses]:
                 case = Case(space, name, given, named, spelling)
                 if spelling == "plain" or given in ("x", "u", "x,0", "x,1", "x,W"):
                     with warnings.catch_warnings():
@@ -170,7 +200,7 @@ def alone(case: Case, seed: int = 1) -> list[Any]:
     """PyTorch's own answer: of each result its numbers; then the gradients of all arguments."""
     given: dict[str, Any] = {name: tensor.clone() for name, tensor in WHOLE.items()}
     given |= {name: tensor.clone() for name, tensor in ALIKE.items()} | {"n": ROWS}
-    sources = {name: given[name].requires_grad_() for name in "xuvzqWw"}
+    sources = {name: given[name].requires_grad_() for name in ("x", "u", "v", "z", "q", *_FLOATS)}
     torch.manual_seed(seed)
     found = leaves(call(case, given | {name: source * 1.0 for name, source in sources.items()}))
     numbers = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in found]
@@ -191,7 +221,9 @@ def on_workers(group: Group, cases: list[Case], kind: str) -> list[Any]:
     for case in cases:
         given: dict[str, Any] = {name: tensor[own].clone() for name, tensor in WHOLE.items()}
         alike = {name: tensor.clone() for name, tensor in ALIKE.items()}
-        sources = {name: given[name].requires_grad_() for name in "xuvzq"} | {name: alike[name].requires_grad_() for name in "Ww"}
+        sources = {name: given[name].requires_grad_() for name in "xuvzq"} | {
+            name: alike[name].requires_grad_() for name in _FLOATS
+        }
         for name in given:
             tagged(given[name], rows)
         count = Count(len(own), ROWS, "nodes", rows)
@@ -211,7 +243,7 @@ def on_workers(group: Group, cases: list[Case], kind: str) -> list[Any]:
         for leaf in found:
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 loss = loss + _cosines(leaf) / (1 if mark_of(leaf) is not None else group.world)
-        grads = torch.autograd.grad(loss, list(sources.values()), allow_unused=True) if loss.requires_grad else [None] * 7
+        grads = torch.autograd.grad(loss, list(sources.values()), allow_unused=True) if loss.requires_grad else [None] * len(sources)
         numbers = [(leaf.detach(), mark_of(leaf)) if isinstance(leaf, Tensor) else (leaf, None) for leaf in found]
         answers.append((own, numbers, dict(zip(sources, grads, strict=True))))
     return answers
@@ -255,7 +287,7 @@ def _compared(leaf: Any, parts: list[tuple[Any, Mark | None]], ids: list[Tensor]
     values, marks = [value for value, _ in parts], [mark for _, mark in parts]
     if not isinstance(leaf, Tensor):
         totals = [value.total if isinstance(value, Count) else value for value in values]
-        same = all(total == leaf or (total != total and leaf != leaf) for total in totals)
+        same = all(total == leaf or (total != total and leaf != leaf) or _close(*map(torch.tensor, (total, leaf))) for total in totals)
         return None if same else f"{leaf} alone, {totals}"
     if not all(isinstance(value, Tensor) for value in values):
         return None if all(value is None for value in values) else f"no tensors: {values}"
@@ -266,15 +298,16 @@ def _compared(leaf: Any, parts: list[tuple[Any, Mark | None]], ids: list[Tensor]
         return None if all(_close(value, leaf) for value in values) else f"{leaf} alone, {values}"
     if any(part is not None and part.numbered for part in marks):
         return None
-    moved = [value.movedim(part.dim, 0) for value, part in zip(values, marks, strict=True) if part is not None]
     if mark.rows is None:
+        moved = [value.movedim(part.dim, 0) for value, part in zip(values, marks, strict=True) if part is not None]
         joined, whole = torch.cat([rows.double() for rows in moved]), leaf.movedim(mark.dim, 0).double()
         sums = [torch.nan_to_num(rows, 3.0).reshape(len(rows), -1).sum(1).sort()[0] if rows.numel() else rows.flatten() for rows in (joined, whole)]
         return None if sums[0].shape == sums[1].shape and _close(*sums) else f"{whole} alone, {joined}"
-    whole = leaf.movedim(mark.dim, 0)
-    whole = whole.unflatten(0, (ROWS, mark.parts)) if whole.shape[0] == ROWS * mark.parts else whole
-    for rows, own in zip(moved, ids, strict=True):
-        if not _close(rows.unflatten(0, (len(own), mark.parts)) if len(own) else rows[:0], whole[own] if len(own) else rows[:0]):
+    whole = mark._replace(number=ROWS).split(leaf).movedim(mark.dim + 1, 0)
+    for value, part, own in zip(values, marks, ids, strict=True):
+        assert part is not None
+        rows = part.split(value).movedim(part.dim + 1, 0)
+        if not _close(rows, whole[own]):
             return f"{whole[own]} alone, {rows}"
     return None
 

@@ -1,4 +1,4 @@
-"""Tensors made with a graph's number of rows have these rows: dropped by original ids, and never random otherwise."""
+"""Tensors made with a graph's number of rows have these rows; and what the number of rows is to who calculates with it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sargnn.errors import ConfigError
 from sargnn.modules.tag import Count, Rows, rows_of
 from tests.modules.fake import calls_on
 
@@ -28,13 +27,6 @@ MADE: dict[str, tuple[Callable[[], Tensor], Rows | None]] = {
     "numbers below it": (lambda: torch.randint(COUNT, (3,)), None),
     "random, of a fixed size": (lambda: torch.rand(4, 1), None),
 }
-RANDOM: dict[str, Callable[[], Tensor]] = {
-    "rand": lambda: torch.rand(COUNT, 1),
-    "randn": lambda: torch.randn((COUNT,)),
-    "randint": lambda: torch.randint(0, 5, (COUNT,)),
-}
-
-
 @pytest.mark.parametrize("case", MADE)
 def test_rows(case: str) -> None:
     make, wanted = MADE[case]
@@ -43,17 +35,10 @@ def test_rows(case: str) -> None:
     assert rows_of(made) == wanted
 
 
-@pytest.mark.parametrize("name", RANDOM)
-def test_random_numbers_are_refused(name: str) -> None:
-    with (
-        calls_on(),
-        pytest.raises(ConfigError, match=f"{name} draws numbers for the rows of this worker.*\n.*test_made_rows.py"),
-    ):
-        RANDOM[name]()
-
-
-def test_counts_compare_with_zero_for_all_workers_and_with_each_other_for_this_one() -> None:
-    none, some = Count(0, 9, "edges"), Count(4, 9, "edges")
-    assert none != 0 and none > 0 and bool(none) and Count(0, 0, "edges") == 0
-    assert none == Count(0, 9, "edges") and none != some and none < some and some >= none
-    assert some == 4 == some and not some < 4
+def test_counts_compare_and_calculate_for_all_workers() -> None:
+    none, some = Count(0, 9, "edges", EDGES), Count(4, 9, "edges", EDGES)
+    assert none != 0 and none > 0 and bool(none) and Count(0, 0, "edges") == 0 and none == some == 9 and not some < 9
+    assert some / 3 == 3.0 and 18 / some == 2.0 and some % 2 == 1 and float(some) == 9.0 and some**2 == 81
+    twice = 2 * some + 1
+    assert int(twice) == 9 and twice.total == 19 and twice.of == (EDGES, 2, 1) and (twice - some).of == (EDGES, 1, 1)
+    assert ((some * 6) // 3).of == (EDGES, 2, 0) and some != Count(4, 8, "nodes", Rows("nodes"))

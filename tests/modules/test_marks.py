@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sargnn.modules.tag import Mark, Rows, mark_of, rows_of
+from sargnn.modules.tag import Count, Mark, Rows, mark_of, rows_of
 from tests.modules.fake import calls_on, rows
 
 W = torch.randn(4, 4, dtype=torch.float64)
-GONE, UNKNOWN = "gone", "unknown"
+GONE, UNKNOWN, PARTS = "gone", "unknown", "two for each row"
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], int | str]] = {
     "elementwise": (lambda x: (x * 2 - x).exp(), 0),
     "with a parameter": (lambda x: x + W[0], 0),
@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], int | str]] = {
     "columns": (lambda x: x[..., 1:3], 0),
     "columns by list": (lambda x: x[:, [0, 1]], 0),
     "concatenated columns": (lambda x: torch.cat([x, x], dim=1), 0),
-    "concatenated rows": (lambda x: torch.cat([x, x]), UNKNOWN),
+    "concatenated rows": (lambda x: torch.cat([x, x]), PARTS),
     "with a parameter's rows": (lambda x: torch.cat([x, W]), UNKNOWN),
     "split columns": (lambda x: x.split(2, dim=1)[1], 0),
     "chunked columns": (lambda x: x.chunk(2, -1)[1], 0),
@@ -64,9 +64,9 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], int | str]] = {
     "softmax": (lambda x: x.softmax(1), 0),
     "layer norm": (lambda x: F.layer_norm(x, (4,)), 0),
     "zeros": (lambda x: torch.zeros_like(x), 0),
-    "repeated": (lambda x: x.repeat(2, 1), UNKNOWN),
+    "repeated": (lambda x: x.repeat(2, 1), PARTS),
     "columns repeated": (lambda x: x.repeat(1, 2), 0),
-    "repeated one by one": (lambda x: x.repeat_interleave(2, dim=0), UNKNOWN),
+    "repeated one by one": (lambda x: x.repeat_interleave(2, dim=0), PARTS),
     "a new table": (lambda x: x.new_zeros(5, 4), GONE),
     "detached": (lambda x: x.detach(), 0),
     "data": (lambda x: x.data, 0),
@@ -77,7 +77,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], int | str]] = {
 def found(mark: Mark | None) -> int | str:
     if mark is None:
         return GONE
-    return UNKNOWN if mark.rows is None else mark.dim
+    return UNKNOWN if mark.rows is None else PARTS if mark.parts * mark.before == 2 else mark.dim
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -93,32 +93,29 @@ def test_marks(name: str, count: int) -> None:
 def test_rows_that_fall_into_parts_are_rows_again() -> None:
     with calls_on(torch.arange(5)):
         parts = rows(5, 4).view(-1, 2)
-        assert mark_of(parts) == Mark(Rows("nodes"), 0, 5) and rows_of(parts) is None
-        assert rows_of(parts.relu().view(5, 4)) == Rows("nodes")
+        assert mark_of(parts) == Mark(Rows("nodes"), 0, 5, parts=2) and rows_of(parts) is None
+        assert rows_of(parts.relu().view(-1, 4)) == Rows("nodes")
 
 
 def test_rows_of_two_types() -> None:
     with calls_on(torch.arange(5), torch.arange(5)):
         one, other = rows(5, 4), rows(5, 4, type=1)
         both = mark_of(one + other)
-        assert both is not None and both.rows is None and "two types" in both.why
+        assert both is not None and both.rows is None and "other rows" in both.why
         joined = mark_of(torch.cat([one, other]))
         assert joined is not None and joined.rows is None and "types" in joined.why
 
 
-def test_the_first_rows_are_rows() -> None:
+def test_the_first_rows_are_those_of_a_later_layer() -> None:
+    """Where the graph says how many there are; a number of one's own picks other rows on each worker."""
+    later = Rows("nodes", level=1)
     with calls_on(torch.arange(8)):
-        x = rows(8, 4)
-        assert rows_of(x[:3]) == Rows("nodes") and rows_of(x[: len(x)]) == Rows("nodes")
-        assert rows_of(x.split([3, 5])[0]) == Rows("nodes") and rows_of(x.narrow(0, 0, 2)) == Rows("nodes")
-        for part in (x[3:], x[::2], x.split([3, 5])[1]):
+        x, count = rows(8, 4), Count(4, 4, "nodes", later)
+        assert rows_of(x[: x.size(0)]) == Rows("nodes") and rows_of(x[:count]) == rows_of(x.narrow(0, 0, count)) == later
+        assert rows_of(x[:count] + rows(4, 4, level=1)) == later
+        for part in (x[:3], x[3:], x[::2], *x.split([3, 5]), x.narrow(0, 0, 2)):
             mark = mark_of(part)
             assert mark is not None and mark.rows is None
-
-
-def test_a_later_level_wins() -> None:
-    with calls_on(torch.arange(8)):
-        assert rows_of(rows(8, 4)[:4] + rows(4, 4, level=1)) == Rows("nodes", level=1)
 
 
 def test_what_is_the_same_everywhere_has_none() -> None:

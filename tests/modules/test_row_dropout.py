@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.errors import ConfigError
-from sargnn.modules.tag import Rows, tagged
+from sargnn.modules.tag import Count, Rows, tagged
 from sargnn.rng import Draw, Purpose, dropout_mask, dropout_rows, edge_mask
 from tests.modules.fake import EDGES, calls_on, rows
 
@@ -68,7 +68,8 @@ def test_one_vector_of_rows_and_first_rows() -> None:
     x = rows(COUNT)
     with calls_on(IDS):
         torch.testing.assert_close(F.dropout(x, P), x * mask(width=1)[:, 0])
-        torch.testing.assert_close(F.dropout(x[:4], P), x[:4] * mask(1, 1)[:4, 0])
+        first = F.dropout(x[: Count(4, 4, "nodes", Rows("nodes", level=1))], P)
+    torch.testing.assert_close(first, x[:4] * mask(1, 1)[:4, 0])
     late = rows(COUNT, WIDTH, level=1)  # more rows than that level has: those of an earlier one
     with calls_on(IDS):
         torch.testing.assert_close(F.dropout(late, P), late * mask())
@@ -147,10 +148,11 @@ def test_dropout_in_place_writes_there() -> None:
 
 def test_rows_that_are_no_longer_a_types_are_refused() -> None:
     with calls_on(IDS, IDS, path=__file__):
-        with pytest.raises(ConfigError, match=r"test_row_dropout.py line \d+: rows of several types were joined with cat"):
+        with pytest.raises(ConfigError, match=r"test_row_dropout.py line \d+: rows of several types were joined"):
             F.dropout(torch.cat([rows(COUNT, 4), rows(COUNT, 4, type=1)]), P)
+        x = rows(COUNT, 4)
         with pytest.raises(ConfigError, match="a part of them was taken"):
-            F.dropout(rows(COUNT, 4)[3:], P)
+            F.dropout(x[x[:, 0] > 0], P)
 
 
 def test_too_many_calls() -> None:

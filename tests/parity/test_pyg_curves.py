@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from sargnn.graph.schema import SPLITS
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases
+from tests.parity.toys import pyg_stacks
 from tests.parity.toys.pyg_stacks import KINDS, Flow, Pna, Stack
 from tests.pool import pool
 
@@ -27,11 +30,13 @@ FILE = Path(__file__).parent / "toys" / "pyg_stacks.py"
 RUNS = [
     ("sage", "sar", 4), ("sage_max", "one_shot", 2), ("gcn", "sar", 4), ("gat", "sar", 2), ("gatv2", "no_remat", 4),
     ("gin", "domain_parallel", 4), ("graph", "sar", 2), ("transformer", "sar", 4), ("edge", "no_remat", 2), ("cheb", "sar", 2),
-    ("general", "sar", 4), ("reversed", "sar", 4), ("Pna", "sar", 4), ("Flow", "sar", 4),
+    ("general", "sar", 4), ("reversed", "sar", 4), ("Pna", "sar", 4), ("Flow", "sar", 4), ("SGFormer", "sar", 4),
+    ("SGFormer", "one_shot", 7), ("Performer", "sar", 2), ("Performer", "no_remat", 7),
 ]  # fmt: skip
 MORE = [
     (kind, mode, world)
-    for kind in (*KINDS, "Pna", "Flow") for mode in ("sar", "no_remat", "one_shot", "domain_parallel") for world in (1, 2, 4)
+    for kind in (*KINDS, "Pna", "Flow", "SGFormer", "Performer")
+    for mode in ("sar", "no_remat", "one_shot", "domain_parallel") for world in (1, 2, 4, 7)
     if (kind, mode, world) not in RUNS
 ]  # fmt: skip
 DROPPED = CustomSettings("custom", target=f"{FILE}:Flow", args={"dropout": 0.4})
@@ -47,10 +52,24 @@ ALIKE: list[Any] = [
 ]
 
 
+EXAMPLES = {kind: FILE.parents[3] / "examples" / "layers" / f"{kind.lower()}.py" for kind in ("SGFormer", "Performer")}
+
+
 def settings(kind: str) -> CustomSettings:
+    if kind in EXAMPLES:
+        return CustomSettings("custom", target=f"{EXAMPLES[kind]}:{kind}", args={"hidden_channels": 8, "dropout": 0.0})
     if kind in ("Pna", "Flow"):
         return CustomSettings("custom", target=f"{FILE}:{kind}")
     return CustomSettings("custom", target=f"{FILE}:Stack", args={"kind": kind})
+
+
+def load(file: Path) -> ModuleType:
+    """A module of Python's from its file."""
+    spec = spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @cache
@@ -66,6 +85,8 @@ def on_the_whole_graph(kind: str) -> list[float]:
         module = Pna(x.shape[1], GRAPH.num_classes, torch.bincount(torch.bincount(index[1], minlength=len(x))))
     elif kind == "Flow":
         module = Flow(x.shape[1], GRAPH.num_classes)
+    elif kind in EXAMPLES:
+        module = getattr(load(EXAMPLES[kind]), kind)(x.shape[1], GRAPH.num_classes, hidden_channels=8, dropout=0.0)
     else:
         module = Stack(x.shape[1], GRAPH.num_classes, kind)
     module = module.double()
@@ -125,3 +146,49 @@ def test_flows_of_types() -> None:
         config = cases.run_config(model, world=world, partitioner="metis", mfg=mfg)
         for answer in pool(world)(cases.curve, config, graph):
             np.testing.assert_allclose(answer["losses"], wanted["losses"], rtol=1e-8)
+
+
+@cache
+def types_on_the_whole_graph(kind: str) -> list[float]:
+    """The losses of PyG and PyTorch alone, of types whose features differ in width."""
+    config = cases.run_config(CustomSettings("custom", target=f"{FILE}:{kind}"))
+    graph = small_typed_graph("widths", seed=2)
+    torch.manual_seed(config.seed)
+    names, bounds = graph.schema.node_types, graph.schema.offsets
+    x = {name: torch.from_numpy(np.array(table)).double() for name, table in zip(names, graph.features, strict=True)}
+    relations, edges = [], {}
+    ends = np.stack([graph.indices, np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))]).astype(np.int64)
+    for number, relation in enumerate(graph.schema.relations):
+        etype = (names[relation.source], relation.name, names[relation.destination])
+        relations.append(etype)
+        firsts = np.array([[bounds[relation.source]], [bounds[relation.destination]]])
+        edges[etype] = torch.from_numpy(ends[:, np.asarray(graph.relation) == number] - firsts)
+    widths = {name: table.shape[1] for name, table in x.items()}
+    made = getattr(pyg_stacks, kind)
+    module = made(*((widths,) if kind == "Hgt" else ()), graph.num_classes, (list(names), relations)).double()
+    with torch.no_grad():
+        module(x, edges)  # for widths that come with the first rows
+    optimizer = torch.optim.Adam(module.parameters(), lr=config.optim.lr)
+    first, last = bounds[-2:]
+    split, labels = (torch.from_numpy(np.array(table)[first:last]) for table in (graph.split, graph.labels))
+    rows = torch.nonzero(split == SPLITS["train"])[:, 0]
+    losses = []
+    for epoch in range(config.epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(config.optim, epoch, config.epochs)
+        loss = F.cross_entropy(module(x, edges)[names[-1]][rows], labels[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("kind", ["Widths", "Hgt", "Han", "Converted", "LazyWidths"])
+def test_types_whose_features_differ_in_width(kind: str, world: int) -> None:
+    """They get what PyG gives them: their own features."""
+    model, graph = CustomSettings("custom", target=f"{FILE}:{kind}"), small_typed_graph("widths", seed=2)
+    for answer in pool(world)(cases.curve, cases.run_config(model, world=world, partitioner="metis"), graph):
+        np.testing.assert_allclose(answer["losses"], types_on_the_whole_graph(kind), rtol=1e-8)

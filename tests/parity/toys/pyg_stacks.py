@@ -116,3 +116,68 @@ class Typed(nn.Module):
             x_dict, edge_index_dict, _ = trim_to_layer(number, *hops, x_dict, edge_index_dict)
             x_dict = {name: torch.tanh(rows) for name, rows in conv(x_dict, edge_index_dict).items()}
         return x_dict
+
+
+class Widths(nn.Module):
+    """Types whose features differ in width: authors have 3, papers 11."""
+
+    def __init__(self, out_channels: int, metadata: Any) -> None:
+        super().__init__()
+        widths = {"author": 3, "paper": 11}
+        first = {etype: gnn.SAGEConv((widths[etype[0]], widths[etype[2]]), 8) for etype in metadata[1]}
+        second = {etype: gnn.SAGEConv((8, 8), out_channels) for etype in metadata[1]}
+        self.convs = nn.ModuleList([gnn.HeteroConv(first), gnn.HeteroConv(second)])
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+        for conv in self.convs:
+            x_dict = {name: torch.tanh(rows) for name, rows in conv(x_dict, edge_index_dict).items()}
+        return x_dict
+
+
+class LazyWidths(Widths):
+    """Widths that come with the first rows."""
+
+    def __init__(self, out_channels: int, metadata: Any) -> None:
+        super().__init__(out_channels, metadata)
+        convs = [{etype: gnn.SAGEConv((-1, -1), b) for etype in metadata[1]} for b in (8, out_channels)]
+        self.convs = nn.ModuleList(gnn.HeteroConv(by_relation) for by_relation in convs)
+
+
+class Hgt(nn.Module):
+    """Widths by type, as HGTConv takes them."""
+
+    def __init__(self, in_channels: dict[str, int], out_channels: int, metadata: Any) -> None:
+        super().__init__()
+        self.conv, self.last = gnn.HGTConv(in_channels, 8, metadata, heads=2), nn.Linear(8, out_channels)
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+        return {name: self.last(torch.tanh(rows)) for name, rows in self.conv(x_dict, edge_index_dict).items()}
+
+
+class Han(nn.Module):
+    """The same of HANConv."""
+
+    def __init__(self, out_channels: int, metadata: Any) -> None:
+        super().__init__()
+        self.conv, self.last = gnn.HANConv({"author": 3, "paper": 11}, 8, metadata, heads=2), nn.Linear(8, out_channels)
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
+        out = self.conv(x_dict, edge_index_dict)
+        return {name: self.last(rows) for name, rows in out.items() if rows is not None}
+
+
+class Plain(nn.Module):
+    """For ``to_hetero``."""
+
+    def __init__(self, out_channels: int) -> None:
+        super().__init__()
+        self.first, self.second = gnn.SAGEConv((-1, -1), 8), gnn.SAGEConv((-1, -1), out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.second(torch.tanh(self.first(x, edge_index)), edge_index)
+        return out
+
+
+def Converted(out_channels: int, metadata: Any) -> nn.Module:
+    """A module that PyG has converted."""
+    return gnn.to_hetero(Plain(out_channels), metadata)
