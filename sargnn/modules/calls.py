@@ -21,6 +21,7 @@ of it (``session.paused``). Nothing here knows a graph.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import os
@@ -431,15 +432,16 @@ class StockCalls(TorchFunctionMode):
 
     def _compare(self, tensor: Tensor) -> None:
         values = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
-        raw = values.resolve_conj().contiguous().reshape(-1).view(torch.uint8).cpu().numpy() if values.numel() else b""
-        told = zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode()) << 32 | zlib.crc32(raw)
-        own = torch.tensor([told >> 32, told & 0xFFFFFFFF], dtype=torch.int64)
+        own = torch.tensor([zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode()), self.group.rank], dtype=torch.int64)
+        with contextlib.suppress(RuntimeError):  # within torch.vmap and the like there are no numbers to compare
+            raw = values.resolve_conj().contiguous().reshape(-1).view(torch.uint8).cpu().numpy() if values.numel() else b""
+            own[1] = zlib.crc32(raw) + self.group.world
         if any(not torch.equal(own, other) for other in self.group.gather(own)):
             raise self.refused(
                 "A tensor that is not the same on all workers, and that no function of PyTorch's has made here, meets rows or others",
                 f"shape {list(tensor.shape)}, {tensor.dtype}",
                 "parameters, buffers and constants; what PyTorch's functions make of the rows that forward gets",
-                "numpy, TorchScript and extensions of C++ see this worker's rows alone",
+                "numpy, TorchScript, torch.vmap and extensions of C++ see this worker's rows alone",
             )
         set_mark(tensor, None, shared=is_shared(tensor))
 
