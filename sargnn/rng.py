@@ -232,7 +232,12 @@ def uniform_numbers(source_ids: Tensor, destination_ids: Tensor, width: int, dra
         run = slice(start, start + _CHUNK_DRAWS)
         source, group = torch.broadcast_tensors(source_ids[run, None], groups)
         words = philox(
-            source, destination_ids[run, None].expand_as(source), group, torch.full_like(source, draw.tag), draw.seed, draw.epoch
+            source,
+            destination_ids[run, None].expand_as(source),
+            group,
+            torch.full_like(source, draw.tag),
+            draw.seed,
+            draw.epoch,
         )
         out[run] = (torch.stack(words, -1).flatten(1)[:, :width] >> 8).to(dtype) / 2**24
     return out

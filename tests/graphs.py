@@ -99,13 +99,17 @@ def typed_graph(seed: int = 0) -> Dataset:
 def small_typed_graph(kind: str, seed: int = 0) -> Dataset:
     """Typed graphs at the edge of what there is, 60 papers (``type.s``), all with features but where said:
 
-    ``sink``: no relation ends in the labelled type. ``features``: every type has features of one width. ``one_type``: several
-    relations between nodes of one type. ``names``: types called like attributes, without features. ``widths``: authors have fewer.
+    ``sink``: no relation ends in the labelled type. ``features``: every type has features of one width. ``widths``: authors have
+    fewer. ``one_type``: several relations between nodes of one type. ``names``: types called like attributes, without features.
     """
     rng = np.random.default_rng(seed)
     names = {"names": ["values", "type_s", "type.s"], "one_type": ["paper"]}.get(kind, ["author", "paper"])
     counts = {name: 60 if name == names[-1] else 25 for name in names}
-    widths = dict.fromkeys(names, NUM_FEATURES) | ({"author": 3} if kind == "widths" else {}) | (dict.fromkeys(names[:2], 0) if kind == "names" else {})
+    widths = (
+        dict.fromkeys(names, NUM_FEATURES)
+        | ({"author": 3} if kind == "widths" else {})
+        | (dict.fromkeys(names[:2], 0) if kind == "names" else {})
+    )
     last = len(names) - 1
     ends = {"sink": [(1, 0), (0, 0)], "one_type": [(0, 0), (0, 0)], "names": [(0, 2), (1, 2), (2, 0), (2, 1)]}
     relations = []

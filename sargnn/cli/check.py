@@ -224,7 +224,8 @@ def show(config: RunConfig, graph: Graph, outcome: Outcome) -> None:
     if (first := outcome.first) is None:
         info_table(rows)
         print()
-        text = f"All agree on 1 and on {several} workers: {outcome.compared:,} tensors of {STEPS} steps of training and an evaluation. "
+        text = f"All agree on 1 and on {several} workers: {outcome.compared:,} tensors of {STEPS} steps of training and an "
+        text += "evaluation. "
         text += f"The largest difference is {outcome.largest:.1g} of a tensor's norm."
         print(textwrap.fill(text, _WIDTH))
         return

@@ -27,8 +27,9 @@ from sargnn.interop.dgl import missing_in
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import EVERY_TYPE, GraphShape, Inputs, TypedRows, input_rows
 from sargnn.models.probe import try_module, try_without_edges
-from sargnn.modules.calls import StockCalls, count_lengths, describe_replaced
+from sargnn.modules.calls import StockCalls
 from sargnn.modules.dgl_typed import GraphMaker
+from sargnn.modules.functions import count_lengths, describe_replaced
 from sargnn.modules.pyg import KNOWN, NO_FEATURES, PygGraph, joins_types, signature_of
 from sargnn.modules.session import Asked, Places
 from sargnn.modules.tag import Rows, constant, rows_of, tagged
@@ -82,7 +83,9 @@ class UserModule:
         """Whether it wants one width for the rows of all node types."""
         return any(name in IN_WIDTHS and name not in (*args, *self.by_type) for name in self.takes)
 
-    def from_data(self, in_width: int | dict[str, int], num_outputs: int, args: dict[str, Any], shape: GraphShape) -> dict[str, Any]:
+    def from_data(
+        self, in_width: int | dict[str, int], num_outputs: int, args: dict[str, Any], shape: GraphShape
+    ) -> dict[str, Any]:
         """The arguments that the data decide: what the constructor takes by such a name and ``args`` does not give."""
         schema, types = shape.schema, shape.schema.node_types
         relations = [(types[relation.source], relation.name, types[relation.destination]) for relation in schema.relations]
@@ -371,7 +374,9 @@ class CustomModel(Model):
         plan, joined = plans[0], x.joined()
         schema, ends = plan.schema, pairwise(plan.row_bounds)
         given = {  # by node type views that nobody may write to
-            name: tagged(joined[a:b] if width == self.inputs.width else _narrowed(x, a, b, width), Rows("nodes", t), shared=True)
+            name: tagged(
+                joined[a:b] if width == self.inputs.width else _narrowed(x, a, b, width), Rows("nodes", t), shared=True
+            )
             for t, (name, (a, b), width) in enumerate(zip(schema.node_types, ends, self.widths, strict=True))
         }
         if self.inputs.constant and x.labels is None and not joined.requires_grad:

@@ -144,7 +144,7 @@ class TypedRows(Inputs):
 
     Args:
         width: D; None: that of the features, or ``otherwise`` where no type has features or their widths differ.
-        as_they_are: nothing is mapped: D is the largest width, and rows of a narrower type have zeros behind ``widths`` columns.
+        as_they_are: nothing is mapped: D is the largest width; rows of a narrower type have zeros behind their columns.
 
     Attributes:
         widths: of each type's rows.

@@ -35,7 +35,8 @@ from sargnn.modules.expressions import (
     without_gradient,
 )
 from sargnn.modules.tag import Count, mark_of, rows_of, user_line
-from sargnn.modules.trial import Groups, NotTried, Table, describe_tensor, verdict_of
+from sargnn.modules.trial import verdict_of
+from sargnn.modules.verdict import Groups, NotTried, Table, describe_tensor
 from sargnn.rng import Draw
 
 if TYPE_CHECKING:

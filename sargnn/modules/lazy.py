@@ -234,7 +234,7 @@ class EdgeCount(Count):
     edges: Edges
 
     @classmethod
-    def of(cls, edges: Edges) -> EdgeCount:
+    def from_edges(cls, edges: Edges) -> EdgeCount:
         count = edges.num_edges()
         made = cls(int(count), count.total, count.kind, count.rows, count.of)
         made.edges = edges
@@ -242,7 +242,7 @@ class EdgeCount(Count):
 
     def __sub__(self, other: Any) -> Any:
         """Of what is left of the edges without a hop: those of a layer."""
-        return EdgeCount.of(other.edges) if isinstance(other, Hop) else super().__sub__(other)
+        return EdgeCount.from_edges(other.edges) if isinstance(other, Hop) else super().__sub__(other)
 
 
 class Hop(int):
@@ -297,14 +297,14 @@ def shape_of(lazy: Any) -> torch.Size:
     if isinstance(lazy, JoinedFolded):
         return torch.Size(shape)
     if isinstance(lazy, Joined):
-        count = sum(EdgeCount.of(part.edges) for part in lazy.parts if isinstance(part, Lazy))
+        count = sum(EdgeCount.from_edges(part.edges) for part in lazy.parts if isinstance(part, Lazy))
         return torch.Size((2, count) if isinstance(lazy.parts[0], EdgeIndex) else (count, *shape[1:]))
     if isinstance(lazy, EdgeIndex):
-        return torch.Size((2, EdgeCount.of(lazy.edges)))
+        return torch.Size((2, EdgeCount.from_edges(lazy.edges)))
     if isinstance(lazy, Folded):
         return torch.Size((lazy.edges.number_of_dst_nodes(), *shape[1:]))
     if lazy.edges is not None:
-        return torch.Size((EdgeCount.of(lazy.edges), *shape[1:]))
+        return torch.Size((EdgeCount.from_edges(lazy.edges), *shape[1:]))
     return torch.Size(shape)
 
 

@@ -204,7 +204,7 @@ def _getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(x, Ends):
             return ends_of(edges, x.side)
         if isinstance(x, Filled):
-            return filled((EdgeCount.of(edges), *x.shape[1:]), x.dtype, x.number, edges)
+            return filled((EdgeCount.from_edges(edges), *x.shape[1:]), x.dtype, x.number, edges)
         return rows_of_edges(EdgeTensor(edges, moved(x.field.node, x.edges, edges)))
     if isinstance(key, EdgeRows) and not isinstance(x, Lazy) and mark_of(x) is None:
         return _picked(x, key)
@@ -383,7 +383,7 @@ def _cat(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     edges = with_self_loops(first.edges, "each")
     if isinstance(first, Filled) and isinstance(second, Filled) and first.number == second.number:
-        return filled((EdgeCount.of(edges), *first.shape[1:]), first.dtype, first.number, edges)
+        return filled((EdgeCount.from_edges(edges), *first.shape[1:]), first.dtype, first.number, edges)
     if isinstance(second, EdgeRows):
         return NotImplemented
     before = first.field if isinstance(first, EdgeRows) else constant_field(first)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from sargnn.modules.expressions import map_values
-from sargnn.modules.tag import Mark, is_shared, mark_of, set_mark
-from sargnn.modules.trial import Groups, Out
+from sargnn.modules.tag import Mark, Rows, is_shared, mark_of, set_mark
+from sargnn.modules.verdict import Groups, Out
 
 Marked = list[tuple[Tensor, Mark]]
 
@@ -114,7 +114,7 @@ def mark_of_result(output: Tensor, told: Out, call: Call, groups: Groups, number
         return source._replace(dim=told.dim, parts=told.parts, before=told.before, numbered=numbered)
     if told.kind == "rows":  # made with a number of rows
         key = next(key for key, number in groups.numbers.items() if number == told.group)
-        rows = key if hasattr(key, "level") else None
+        rows = key if isinstance(key, Rows) else None
         number = output.shape[told.dim] // (told.parts * told.before)
         return Mark(rows, told.dim, number, parts=told.parts, set=key, before=told.before)
     if not output.dim():

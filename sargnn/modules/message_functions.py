@@ -1,8 +1,8 @@
 """Message functions as expressions: DGL's built-in ones, known by their attributes so that DGL is not imported, and the user's.
 
 A user's function is called with the rows of a run of edges, as DGL calls it with all edges. Which fields it reads, and which
-tensors beside them have gradients, is found by calling it with made-up edges, once with all and once with some of them: a message
-must be the same. Nothing here knows how messages are folded.
+tensors beside them have gradients, is found by calling it with made-up edges, once with all and once with some of them: a
+message must be the same. Nothing here knows how messages are folded.
 
 Letters: E edges.
 """
@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.reducers.generic import EdgeRun
-from sargnn.modules.calls import check_recomputed
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Call, Field, Item, Node, Where, Written, draw_mask, map_values
+from sargnn.modules.functions import check_recomputed
 from sargnn.modules.session import Session, paused
-from sargnn.modules.trial import is_close
+from sargnn.modules.trial_round import is_close
 from sargnn.rng import Draw
 
 if TYPE_CHECKING:

@@ -24,17 +24,18 @@ from torch.overrides import TorchFunctionMode
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
-from sargnn.engine.rebuild import rebuild_of, rebuilt_by
+from sargnn.engine.rebuild import rebuilt_by
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.errors import ConfigError
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Written
 from sargnn.modules.lazy import EdgeCount, rows_of_edges
-from sargnn.modules.row_operators import RowOperators, again_of, is_row_major
-from sargnn.modules.marked_call import JOINED, Call
+from sargnn.modules.marked_call import Call
 from sargnn.modules.row_draws import RowNumbers
+from sargnn.modules.row_operators import RowOperators, again_of, is_row_major
+from sargnn.modules.row_picks import choose_rows, narrow_rows, pick_chosen, pick_rows, split_rows
 from sargnn.modules.session import Places
-from sargnn.modules.tag import Count, Mark, Rows, is_plain, is_shared, mark_of, set_mark, tagged, user_line
+from sargnn.modules.tag import Mark, is_plain, is_shared, mark_of, set_mark, tagged, user_line
 from sargnn.profile import NODEWISE, Profile
 from sargnn.rng import Draw, Purpose, dropout_rows, edge_mask, uniform_numbers
 
@@ -322,105 +323,6 @@ def _contiguous(rows: RowCalls, call: Call) -> Any:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _first_rows(rows: RowCalls, call: Call) -> Any:
-    """``x[:n]`` with the number of a later layer's rows, which are the first ones, and ``x[numbers of all rows]``; what is as it
-    was is rebuilt in the way that ``x`` is."""
-    x, key = call.args
-    if (out := _by_chosen(rows, call)) is not NotImplemented:
-        return out
-    first, *others = key if isinstance(key, tuple) and key else (key,)
-    mark, by = mark_of(x), mark_of(first)
-    if mark is None or mark.dim != 0:
-        return NotImplemented
-    if by is not None and by.numbered and first.dim() == 1 and by.set == ("numbers", mark.key) and mark.is_single:
-        return call.again(lambda: x[(slice(None), *others)])
-    if not isinstance(first, slice) or first.start not in (None, 0) or first.step not in (None, 1):
-        return NotImplemented
-    out = first_rows(x, mark, first.stop)
-    if out is None or not others:
-        if out is None or not (rows.operators.is_table(x, mark) and out.requires_grad):
-            return _or_plain(out)
-        rebuild, length = rebuild_of(x), len(out)
-        return out if rebuild is None else set_mark(rebuilt_by(out, lambda: rebuild()[:length]), mark_of(out), shared=is_shared(out))
-    return call.again(lambda: out[(slice(None), *others)])
-
-
-def first_rows(x: Tensor, mark: Mark, stop: Any, dim: int = 0) -> Tensor | None:
-    """``x.narrow(dim, 0, stop)``; None where these are not the rows of a layer."""
-    of = stop.of if isinstance(stop, Count) else (mark.key, 1, 0) if stop is None or stop == sys.maxsize else None
-    if of is None or of[1:] != (1, 0) or not mark.is_single:
-        return None
-    later, earlier = of[0], mark.rows
-    if of[0] == mark.key:
-        return set_mark(x.narrow(dim, 0, x.shape[dim]), mark, shared=is_shared(x)) if stop is not None else None
-    if not isinstance(later, Rows) or earlier is None or (later.kind, later.type) != (earlier.kind, earlier.type):
-        return None
-    if later.level < earlier.level or int(stop) > mark.number:
-        return None
-    return set_mark(x.narrow(dim, 0, int(stop)), mark._replace(rows=later, number=int(stop)), shared=is_shared(x))
-
-
-def _narrow(rows: RowCalls, call: Call) -> Any:
-    """``x.narrow(0, 0, n)`` in the same way."""
-    x, dim, start, length = (call.argument(k, name) for k, name in enumerate(("input", "dim", "start", "length")))
-    mark = mark_of(x)
-    if mark is None or type(dim) is not int or dim % x.dim() != mark.dim or start != 0:
-        return NotImplemented
-    return _or_plain(first_rows(x, mark, length, mark.dim))
-
-
-def _split(rows: RowCalls, call: Call) -> Any:
-    """Joined rows cut into those of each type again, ``x.split([number of each type's nodes])``."""
-    x, sizes, dim = (call.argument(k, *names) for k, names in enumerate((("input", "tensor"), ("split_size_or_sections", "split_sizes", "split_size"), ("dim",))))
-    mark = mark_of(x)
-    if mark is None or not isinstance(sizes, (list, tuple)) or (dim or 0) % x.dim() != mark.dim or not mark.is_single:
-        return NotImplemented
-    of = [size.of for size in sizes if isinstance(size, Count) and size.of is not None and size.of[1:] == (1, 0)]
-    keys = [key for key, *_ in of]
-    joined = isinstance(mark.set, tuple) and mark.set == (JOINED, *keys)
-    types = [key.type for key in keys if isinstance(key, Rows) and key.kind == "nodes"]
-    by_type = mark.rows is not None and mark.rows.type < 0 and types == list(range(len(sizes)))
-    if len(of) != len(sizes) or not (joined or by_type) or sum(map(int, sizes)) != x.shape[mark.dim]:
-        return NotImplemented
-    parts = torch.split(x, [int(size) for size in sizes], mark.dim)
-    for part, key in zip(parts, keys, strict=True):
-        own = Mark(key if isinstance(key, Rows) else None, mark.dim, part.shape[mark.dim], mark.why, set=key)
-        set_mark(part, own, shared=is_shared(x))
-    return parts
-
-
-def _chosen(rows: RowCalls, call: Call) -> Any:
-    """``mask.nonzero()``: numbers of rows, which pick those rows again, as ``x[mask]`` does."""
-    x, mark = call.argument(0, "input"), mark_of(call.argument(0, "input"))
-    if mark is None or x.dim() != 1 or not mark.is_single or call.kwargs.get("as_tuple") or len(call.args) > 1:
-        return NotImplemented
-    out = x.nonzero()
-    why = f"'{call.name}' gives numbers of this worker's rows"
-    return set_mark(out, Mark(None, 0, len(out), why, 1, (CHOSEN, mark.key, id(x), x._version), why), shared=False)
-
-
-def _by_chosen(rows: RowCalls, call: Call) -> Any:
-    """Rows that are picked, or written to, by such numbers."""
-    index, x = call.argument(2, "index") if call.name != "__getitem__" else call.args[1], call.argument(0, "input")
-    mark, by = mark_of(x), mark_of(index)
-    along = call.name == "__getitem__" or call.argument(1, "dim") % x.dim() == 0
-    if mark is None or by is None or not along or mark.dim or index.dim() != 1:
-        return NotImplemented
-    if not isinstance(by.set, tuple) or by.set[:2] != (CHOSEN, mark.key):
-        return NotImplemented
-    of_part = mark_of(call.argument(3, "source", "tensor"))
-    if call.name.startswith("index_copy"):
-        if of_part is None or of_part.set != by.set or of_part.dim:
-            return NotImplemented
-        return set_mark(call.func(*call.args, **call.kwargs), mark, shared=False)
-    out = call.func(*call.args, **call.kwargs)
-    return set_mark(out, Mark(None, 0, len(out), "a part of them was taken", 1, by.set), shared=False)
-
-
-CHOSEN = "chosen"
-"""The first of ``Mark.set`` of rows that a mask chose."""
-
-
 def _squeeze(rows: RowCalls, call: Call) -> Any:
     """``x.squeeze()`` and ``x.squeeze(dim)`` leave the rows' dimension, also on a worker that has one row."""
     tensor, mark = call.argument(0, "input"), mark_of(call.argument(0, "input"))
@@ -478,13 +380,13 @@ HANDLERS: dict[str, Handler] = {
     "__matmul__": _product,
     "add": _sum_of_two,
     "__add__": _sum_of_two,
-    "__getitem__": _first_rows,
+    "__getitem__": lambda rows, call: pick_rows(rows.operators, call),
     "squeeze": _squeeze,
     "contiguous": _contiguous,
-    "narrow": _narrow,
-    **dict.fromkeys("split split_with_sizes".split(), _split),
-    **dict.fromkeys("nonzero argwhere".split(), _chosen),
-    **dict.fromkeys("index_select index_copy index_copy_".split(), _by_chosen),
+    "narrow": lambda rows, call: narrow_rows(call),
+    **dict.fromkeys("split split_with_sizes".split(), lambda rows, call: split_rows(call)),
+    **dict.fromkeys("nonzero argwhere".split(), lambda rows, call: choose_rows(call)),
+    **dict.fromkeys("index_select index_copy index_copy_".split(), lambda rows, call: pick_chosen(call)),
     "rand": _uniform,
     "mul": _times,
     "__mul__": _times,

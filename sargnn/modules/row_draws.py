@@ -59,7 +59,7 @@ class RowNumbers:
 
 
 DrawRule = Callable[..., Tensor]
-"""(``RowNumbers``, the function's arguments ...) to its result, of a table that autograd does not follow but where it says so."""
+"""(``RowNumbers``, the function's arguments ...) to its result."""
 
 
 def _bernoulli(numbers: RowNumbers, input: Any, p: Any = None, *, generator: Any = None) -> Tensor:
@@ -91,12 +91,20 @@ def _whole(numbers: RowNumbers, low: int, high: int) -> Tensor:
 
 def _randint(numbers: RowNumbers, *given: Any, **named: Any) -> Tensor:
     limits = [value for value in given if type(value) is int]
-    low, high = (named.get("low", 0), named.get("high")) if not limits else limits if len(limits) == 2 else (named.get("low", 0), limits[0])
+    low: Any
+    high: Any
+    low, high = (
+        (named.get("low", 0), named.get("high"))
+        if not limits
+        else limits
+        if len(limits) == 2
+        else (named.get("low", 0), limits[0])
+    )
     return _whole(numbers, low, high)
 
 
 def _alpha_dropout(numbers: RowNumbers, input: Tensor, p: float = 0.5, *given: Any, dims: Any = None, **named: Any) -> Tensor:
-    """a (x m - alpha (1 - m)) + a alpha p with m kept or not, alpha of SELU, so that mean and variance stay (Klambauer 2017)."""
+    """a (x m - alpha (1 - m)) + a alpha p with m kept or not, alpha of SELU (Klambauer et al., 2017)."""
     alpha = 1.7580993408473766
     a = 1 / math.sqrt((alpha**2 * p + 1) * (1 - p))
     kept = (numbers.uniform(dims) >= p).to(input.dtype)
@@ -125,8 +133,9 @@ DRAWS: dict[str, DrawRule] = {
     "normal_": _normal_,
     "uniform_": _uniform_,
     "exponential_": lambda numbers, x, lambd=1.0, generator=None: numbers.exponential() / lambd,
-    "cauchy_": lambda numbers, x, median=0.0, sigma=1.0, generator=None: median
-    + sigma * (math.pi * (numbers.uniform() - 0.5)).tan(),
+    "cauchy_": lambda numbers, x, median=0.0, sigma=1.0, generator=None: (
+        median + sigma * (math.pi * (numbers.uniform() - 0.5)).tan()
+    ),
     "log_normal_": lambda numbers, x, mean=1.0, std=2.0, generator=None: (numbers.normal() * std + mean).exp(),
     "geometric_": lambda numbers, x, p, generator=None: (numbers.exponential() / -math.log1p(-p)).floor() + 1,
     **dict.fromkeys(("randint", "randint_like"), _randint),

@@ -1,9 +1,9 @@
 """Folds over the rows of all workers that are neither sums nor means: a rule for each, in terms of sums, maxima and products.
 
-Sums and means need no rule: ``trial.py`` finds that a function is one, and ``sum_over_workers`` and ``mean_over_workers`` compute it
-of each worker's own result. A rule here gets the function's arguments and an ``Over``, which folds over the rows of all workers,
-or, in a trial, of two parts of a table: there the rule must give what the function itself gives of the whole, or the call is
-refused.
+Sums and means need no rule: ``trial.py`` finds that a function is one, and ``SumOverWorkers`` and ``mean_over_workers`` compute
+it of each worker's own result. A rule here gets the function's arguments and an ``Over``, which folds over the rows of all
+workers, or, in a trial, of two parts of a table: there the rule must give what the function itself gives of the whole, or the
+call is refused.
 
 Each worker's loss is its share of one loss, so that the gradient of what all workers have alike is the sum of what each of them
 has for it: y = sum over workers of x_w has d x_w = sum over workers of d y_w.
@@ -105,15 +105,15 @@ class Over:
 
     dim: int | None = None
 
-    def sum(self, x: Tensor, dims: Sequence[int], *, keepdim: bool = False) -> Tensor:
+    def sum(self, x: Tensor, dims: list[int], *, keepdim: bool = False) -> Tensor:
         """[...] without ``dims``, the rows' among them."""
         return x.sum(dims, keepdim=keepdim)
 
-    def count(self, x: Tensor, dims: Sequence[int]) -> float:
+    def count(self, x: Tensor, dims: list[int]) -> float:
         """How many elements there are along ``dims``."""
         return float(math.prod(x.shape[dim] for dim in dims))
 
-    def largest(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+    def largest(self, x: Tensor, dims: list[int]) -> Tensor:
         """The maxima along ``dims``, which stay as 1."""
         return x.amax(tuple(dims), keepdim=True)
 
@@ -129,7 +129,7 @@ class Over:
         """``x x^T``, of [F, N]."""
         return x @ x.T
 
-    def mean(self, x: Tensor, dims: Sequence[int], *, keepdim: bool = False) -> Tensor:
+    def mean(self, x: Tensor, dims: list[int], *, keepdim: bool = False) -> Tensor:
         """The sum by the count."""
         return self.sum(x, dims, keepdim=keepdim) / self.count(x, dims)
 
@@ -140,15 +140,15 @@ class OverWorkers(Over):
     def __init__(self, group: Group, dim: int | None = None) -> None:
         self.group, self.dim = group, dim
 
-    def sum(self, x: Tensor, dims: Sequence[int], *, keepdim: bool = False) -> Tensor:
+    def sum(self, x: Tensor, dims: list[int], *, keepdim: bool = False) -> Tensor:
         total: Tensor = SumOverWorkers.apply(self.group, x.sum(dims, keepdim=keepdim))
         return total
 
-    def count(self, x: Tensor, dims: Sequence[int]) -> float:
+    def count(self, x: Tensor, dims: list[int]) -> float:
         own = torch.tensor([math.prod(x.shape[dim] for dim in dims)], dtype=torch.float64)
         return float(self.group.sum_(own).item())
 
-    def largest(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+    def largest(self, x: Tensor, dims: list[int]) -> Tensor:
         largest: Tensor = _Largest.apply(self.group, x, tuple(dims))
         return largest
 
@@ -204,14 +204,14 @@ class OverParts(Over):
         self._given.append((fold, value))
         raise Waits
 
-    def sum(self, x: Tensor, dims: Sequence[int], *, keepdim: bool = False) -> Tensor:
+    def sum(self, x: Tensor, dims: list[int], *, keepdim: bool = False) -> Tensor:
         total: Tensor = self._fold(x.sum(dims, keepdim=keepdim), sum)
         return total
 
-    def count(self, x: Tensor, dims: Sequence[int]) -> float:
+    def count(self, x: Tensor, dims: list[int]) -> float:
         return float(self._fold(super().count(x, dims), sum))
 
-    def largest(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+    def largest(self, x: Tensor, dims: list[int]) -> Tensor:
         largest: Tensor = self._fold(super().largest(x, dims), lambda parts: torch.stack(parts).amax(0))
         return largest
 
@@ -238,7 +238,7 @@ def mean_over_workers(group: Group, own: Tensor, rows: int, args: Sequence[Tenso
     """
     total = float(group.sum_(torch.tensor([rows], dtype=torch.float64)).item())
     if not rows and total:
-        own = sum((arg.sum() * 0 for arg in args if arg.requires_grad), torch.zeros_like(own.detach()))  # type: ignore[assignment]
+        own = sum((arg.sum() * 0 for arg in args if arg.requires_grad), torch.zeros_like(own.detach()))
         rows = 1
     mean: Tensor = SumOverWorkers.apply(group, own * (rows / total if total else 1.0))
     return mean
@@ -275,12 +275,12 @@ def _both_extremes(over: Over, func: Any, input: Tensor, *, dim: Any = None, kee
 
 
 def _variance(over: Over, func: Any, input: Tensor, *given: Any, **named: Any) -> Any:
-    """``std``, ``var`` and with their means: ``(input, dim, unbiased, keepdim)``, ``(input, unbiased)``, by name also correction."""
+    """``std``, ``var``, also with their means: ``(input, dim, unbiased, keepdim)``, ``(input, unbiased)``, or by name."""
     dim, unbiased, keepdim = named.get("dim"), named.get("unbiased"), named.get("keepdim", False)
     if given and isinstance(given[0], bool):
         unbiased = given[0]
     elif given:
-        dim, unbiased, keepdim = (*given, *(dim, unbiased, keepdim)[len(given) :])
+        dim, unbiased, keepdim = [*given, *[dim, unbiased, keepdim][len(given) :]]
     free = named.get("correction")
     free = (1 if unbiased in (None, True) else 0) if free is None else free
     dims = _dims(input, dim)
@@ -290,7 +290,9 @@ def _variance(over: Over, func: Any, input: Tensor, *given: Any, **named: Any) -
     return (out, mean if keepdim else mean.squeeze(dims)) if func.__name__.endswith("_mean") else out
 
 
-def _vector_norm(over: Over, func: Any, x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def _vector_norm(
+    over: Over, func: Any, x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     dims, p = _dims(x, dim), float(ord)
     x = x if dtype is None else x.to(dtype)
     if math.isinf(p):
@@ -304,7 +306,16 @@ def _vector_norm(over: Over, func: Any, x: Tensor, ord: Any = 2, dim: Any = None
     return over.sum(x.abs() ** p, dims, keepdim=keepdim) ** (1 / p)
 
 
-def _norm(over: Over, func: Any, input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, out: Any = None, dtype: Any = None) -> Tensor:
+def _norm(
+    over: Over,
+    func: Any,
+    input: Tensor,
+    p: Any = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    out: Any = None,
+    dtype: Any = None,
+) -> Tensor:
     """``torch.norm``, ``Tensor.norm`` and ``linalg.norm``, which agree where they are norms of vectors."""
     if "linalg" in func.__name__ and p not in (None, "fro") and (dim is None or not isinstance(dim, int)):
         pair = dim if dim is not None else (-2, -1)
@@ -312,11 +323,15 @@ def _norm(over: Over, func: Any, input: Tensor, p: Any = "fro", dim: Any = None,
     return _vector_norm(over, func, input, 2 if p in (None, "fro") else p, dim, keepdim, dtype=dtype)
 
 
-def _linalg_norm(over: Over, func: Any, A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def _linalg_norm(
+    over: Over, func: Any, A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     return _norm(over, func, A, ord, dim, keepdim, None, dtype)
 
 
-def _matrix_norm(over: Over, func: Any, A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+def _matrix_norm(
+    over: Over, func: Any, A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
     """Frobenius's, and the largest or smallest sum of a row or a column."""
     A = A if dtype is None else A.to(dtype)
     if ord == "fro":
@@ -352,7 +367,9 @@ def _equal(over: Over, func: Any, *given: Any, **named: Any) -> bool:
 def _nanmean(over: Over, func: Any, input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     dims, input = _dims(input, dim), input if dtype is None else input.to(dtype)
     there = (~input.isnan()).to(input.dtype)
-    return over.sum(torch.nan_to_num(input, 0.0, torch.inf, -torch.inf), dims, keepdim=keepdim) / over.sum(there, dims, keepdim=keepdim)
+    return over.sum(torch.nan_to_num(input, 0.0, torch.inf, -torch.inf), dims, keepdim=keepdim) / over.sum(
+        there, dims, keepdim=keepdim
+    )
 
 
 def _log_of_sum(over: Over, x: Tensor, dims: list[int]) -> Tensor:
@@ -375,7 +392,9 @@ def _softmax(over: Over, func: Any, input: Tensor, dim: Any = None, _stacklevel:
     return difference if "log_softmax" in func.__name__ else difference.exp()
 
 
-def _covariance(over: Over, func: Any, input: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Tensor:
+def _covariance(
+    over: Over, func: Any, input: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None
+) -> Tensor:
     """``cov``, of rows that are observations: columns of the argument, which may be one variable."""
     x = input if input.dim() > 1 else input[None]
     centred = x - over.mean(x, [1], keepdim=True)
@@ -392,9 +411,17 @@ def _correlation(over: Over, func: Any, input: Tensor) -> Tensor:
 
 
 def _class_loss(
-    over: Over, func: Any, input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
-    reduce: Any = None, reduction: str = "mean", **named: Any,
-) -> Tensor:  # fmt: skip
+    over: Over,
+    func: Any,
+    input: Tensor,
+    target: Tensor,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    **named: Any,
+) -> Tensor:
     """``cross_entropy`` and ``nll_loss``: a mean by the classes' weights, without what is ignored."""
     given = {"weight": weight, "ignore_index": ignore_index, "reduction": "none"}
     if over.dim == min(input.dim() - 1, 1):

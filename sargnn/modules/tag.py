@@ -26,7 +26,18 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _ON_BEHALF = tuple(
     os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-    for name in ("marked_call", "calls", "row_calls", "lazy", "lazy_calls", "lazy_folds", "joined", "edge_fields")
+    for name in (
+        "marked_call",
+        "calls",
+        "judged_calls",
+        "functions",
+        "row_calls",
+        "lazy",
+        "lazy_calls",
+        "lazy_folds",
+        "joined",
+        "edge_fields",
+    )
 )
 """Files whose calls of PyTorch's functions are the module's own, handed on."""
 _LIBRARIES = (f"{os.sep}dgl{os.sep}", "torch_geometric", "contextlib")
@@ -207,6 +218,7 @@ class Count(int):
     kind: Kind | None
     rows: Rows | None
     of: tuple[Hashable, int, int] | None
+    _total: int | Callable[[], int]
 
     def __new__(
         cls,
@@ -217,16 +229,17 @@ class Count(int):
         of: tuple[Hashable, int, int] | None = None,
     ) -> Count:
         self = super().__new__(cls, own)
-        self._total, self.kind, self.rows = total, kind, rows  # type: ignore[attr-defined]
+        self._total, self.kind, self.rows = total, kind, rows
         self.of = (rows, 1, 0) if of is None and rows is not None else of
         return self
 
     @property
     def total(self) -> int:
         """Of all workers."""
-        if callable(self._total):  # type: ignore[has-type]
-            self._total = self._total()  # type: ignore[has-type]
-        return self._total
+        known: int | Callable[[], int] = self._total
+        if callable(known):
+            known = self._total = known()
+        return known
 
     def __eq__(self, other: object) -> bool:
         """Of the same rows, or of as many; a plain number is one of all workers' rows."""
@@ -255,7 +268,12 @@ class Count(int):
     def _made(self, by: Callable[[Any, Any], Any], other: Any, factor: int = 1, shift: int = 0) -> Any:
         """A number made of this one: a size again where the other one is whole, else that of all workers."""
         if isinstance(other, Count):
-            same = self.of is not None and other.of is not None and self.of[0] == other.of[0] and by in (operator.add, operator.sub)
+            same = (
+                self.of is not None
+                and other.of is not None
+                and self.of[0] == other.of[0]
+                and by in (operator.add, operator.sub)
+            )
             of = (self.of[0], by(self.of[1], other.of[1]), by(self.of[2], other.of[2])) if same else None  # type: ignore[index]
             return Count(by(int(self), int(other)), lambda: by(self.total, other.total), None, of=of)
         if type(other) is not int:

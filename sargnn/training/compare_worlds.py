@@ -207,7 +207,7 @@ def _cause(single: Records, number: int, walk: _Walk) -> int | None:
 def _compare(
     entries: Sequence[Entry], noted: Sequence[Noted], precision: str, gradients: dict[int, dict[str, np.ndarray]]
 ) -> tuple[Difference | None, float | None]:
-    """What differs of one tensor, on the one worker first, None: nothing beyond rounding; and by how much, where that is told."""
+    """What differs of one tensor, the one worker's first; None: nothing beyond rounding. And by how much, where it is told."""
     entry, (single, *several) = entries[0], noted
     shapes = tuple(other.shape for other in entries[1:])
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of calls
 """PyTorch's own list of its functions, called in many ways on rows: what each gives on one worker and on several.
 
 Arguments are guessed: a call counts where PyTorch itself takes it. Whoever adds a function to PyTorch adds a case.
@@ -17,7 +18,7 @@ from torch.overrides import get_overridable_functions
 
 from sargnn.comm.group import Group
 from sargnn.errors import ConfigError
-from sargnn.modules.calls import length
+from sargnn.modules.functions import length
 from sargnn.modules.tag import Count, Mark, Rows, mark_of, tagged
 from tests.modules.fake import calls_on
 
@@ -132,8 +133,12 @@ def functions() -> list[tuple[str, str]]:
                 continue
             if name.strip("_") and name not in _SKIPPED and not name.startswith("_") and callable(getattr(module, name, None)):
                 listed.append((space, name))
-    dunder = "__add__ __sub__ __mul__ __truediv__ __floordiv__ __mod__ __pow__ __matmul__ __rmatmul__ __neg__ __abs__ __eq__ __lt__ "
-    dunder += "__and__ __or__ __invert__ __getitem__ __radd__ __rsub__ __rmul__ __rtruediv__ __rpow__ __iadd__ __imul__ __isub__"
+    dunder = (
+        "__add__ __sub__ __mul__ __truediv__ __floordiv__ __mod__ __pow__ __matmul__ __rmatmul__ __neg__ __abs__ __eq__ __lt__ "
+    )
+    dunder += (
+        "__and__ __or__ __invert__ __getitem__ __radd__ __rsub__ __rmul__ __rtruediv__ __rpow__ __iadd__ __imul__ __isub__"
+    )
     return sorted({*listed, *(("Tensor", name) for name in dunder.split())})
 
 
@@ -142,9 +147,13 @@ def call(case: Case, arguments: dict[str, Any]) -> Any:
     function = getattr(_SPACES[case.space], case.name)
     place = {"len": length, "torch": torch, "got": lambda *args, **named: (args, named)}
     args, named = eval(f"got({case.given})", place | arguments)
-    named = {**named, **NAMED[case.named]}
+    named = {**named, **NAMED[case.named]}  # type: ignore[dict-item]
     if case.spelling == "keyword":
-        return function(*args[1:2], **{"input": args[0]}, **named) if len(args) < 2 else function(input=args[0], dim=args[1], **named)
+        return (
+            function(*args[1:2], **{"input": args[0]}, **named)
+            if len(args) < 2
+            else function(input=args[0], dim=args[1], **named)
+        )
     if case.spelling == "out":
         named["out"] = torch.empty(0, dtype=torch.float64)
     out = function(*args, **named)
@@ -205,7 +214,9 @@ def alone(case: Case, seed: int = 1) -> list[Any]:
     found = leaves(call(case, given | {name: source * 1.0 for name, source in sources.items()}))
     numbers = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in found]
     loss = sum((_cosines(leaf) for leaf in found if isinstance(leaf, Tensor) and leaf.requires_grad), torch.zeros(()))
-    grads = torch.autograd.grad(loss, list(sources.values()), allow_unused=True) if loss.requires_grad else [None] * len(sources)
+    grads = (
+        torch.autograd.grad(loss, list(sources.values()), allow_unused=True) if loss.requires_grad else [None] * len(sources)
+    )
     return [*numbers, dict(zip(sources, grads, strict=True))]
 
 
@@ -243,7 +254,11 @@ def on_workers(group: Group, cases: list[Case], kind: str) -> list[Any]:
         for leaf in found:
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 loss = loss + _cosines(leaf) / (1 if mark_of(leaf) is not None else group.world)
-        grads = torch.autograd.grad(loss, list(sources.values()), allow_unused=True) if loss.requires_grad else [None] * len(sources)
+        grads = (
+            torch.autograd.grad(loss, list(sources.values()), allow_unused=True)
+            if loss.requires_grad
+            else [None] * len(sources)
+        )
         numbers = [(leaf.detach(), mark_of(leaf)) if isinstance(leaf, Tensor) else (leaf, None) for leaf in found]
         answers.append((own, numbers, dict(zip(sources, grads, strict=True))))
     return answers
@@ -287,7 +302,9 @@ def _compared(leaf: Any, parts: list[tuple[Any, Mark | None]], ids: list[Tensor]
     values, marks = [value for value, _ in parts], [mark for _, mark in parts]
     if not isinstance(leaf, Tensor):
         totals = [value.total if isinstance(value, Count) else value for value in values]
-        same = all(total == leaf or (total != total and leaf != leaf) or _close(*map(torch.tensor, (total, leaf))) for total in totals)
+        same = all(
+            total == leaf or (total != total and leaf != leaf) or _close(*map(torch.tensor, (total, leaf))) for total in totals
+        )
         return None if same else f"{leaf} alone, {totals}"
     if not all(isinstance(value, Tensor) for value in values):
         return None if all(value is None for value in values) else f"no tensors: {values}"
@@ -301,7 +318,10 @@ def _compared(leaf: Any, parts: list[tuple[Any, Mark | None]], ids: list[Tensor]
     if mark.rows is None:
         moved = [value.movedim(part.dim, 0) for value, part in zip(values, marks, strict=True) if part is not None]
         joined, whole = torch.cat([rows.double() for rows in moved]), leaf.movedim(mark.dim, 0).double()
-        sums = [torch.nan_to_num(rows, 3.0).reshape(len(rows), -1).sum(1).sort()[0] if rows.numel() else rows.flatten() for rows in (joined, whole)]
+        sums = [
+            torch.nan_to_num(rows, 3.0).reshape(len(rows), -1).sum(1).sort()[0] if rows.numel() else rows.flatten()
+            for rows in (joined, whole)
+        ]
         return None if sums[0].shape == sums[1].shape and _close(*sums) else f"{whole} alone, {joined}"
     whole = mark._replace(number=ROWS).split(leaf).movedim(mark.dim + 1, 0)
     for value, part, own in zip(values, marks, ids, strict=True):

@@ -27,6 +27,8 @@ MADE: dict[str, tuple[Callable[[], Tensor], Rows | None]] = {
     "numbers below it": (lambda: torch.randint(COUNT, (3,)), None),
     "random, of a fixed size": (lambda: torch.rand(4, 1), None),
 }
+
+
 @pytest.mark.parametrize("case", MADE)
 def test_rows(case: str) -> None:
     make, wanted = MADE[case]

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of calls
 """What a module may not do with rows that are spread over workers: one message that names the user's line."""
 
 from __future__ import annotations

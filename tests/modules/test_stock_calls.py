@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
-from sargnn.modules.calls import StockCalls, describe_replaced
-from sargnn.modules.calls import length as len  # noqa: A004 - as a user's file gets it
+from sargnn.modules.calls import StockCalls
 from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Call, Field, decode, encode
+from sargnn.modules.functions import describe_replaced
+from sargnn.modules.functions import length as len  # noqa: A004 - as a user's file gets it
 from sargnn.modules.row_operators import again_of
 from sargnn.modules.session import paused
 from sargnn.modules.tag import Mark, Rows, is_shared, rows_of, tagged

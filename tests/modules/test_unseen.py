@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables of calls
 """What PyTorch shows to nobody: autograd functions, hooks, tensors from elsewhere, Python's own ``len``. Exact, or one message."""
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from sargnn.comm.group import Group
 from sargnn.errors import ConfigError
-from sargnn.modules.calls import count_lengths, length
+from sargnn.modules.functions import count_lengths, length
 from sargnn.modules.tag import Count, Rows, rows_of, tagged
 from tests.modules.fake import calls_on
 from tests.pool import pool
