@@ -99,8 +99,9 @@ def typed_graph(seed: int = 0) -> Dataset:
 def small_typed_graph(kind: str, seed: int = 0) -> Dataset:
     """Typed graphs at the edge of what there is, 60 papers (``type.s``), all with features but where said:
 
-    ``sink``: no relation ends in the labelled type. ``features``: every type has features of one width. ``widths``: authors have
-    fewer. ``one_type``: several relations between nodes of one type. ``names``: types called like attributes, without features.
+    ``sink``: no relation ends in the labelled type. ``features``: every type has features of one width. ``widths``: authors
+    have fewer. ``one_type``: several relations between nodes of one type. ``names``: types called like attributes, without
+    features.
     """
     rng = np.random.default_rng(seed)
     names = {"names": ["values", "type_s", "type.s"], "one_type": ["paper"]}.get(kind, ["author", "paper"])

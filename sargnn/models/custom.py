@@ -290,6 +290,7 @@ class CustomModel(Model):
         note: what errors say of where they were found; None in a run.
         group: the workers that calls in forward must suit; None: the engine's.
         folds_rows: whether forward folded over rows, as in ``x.mean(0)``, in a pass so far.
+        draws_parameters: as ``StockCalls`` has it.
         signature: how it takes PyG's edges; None: it takes a graph as DGL has it.
     """
 
@@ -312,7 +313,7 @@ class CustomModel(Model):
         self.num_outputs, self.labelled = shape.num_classes, shape.labelled
         self.num_layers: int | None = None
         self.asked = Asked()
-        self.folds_rows = False
+        self.folds_rows = self.draws_parameters = False
         self.note: str | None = None
         self.group: Group | None = None
         self.signature = signature_of(self.module)
@@ -389,7 +390,7 @@ class CustomModel(Model):
         session = self._graphs.session(engine, calls, training=self.training, num_blocks=self.num_layers)
         self.asked = session.asked
         graph = self._graphs.graph(session, plans)
-        calls.narrows = self.signature is not None
+        calls.narrows, calls.draws_parameters = self.signature is not None, self.draws_parameters
         if plan is not self._seen:
             _forget_cached(self.module)
             self._seen = plan

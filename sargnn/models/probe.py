@@ -72,7 +72,7 @@ def try_module(model: CustomModel, config: RunConfig, shape: GraphShape) -> None
         if any(is_lazy(tensor) for tensor in (*model.module.parameters(), *model.module.buffers())):
             torch.manual_seed(config.seed)
             shaped = type(model)(model.settings, small)
-            shaped.module, shaped.num_layers = model.module, model.num_layers
+            shaped.module, shaped.num_layers, shaped.draws_parameters = model.module, model.num_layers, True
             _Trial(shaped, config, small, torch.float32).give_shapes()
 
 

@@ -75,6 +75,7 @@ class StockCalls(JudgedCalls):
     Attributes:
         session: of the pass.
         told: numbers of rows that were told as plain numbers, ``int(edge_index.max()) + 1``, and what they are.
+        draws_parameters: the pass gives parameters their shapes, and draws them as the module's constructor goes on.
         folds_rows: whether something was folded over rows, so that an output depends on which rows are computed together.
         narrows: whether rows of a layer beside rows of a later one are those that the latter are, as PyG's modules expect.
     """
@@ -84,6 +85,7 @@ class StockCalls(JudgedCalls):
         self._places = places
         self.session: weakref.ref[Session] | None = None
         self.told: dict[int, Count] = {}
+        self.draws_parameters = False
         self.narrows = False
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
         operators = RowOperators(engine)
@@ -126,7 +128,8 @@ class StockCalls(JudgedCalls):
         self._outside = self._outside or self.engine.place.random_states()
         self._passes.append(self.group.putting_away(self._leave))
         self._passes[-1].__enter__()
-        torch.manual_seed(int(np.random.SeedSequence((self.engine.seed, self.engine.epoch)).generate_state(1)[0]))
+        if not self.draws_parameters:
+            torch.manual_seed(int(np.random.SeedSequence((self.engine.seed, self.engine.epoch)).generate_state(1)[0]))
         super().__enter__()
         return self
 
@@ -175,6 +178,8 @@ class StockCalls(JudgedCalls):
             return func(*args, **kwargs)
         if self._trains:
             check_recomputed()
+        if self.told:
+            args, kwargs = map_values((args, kwargs), self._with_told)
         if any(issubclass(kind, Lazy) for kind in types):
             return lazy_call(self, known.name, func, args, kwargs)
         if (
@@ -182,8 +187,6 @@ class StockCalls(JudgedCalls):
             and (made := made_of_edges(known.name, args, kwargs)) is not NotImplemented
         ):
             return made
-        if self.told:
-            args, kwargs = map_values((args, kwargs), self._with_told)
         if Mailbox in types:
             return func(*args, **kwargs)
         temporary = known.name == "add" and is_temporary(args)

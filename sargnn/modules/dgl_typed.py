@@ -47,12 +47,15 @@ class TypedGraph(AnyGraph):
         plan: the layer's, with ``relations``.
         level: the layer's number.
         blocks: of the whole model; None: this graph serves all layers.
+        of_rows: the levels of the rows that it reads and gives.
     """
 
     is_homogeneous = False
 
-    def __init__(self, session: Session, plan: LayerPlan, level: int, blocks: Blocks | None = None) -> None:
-        self.session, self.plan, self.level = session, plan, level
+    def __init__(
+        self, session: Session, plan: LayerPlan, level: int, blocks: Blocks | None = None, of_rows: tuple[int, int] = (0, 0)
+    ) -> None:
+        self.session, self.plan, self.level, self._of_rows = session, plan, level, of_rows
         assert plan.relations is not None
         schema, self._blocks = plan.schema, blocks
         self.ntypes = self.srctypes = self.dsttypes = list(schema.node_types)
@@ -80,7 +83,7 @@ class TypedGraph(AnyGraph):
         bounds = self.plan.out_bounds if outputs else self.plan.row_bounds
         count = bounds[node_type + 1] - bounds[node_type]
         first = self.plan.row_bounds[node_type]  # a type's output rows are the first of its input rows
-        rows = Rows("nodes", node_type, self.level + outputs)
+        rows = Rows("nodes", node_type, self._of_rows[outputs])
         ids = self.plan.node_ids[first : first + count] - self.plan.schema.offsets[node_type]
         return Frame(self.session, f"'{self.ntypes[node_type]}' nodes", rows, count, {NODE_ID: ids.clone})
 
@@ -344,11 +347,18 @@ class GraphMaker(Maker):
         if all(plan is plans[0] for plan in plans) and not session.totals(plans[0]).is_block:
             return TypedGraph(session, plans[0], 0) if typed else _homogeneous(session, plans[0], 0)
         made: dict[int, Any] = {}
+        levels = [0]  # rows of a layer that computes all that it reads are those that the next one reads
+        for number, plan in enumerate(plans, start=1):
+            levels.append(number if session.totals(plan).is_block else levels[-1])
 
         def block(number: int) -> Any:
             if number not in made:
-                plan = plans[number]
-                made[number] = TypedGraph(session, plan, number, blocks) if typed else _homogeneous(session, plan, number)
+                plan, of_rows = plans[number], (levels[number], levels[number + 1])
+                made[number] = (
+                    TypedGraph(session, plan, number, blocks, of_rows)
+                    if typed
+                    else _homogeneous(session, plan, number, of_rows)
+                )
             return made[number]
 
         blocks = Blocks(session, block)
@@ -387,12 +397,12 @@ class _BlockGraph:
         return self._first[key] if self._count == 1 else self.__getattr__("__getitem__(...)")
 
 
-def _homogeneous(session: Session, plan: LayerPlan, level: int) -> ShardedGraph:
+def _homogeneous(session: Session, plan: LayerPlan, level: int, of_rows: tuple[int, int] = (0, 0)) -> ShardedGraph:
     is_block = session.totals(plan).is_block
     ids = {NODE_ID: plan.node_ids.clone}
-    sources = Frame(session, "source nodes" if is_block else "nodes", Rows("nodes", 0, level), plan.num_rows, ids)
+    sources = Frame(session, "source nodes" if is_block else "nodes", Rows("nodes", 0, of_rows[0]), plan.num_rows, ids)
     destinations = sources
     if is_block:
         of_outputs = {NODE_ID: lambda: plan.self_rows(plan.node_ids).clone()}
-        destinations = Frame(session, "destination nodes", Rows("nodes", 0, level + 1), plan.num_out, of_outputs)
+        destinations = Frame(session, "destination nodes", Rows("nodes", 0, of_rows[1]), plan.num_out, of_outputs)
     return ShardedGraph(session, plan, ("_N", "_E", "_N"), sources, destinations, Rows("edges", 0, level))

@@ -146,6 +146,8 @@ _PASSING = _READS | frozenset(
     "__repr__ __format__ __hash__ backward retain_grad data_ptr _set_grad_enabled is_same_size storage_offset untyped_storage "
     "requires_grad_ register_hook".split()
 )
+PAIRING = frozenset("cdist scaled_dot_product_attention multi_head_attention_forward".split())
+"""What is said to join each row with all others, where it is refused."""
 PICKS = frozenset(
     "getitem index_select flip flipud roll rot90 narrow select split chunk tensor_split unbind gather take "
     "take_along_dim".split()

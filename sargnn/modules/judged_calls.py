@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from sargnn.comm.group import Group
 from sargnn.errors import ConfigError
 from sargnn.modules.expressions import map_values
-from sargnn.modules.functions import PICKS, Function, unwrapped
+from sargnn.modules.functions import PAIRING, PICKS, Function, unwrapped
 from sargnn.modules.marked_call import Call, carry, tensors_of
 from sargnn.modules.row_calls import RowCalls
 from sargnn.modules.row_folds import OverWorkers, SumOverWorkers, mean_over_workers
@@ -285,8 +285,11 @@ class JudgedCalls(TorchFunctionMode):
         return ConfigError(what, given=f"{user_line(self.path)}: {given}", allowed=allowed, hint=hint)
 
     def _why_not(self, known: Function, call: Call, verdict: Verdict) -> ConfigError:
+        """The error about a call that is none of what is known; raises PyTorch's own where it fails by itself."""
         name = known.name.strip("_")
-        if any(out.kind == "other" and out.dim == PAIRS for out in verdict.outs):
+        if not verdict.outs and verdict.why:
+            call.func(*call.args, **call.kwargs)
+        if name in PAIRING or any(out.kind == "other" and out.dim == PAIRS for out in verdict.outs):
             return self.refused(
                 f"'{known.name}' joins each row with all others, and a worker has some of them alone",
                 f"{known.name} of rows with rows",
@@ -334,9 +337,9 @@ def mark_of_made(told: Out, groups: Groups, call: Call) -> Mark:
 
 
 def _counts_in(value: Any) -> list[Count]:
-    found: list[Count] = []
-    map_values(value, lambda item: found.append(item) if isinstance(item, Count) else None)
-    return found
+    counts: list[Count] = []
+    map_values(value, lambda item: counts.append(item) if isinstance(item, Count) else None)
+    return counts
 
 
 def has_count(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -379,13 +382,13 @@ def _without_rows(value: Any) -> Any:
 
 def _unseen_in(value: Any) -> list[Tensor] | None:
     """Tensors among arguments that nothing is known of."""
-    found: list[Tensor] | None = None
+    unseen: list[Tensor] | None = None
     if isinstance(value, Tensor):
         return None if is_known(value) or isinstance(value, nn.Parameter) else [value]
     if isinstance(value, (tuple, list)):
         for item in value:
-            if (unseen := _unseen_in(item)) is not None:
-                found = [*(found or ()), *unseen]
+            if (more := _unseen_in(item)) is not None:
+                unseen = [*(unseen or ()), *more]
     elif isinstance(value, dict):
         return _unseen_in(list(value.values()))
-    return found
+    return unseen

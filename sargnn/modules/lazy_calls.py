@@ -199,6 +199,8 @@ def _getitem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if isinstance(key, Ends):
         return _gathered(x, key)
+    if isinstance(x, Ends) and isinstance(key, tuple) and key[0] in (slice(None), Ellipsis) and not any(key[1:]):
+        return _same_shape(func, args, kwargs)  # ends[:, None]
     if _is_mask(key) and isinstance(x, (Ends, EdgeRows, Filled)):
         edges = masked(key.edges, key.field.node)
         if isinstance(x, Ends):
@@ -235,6 +237,8 @@ def _index_select(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 def _embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``F.embedding(numbers, weight)``."""
     index, weight = args[:2] if len(args) > 1 else (args[0], kwargs["weight"])
+    if isinstance(index, Ends) and mark_of(weight) is not None:
+        return _gathered(weight, index)
     return _picked(weight, index) if isinstance(index, EdgeRows) and mark_of(weight) is None else NotImplemented
 
 

@@ -89,9 +89,9 @@ def tensors_of(out: Any) -> list[Tensor]:
     """The tensors of a result, in order."""
     if isinstance(out, Tensor):
         return [out]
-    found: list[Tensor] = []
-    map_values(out, lambda value: found.append(value) if isinstance(value, Tensor) else None)
-    return found
+    tensors: list[Tensor] = []
+    map_values(out, lambda value: tensors.append(value) if isinstance(value, Tensor) else None)
+    return tensors
 
 
 def carry(call: Call, out: Any, outs: Sequence[Out], groups: Groups) -> None:

@@ -16,7 +16,8 @@ from sargnn.run import compare_worlds
 from tests.graphs import nasty_graph, typed_graph
 from tests.in_process import sargnn_here
 
-NET = """from torch import nn
+NET = """import numpy as np
+from torch import nn
 
 
 class Net(nn.Module):
@@ -26,7 +27,7 @@ class Net(nn.Module):
 
     def forward(self, graph, x):
         if self.centred:
-            x = x / len(x)
+            x = x * np.random.rand()
         return self.linear(x)
 """
 WORDS = ("check", "model=custom", "model.target=net.py:Net", "dataset.num_nodes=200", "tracking=none")
@@ -40,10 +41,10 @@ def test_a_module_that_is_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = sargnn_here(tmp_path, *WORDS)
     assert done.returncode == 1, done.stderr
     text = " ".join(done.stdout.split())
-    assert "differs first div, forward step 1" in text, done.stdout
-    assert "x = x / len(x)" in text and "net.py line 11" in text, done.stdout
+    assert "differs first mul, forward step 1" in text, done.stdout
+    assert "x = x * np.random.rand()" in text and "net.py line 12" in text, done.stdout
     assert "150 nodes, of 200" in text and "[150, 64] on 1 worker, [" in text
-    assert "What to do: what it is made from agrees" in text and "the number of a worker's rows" in text
+    assert "What to do: what it is made from agrees" in text and "random numbers of numpy" in text
     assert all(len(line.rstrip()) <= 80 for line in done.stdout.splitlines())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.py", "stores", "temporary"]
     assert not list((tmp_path / "temporary").glob("sargnn-check-*")) and not (tmp_path / "stores" / "partitions").exists()
@@ -53,11 +54,11 @@ def test_the_same_for_scripts(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NET)
     done = sargnn_here(tmp_path, *WORDS, "json=true", "run_dir=kept", "world=9", "epochs=500")
     found = json.loads(done.stdout)
-    assert done.returncode == 1 and not found["agrees"] and found["worlds"] == [1, 2]
+    assert done.returncode == 1 and not found["agrees"] and found["worlds"] == [1, 3] and found["largest_difference"] > 1e-3
     first = found["first"]
-    assert (first["what"], first["line"], first["step"]) == ("div", 11, 1) and first["difference"] > 1e-3
+    assert (first["what"], first["line"], first["step"]) == ("mul", 12, 1) and first["difference"] > 1e-3
     assert first["file"] == str(tmp_path / "net.py") and "output" in first["differs_too"]
-    assert (tmp_path / "kept" / "world_2" / "records_01.npz").is_file()
+    assert (tmp_path / "kept" / "world_3" / "records_01.npz").is_file()
     assert sargnn_here(tmp_path, *WORDS, "run_dir=kept").returncode == 1
 
 
@@ -70,7 +71,7 @@ def test_what_agrees(words: list[str], tmp_path: Path) -> None:
     base = WORDS if len(words) == 1 else ("check", *WORDS[3:])
     done = sargnn_here(tmp_path, *base, *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "All agree on 1 and on 2 workers: " in done.stdout
+    assert "All agree on 1 and on 3 workers: " in done.stdout and "The largest difference is" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ LAYERS = Path(__file__).parents[2] / "examples" / "layers"
 EXAMPLES = {
     "gin.py": "Gin", "edge_features.py": "Net", "written.py": "Net", "typed.py": "Net",
     "dgl_sage.py": "Sage", "dgl_gat.py": "Gat", "pyg_gcn.py": "DeepGCN", "pyg_flow.py": "Net", "pyg_deeper.py": "DeeperGCN",
+    "sgformer.py": "SGFormer", "performer.py": "Performer",
 }  # fmt: skip
 HIDDEN = 6
 
@@ -31,7 +32,9 @@ def test_every_example_is_tested() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_losses_of_two_workers_are_those_of_one(name: str) -> None:
-    arguments = {"hidden_channels" if name.startswith("pyg") else "hidden": HIDDEN}
+    arguments = {
+        "hidden_channels" if name.startswith(("pyg", "sgf", "per")) else "hidden": 8 if name == "performer.py" else HIDDEN
+    }
     arguments |= {"num_layers": 3} if name == "pyg_deeper.py" else {}
     model = CustomSettings("custom", target=f"{LAYERS / name}:{EXAMPLES[name]}", args=arguments)
     graph = typed_graph() if name == "typed.py" else nasty_graph()

@@ -70,7 +70,7 @@ def test_pages_of_own_data(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.long
 def test_the_page_that_checks_a_model(tmp_path: Path) -> None:
     printed = run_page("check-exactness", tmp_path)
-    assert printed.count("All agree on 1 and on 2 workers") == 2 and len(list(tmp_path.glob("sweeps/*/*/summary.json"))) == 4
+    assert printed.count("All agree on 1 and on 3 workers") == 2 and len(list(tmp_path.glob("sweeps/*/*/summary.json"))) == 4
 
 
 @pytest.mark.long

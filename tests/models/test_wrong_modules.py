@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a list": (module("return [self.linear(x)]"), "returns no tensor."),
     "another width": (module("return x"), "has another width than there are outputs."),
     "heads": (module("return self.linear(x)[:, None]"), "has another width than there are outputs."),
-    "fewer rows": (module("return self.linear(x)[:2]"), "has not one row for each node."),
+    "fewer rows": (module("return self.linear(x)[x[:, 0] > 9]"), "has not one row for each node."),
     "one row": (module("return self.linear(x).mean(0, keepdim=True)"), "has not one row for each node."),
     "another precision": (module("return self.linear(x).half()"), "has another precision than the run."),
     "cut off": (module("return self.linear(x).detach()"), "depends on none of its parameters"),
@@ -93,16 +93,18 @@ WRONG: dict[str, tuple[str, str]] = {
     "shapes that do not fit": (module("return self.linear(x.T)  # here"), "The model's forward failed: RuntimeError"),
     "an exit": (module("raise SystemExit(3)  # here"), "The model's forward failed: SystemExit: 3"),
     "a backward that fails": (
-        module("x = self.linear(x)\nx.register_hook(lambda g: g / None)  # here\nreturn x"),
+        module("x = self.linear(x)\nx.register_hook(lambda g: g.nothing)  # here\nreturn x"),
         "The model's backward failed: TypeError",
     ),
     "a write to the rows": (module("x += 1  # here\nreturn self.linear(x)"), "may not write to its input"),
-    "a hidden write to the rows": (module("x.numpy()[0] = 1\nreturn self.linear(x)"), "writes to its input rows"),
+    "a hidden write to the rows": (module("x.numpy()[0] = 1\nreturn self.linear(x)"), "numbers of this worker's rows alone"),
     "a write to a field": (
         module('graph.ndata["h"] = x\ngraph.ndata["h"].mul_(2)  # here\nreturn self.linear(x)'), "may not write to its input",
     ),
     "a field that is not there": (module('return graph.ndata["hh"]  # here'), "have no field 'hh'."),
-    "a field of another length": (module('graph.ndata["h"] = x[:2]  # here'), "has not one row for each of the nodes."),
+    "a field of another length": (
+        module('graph.ndata["h"] = x[x[:, 0] > 9]  # here'), "has not one row for each of the nodes.",
+    ),
     "a field that is no tensor": (module('graph.ndata["h"] = 3  # here'), "The field 'h' is no tensor."),
     "a message of another length": (
         module('graph.ndata["h"] = x\ngraph.update_all(lambda e: {"m": e.src["h"][:2]}, add)  # here'),
@@ -129,7 +131,8 @@ WRONG: dict[str, tuple[str, str]] = {
         module("raise ValueError(graph)  # here"), "ShardedGraph(this worker's: 6 '_N' nodes, 12 '_E' edges into 6 '_N' nodes",
     ),
     "random numbers for nodes": (
-        module("return self.linear(x) * torch.randn(graph.num_nodes(), 1)  # here"), "randn draws numbers for the rows",
+        module("return self.linear(x) * torch.randperm(graph.num_nodes())[:, None]  # here"),
+        "randperm draws numbers for the rows",
     ),
     "rows by number": (module("return self.linear(x[[1, 0]])  # here"), "Rows are picked by their number"),
     "a checkpoint": (
@@ -143,7 +146,7 @@ WRONG: dict[str, tuple[str, str]] = {
         ),
         "calls a module again in backward",
     ),
-    "random numbers": (module("return self.linear(x + torch.randn_like(x))  # here"), "draws numbers for the rows"),
+    "random numbers": (module("return self.linear(torch.poisson(x.abs()))  # here"), "draws numbers for the rows"),
 }  # fmt: skip
 WRONG_TYPED: dict[str, tuple[str, str]] = {
     "no such relation": (module('graph["likes"]  # here'), "likes"),

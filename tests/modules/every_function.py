@@ -339,3 +339,29 @@ def _close(a: Tensor, b: Tensor) -> bool:
     a, b = (torch.nan_to_num(t.to(torch.complex128 if t.is_complex() else torch.float64), 0.123) for t in (a, b))
     tolerance = 1e-10 if exact else 1e-5
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance * max(1.0, float(a.abs().max()) if a.numel() else 1.0))
+
+
+def refused_functions() -> list[str]:
+    """Of which no call on rows is computed on three workers, by name."""
+    from tests.pool import pool
+
+    names: dict[str, bool] = {}
+    for space, name in functions():
+        cases = []
+        for case in cases_of(space, name):
+            try:
+                alone(case)
+            except RuntimeError:
+                continue
+            cases.append(case)
+        answers = pool(3)(on_workers, cases, "nodes") if cases else [[]]
+        if cases:
+            refused = all(isinstance(answer, str) for answer in answers[0])
+            plain = name.strip("_")
+            names[plain] = names.get(plain, True) and refused
+    return sorted(name for name, refused in names.items() if refused)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(", ".join(f"`{name}`" for name in refused_functions()))
