@@ -237,7 +237,7 @@ class StockCalls(JudgedCalls):
     def _check_hook(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> None:
         """Refuse a hook that changes gradients of rows otherwise than row by row: nobody watches it."""
         verdict = verdict_of(hook, (tensor,), {}, Groups(), keep=False)
-        if verdict.why or verdict.is_random or any(told.kind != "rows" for told in verdict.outs):
+        if verdict.is_random or any(told.kind != "rows" for told in verdict.outs):
             raise self.refused(
                 "A hook on rows changes their gradients otherwise than row by row",
                 "register_hook",

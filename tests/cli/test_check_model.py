@@ -42,7 +42,7 @@ def test_a_module_that_is_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.returncode == 1, done.stderr
     text = " ".join(done.stdout.split())
     assert "differs first mul, forward step 1" in text, done.stdout
-    assert "x = x * np.random.rand()" in text and "net.py line 12" in text, done.stdout
+    assert "x = x * np.random.rand()" in text and "et.py line 12" in text, done.stdout
     assert "150 nodes, of 200" in text and "[150, 64] on 1 worker, [" in text
     assert "What to do: what it is made from agrees" in text and "random numbers of numpy" in text
     assert all(len(line.rstrip()) <= 80 for line in done.stdout.splitlines())

@@ -97,7 +97,7 @@ WRONG: dict[str, tuple[str, str]] = {
         "The model's backward failed: TypeError",
     ),
     "a write to the rows": (module("x += 1  # here\nreturn self.linear(x)"), "may not write to its input"),
-    "a hidden write to the rows": (module("x.numpy()[0] = 1\nreturn self.linear(x)"), "numbers of this worker's rows alone"),
+    "a hidden write to the rows": (module("x.numpy()[0] = 1  # here\nreturn self.linear(x)"), "numbers of this worker's rows alone"),
     "a write to a field": (
         module('graph.ndata["h"] = x\ngraph.ndata["h"].mul_(2)  # here\nreturn self.linear(x)'), "may not write to its input",
     ),

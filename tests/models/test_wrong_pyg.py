@@ -57,7 +57,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a dense adjacency": (net("a = utils.to_dense_adj(edge_index)  # here\nreturn self.lin(x)"), READS),
     "the median": (net("return self.conv(x, edge_index)  # here", SAGE[:-1] + ", aggr='median')"), READS),
     "an own write": (net("x += 1  # here\nreturn self.conv(x, edge_index)"), "may not write to its input"),
-    "sorted rows": (net("x = x.sort(0)[0]  # here\nreturn self.conv(x, edge_index)"), "'sort' over node rows"),
+    "sorted rows": (net("x = x.sort(0)[0]  # here\nreturn self.conv(x, edge_index)"), "'sort' over rows"),
     "all pairs of rows": (net("a = (x @ x.t()).softmax(-1)  # here\nreturn self.lin(a @ x)"), "joins each row with all others"),
     "distances of rows": (net("d = torch.cdist(x, x)  # here\nreturn self.lin(x)"), "joins each row with all others"),
     "global attention": (

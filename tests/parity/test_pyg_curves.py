@@ -165,9 +165,10 @@ def types_on_the_whole_graph(kind: str) -> list[float]:
         edges[etype] = torch.from_numpy(ends[:, np.asarray(graph.relation) == number] - firsts)
     widths = {name: table.shape[1] for name, table in x.items()}
     made = getattr(pyg_stacks, kind)
-    module = made(*((widths,) if kind == "Hgt" else ()), graph.num_classes, (list(names), relations)).double()
+    module = made(*((widths,) if kind == "Hgt" else ()), graph.num_classes, (list(names), relations))
     with torch.no_grad():
-        module(x, edges)  # for widths that come with the first rows
+        module({name: table.float() for name, table in x.items()}, edges)  # for widths that come with the first rows
+    module = module.double()
     optimizer = torch.optim.Adam(module.parameters(), lr=config.optim.lr)
     first, last = bounds[-2:]
     split, labels = (torch.from_numpy(np.array(table)[first:last]) for table in (graph.split, graph.labels))

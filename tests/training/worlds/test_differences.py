@@ -68,7 +68,6 @@ WRONG = {
     "a counter of numpy's": (
         "self.calls += np.random.rand() if self.calls else 1\nh = h * self.calls  # here", "mul", "the steps before",
     ),
-    "a buffer of numpy's": ("self.rows.data = torch.tensor(np.random.rand())", "tensor", "number"),
 }  # fmt: skip
 REFUSED = {
     "a permutation": ("h = h * torch.randperm(len(h))[:, None]", "randperm draws numbers"),
