@@ -16,6 +16,7 @@ Letters: E edges of this worker, M output rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -34,7 +35,8 @@ from sargnn.modules.expressions import (
     map_values,
     without_gradient,
 )
-from sargnn.modules.tag import Count, mark_of, rows_of, user_line
+from sargnn.modules.session import paused
+from sargnn.modules.tag import Count, mark_of, rows_of, tagged, user_line
 from sargnn.modules.trial import verdict_of
 from sargnn.modules.verdict import Groups, NotTried, Table, describe_tensor
 from sargnn.rng import Draw
@@ -44,7 +46,8 @@ if TYPE_CHECKING:
 
 _FOLDED = {"sum": "sum", "mean": "mean", "amax": "max", "max": "max", "amin": "min", "min": "min", "logsumexp": "logsumexp"}
 _DIMENSION_OF_MESSAGES = frozenset(
-    "sum mean amax amin max min norm logsumexp softmax log_softmax unsqueeze squeeze cat concat stack select narrow".split()
+    "sum mean amax amin max min norm prod nansum std var logsumexp softmax log_softmax unsqueeze squeeze cat concat stack "
+    "select narrow".split()
 )
 _EACH_MESSAGE = frozenset(
     """add radd sub rsub mul rmul div true_divide truediv rtruediv neg negative abs exp log log1p sqrt rsqrt pow rpow square
@@ -298,6 +301,12 @@ class Mailbox(OfEdges):
     def __len__(self) -> int:
         return int(self.edges.number_of_dst_nodes())
 
+    def in_degrees(self) -> Tensor:
+        """[M, 1, ...], how many messages each node has, beside what they are folded to."""
+        with paused():
+            degrees = self.edges.plan.in_degrees.to(self.node.dtype if self.node.dtype.is_floating_point else torch.float64)
+            return tagged(degrees.view(-1, *[1] * len(self.node.shape)), self.edges.destinations)
+
 
 class _Shape:
     """The shape of messages; how many neighbours there are differs from node to node."""
@@ -308,6 +317,8 @@ class _Shape:
     def __getitem__(self, at: Any) -> Any:
         whole = [self._mailbox.edges.number_of_dst_nodes(), None, *self._mailbox.node.shape]
         size = whole[at]
+        if size is None and isinstance(at, int):  # as a number beside folded rows
+            return self._mailbox.in_degrees()
         if size is None or (isinstance(size, list) and None in size):
             raise CannotFold("the number of a node's neighbours")
         return tuple(size) if isinstance(size, list) else size
@@ -339,8 +350,9 @@ def _of_messages(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if name in _DIMENSION_OF_MESSAGES:
         kwargs = dict(kwargs)
         dim: Any = kwargs.pop("dim", kwargs.pop("axis", None))
-        if dim is None and len(args) > 1 and name != "norm":
-            dim, args = args[1], (args[0], *args[2:])
+        at = 2 if name == "norm" else 1
+        if dim is None and len(args) > at:
+            dim, args = args[at], (*args[:at], *args[at + 1 :])
         if isinstance(dim, (tuple, list)) and len(dim) == 1:
             dim = dim[0]
         dim = dim % (first.ndim + (name in ("unsqueeze", "stack"))) if isinstance(dim, int) else None
@@ -348,17 +360,84 @@ def _of_messages(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
             rows = first.edges.folded(_FOLDED[name], first.node, f"'{name}' of a reduce function")
             rows = rows.unsqueeze(1) if kwargs.get("keepdim") else rows
             return _Maxima((rows, None)) if name in ("max", "min") else rows
+        if dim == 1 and name in _MADE_OF_FOLDS:
+            others = {key: value for key, value in kwargs.items() if key != "keepdim" and value is not None}
+            rows = tagged(_MADE_OF_FOLDS[name](first, func, *args[1:], **others), first.edges.destinations)
+            return rows.unsqueeze(1) if kwargs.get("keepdim") else rows
         if dim == 1 and name == "softmax":
             return Mailbox(first.edges, Softmax(first.node.shape, first.node.dtype, first.node))
         if dim is None or dim < 2:
             raise CannotFold(f"'{name}' over neighbours")
         kwargs["dim"] = dim - 1
+    elif name == "einsum":
+        return _einsum(first, *args)
     elif name not in _EACH_MESSAGE:
         raise CannotFold(f"'{name}'")
     noted = noted_call(func, *map_values((args, kwargs), lambda value: _beside_messages(value, first)))
     if not isinstance(noted, EdgeTensor):
         raise CannotFold(f"'{name}'")
     return Mailbox(first.edges, noted.node)
+
+
+def _each(first: Mailbox, func: Callable[..., Any], *args: Any) -> Node:
+    """A function of each message."""
+    return Call(first.node.shape, first.node.dtype, func, args, {})
+
+
+def _sum_of(first: Mailbox, node: Node) -> Tensor:
+    return first.edges.folded("sum", node, "a sum of a reduce function")
+
+
+def _variance(first: Mailbox, func: Any, unbiased: bool = True, *, correction: float | None = None) -> Tensor:
+    """``std`` and ``var``: of the differences from the mean, which is folded first."""
+    mean = first.edges.folded("mean", first.node, "a mean of a reduce function")
+    centred = _each(first, torch.sub, first.node, first.edges.field("v", mean))
+    free = correction if correction is not None else float(unbiased)
+    variance = _sum_of(first, _each(first, torch.mul, centred, centred)) / (first.in_degrees() - free).clamp(min=0)
+    return variance.sqrt() if func.__name__ == "std" else variance
+
+
+def _norm(first: Mailbox, func: Any, p: Any = 2) -> Tensor:
+    p = 2.0 if p in (None, "fro") else float(p)
+    if p == math.inf:
+        return first.edges.folded("max", _each(first, torch.abs, first.node), "a norm of a reduce function")
+    if p <= 0:
+        raise CannotFold(f"a norm with p = {p:g}")
+    return _sum_of(first, _each(first, torch.pow, _each(first, torch.abs, first.node), p)) ** (1 / p)
+
+
+def _einsum(first: Mailbox, equation: Any, *operands: Any) -> Tensor:
+    """A sum over neighbours of what is computed of each message: the neighbours' letter is in no result."""
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
+    text = str(equation).replace(" ", "")
+    of_messages = [
+        term for term, operand in zip(text.split("->")[0].split(","), given, strict=False) if isinstance(operand, Mailbox)
+    ]
+    nodes, neighbours = of_messages[0][0], of_messages[0][1]
+    if "." in text or "->" not in text or neighbours in text.split("->")[1] or text.split("->")[1][:1] != nodes:
+        raise CannotFold(f"'einsum' of '{equation}'")
+    if any(term[:2] != nodes + neighbours for term in of_messages):
+        raise CannotFold(f"'einsum' of '{equation}'")
+    args = (text.replace(neighbours, ""), *(_beside_messages(_with_neighbours(value, first), first) for value in given))
+    noted = noted_call(torch.einsum, args, {})
+    if not isinstance(noted, EdgeTensor):
+        raise CannotFold("'einsum'")
+    return _sum_of(first, noted.node)
+
+
+def _with_neighbours(value: Any, first: Mailbox) -> Any:
+    """Rows of nodes as they stand beside messages."""
+    return value.unsqueeze(1) if isinstance(value, Tensor) and rows_of(value) == first.edges.destinations else value
+
+
+_MADE_OF_FOLDS: dict[str, Callable[..., Tensor]] = {
+    "prod": lambda first, func: first.edges.folded("mul", first.node, "'prod' of a reduce function"),
+    "nansum": lambda first, func: _sum_of(first, _each(first, torch.nan_to_num, first.node, 0.0, math.inf, -math.inf)),
+    "std": _variance,
+    "var": _variance,
+    "norm": _norm,
+}
+"""Folds over neighbours that are made of others, by name: (the messages, the function, its other arguments)."""
 
 
 def _beside_messages(value: Any, first: Mailbox) -> Any:

@@ -93,7 +93,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "shapes that do not fit": (module("return self.linear(x.T)  # here"), "The model's forward failed: RuntimeError"),
     "an exit": (module("raise SystemExit(3)  # here"), "The model's forward failed: SystemExit: 3"),
     "a backward that fails": (
-        module("x = self.linear(x)\nx.register_hook(lambda g: g.nothing)  # here\nreturn x"),
+        module("x = self.linear(x)\nx.register_hook(lambda g: g / None)  # here\nreturn x"),
         "The model's backward failed: TypeError",
     ),
     "a write to the rows": (module("x += 1  # here\nreturn self.linear(x)"), "may not write to its input"),

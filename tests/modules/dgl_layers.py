@@ -122,6 +122,32 @@ class Written(nn.Module):
             return out
 
 
+class Spreads(nn.Module):
+    """Folds over neighbours that are made of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(IN, OUT)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        def reduce(nodes: Any) -> dict[str, Tensor]:
+            m, h = nodes.mailbox["m"], nodes.data["h"]
+            spread = (
+                m.var(1, unbiased=False)
+                + (torch.var(m, dim=1, correction=0) + 0.1).sqrt()
+                + m.norm(dim=1)
+                + torch.norm(m, 3, 1)
+            )
+            products = m.tanh().prod(1) + torch.einsum("nbd,nd->nd", m, h) + torch.einsum("nbd,nbe->nd", m, m)
+            return {"out": spread + products + torch.nansum(m, 1) + m.sum(1) / m.shape[1]}
+
+        with graph.local_scope():
+            graph.ndata["h"] = self.linear(x)
+            graph.update_all(fn.copy_u("h", "m"), reduce)
+            out: Tensor = graph.ndata["out"]
+            return out
+
+
 class DotProducts(nn.Module):
     """Scores by u_dot_v, softmax of them, two softmaxes multiplied, and the attention itself given out of the layer."""
 
@@ -240,6 +266,7 @@ def _sage(kind: str, **more: Any) -> Case:
 
 CASES: dict[str, Case] = {
     "sage_mean": _sage("mean"),
+    "spreads": Case(Spreads),
     "sage_mean_wide": Case(lambda: dglnn.SAGEConv(IN, IN + 3, "mean")),
     "sage_gcn": _sage("gcn"),
     "sage_pool": _sage("pool"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, SampleConfig
 from sargnn.config.links import DECODERS, LinksConfig
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset, by_destination
 from sargnn.graph.schema import SPLITS
@@ -234,3 +236,17 @@ def test_steps_are_dealt_without_rest() -> None:
     training = graph.pairs.split == SPLITS["train"]
     wanted = np.stack([graph.pairs.heads[training], graph.pairs.tails[training]], 1)
     assert np.array_equal(taken[np.lexsort(taken.T)], wanted[np.lexsort(wanted.T)])
+
+
+@pytest.mark.parametrize(("mode", "world"), [("sar", 3), ("one_shot", 4)])
+def test_a_variational_autoencoder(mode: str, world: int) -> None:
+    """Its rows are drawn by original ids: the same losses on any number of workers, and others in each epoch."""
+    model = CustomSettings("custom", target=f"{Path(__file__).parent}/toys/pyg_stacks.py:Vgae")
+    configs = [
+        dataclasses.replace(config, task="links", links=LinksConfig("dot", 6, negatives=2))
+        for config in (cases.run_config(model, epochs=4), cases.run_config(model, mode=mode, world=world, epochs=4))
+    ]
+    (alone,) = pool(1)(cases.curve, configs[0], GRAPHS["directed"])
+    for answer in pool(world)(cases.curve, configs[1], GRAPHS["directed"]):
+        assert_same_curve(answer["losses"], alone["losses"], "fp64")
+    assert len(set(alone["losses"])) == 4

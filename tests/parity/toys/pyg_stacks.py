@@ -181,3 +181,18 @@ class Plain(nn.Module):
 def Converted(out_channels: int, metadata: Any) -> nn.Module:
     """A module that PyG has converted."""
     return gnn.to_hetero(Plain(out_channels), metadata)
+
+
+class Vgae(nn.Module):
+    """The encoder of a variational graph autoencoder, with PyG's own draw (``VGAE.reparametrize``)."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.first, self.mean, self.log_deviation = (
+            gnn.GCNConv(a, b) for a, b in ((in_channels, 8), (8, out_channels), (8, out_channels))
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.first(x, edge_index).relu()
+        out: Tensor = gnn.VGAE.reparametrize(self, self.mean(h, edge_index), self.log_deviation(h, edge_index).clamp(max=10))
+        return out
