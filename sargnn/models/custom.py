@@ -32,7 +32,7 @@ from sargnn.modules.dgl_typed import GraphMaker
 from sargnn.modules.functions import count_lengths, describe_replaced
 from sargnn.modules.pyg import KNOWN, NO_FEATURES, PygGraph, joins_types, signature_of
 from sargnn.modules.session import Asked, Places
-from sargnn.modules.tag import Rows, constant, rows_of, tagged
+from sargnn.modules.tag import Rows, constant, mark_of, rows_of, tagged
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
 
@@ -446,6 +446,13 @@ class CustomModel(Model):
             )
         if out.dtype != engine.dtype:
             raise self.wrong("The model's output has another precision than the run.", given=out.dtype, allowed=wanted)
+        mark = mark_of(out)
+        several = (self.group or engine.group).world > 1
+        if mark is not None and several and (mark.rows is None or not mark.is_single or mark.numbered):
+            why = mark.numbered or mark.why or "several rows for each node"
+            raise self.wrong("The model's output has not the graph's rows in their order.", given=why, allowed=wanted)
+        if mark is None and several and number != EVERY_TYPE:
+            raise self.wrong("The model's output was made without the graph's rows.", allowed=wanted)
         tag = rows_of(out)
         if tag is not None and (tag.kind, tag.type) != ("nodes", number):
             what = "edges" if tag.kind == "edges" else f"nodes of type '{types[tag.type]}'"

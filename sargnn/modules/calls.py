@@ -108,7 +108,7 @@ class StockCalls(JudgedCalls):
         nested = (argument if isinstance(argument, (tuple, list)) else (argument,) for argument in args)
         inputs = [tensor for several in nested for tensor in several if isinstance(tensor, Tensor)]
         for output in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(output, Tensor):
+            if isinstance(output, Tensor) and not isinstance(output, Lazy):
                 self.observe(name, user_line(self.path), output, mark_of(output), inputs)
 
     def _leave(self) -> Callable[[], None]:

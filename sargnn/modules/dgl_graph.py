@@ -108,6 +108,7 @@ class Frame(MutableMapping[str, Any]):
                     given=f"shape {tuple(value.shape)} for {self.count}",
                 )
             if rows_of(value) is None:
+                self.session.takes_rows(value, self.rows, f"a field of the {self.kind}")
                 tagged(value, self.rows, shared=is_shared(value))
         elif not hasattr(value, "node"):
             raise self.session.wrong(

@@ -143,6 +143,7 @@ _READS = frozenset("item tolist __bool__ __float__ __int__ __index__ __complex__
 """Functions that tell numbers of a tensor, not only about it."""
 _PASSING = _READS | frozenset(
     "size dim ndimension numel nelement stride element_size is_contiguous is_floating_point is_complex is_signed get_device "
+    "is_conj is_neg is_inference is_distributed dense_dim sparse_dim const_data_ptr "
     "__repr__ __format__ __hash__ backward retain_grad data_ptr _set_grad_enabled is_same_size storage_offset untyped_storage "
     "requires_grad_ register_hook".split()
 )

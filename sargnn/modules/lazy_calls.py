@@ -263,6 +263,8 @@ def _gathered(x: Any, ends: Ends) -> Any:
         rows = values(x)
         if isinstance(rows, EdgeTensor):
             return NotImplemented
+        if not isinstance(x, Filled):
+            edges.session.takes_rows(rows, own, "read at the edges' ends")
         if rows_of(rows) == edges.destinations != own and edges.destinations.type == own.type:
             raise edges.session.wrong(
                 "Rows that a layer computes are read at the edges' sources, of which it computes some alone.",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sargnn.modules.expressions import map_values
-from sargnn.modules.tag import Mark, Rows, is_shared, mark_of, set_mark
+from sargnn.modules.tag import JOINED, Mark, Rows, is_shared, mark_of, set_mark
 from sargnn.modules.verdict import Groups, Out
 
 Marked = list[tuple[Tensor, Mark]]
@@ -127,7 +127,6 @@ def mark_of_result(output: Tensor, told: Out, call: Call, groups: Groups, number
     return Mark(None, dim, output.shape[dim], f"{call.name} made other rows of them", 1, object())
 
 
-JOINED = "joined"
 _JOINS = frozenset("cat concat concatenate vstack hstack row_stack".split())
 
 

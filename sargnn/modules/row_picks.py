@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
-from sargnn.modules.marked_call import JOINED, Call
+from sargnn.modules.marked_call import Call
 from sargnn.modules.row_operators import RowOperators
-from sargnn.modules.tag import Count, Mark, Rows, is_shared, mark_of, set_mark
+from sargnn.modules.tag import JOINED, Count, Mark, Rows, is_shared, mark_of, set_mark
 
 CHOSEN = "chosen"
 """The first of ``Mark.set`` of rows that a mask chose."""

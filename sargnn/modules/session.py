@@ -23,7 +23,7 @@ from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Tensors
 from sargnn.errors import ConfigError, nearest
-from sargnn.modules.tag import Count, Rows, user_line
+from sargnn.modules.tag import Count, Rows, mark_of, user_line
 from sargnn.plan.layer_plan import LayerPlan
 
 if TYPE_CHECKING:
@@ -213,6 +213,22 @@ class Session:
         tensors = self.engine.constant(owners[name], plan, compute)
         versions = [tensor._version for tensor in tensors]
         return tensors if plan.kept.setdefault(owners[name], versions) == versions else compute()
+
+    def takes_rows(self, tensor: Tensor, rows: Rows, what: str) -> None:
+        """Raise ``ConfigError`` unless, on several workers, a tensor's rows are these in their order.
+
+        Args:
+            what: they are to be, such as ``rows of the source nodes``.
+        """
+        mark = mark_of(tensor)
+        if self.calls.group.world == 1 or (mark is not None and mark.is_table_of(rows)):
+            return
+        why = "it was made without the graph's number of rows" if mark is None else mark.numbered or mark.why
+        raise self.wrong(
+            f"A tensor that is no table of the graph's rows in their order cannot be {what}.",
+            given=f"{why or 'rows of something else'}",
+            hint="make it of rows that the graph gave, or with x.size(0) rows",
+        )
 
     def note(self, line: str) -> None:
         """A line for the log, with the user's place."""

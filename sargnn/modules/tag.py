@@ -59,6 +59,10 @@ class Rows:
     level: int = 0
 
 
+JOINED = "joined"
+"""The first of ``Mark.set`` of several tables' rows in one."""
+
+
 class Mark(NamedTuple):
     """Where a tensor's rows are.
 
@@ -86,6 +90,15 @@ class Mark(NamedTuple):
     def is_single(self) -> bool:
         """Whether that dimension has one element for each row."""
         return self.parts == 1 == self.before
+
+    def is_table_of(self, rows: Rows) -> bool:
+        """Whether a tensor's first dimension has rows of that kind and type in their order."""
+        if self.dim or not self.is_single or self.numbered:
+            return False
+        if self.rows is not None:
+            return (self.rows.kind, self.rows.type) == (rows.kind, rows.type)
+        types = [part.type for part in self.set[1:]] if isinstance(self.set, tuple) and self.set[:1] == (JOINED,) else []
+        return rows.type < 0 and types == list(range(len(types))) or self.set in ("types", rows)
 
     def split(self, tensor: Tensor) -> Tensor:
         """``tensor`` with that dimension as [before, number, parts]."""

@@ -44,6 +44,7 @@ OF_OWN_FILES = (
     "focal.py",
     "mymetric.py",
     "hgt.py",
+    "sgformer.py",
     "rules.py",
     "roads.py",
     "payments.py",

@@ -77,9 +77,9 @@ def test_the_pages_have_a_file_and_a_command_for_each_kind() -> None:
     kinds = {name.split("/")[1] for name in FILES if name.startswith("conf/")}
     assert kinds == {"model", "dataset", "mode", "kernel", "partitioner"}
     named = NAMED.findall(TEXT)
-    assert len(FILES) == len(named) == len(re.findall(r"^```(?:python|yaml)$", TEXT, flags=re.M)) == 23
+    assert len(FILES) == len(named) == len(re.findall(r"^```(?:python|yaml)$", TEXT, flags=re.M)) == 24
     assert not re.search(r"^```(?!python$|yaml$|bash$|text$|$)|^    sargnn", TEXT, flags=re.M)
-    assert len(SINGLE) == 20 and all("epochs=2" in words for words in SINGLE[1:])
+    assert len(SINGLE) == 21 and all("epochs=2" in words for words in SINGLE[1:])
     given = [word.partition("=")[2] for words in SINGLE for word in words]
     assert all(Path(name).stem in given for name in FILES if name.startswith("conf/"))
 

@@ -86,6 +86,11 @@ WRONG: dict[str, tuple[str, str]] = {
     "heads": (module("return self.linear(x)[:, None]"), "has another width than there are outputs."),
     "fewer rows": (module("return self.linear(x)[x[:, 0] > 9]"), "has not one row for each node."),
     "one row": (module("return self.linear(x).mean(0, keepdim=True)"), "has not one row for each node."),
+    "rows in another order": (module("return self.linear(x).flip(0)"), "has not the graph's rows in their order."),
+    "rows of nobody": (module("return self.linear(torch.ones(6, x.shape[1]))"), "made without the graph's rows."),
+    "a field in another order": (
+        module('graph.ndata["h"] = x.flip(0)  # here\nreturn self.linear(x)'), "no table of the graph's rows",
+    ),
     "another precision": (module("return self.linear(x).half()"), "has another precision than the run."),
     "cut off": (module("return self.linear(x).detach()"), "depends on none of its parameters"),
     "an exception": (module('raise KeyError("k")  # here'), "The model's forward failed: KeyError: 'k'"),
@@ -97,7 +102,9 @@ WRONG: dict[str, tuple[str, str]] = {
         "The model's backward failed: TypeError",
     ),
     "a write to the rows": (module("x += 1  # here\nreturn self.linear(x)"), "may not write to its input"),
-    "a hidden write to the rows": (module("x.numpy()[0] = 1  # here\nreturn self.linear(x)"), "numbers of this worker's rows alone"),
+    "a hidden write to the rows": (
+        module("x.numpy()[0] = 1  # here\nreturn self.linear(x)"), "numbers of this worker's rows alone",
+    ),
     "a write to a field": (
         module('graph.ndata["h"] = x\ngraph.ndata["h"].mul_(2)  # here\nreturn self.linear(x)'), "may not write to its input",
     ),

@@ -54,9 +54,15 @@ WRONG: dict[str, tuple[str, str]] = {
         net("a = torch.sparse_coo_tensor(edge_index, torch.ones(12), (6, 6))  # here\nreturn self.lin(x)"),
         "negative ind",
     ),
-    "a dense adjacency": (net("a = utils.to_dense_adj(edge_index)  # here\nreturn self.lin(x)"), READS),
+    "a dense adjacency": (
+        net("a = utils.to_dense_adj(edge_index)  # here\nreturn self.lin(x)"), "no table of the graph's rows",
+    ),
     "the median": (net("return self.conv(x, edge_index)  # here", SAGE[:-1] + ", aggr='median')"), READS),
     "an own write": (net("x += 1  # here\nreturn self.conv(x, edge_index)"), "may not write to its input"),
+    "rows in another order": (net("return self.conv(x.flip(0), edge_index)  # here"), "no table of the graph's rows"),
+    "numbers of rows": (
+        net("return self.conv(x * torch.arange(x.size(0))[:, None], edge_index)  # here"), "counts this worker's rows",
+    ),
     "sorted rows": (net("x = x.sort(0)[0]  # here\nreturn self.conv(x, edge_index)"), "'sort' over rows"),
     "all pairs of rows": (net("a = (x @ x.t()).softmax(-1)  # here\nreturn self.lin(a @ x)"), "joins each row with all others"),
     "distances of rows": (net("d = torch.cdist(x, x)  # here\nreturn self.lin(x)"), "joins each row with all others"),
