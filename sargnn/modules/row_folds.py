@@ -446,7 +446,10 @@ def _histogram(over: Over, func: Any, input: Tensor, bins: int = 100, min: float
 
 def _bincount(over: Over, func: Any, input: Tensor, weights: Any = None, minlength: int = 0) -> Tensor:
     longest = int(over.largest(torch.cat([input.flatten(), input.new_full((1,), -1)]), [0])) + 1
-    return over.sum(func(input, weights, max(minlength, longest))[None], [0])
+    own = func(input, weights, max(minlength, longest))
+    if weights is not None:  # of no rows PyTorch counts in integers, whatever the weights
+        own = own.to(torch.float32 if weights.dtype == torch.float32 else torch.float64)
+    return over.sum(own[None], [0])
 
 
 def _cosine(over: Over, func: Any, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
