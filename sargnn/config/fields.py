@@ -128,6 +128,7 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
                 allowed = [*_describe(words), str(_describe(other))]
                 raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=allowed)
             kinds.remove(words)
+        kinds.sort(key=lambda kind: (get_origin(kind) is dict) != isinstance(value, dict))  # one value, or a mapping
         return _convert(kinds[0], value, key, metadata)
     if dataclasses.is_dataclass(hint):
         return build(_choose(hint, value, key, metadata) if "table" in metadata else hint, value, f"{key}.")  # type: ignore[arg-type]

@@ -540,12 +540,13 @@ class CustomSettings(BuiltIn, ModelSettings):
     Attributes:
         args: its arguments, by name: numbers, texts, true and false, null, and lists and mappings of these.
         content: 16 hex digits of the target's file, which decides the losses; its path does not. null: as the file is now.
-        embedding: of typed graphs, as R-GCN's; null: the features' width, or 256 where there is none or there are several.
+        embedding: of typed graphs, as R-GCN's, for all node types or by type; null: the features' width, or 256 where there is
+            none or there are several.
     """
 
     args: dict[str, Any] = field(default_factory=dict)
     content: str | None = None
-    embedding: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    embedding: int | dict[str, int] | None = field(default=None, metadata=AT_LEAST_ONE)
 
     builder = "sargnn.models.custom:CustomModel"
     draws_by_id = True

@@ -301,13 +301,15 @@ class CustomModel(Model):
         settings.check_target()
         self.settings, self.source = settings, find_module(settings)
         self.inputs: Inputs
-        if shape.schema.typed:
-            self.inputs = TypedRows(shape, settings.embedding, _EMBEDDING, as_they_are=not self.source.maps_rows(settings.args))
+        embedding = settings.embedding
+        if shape.schema.typed or isinstance(embedding, dict):
+            as_they_are = shape.schema.typed and not self.source.maps_rows(settings.args)
+            self.inputs = TypedRows(shape, embedding, _EMBEDDING, as_they_are=as_they_are)
         else:
-            self.inputs = input_rows(shape, settings.name, settings.embedding or _EMBEDDING)
+            self.inputs = input_rows(shape, settings.name, embedding or _EMBEDDING)
         self._build(shape)
         if shape.schema.typed and len(set(self.widths)) > 1 and joins_types(signature_of(self.module)):
-            self.inputs = TypedRows(shape, settings.embedding, _EMBEDDING)  # all types are one graph, whose rows are as wide
+            self.inputs = TypedRows(shape, embedding, _EMBEDDING)  # all types are one graph, whose rows are as wide
             self._build(shape)
         count_lengths(self.module)
         self.num_outputs, self.labelled = shape.num_classes, shape.labelled

@@ -143,19 +143,30 @@ class TypedRows(Inputs):
     workers.
 
     Args:
-        width: D; None: that of the features, or ``otherwise`` where no type has features or their widths differ.
+        width: D, or by the name of a type without features, which needs ``as_they_are``; None: that of the features, or
+            ``otherwise`` where no type has features or their widths differ.
         as_they_are: nothing is mapped: D is the largest width; rows of a narrower type have zeros behind their columns.
 
     Attributes:
         widths: of each type's rows.
+
+    Raises:
+        ConfigError: a width is given of a type that learns no rows, or by type where all rows are as wide.
     """
 
-    def __init__(self, shape: GraphShape, width: int | None, otherwise: int, *, as_they_are: bool = False) -> None:
+    def __init__(
+        self, shape: GraphShape, width: int | dict[str, int] | None, otherwise: int, *, as_they_are: bool = False
+    ) -> None:
         super().__init__()
         self.schema = shape.schema
         widths = {columns for columns in shape.feature_widths if columns}
+        by_type, width = (width, None) if isinstance(width, dict) else ({}, width)
+        _check_widths(by_type, shape, as_they_are)
         self.width = width or (widths.pop() if len(widths) == 1 else otherwise)
-        self.widths = tuple((columns or self.width) if as_they_are else self.width for columns in shape.feature_widths)
+        self.widths = tuple(
+            columns or by_type.get(name, self.width) if as_they_are else self.width
+            for name, columns in zip(self.schema.node_types, shape.feature_widths, strict=True)
+        )
         self.width = max(self.widths)
         # Numbered: a name alone could be that of an attribute, or equal another's without its dots.
         names = [f"{t:02d}_{name.replace('.', '_')}" for t, name in enumerate(self.schema.node_types)]
@@ -220,6 +231,22 @@ class TypedRows(Inputs):
 
     def type_of(self, parameter: str) -> int:
         return int(parameter.rpartition(".")[2].partition("_")[0])
+
+
+def _check_widths(by_type: dict[str, int], shape: GraphShape, as_they_are: bool) -> None:
+    learned = [name for name, columns in zip(shape.schema.node_types, shape.feature_widths, strict=True) if not columns]
+    if by_type and not as_they_are:
+        raise ConfigError(
+            "Rows of all node types have one width here: the module takes one width, or all types as one graph.",
+            given=f"model.embedding={by_type}",
+            allowed="model.embedding=WIDTH",
+        )
+    for name in by_type.keys() - set(learned):
+        raise ConfigError(
+            f"Node type '{name}' has no learned rows.",
+            given=f"model.embedding.{name}={by_type[name]}",
+            allowed=learned or "none: all types have features",
+        )
 
 
 class _Joined(torch.autograd.Function):

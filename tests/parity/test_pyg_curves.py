@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -17,7 +18,10 @@ from torch_geometric.data import Data
 from sargnn.config.groups import BatchesConfig, SampleConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError
 from sargnn.graph.schema import SPLITS
+from sargnn.models.custom import CustomModel
+from sargnn.models.inputs import GraphShape
 from sargnn.training.optim import learning_rate
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases
@@ -193,3 +197,19 @@ def test_types_whose_features_differ_in_width(kind: str, world: int) -> None:
     model, graph = CustomSettings("custom", target=f"{FILE}:{kind}"), small_typed_graph("widths", seed=2)
     for answer in pool(world)(cases.curve, cases.run_config(model, world=world, partitioner="metis"), graph):
         np.testing.assert_allclose(answer["losses"], types_on_the_whole_graph(kind), rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
+def test_learned_rows_as_wide_as_each_type_asks() -> None:
+    graph = small_typed_graph("names", seed=2)
+    model = CustomSettings("custom", target=f"{FILE}:LazyWidths", embedding={"values": 3, "type_s": 5})
+    (wanted,) = pool(1)(cases.curve, cases.run_config(model), graph)
+    for answer in pool(3)(cases.curve, cases.run_config(model, world=3, partitioner="metis"), graph):
+        np.testing.assert_allclose(answer["losses"], wanted["losses"], rtol=1e-8)
+    shape = GraphShape(graph.schema, graph.feature_widths, graph.num_classes)
+    assert CustomModel(model, shape).inputs.whole_tables() == {"embeddings.00_values": (25, 3), "embeddings.01_type_s": (25, 5)}
+    for given in ({"type.s": 3}, {"vlaues": 3}):
+        with pytest.raises(ConfigError, match="has no learned rows"):
+            CustomModel(replace(model, embedding=given), shape)
+    with pytest.raises(ConfigError, match="one width"):
+        CustomModel(replace(model, target=f"{FILE}:Typed"), shape)

@@ -138,7 +138,7 @@ class LazyWidths(Widths):
     """Widths that come with the first rows."""
 
     def __init__(self, out_channels: int, metadata: Any) -> None:
-        super().__init__(out_channels, metadata)
+        nn.Module.__init__(self)
         convs = [{etype: gnn.SAGEConv((-1, -1), b) for etype in metadata[1]} for b in (8, out_channels)]
         self.convs = nn.ModuleList(gnn.HeteroConv(by_relation) for by_relation in convs)
 
