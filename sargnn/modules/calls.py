@@ -38,7 +38,7 @@ from sargnn.modules.functions import (
     has_gradient,
     known_function,
 )
-from sargnn.modules.judged_calls import READING, JudgedCalls, has_count
+from sargnn.modules.judged_calls import READING, JudgedCalls, has_count, totals_in
 from sargnn.modules.lazy import Ends, Lazy
 from sargnn.modules.lazy_calls import lazy_call, made_of_edges
 from sargnn.modules.marked_call import Call, carry, marked_in, of_last_layer
@@ -94,6 +94,7 @@ class StockCalls(JudgedCalls):
         self._outside: list[Tensor] = []
         self._passes: list[AbstractContextManager[None]] = []
         self._inside: list[Any] = []
+        self._compares, self._compared = False, set[bool]()
         self.folds_rows = False
         see_custom_functions()
 
@@ -125,6 +126,9 @@ class StockCalls(JudgedCalls):
         self._rows.dropout.begin()
         self.told.clear()
         self._trains = torch.is_grad_enabled()
+        self._compares = self.group.world > 1 and self._trains not in self._compared
+        if self._compares:
+            self._compared.add(self._trains)
         self._outside = self._outside or self.engine.place.random_states()
         self._passes.append(self.group.putting_away(self._leave))
         self._passes[-1].__enter__()
@@ -166,8 +170,8 @@ class StockCalls(JudgedCalls):
                 return math.prod(sizes)
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             return sizes if dim is None else sizes[dim]
-        if known.is_arithmetic and Ends not in types and any(isinstance(arg, Count) for arg in args):
-            args = tuple(arg.total if isinstance(arg, Count) else arg for arg in args)
+        if known.is_arithmetic and Ends not in types and has_count(args, kwargs):
+            args, kwargs = totals_in(args), totals_in(kwargs)
         if known.passes:
             if known.name == "register_hook" and self.group.world > 1 and mark_of(args[0]) is not None and is_users_call():
                 self._check_hook(*args)
@@ -178,6 +182,8 @@ class StockCalls(JudgedCalls):
             return func(*args, **kwargs)
         if self._trains:
             check_recomputed()
+        if self._compares and is_users_call():
+            self.compare_numbers(known.name, args, kwargs)
         if self.told:
             args, kwargs = map_values((args, kwargs), self._with_told)
         if any(issubclass(kind, Lazy) for kind in types):

@@ -8,6 +8,7 @@ Letters: T node types, R relations; N_t input rows and M_t output rows of a type
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -94,8 +95,11 @@ class TypedGraph(AnyGraph):
         raise self.session.not_there("a typed sharded graph", name, known, SOME, "graph[etype] is one relation's graph")
 
     def __repr__(self) -> str:
-        nodes = {name: int(self.number_of_src_nodes(name)) for name in self.ntypes}
-        edges = {etype: int(graph.num_edges()) for etype, graph in zip(self.relation_types, self.relation_graphs, strict=True)}
+        nodes = {name: operator.index(self.number_of_src_nodes(name)) for name in self.ntypes}
+        edges = {
+            etype: operator.index(graph.num_edges())
+            for etype, graph in zip(self.relation_types, self.relation_graphs, strict=True)
+        }
         return f"TypedGraph(this worker's: nodes {nodes}, edges {edges})"
 
     def all_frames(self) -> Iterable[Frame]:
@@ -180,7 +184,7 @@ class TypedGraph(AnyGraph):
         if etype is not None:
             return self[etype].num_edges()
         counts = [graph.num_edges() for graph in self.relation_graphs]
-        return Count(sum(int(count) for count in counts), sum(count.total for count in counts), "edges")
+        return Count(sum(count.own for count in counts), sum(count.total for count in counts), "edges")
 
     number_of_edges = num_edges
 

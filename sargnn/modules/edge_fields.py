@@ -17,6 +17,7 @@ Letters: E edges of this worker, M output rows.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -167,7 +168,7 @@ class EdgeTensor(OfEdges):
         return self.shape[0] * torch.Size(self.node.shape).numel()
 
     def __len__(self) -> int:
-        return int(self.edges.num_edges())
+        return operator.index(self.edges.num_edges())
 
     def __bool__(self) -> bool:
         return bool(self.value())
@@ -299,7 +300,7 @@ class Mailbox(OfEdges):
         return _Shape(self)
 
     def __len__(self) -> int:
-        return int(self.edges.number_of_dst_nodes())
+        return operator.index(self.edges.number_of_dst_nodes())
 
     def in_degrees(self) -> Tensor:
         """[M, 1, ...], how many messages each node has, beside what they are folded to."""

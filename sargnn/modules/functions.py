@@ -155,7 +155,7 @@ PICKS = frozenset(
 )
 """What is said to pick rows by their number, where it is refused."""
 _ARITHMETIC = frozenset(
-    "add sub rsub mul div true_divide divide multiply subtract pow radd rmul rtruediv truediv rpow tensor as_tensor "
+    "add sub rsub mul div true_divide divide multiply subtract pow radd rmul rtruediv truediv rpow tensor as_tensor new_tensor "
     "floordiv rfloordiv "
     "floor_divide mod rmod remainder fmod eq ne lt le gt ge".split()
 )

@@ -10,6 +10,7 @@ Letters: M rows of the joined table of destinations, E edges of this worker, K h
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -104,7 +105,7 @@ class JoinedFold:
 
     def __init__(self, kind: str, parts: list[tuple[Ends, Any]], rows: int) -> None:
         self.kind, self.parts, self._rows = kind, parts, rows
-        self._firsts = {run_of(ends): int(ends.first) for ends, _ in parts}
+        self._firsts = {run_of(ends): operator.index(ends.first) for ends, _ in parts}
         self._segments: dict[Run, Tensor] = {}
 
     def segments(self) -> dict[Run, Tensor]:
@@ -292,7 +293,7 @@ def _picked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(x, JoinedFolded):
             node: Node = AtEnd(x.fold.parts[0][1].fold.shape, x.dtype, _Segment(x.fold, run_of(ends)), ends.side)
         else:
-            node = edges.field(ends.side, tagged(values(x)[int(ends.first) : ends.first + count], rows))
+            node = edges.field(ends.side, tagged(values(x)[operator.index(ends.first) : ends.first + count], rows))
         parts.append(rows_of_edges(EdgeTensor(edges, node)))
     return _joined(parts)
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.overrides
 from torch import Tensor, nn
@@ -75,9 +76,9 @@ class JudgedCalls(TorchFunctionMode):
         if not call.marked and not groups.numbers:
             return func(*args, **kwargs)
         if verdict.by_totals:
-            args, kwargs = call.args, call.kwargs = _totals_in(args), _totals_in(kwargs)
+            args, kwargs = call.args, call.kwargs = totals_in(args), totals_in(kwargs)
         if verdict.is_random and not call.marked and all(out.dim == -1 for out in verdict.outs):  # of a fixed shape
-            return func(*_totals_in(args), **_totals_in(kwargs))
+            return func(*totals_in(args), **totals_in(kwargs))
         if verdict.is_random and not verdict.why:
             return self._drawn(known, call, verdict, groups)
         alone = self.group.world == 1
@@ -280,6 +281,32 @@ class JudgedCalls(TorchFunctionMode):
             )
         set_mark(tensor, None, shared=is_shared(tensor))
 
+    def compare_numbers(self, name: str, args: Any, kwargs: Any) -> None:
+        """Refuse plain numbers in a call of the user's that are not those of the other workers: made of a number of rows in a
+        way that ``Count`` does not see, as ``2.0 * x.size(0)`` and ``x.shape.numel()``."""
+        numbers: list[float] = []
+
+        def note(value: Any) -> Any:
+            if (
+                type(value) in (int, float)
+                or isinstance(value, np.generic)
+                or (isinstance(value, np.ndarray) and not value.ndim)
+            ):
+                numbers.append(float(value))
+            return value
+
+        map_values((args, kwargs), note)
+        if not numbers:
+            return
+        own = torch.tensor([zlib.crc32(repr(numbers).encode())])
+        if any(not torch.equal(own, other) for other in self.group.gather(own)):
+            raise self.refused(
+                "A plain number is not the same on all workers",
+                f"{name} with {', '.join(f'{number:g}' for number in numbers)}",
+                "x.size(0) and len(x) as they are, float(x.size(0)), 2 * x.size(0), x.size(0) ** 0.5: of all workers' rows",
+                "write float(x.size(0)) before a number with a point: 2.0 * float(x.size(0))",
+            )
+
     def refused(self, what: str, given: str, allowed: str | None = None, hint: str | None = None) -> ConfigError:
         """The error about a call, with the user's line."""
         return ConfigError(what, given=f"{user_line(self.path)}: {given}", allowed=allowed, hint=hint)
@@ -333,7 +360,7 @@ def mark_of_made(told: Out, groups: Groups, call: Call) -> Mark:
     size = next(size for size in _counts_in((call.args, call.kwargs)) if size.of is not None and size.of[0] == key)
     assert size.of is not None
     rows = key if isinstance(key, Rows) else None
-    return Mark(rows, told.dim, (int(size) - size.of[2]) // size.of[1], parts=told.parts, set=key, before=told.before)
+    return Mark(rows, told.dim, (size.own - size.of[2]) // size.of[1], parts=told.parts, set=key, before=told.before)
 
 
 def _counts_in(value: Any) -> list[Count]:
@@ -349,7 +376,7 @@ def has_count(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return False
 
 
-def _totals_in(value: Any) -> Any:
+def totals_in(value: Any) -> Any:
     return map_values(value, lambda item: item.total if isinstance(item, Count) else item)
 
 

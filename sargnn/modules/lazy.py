@@ -22,6 +22,7 @@ Letters: N input rows, M output rows, E edges of this worker.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +54,7 @@ class Lazy(Tensor):
         with torch._C.DisableTorchFunction():
             number = torch.nan if dtype.is_floating_point else 0 if dtype == torch.bool else torch.iinfo(dtype).min
             nobody = torch.full((), number, dtype=dtype).requires_grad_(grad)
-            lazy = nobody.expand(tuple(int(size) for size in shape)).as_subclass(made)
+            lazy = nobody.expand(tuple(operator.index(size) for size in shape)).as_subclass(made)
         for name, value in attributes.items():
             setattr(lazy, name, value)
         return lazy
@@ -70,7 +71,7 @@ class Lazy(Tensor):
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             return shape_of(args[0]) if dim is None else shape_of(args[0])[dim]
         if name == "__len__":
-            return int(shape_of(args[0])[0])
+            return operator.index(shape_of(args[0])[0])
         if name in ("numel", "nelement"):
             return _numel(args[0])
         if isinstance(args[0], Largest) and name in ("__int__", "__index__", "item", "__float__"):
@@ -90,7 +91,7 @@ class Lazy(Tensor):
         return self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"{type(self).__name__}(shape={tuple(int(size) for size in shape_of(self))})"
+        return f"{type(self).__name__}(shape={tuple(operator.index(size) for size in shape_of(self))})"
 
 
 class EdgeIndex(Lazy):
@@ -236,7 +237,7 @@ class EdgeCount(Count):
     @classmethod
     def from_edges(cls, edges: Edges) -> EdgeCount:
         count = edges.num_edges()
-        made = cls(int(count), count.total, count.kind, count.rows, count.of)
+        made = cls(operator.index(count), count.total, count.kind, count.rows, count.of)
         made.edges = edges
         return made
 

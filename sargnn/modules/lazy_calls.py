@@ -245,7 +245,7 @@ def _embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _picked(table: Tensor, index: EdgeRows) -> EdgeRows:
     """Rows of a table that all workers have, by a number of each edge."""
     shape = (*index.shape[1:], *table.shape[1:])
-    node = Call(tuple(int(size) for size in shape), table.dtype, _rows_by_number, (table, index.field.node), {})
+    node = Call(tuple(operator.index(size) for size in shape), table.dtype, _rows_by_number, (table, index.field.node), {})
     return rows_of_edges(EdgeTensor(index.edges, node))
 
 

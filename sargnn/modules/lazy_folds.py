@@ -5,6 +5,7 @@ Letters: N input rows, M output rows, E edges of this worker.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ def scatter(kind: str | None) -> Handler:
         if not isinstance(index, Ends) or reduce is None or given["dim"] % target.dim() != 0:
             return NotImplemented
         edges = index.edges
-        shape = tuple(int(size) for size in target.shape[1:])
+        shape = tuple(operator.index(size) for size in target.shape[1:])
         made: Any
         if isinstance(source, Filled) and source.number == 1 and reduce == "sum":
             made = _count(index, source.dtype, shape)

@@ -11,6 +11,7 @@ Letters: M output rows, E edges, B nodes that are taken together, D edges of eac
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -118,7 +119,7 @@ def reduced(graph: ShardedGraph, messages: dict[str, Node], func: Any, called: s
 
 def _check(graph: ShardedGraph, func: Callable[..., Any], fields: Any) -> None:
     """Raise ``ConfigError`` unless a reduce function gave a mapping of tensors with a row per node."""
-    place, count = graph.session.place_of(func), int(graph.number_of_dst_nodes())
+    place, count = graph.session.place_of(func), operator.index(graph.number_of_dst_nodes())
     if not isinstance(fields, Mapping) or not fields:
         raise graph.session.wrong(
             "A reduce function gives no rows.",

@@ -12,6 +12,7 @@ Letters: N rows, E edges, W elements of a row.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -308,7 +309,7 @@ def _reshaped(rows: RowCalls, call: Call) -> Any:
         sizes = list(sizes[0])
     args = call.args
     if not x.numel() and all(isinstance(size, int) for size in sizes):
-        sizes = [int(size) for size in sizes]  # of this worker: a ``Count`` of none here need not equal 0
+        sizes = [operator.index(size) for size in sizes]  # of this worker: a ``Count`` of none here need not equal 0
         if sorted(sizes)[:2] == [-1, 0]:
             of_row, known = (math.prod(size for size in shape if size > 0) for shape in (x.shape, sizes))
             args = (x, *(of_row // known if size < 0 else size for size in sizes))
@@ -342,7 +343,7 @@ def _uniform(rows: RowCalls, call: Call) -> Any:
     if not shape or not isinstance(shape[0], EdgeCount):
         return NotImplemented
     dtype = call.kwargs.get("dtype") or torch.get_default_dtype()
-    draw, sizes = rows.dropout.draw(0.0, of_edges=True), tuple(int(size) for size in shape[1:])
+    draw, sizes = rows.dropout.draw(0.0, of_edges=True), tuple(operator.index(size) for size in shape[1:])
 
     def numbers_of(run: EdgeRun, fields: Any) -> Tensor:
         return uniform_numbers(run.src_ids, run.dst_ids, math.prod(sizes), draw, dtype).view(-1, *sizes)

@@ -5,6 +5,7 @@ Letters: N rows of this worker.
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any
 
@@ -57,9 +58,11 @@ def first_rows(x: Tensor, mark: Mark, stop: Any, dim: int = 0) -> Tensor | None:
         return set_mark(x.narrow(dim, 0, x.shape[dim]), mark, shared=is_shared(x)) if stop is not None else None
     if not isinstance(later, Rows) or earlier is None or (later.kind, later.type) != (earlier.kind, earlier.type):
         return None
-    if later.level < earlier.level or int(stop) > mark.number:
+    if later.level < earlier.level or operator.index(stop) > mark.number:
         return None
-    return set_mark(x.narrow(dim, 0, int(stop)), mark._replace(rows=later, number=int(stop)), shared=is_shared(x))
+    return set_mark(
+        x.narrow(dim, 0, operator.index(stop)), mark._replace(rows=later, number=operator.index(stop)), shared=is_shared(x)
+    )
 
 
 def narrow_rows(call: Call) -> Any:
@@ -85,9 +88,9 @@ def split_rows(call: Call) -> Any:
     joined = isinstance(mark.set, tuple) and mark.set == (JOINED, *keys)
     types = [key.type for key in keys if isinstance(key, Rows) and key.kind == "nodes"]
     by_type = mark.rows is not None and mark.rows.type < 0 and types == list(range(len(sizes)))
-    if len(of) != len(sizes) or not (joined or by_type) or sum(map(int, sizes)) != x.shape[mark.dim]:
+    if len(of) != len(sizes) or not (joined or by_type) or sum(map(operator.index, sizes)) != x.shape[mark.dim]:
         return NotImplemented
-    parts = torch.split(x, [int(size) for size in sizes], mark.dim)
+    parts = torch.split(x, [operator.index(size) for size in sizes], mark.dim)
     for part, key in zip(parts, keys, strict=True):
         own = Mark(key if isinstance(key, Rows) else None, mark.dim, part.shape[mark.dim], mark.why, set=key)
         set_mark(part, own, shared=is_shared(x))

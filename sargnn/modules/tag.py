@@ -247,6 +247,11 @@ class Count(int):
         return self
 
     @property
+    def own(self) -> int:
+        """Of this worker, as a plain number."""
+        return operator.index(self)
+
+    @property
     def total(self) -> int:
         """Of all workers."""
         known: int | Callable[[], int] = self._total
@@ -288,11 +293,11 @@ class Count(int):
                 and by in (operator.add, operator.sub)
             )
             of = (self.of[0], by(self.of[1], other.of[1]), by(self.of[2], other.of[2])) if same else None  # type: ignore[index]
-            return Count(by(int(self), int(other)), lambda: by(self.total, other.total), None, of=of)
+            return Count(by(self.own, other.own), lambda: by(self.total, other.total), None, of=of)
         if type(other) is not int:
             return by(self.total, other)
         of = None if self.of is None else (self.of[0], self.of[1] * factor, self.of[2] * factor + shift)
-        return Count(by(int(self), other), lambda: by(self.total, other), None, of=of)
+        return Count(by(self.own, other), lambda: by(self.total, other), None, of=of)
 
     def __add__(self, other: Any) -> Any:
         return self._made(operator.add, other, shift=other if type(other) is int else 0)
@@ -318,7 +323,7 @@ class Count(int):
     def __floordiv__(self, other: Any) -> Any:
         if type(other) is int and self.of is not None and other and not (self.of[1] % other or self.of[2] % other):
             of = (self.of[0], self.of[1] // other, self.of[2] // other)
-            return Count(int(self) // other, lambda: self.total // other, None, of=of)
+            return Count(self.own // other, lambda: self.total // other, None, of=of)
         return self.total // (other.total if isinstance(other, Count) else other)
 
     def __rfloordiv__(self, other: Any) -> Any:
@@ -339,11 +344,43 @@ class Count(int):
     def __float__(self) -> float:
         return float(self.total)
 
+    def __int__(self) -> int:
+        return self.total
+
+    def __abs__(self) -> Count:
+        return self
+
+    __pos__ = __trunc__ = __floor__ = __ceil__ = __abs__
+
+    def __round__(self, digits: Any = None) -> Count:
+        return self
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def bit_length(self) -> int:
+        return self.total.bit_length()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """NumPy's functions of it."""
+        return getattr(ufunc, method)(*(value.total if isinstance(value, Count) else value for value in inputs), **kwargs)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Count, (int(self), self.total, self.kind, self.rows, self.of)
+        return Count, (self.own, self.total, self.kind, self.rows, self.of)
 
     def __hash__(self) -> int:
         return int.__hash__(self)
+
+
+def _of_totals(name: str) -> Callable[..., Any]:
+    def calculate(self: Count, *others: Any) -> Any:
+        return getattr(self.total, name)(*(other.total if isinstance(other, Count) else other for other in others))
+
+    return calculate
+
+
+for _name in "lshift rshift and or xor rlshift rrshift rand ror rxor rmod rdivmod rpow invert".split():
+    setattr(Count, f"__{_name}__", _of_totals(f"__{_name}__"))
 
 
 def user_line(path: str | None = None) -> str:

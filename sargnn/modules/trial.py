@@ -79,7 +79,7 @@ def verdict_of(
     if verdict is None:
         trial = _Trial(func, args, kwargs, key[3:], writes, rule)
         verdict = trial.verdict()
-        if not verdict.is_known and trial.has_counts and all(out.dim == -1 for out in verdict.outs):
+        if trial.has_counts and all(out.dim == -1 for out in verdict.outs):  # no size is made of them
             totals = replace(trial.with_totals().verdict(), by_totals=True)
             verdict = totals if totals.is_known else verdict
         if keep:

@@ -6,6 +6,7 @@ Letters: P rows of a table.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -169,7 +170,7 @@ class Round:
             ends = (value.start, value.stop, value.step)
             return slice(*(self._argument(end, part, rows) for end, part in zip(ends, described[1:], strict=True)))
         if isinstance(value, Count):
-            return int(value)
+            return operator.index(value)
         if self.most is not None and type(value) is int and abs(value) > _SMALL:
             return self.most if value > 0 else -self.most
         return value

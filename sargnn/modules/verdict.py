@@ -157,7 +157,7 @@ def described(value: Any, groups: Groups, describe: Describe) -> Any:
     if kind is int:
         return value
     if isinstance(value, Count):
-        return Number(groups.number(value.of[0], None), *value.of[1:]) if value.of is not None else ("count", int(value))
+        return Number(groups.number(value.of[0], None), *value.of[1:]) if value.of is not None else ("count", value.own)
     table = describe(value, groups)
     if table is not NotImplemented:
         return table

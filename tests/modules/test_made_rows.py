@@ -42,5 +42,7 @@ def test_counts_compare_and_calculate_for_all_workers() -> None:
     assert none != 0 and none > 0 and bool(none) and Count(0, 0, "edges") == 0 and none == some == 9 and not some < 9
     assert some / 3 == 3.0 and 18 / some == 2.0 and some % 2 == 1 and float(some) == 9.0 and some**2 == 81
     twice = 2 * some + 1
-    assert int(twice) == 9 and twice.total == 19 and twice.of == (EDGES, 2, 1) and (twice - some).of == (EDGES, 1, 1)
+    assert (
+        twice.own == 9 and int(twice) == twice.total == 19 and twice.of == (EDGES, 2, 1) and (twice - some).of == (EDGES, 1, 1)
+    )
     assert ((some * 6) // 3).of == (EDGES, 2, 0) and some != Count(4, 8, "nodes", Rows("nodes"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +106,8 @@ ELSEWHERE: dict[str, Callable[[Tensor], Any]] = {
     "iterated": lambda x: [row.sum() for row in x], "contains": lambda x: 0.5 in x,
     "hook": lambda x: (x * 1).register_hook(lambda grad: grad / grad.norm()),
     "random hook": lambda x: (x * 1).register_hook(lambda grad: grad * torch.rand_like(grad)),
-    "vmap": lambda x: torch.vmap(lambda row: row * 2)(x) + x,
+    "vmap": lambda x: torch.vmap(lambda row: row * 2)(x) + x, "2.0 * rows": lambda x: x.sum(0) / (2.0 * x.size(0)),
+    "numel of the shape": lambda x: x.sum(0) / x.shape.numel(), "log": lambda x: x.sum(0) * math.log(x.size(0) + 1),
 }  # fmt: skip
 ALLOWED: dict[str, Callable[[Tensor], Any]] = {
     "constant": lambda x: x + torch.from_numpy(np.arange(3.0)), "sum": lambda x: float(x.sum().detach()) + x.mean(0).sum().detach().item(),
@@ -155,6 +157,30 @@ def divided(group: Group) -> Tensor:
 def test_len_is_the_number_of_all_rows() -> None:
     for answer in pool(3)(divided):
         torch.testing.assert_close(answer, ALL.mean(0))
+
+
+ROWS_OF_ALL: list[Callable[[Tensor], Tensor]] = [
+    lambda x: torch.tensor([x.size(0), 3]), lambda x: x.new_tensor(x.size(0)), lambda x: torch.full((3,), x.size(0)),
+    lambda x: torch.full_like(x.sum(0), x.size(0)), lambda x: torch.ones(3).fill_(x.size(0)),
+    lambda x: torch.add(torch.ones(3), torch.ones(3), alpha=x.size(0)), lambda x: torch.where(torch.ones(3) > 0, x.size(0), 0),
+    lambda x: torch.ones(3).masked_fill(torch.ones(3) > 0, x.size(0)), lambda x: torch.ones(3) * np.log(x.size(0)),
+    lambda x: torch.ones(3) * int(x.size(0)), lambda x: torch.ones(3) * abs(round(x.size(0))),
+    lambda x: torch.ones(3) * divmod(x.size(0), 2)[1], lambda x: torch.ones(3) * (x.size(0) << 1),
+    lambda x: torch.ones(3) * x.size(0).bit_length(), lambda x: torch.ones(3) / float(x.size(0)),
+]  # fmt: skip
+
+
+def with_numbers(group: Group) -> list[Tensor]:
+    ids, x = own_rows(group)
+    with calls_on(ids, group=group, total=7):
+        return [function(x * 1.0).detach().double() for function in ROWS_OF_ALL]
+
+
+def test_numbers_of_rows_in_calls() -> None:
+    """They are those of all workers, unless they are the size of something."""
+    (wanted,) = pool(1)(with_numbers)
+    for answer in pool(3)(with_numbers):
+        torch.testing.assert_close(answer, wanted)
 
 
 def draws(group: Group) -> tuple[Tensor, ...]:
