@@ -126,7 +126,9 @@ class StockCalls(JudgedCalls):
         self._rows.dropout.begin()
         self.told.clear()
         self._trains = torch.is_grad_enabled()
-        self._compares = self.group.world > 1 and self._trains not in self._compared
+        self._compares = (
+            self.group.world > 1 and self.observe is None and self._trains not in self._compared
+        )  # else who observes does
         if self._compares:
             self._compared.add(self._trains)
         self._outside = self._outside or self.engine.place.random_states()

@@ -101,7 +101,7 @@ def test_a_page_has_all_files_of_its_commands(page: str) -> None:
 
 def test_the_modules_are_those_of_the_examples() -> None:
     examples = {name: text for name, text in FILES.items() if (ROOT / "examples" / "layers" / name).exists()}
-    assert set(examples) == {"pyg_gcn.py", "pyg_flow.py", "gin.py", "edge_features.py", "written.py", "typed.py"}
+    assert set(examples) == {"pyg_gcn.py", "pyg_flow.py", "gin.py", "edge_features.py", "written.py", "typed.py", "sgformer.py"}
     for name, text in examples.items():
         assert text == (ROOT / "examples" / "layers" / name).read_text()
     code = examples["gin.py"].split('"""')[2]

@@ -12,6 +12,7 @@ from tests.processes import ROOT
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
 LONG = {
+    "howto/pyg-model.md",
     "results.md",
     "maintainers/log.md",
     "maintainers/measured.md",
