@@ -266,13 +266,17 @@ class JudgedCalls(TorchFunctionMode):
             if not is_known(tensor):
                 set_mark(tensor, None, shared=False)
 
+    def _differs(self, own: Tensor) -> bool:
+        """Whether a worker has other numbers; all of them ask together."""
+        return any(not torch.equal(own, other) for other in self.group.gather(own))
+
     def _compare(self, tensor: Tensor) -> None:
         values = tensor.detach().to_dense() if tensor.layout != torch.strided else tensor.detach()
         own = torch.tensor([zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode()), self.group.rank], dtype=torch.int64)
         with contextlib.suppress(RuntimeError):  # within torch.vmap and the like there are no numbers to compare
             flat = values.resolve_conj().contiguous().reshape(-1)
             own[1] = zlib.crc32(flat.view(torch.uint8).cpu().numpy().tobytes() if len(flat) else b"") + self.group.world
-        if any(not torch.equal(own, other) for other in self.group.gather(own)):
+        if self._differs(own):
             raise self.refused(
                 "A tensor that no function of PyTorch's has made here is not the same on all workers",
                 f"shape {list(tensor.shape)}, {tensor.dtype}",
@@ -284,25 +288,23 @@ class JudgedCalls(TorchFunctionMode):
     def compare_numbers(self, name: str, args: Any, kwargs: Any) -> None:
         """Refuse plain numbers in a call of the user's that are not those of the other workers: made of a number of rows in a
         way that ``Count`` does not see, as ``2.0 * x.size(0)`` and ``x.shape.numel()``."""
-        numbers: list[float] = []
+        numbers: list[Any] = []
 
         def note(value: Any) -> Any:
-            if (
-                type(value) in (int, float)
-                or isinstance(value, np.generic)
-                or (isinstance(value, np.ndarray) and not value.ndim)
-            ):
-                numbers.append(float(value))
+            if type(value) in (int, float, complex):
+                numbers.append(value)
+            elif isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+                numbers.append(value.item())
             return value
 
         map_values((args, kwargs), note)
         if not numbers:
             return
         own = torch.tensor([zlib.crc32(repr(numbers).encode())])
-        if any(not torch.equal(own, other) for other in self.group.gather(own)):
+        if self._differs(own):
             raise self.refused(
                 "A plain number is not the same on all workers",
-                f"{name} with {', '.join(f'{number:g}' for number in numbers)}",
+                f"{name} with {', '.join(map(str, numbers))}",
                 "x.size(0) and len(x) as they are, float(x.size(0)), 2 * x.size(0), x.size(0) ** 0.5: of all workers' rows",
                 "write float(x.size(0)) before a number with a point: 2.0 * float(x.size(0))",
             )
