@@ -1,42 +1,30 @@
-"""A block's arrays as compiled loops take them, and how its rows are shared out among threads."""
+"""A block's edges as the library walks them, and how its rows are shared out among threads."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-import numba
 import numpy as np
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.bf16 import array_of
-
-ALL_ROWS = np.empty(0, np.int32)
-"""What compiled loops take for a list of rows that holds every one."""
-ALL_EDGES = np.empty(0, np.int32)
-"""What they take for the places of edges' numbers that stand in the edges' order."""
+from sargnn.native import Edges
 
 CHUNK_EDGES = 1 << 14
+"""Of a chunk that one thread takes."""
+LANE_EDGES, MOST_LANES = 1 << 18, 16
+"""Of a lane, which adds to a table of its own: it must be set to zero, and added to the others'."""
 
 
-def numpy_of(tensor: Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor, for the compiled loops."""
-    assert tensor.is_contiguous()
-    return array_of(tensor)
+def edges_of(block: EdgeBlock, direction: Literal["forward", "backward"], *, by_lane: bool = False) -> Edges:
+    """A block's edges by destination row (``forward``) or by source row (``backward``), cut into runs of rows with about equal
+    edges, where a row counts as one edge.
 
-
-def edges_of(
-    block: EdgeBlock, direction: Literal["forward", "backward"], *, by_lane: bool = False
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A block's edges by destination row (``forward``) or by source row (``backward``).
+    A row is listed more than once where edges come from several pieces (``EdgeBlock.visits``). How they are cut depends on the
+    block alone, so that results do not depend on the number of threads.
 
     Args:
-        by_lane: cut into one run of rows for each thread, so that no two share what they add to.
-
-    Returns:
-        Boundaries, int64, of runs of listed rows with about equal edges, where a row counts as one edge; the listed rows,
-        int32, ``ALL_ROWS`` if all are, a row more than once where edges come from several pieces (``EdgeBlock.visits``);
-        where each one's edges begin, int32; the rows at their other ends, int32.
+        by_lane: cut into few runs, each of which adds to a table of its own.
     """
     listed: Tensor | None
     if direction == "forward" and block.visits is not None:
@@ -45,19 +33,22 @@ def edges_of(
         listed, offsets, others = block.dst_rows, block.indptr, block.src
     else:
         listed, offsets, others = block.src_rows, block.t_indptr, block.t_dst
-    indptr, indices = offsets.numpy(), others.numpy()
-    lanes = numba.get_num_threads() if by_lane else 0
-    key = f"fused_{direction}_{lanes}"
-    if key not in block.cache:
-        rows = len(indptr) - 1
-        work = indptr.astype(np.int64) + np.arange(rows + 1)
-        runs = lanes or max(1, int(work[-1]) // CHUNK_EDGES)
-        bounds = np.searchsorted(work, np.linspace(0, work[-1], runs + 1)).clip(0, rows)
-        if by_lane:
-            bounds[0], bounds[-1] = 0, rows
+    key = f"fused_{direction}_{'lanes' if by_lane else 'chunks'}"
+    held: Edges | None = block.cache.get(key)
+    if held is not None and held.arrays[2] is offsets and held.arrays[3] is others:
+        return held
+    if held is None:
+        rows = len(offsets) - 1
+        work = offsets.numpy().astype(np.int64) + np.arange(rows + 1)
+        runs = min(MOST_LANES, len(others) // LANE_EDGES) if by_lane else int(work[-1]) // CHUNK_EDGES
+        bounds = np.searchsorted(work, np.linspace(0, work[-1], max(1, runs) + 1)).clip(0, rows)
+        bounds[0], bounds[-1] = 0, rows
         if direction == "forward" and block.visits is not None:  # one thread adds to a row
             ids = block.visits[0].numpy()
             inner = (bounds > 0) & (bounds < rows)
             bounds[inner] = np.searchsorted(ids, ids[bounds[inner]])
-        block.cache[key] = bounds if by_lane else np.unique(bounds)
-    return block.cache[key], ALL_ROWS if listed is None else listed.numpy(), indptr, indices
+        bounds = np.unique(bounds)
+    else:  # its tensors lie elsewhere now
+        bounds = held.arrays[0]
+    block.cache[key] = held = Edges(bounds, listed, offsets, others)
+    return held

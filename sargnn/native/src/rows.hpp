@@ -1,0 +1,323 @@
+// Rows as vectors: load, store, the part of a last vector, fetch ahead; fp64, fp32 and bf16 as one template.
+//
+// A vector has 64 bytes on every processor, in as many registers as that takes: sums over its lanes are taken in one order
+// everywhere. Numbers are rounded together (multiply_add) only where the code says so: it is compiled without contraction.
+#pragma once
+#include "border.hpp"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace sargnn {
+
+constexpr int VECTOR_BYTES = 64;
+#if defined(__AVX512F__)
+constexpr int PART_BYTES = 64;
+#elif defined(__AVX2__)
+constexpr int PART_BYTES = 32;
+#else
+constexpr int PART_BYTES = 16;
+#endif
+constexpr int PARTS = VECTOR_BYTES / PART_BYTES;
+
+template <class T> constexpr int LANES = VECTOR_BYTES / int(sizeof(T));
+
+template <class T, int Bytes> struct SimdOf {
+    typedef T type __attribute__((vector_size(Bytes)));
+};
+template <class T, int Bytes> using Simd = typename SimdOf<T, Bytes>::type;
+
+template <class T> struct IntegerOf;
+template <> struct IntegerOf<float> {
+    typedef int32_t type;
+};
+template <> struct IntegerOf<double> {
+    typedef int64_t type;
+};
+
+// 64 bytes of numbers.
+template <class T> struct Vector {
+    typedef typename IntegerOf<T>::type Integer;
+    typedef Simd<T, PART_BYTES> Part;
+    typedef Simd<Integer, PART_BYTES> Mask;
+    static constexpr int EACH = PART_BYTES / int(sizeof(T));  // lanes of a part
+    Part part[PARTS];
+};
+
+#define EACH_PART UNROLL for (int p = 0; p < PARTS; ++p)
+
+template <class T> INLINE Vector<T> splat(T x) {
+    Vector<T> out;
+    EACH_PART out.part[p] = x - typename Vector<T>::Part{};
+    return out;
+}
+template <class T> INLINE Vector<T> zeros() {
+    Vector<T> out;
+    EACH_PART out.part[p] = typename Vector<T>::Part{};
+    return out;
+}
+template <class T> INLINE Vector<T> operator+(const Vector<T> &x, const Vector<T> &y) {
+    Vector<T> out;
+    EACH_PART out.part[p] = x.part[p] + y.part[p];
+    return out;
+}
+template <class T> INLINE Vector<T> operator-(const Vector<T> &x, const Vector<T> &y) {
+    Vector<T> out;
+    EACH_PART out.part[p] = x.part[p] - y.part[p];
+    return out;
+}
+template <class T> INLINE Vector<T> operator*(const Vector<T> &x, const Vector<T> &y) {
+    Vector<T> out;
+    EACH_PART out.part[p] = x.part[p] * y.part[p];
+    return out;
+}
+template <class T> INLINE Vector<T> operator/(const Vector<T> &x, const Vector<T> &y) {
+    Vector<T> out;
+    EACH_PART out.part[p] = x.part[p] / y.part[p];
+    return out;
+}
+
+// x y + z, rounded once where the processor can.
+#if defined(__AVX512F__)
+INLINE __m512 fused(__m512 x, __m512 y, __m512 z) { return _mm512_fmadd_ps(x, y, z); }
+INLINE __m512d fused(__m512d x, __m512d y, __m512d z) { return _mm512_fmadd_pd(x, y, z); }
+#elif defined(__FMA__)
+INLINE __m256 fused(__m256 x, __m256 y, __m256 z) { return _mm256_fmadd_ps(x, y, z); }
+INLINE __m256d fused(__m256d x, __m256d y, __m256d z) { return _mm256_fmadd_pd(x, y, z); }
+#elif defined(__aarch64__)
+INLINE float32x4_t fused(float32x4_t x, float32x4_t y, float32x4_t z) { return vfmaq_f32(z, x, y); }
+INLINE float64x2_t fused(float64x2_t x, float64x2_t y, float64x2_t z) { return vfmaq_f64(z, x, y); }
+#else
+template <class V> INLINE V fused(V x, V y, V z) { return x * y + z; }
+#endif
+template <class T> INLINE Vector<T> multiply_add(const Vector<T> &x, const Vector<T> &y, const Vector<T> &z) {
+    Vector<T> out;
+    EACH_PART out.part[p] = (typename Vector<T>::Part)fused(x.part[p], y.part[p], z.part[p]);
+    return out;
+}
+#if defined(__FMA__) || defined(__aarch64__)
+INLINE float multiply_add(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+INLINE double multiply_add(double x, double y, double z) { return __builtin_fma(x, y, z); }
+#else
+INLINE float multiply_add(float x, float y, float z) { return x * y + z; }
+INLINE double multiply_add(double x, double y, double z) { return x * y + z; }
+#endif
+
+// The larger of two; y where one is not a number.
+template <class T> INLINE Vector<T> larger(const Vector<T> &x, const Vector<T> &y) {
+    Vector<T> out;
+    EACH_PART out.part[p] = x.part[p] > y.part[p] ? x.part[p] : y.part[p];
+    return out;
+}
+// `yes` where x > 0, else `no`.
+template <class T> INLINE Vector<T> where_positive(const Vector<T> &x, const Vector<T> &yes, const Vector<T> &no) {
+    Vector<T> out;
+    typename Vector<T>::Part zero = {};
+    EACH_PART out.part[p] = x.part[p] > zero ? yes.part[p] : no.part[p];
+    return out;
+}
+
+// The sum of a vector's lanes, halves added pairwise.
+template <class T, int Bytes> INLINE T sum_of(Simd<T, Bytes> x) {
+    if constexpr (Bytes == 2 * int(sizeof(T))) {
+        return x[0] + x[1];
+    } else {
+        Simd<T, Bytes / 2> low, high;
+        __builtin_memcpy(&low, &x, Bytes / 2);
+        __builtin_memcpy(&high, reinterpret_cast<char *>(&x) + Bytes / 2, Bytes / 2);
+        return sum_of<T, Bytes / 2>(low + high);
+    }
+}
+template <class T> INLINE T sum_lanes(const Vector<T> &x) {
+    if constexpr (PARTS == 4) return sum_of<T, PART_BYTES>((x.part[0] + x.part[2]) + (x.part[1] + x.part[3]));
+    if constexpr (PARTS == 2) return sum_of<T, PART_BYTES>(x.part[0] + x.part[1]);
+    return sum_of<T, PART_BYTES>(x.part[0]);
+}
+
+// The exponential of x <= 0; 0 where it comes near the smallest normal number; not a number stays so.
+//
+// x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor series, whose remainder is below half a unit in the last place; 2^n by
+// shifting n into the exponent. n is rounded by adding 1.5 * 2^(bits of the mantissa).
+template <class T> struct ExpOf;
+template <> struct ExpOf<float> {
+    static constexpr int bits = 23, terms = 8;
+    static constexpr double lowest = -87.0, high = 0.693359375, low = 0.6931471805599453 - 0.693359375;
+};
+template <> struct ExpOf<double> {
+    static constexpr int bits = 52, terms = 14;
+    static constexpr double lowest = -708.0, high = 6.93147180369123816490e-01, low = 1.90821492927058770002e-10;
+};
+constexpr double FACTORIALS[] = {1, 1, 2, 6, 24, 120, 720, 5040, 40320, 362880, 3628800, 39916800, 479001600, 6227020800.0};
+template <class T> INLINE Vector<T> exp_below_0(const Vector<T> &x) {
+    typedef ExpOf<T> E;
+    typedef typename Vector<T>::Mask Mask;
+    typedef typename Vector<T>::Part Part;
+    const Vector<T> magic = splat(T(1.5 * double(int64_t(1) << E::bits)));
+    const Vector<T> shifted = x * splat(T(1.0 / 0.6931471805599453)) + magic, n = shifted - magic;
+    const Vector<T> r = multiply_add(n, splat(T(-E::low)), multiply_add(n, splat(T(-E::high)), x));
+    Vector<T> value = splat(T(1.0 / FACTORIALS[E::terms - 1]));
+    UNROLL for (int k = E::terms - 2; k >= 0; --k) value = multiply_add(value, r, splat(T(1.0 / FACTORIALS[k])));
+    Vector<T> out;
+    EACH_PART {
+        const Part scaled = (Part)((Mask)value.part[p] + ((Mask)shifted.part[p] << E::bits));
+        const Part finite = x.part[p] < T(E::lowest) - Part{} ? Part{} : scaled;
+        out.part[p] = x.part[p] != x.part[p] ? x.part[p] : finite;
+    }
+    return out;
+}
+
+// bf16 --------------------------------------------------------------------------------------------------------------------
+// Half the bytes of fp32, the same range, 8 bits of precision: the upper halves of fp32 numbers. AVX512-BF16's own rounding is
+// not used: it takes the smallest numbers for zeros.
+
+INLINE float widen(bf16 x) {
+    const uint32_t bits = uint32_t(x.bits) << 16;
+    float out;
+    __builtin_memcpy(&out, &bits, 4);
+    return out;
+}
+INLINE float widen(float x) { return x; }
+INLINE double widen(double x) { return x; }
+
+// fp32 rounded to nearest, ties to even; not a number stays so.
+INLINE uint16_t narrowed(float x) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &x, 4);
+    return x != x ? 0x7FC0 : uint16_t((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+INLINE void put(float x, bf16 *to) { to->bits = narrowed(x); }
+INLINE void put(float x, float *to) { *to = x; }
+INLINE void put(double x, double *to) { *to = x; }
+
+typedef Simd<uint16_t, PART_BYTES / 2> HalfPart;  // as many as fp32 lanes of a part
+typedef Simd<uint32_t, PART_BYTES> BitsPart;
+
+INLINE Simd<float, PART_BYTES> widen(HalfPart x) {
+    return (Simd<float, PART_BYTES>)(__builtin_convertvector(x, BitsPart) << 16);
+}
+INLINE HalfPart narrowed(Simd<float, PART_BYTES> x) {
+    const BitsPart bits = (BitsPart)x, rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    return __builtin_convertvector(x != x ? BitsPart{} + 0x7FC0 : rounded, HalfPart);
+}
+
+// Load and store ----------------------------------------------------------------------------------------------------------
+
+template <class T> INLINE Vector<T> load(const T *at) {
+    Vector<T> out;
+    __builtin_memcpy(&out, at, VECTOR_BYTES);
+    return out;
+}
+template <class T> INLINE void store(const Vector<T> &x, T *at) { __builtin_memcpy(at, &x, VECTOR_BYTES); }
+
+INLINE Vector<float> load(const bf16 *at) {
+    Vector<float> out;
+    EACH_PART {
+        HalfPart half;
+        __builtin_memcpy(&half, at + p * Vector<float>::EACH, PART_BYTES / 2);
+        out.part[p] = widen(half);
+    }
+    return out;
+}
+INLINE void store(const Vector<float> &x, bf16 *at) {
+    EACH_PART {
+        const HalfPart half = narrowed(x.part[p]);
+        __builtin_memcpy(at + p * Vector<float>::EACH, &half, PART_BYTES / 2);
+    }
+}
+
+// The first lanes of a vector: those that are there. Lanes that are not there are 0 when loaded; they are neither read nor
+// written.
+template <class T> struct Tail {
+    int count;  // 1 to LANES
+#if defined(__AVX512F__)
+    uint16_t bits;
+    explicit INLINE Tail(int64_t left) : count(int(smaller<int64_t>(left, LANES<T>))), bits(uint16_t((1u << count) - 1)) {}
+#elif defined(__AVX2__)
+    typename Vector<T>::Mask mask[PARTS];
+    explicit INLINE Tail(int64_t left) : count(int(smaller<int64_t>(left, LANES<T>))) {
+        typedef typename Vector<T>::Integer Integer;
+        EACH_PART UNROLL for (int k = 0; k < Vector<T>::EACH; ++k)
+            mask[p][k] = Integer(p * Vector<T>::EACH + k) < Integer(count) ? Integer(-1) : Integer(0);
+    }
+#else
+    explicit INLINE Tail(int64_t left) : count(int(smaller<int64_t>(left, LANES<T>))) {}
+#endif
+};
+
+#if defined(__AVX512F__)
+INLINE Vector<float> load(const float *at, const Tail<float> &t) { return {{_mm512_maskz_loadu_ps(t.bits, at)}}; }
+INLINE Vector<double> load(const double *at, const Tail<double> &t) { return {{_mm512_maskz_loadu_pd(uint8_t(t.bits), at)}}; }
+INLINE void store(const Vector<float> &x, float *at, const Tail<float> &t) { _mm512_mask_storeu_ps(at, t.bits, x.part[0]); }
+INLINE void store(const Vector<double> &x, double *at, const Tail<double> &t) {
+    _mm512_mask_storeu_pd(at, uint8_t(t.bits), x.part[0]);
+}
+INLINE Vector<float> load(const bf16 *at, const Tail<float> &t) {
+    return {{widen((HalfPart)_mm256_maskz_loadu_epi16(t.bits, at))}};
+}
+INLINE void store(const Vector<float> &x, bf16 *at, const Tail<float> &t) {
+    _mm256_mask_storeu_epi16(at, t.bits, (__m256i)narrowed(x.part[0]));
+}
+#else
+#if defined(__AVX2__)
+INLINE Vector<float> load(const float *at, const Tail<float> &t) {
+    Vector<float> out;
+    EACH_PART out.part[p] = _mm256_maskload_ps(at + p * 8, (__m256i)t.mask[p]);
+    return out;
+}
+INLINE Vector<double> load(const double *at, const Tail<double> &t) {
+    Vector<double> out;
+    EACH_PART out.part[p] = _mm256_maskload_pd(at + p * 4, (__m256i)t.mask[p]);
+    return out;
+}
+INLINE void store(const Vector<float> &x, float *at, const Tail<float> &t) {
+    EACH_PART _mm256_maskstore_ps(at + p * 8, (__m256i)t.mask[p], x.part[p]);
+}
+INLINE void store(const Vector<double> &x, double *at, const Tail<double> &t) {
+    EACH_PART _mm256_maskstore_pd(at + p * 4, (__m256i)t.mask[p], x.part[p]);
+}
+#else
+template <class T> INLINE Vector<T> load(const T *at, const Tail<T> &t) {
+    if (t.count == LANES<T>) return load(at);
+    Vector<T> out = zeros<T>();
+    __builtin_memcpy(&out, at, size_t(t.count) * sizeof(T));
+    return out;
+}
+template <class T> INLINE void store(const Vector<T> &x, T *at, const Tail<T> &t) {
+    __builtin_memcpy(at, &x, size_t(t.count) * sizeof(T));
+}
+#endif
+// No mask of 16-bit numbers: a whole vector at once, else number by number.
+INLINE Vector<float> load(const bf16 *at, const Tail<float> &t) {
+    if (t.count == LANES<float>) return load(at);
+    bf16 held[LANES<float>] = {};
+    for (int k = 0; k < t.count; ++k) held[k] = at[k];
+    return load(held);
+}
+INLINE void store(const Vector<float> &x, bf16 *at, const Tail<float> &t) {
+    if (t.count == LANES<float>) return store(x, at);
+    bf16 held[LANES<float>];
+    store(x, held);
+    for (int k = 0; k < t.count; ++k) at[k] = held[k];
+}
+#endif
+
+// Fetch ahead -------------------------------------------------------------------------------------------------------------
+
+// How many edges ahead a row is fetched: a random row of a large table comes from far away, and the hardware cannot guess which.
+template <class R> constexpr int AHEAD = 8;
+template <> inline constexpr int AHEAD<bf16> = 32;
+
+INLINE void fetch(const void *at) { __builtin_prefetch(at, 0, 3); }
+// `bytes` that begin here.
+INLINE void fetch(const void *at, int64_t bytes) {
+    for (int64_t k = 0; k < bytes; k += VECTOR_BYTES) fetch(static_cast<const char *>(at) + k);
+}
+// K vectors of a row that begin here.
+template <class R, int K> INLINE void fetch_vectors(const R *at) {
+    constexpr int bytes = K * LANES<Wide<R>> * int(sizeof(R));
+    UNROLL for (int k = 0; k < bytes; k += VECTOR_BYTES) fetch(reinterpret_cast<const char *>(at) + k);
+}
+
+}  // namespace sargnn

@@ -1,0 +1,260 @@
+// Sums of source rows over a destination's edges, and the gradients of edges' weights.
+//
+//     sum = sum over e in [start, end) of factor_e * src[others[e], :]        out[:] = sum  or  out[:] += scale * sum
+//
+// A destination's row is cut into tiles of some vectors, which stay in registers while a tile walks the edges. A width that is
+// no multiple of a vector ends in a vector that overlaps the one before: both hold the same sums, so it does not matter which is
+// stored last. A row of less than a vector is one that is not all there.
+#include "edges.hpp"
+
+using namespace sargnn;
+
+namespace {
+
+// Vectors of a tile: as many as registers hold beside what is read.
+constexpr int TILE = PART_BYTES == 64 ? 8 : 4;
+// How many edges ahead rows are fetched where edges have factors of their own, in tiles of up to four vectors and in wider ones.
+constexpr int64_t FAR = 32, FAR_WIDE = 24;
+// How many edges ahead, in tiles of one or two vectors, is what is read in order: rows come so fast there that it is missed.
+constexpr int64_t STREAM = 256;
+
+// What multiplies rows: nothing; a number of the source row; a number of the edge.
+enum Factor { NONE, OF_ROW, OF_EDGE };
+
+template <class T> struct Factors {
+    const T *of_edge, *of_row;
+    const int32_t *places;
+
+    template <Factor F> INLINE T of(int64_t edge, int64_t row) const {
+        if constexpr (F == OF_ROW) return of_row[row];
+        T factor = of_edge[places ? places[edge] : edge];
+        return of_row ? factor * of_row[row] : factor;
+    }
+};
+
+// Where a destination's row is: bf16 rows may have the lower halves of fp32 sums in a table of their own.
+template <class Out> struct Target {
+    Out *row;
+    int16_t *lower;
+};
+
+template <class Out> INLINE Vector<Wide<Out>> load_sum(const Target<Out> &to, int64_t f) {
+    Vector<Wide<Out>> out = load(to.row + f);
+    if constexpr (sizeof(Out) == 2) {
+        if (to.lower) {
+            EACH_PART {
+                HalfPart low;
+                __builtin_memcpy(&low, to.lower + f + p * Vector<float>::EACH, PART_BYTES / 2);
+                out.part[p] = (Vector<float>::Part)((BitsPart)out.part[p] | __builtin_convertvector(low, BitsPart));
+            }
+        }
+    }
+    return out;
+}
+template <class Out> INLINE void store_sum(const Vector<Wide<Out>> &x, const Target<Out> &to, int64_t f) {
+    if constexpr (sizeof(Out) == 2) {
+        if (to.lower) {
+            EACH_PART {
+                const BitsPart bits = (BitsPart)x.part[p];
+                const HalfPart low = __builtin_convertvector(bits & 0xFFFF, HalfPart);
+                const HalfPart high = __builtin_convertvector(bits >> 16, HalfPart);
+                __builtin_memcpy(to.lower + f + p * Vector<float>::EACH, &low, PART_BYTES / 2);
+                __builtin_memcpy(to.row + f + p * Vector<float>::EACH, &high, PART_BYTES / 2);
+            }
+            return;
+        }
+    }
+    store(x, to.row + f);
+}
+
+template <class R, class Out> struct Sum {
+    typedef Wide<R> T;
+    Sources<R> src;
+    const int32_t *others;
+    int64_t edges, width;
+    Factors<T> factors;
+    bool adds;
+
+    // K vectors that begin at f, the last of which begins at `last`.
+    template <Factor F, int K>
+    INLINE void tile(const Run &run, const Target<Out> &to, int64_t f, int64_t last, T scale) const {
+        Vector<T> sums[K];
+        UNROLL for (int k = 0; k < K; ++k) sums[k] = zeros<T>();
+        const int64_t by = F == OF_EDGE ? (K <= 4 ? FAR : FAR_WIDE) : AHEAD<R>;
+        const int64_t limit = edges - 1;
+        for (int64_t e = run.start; e < run.end; ++e) {
+            const int64_t j = others[e];
+            const R *row = src[j];
+            const R *later = src[others[smaller(e + by, limit)]];
+            UNROLL for (int k = 0; k < K; ++k)
+                if ((k * LANES<T> * int(sizeof(R))) % VECTOR_BYTES == 0 || k == K - 1)
+                    fetch(later + (k == K - 1 ? last : f + k * LANES<T>));
+            if constexpr (F == OF_EDGE && K <= 2) {
+                fetch(others + e + STREAM);
+                fetch((factors.places ? static_cast<const void *>(factors.places + e + STREAM) : factors.of_edge + e + STREAM));
+            }
+            if constexpr (F == NONE) {
+                UNROLL for (int k = 0; k < K; ++k) sums[k] = sums[k] + load(row + (k == K - 1 ? last : f + k * LANES<T>));
+            } else {
+                const Vector<T> factor = splat(factors.template of<F>(e, j));
+                UNROLL for (int k = 0; k < K; ++k) {
+                    const Vector<T> value = load(row + (k == K - 1 ? last : f + k * LANES<T>));
+                    sums[k] = F == OF_EDGE ? multiply_add(value, factor, sums[k]) : sums[k] + value * factor;
+                }
+            }
+        }
+        // All loads come before all stores: the last vector may overlap the one before.
+        UNROLL for (int k = 0; k < K; ++k) sums[k] = sums[k] * splat(scale);
+        if (adds) UNROLL for (int k = 0; k < K; ++k)
+                sums[k] = load_sum(to, k == K - 1 ? last : f + k * LANES<T>) + sums[k];
+        UNROLL for (int k = 0; k < K; ++k) store_sum(sums[k], to, k == K - 1 ? last : f + k * LANES<T>);
+    }
+
+    // A row of less than a vector.
+    template <Factor F> INLINE void narrow(const Run &run, Out *to, T scale) const {
+        const Tail<T> there(width);
+        Vector<T> sum = zeros<T>();
+        for (int64_t e = run.start; e < run.end; ++e) {
+            const int64_t j = others[e];
+            fetch(src[others[smaller(e + FAR, edges - 1)]]);
+            const Vector<T> value = load(src[j], there);
+            if constexpr (F == NONE) sum = sum + value;
+            if constexpr (F == OF_ROW) sum = sum + value * splat(factors.template of<F>(e, j));
+            if constexpr (F == OF_EDGE) sum = multiply_add(value, splat(factors.template of<F>(e, j)), sum);
+        }
+        sum = sum * splat(scale);
+        if (adds) sum = load(to, there) + sum;
+        store(sum, to, there);
+    }
+
+    template <Factor F> INLINE void row(const Run &run, const Target<Out> &to, T scale) const {
+        if (width < LANES<T>) return narrow<F>(run, to.row, scale);
+        int64_t f = 0;
+        while (f < width) {
+            const int64_t left = (width - f + LANES<T> - 1) / LANES<T>;
+            // Never leaves a single vector to the last tile: it would overlap a tile that is stored already.
+            const int64_t count = left == TILE + 1 ? TILE - 1 : smaller<int64_t>(left, TILE);
+            const int64_t last = smaller(f + (count - 1) * LANES<T>, width - LANES<T>);
+            switch (count) {
+                case 1: tile<F, 1>(run, to, f, last, scale); break;
+                case 2: tile<F, 2>(run, to, f, last, scale); break;
+                case 3: tile<F, 3>(run, to, f, last, scale); break;
+                case 4: tile<F, 4>(run, to, f, last, scale); break;
+                default:
+                    if constexpr (TILE > 4) switch (count) {
+                            case 5: tile<F, 5>(run, to, f, last, scale); break;
+                            case 6: tile<F, 6>(run, to, f, last, scale); break;
+                            case 7: tile<F, 7>(run, to, f, last, scale); break;
+                            case 8: tile<F, 8>(run, to, f, last, scale); break;
+                        }
+            }
+            f += count * LANES<T>;
+        }
+    }
+};
+
+struct SumCall {
+    Edges edges;
+    Tables src;   // [S, F]
+    Table scale;  // [M], of adding: 1 if not given
+    Table of_row, of_edge, places;
+    Table out, lower;
+    Word adds;
+};
+
+template <Factor F, class R, class Out> void sums(const SumCall &c) {
+    typedef Wide<R> T;
+    const Factors<T> factors = {c.of_edge.as<const T>(), c.of_row.as<const T>(), c.places.as<const int32_t>()};
+    const Sum<R, Out> sum = {Sources<R>(c.src), c.edges.ends(), c.edges.count(), c.out.width, factors, c.adds != 0};
+    parallel(c.edges.chunks(), [&](int64_t chunk) {
+        for (int64_t a = c.edges.first(chunk); a < c.edges.first(chunk + 1); ++a) {
+            const Run run = c.edges.run(a);
+            Out *to = c.out.row<Out>(run.row);
+            if (run.start == run.end) {
+                if (!c.adds) __builtin_memset(to, 0, size_t(c.out.width) * sizeof(Out));
+                continue;
+            }
+            if (c.adds) c.edges.fetch_later(c.out, a, sizeof(Out));
+            if (c.adds && c.lower.given()) c.edges.fetch_later(c.lower, a, 2);
+            const Target<Out> target = {to, c.lower.given() ? c.lower.row<int16_t>(run.row) : nullptr};
+            sum.template row<F>(run, target, c.scale.given() ? c.scale.as<const T>()[run.row] : T(1));
+        }
+    });
+}
+
+template <class R, class Out> void sums_by_factor(const SumCall &c) {
+    if (c.of_edge.given()) return sums<OF_EDGE, R, Out>(c);
+    if (c.of_row.given()) return sums<OF_ROW, R, Out>(c);
+    sums<NONE, R, Out>(c);
+}
+
+}  // namespace
+
+// out (+)= scale * sum over edges of of_edge[places[e]] * of_row[j] * src[j]
+ENTRY(sums, SumCall, c) {
+    const int64_t type = c.src.first().type;
+    if (type == BF16 && c.out.type == FP32) return sums_by_factor<bf16, float>(c), 0;
+    if (type != c.out.type) return WRONG_TYPE;
+    return for_rows(type, [&]<class R>() INLINED {
+        sums_by_factor<R, R>(c);
+    });
+}
+
+namespace {
+
+struct DotCall {
+    Edges edges;
+    Tables src;  // [S, F]
+    Table grad;  // [M, F]
+    Table scale;  // [M]; not given: 1
+    Table out;  // [E]
+};
+
+// K vectors of a row from f on, the last of them perhaps not all there.
+template <int K, class R> INLINE void add_dots(const DotCall &c, const Run &run, const R *own, int64_t f, Wide<R> scale) {
+    typedef Wide<R> T;
+    const Sources<R> src(c.src);
+    const int32_t *others = c.edges.ends();
+    T *out = c.out.as<T>();
+    const int64_t limit = c.edges.count() - 1, last = f + (K - 1) * LANES<T>;
+    const Tail<T> there(c.grad.width - last);
+    Vector<T> mine[K];
+    UNROLL for (int k = 0; k < K - 1; ++k) mine[k] = load(own + f + k * LANES<T>);
+    mine[K - 1] = load(own + last, there);
+    for (int64_t e = run.start; e < run.end; ++e) {
+        const R *row = src[others[e]] + f;
+        fetch_vectors<R, K>(src[others[smaller(e + AHEAD<R>, limit)]] + f);
+        Vector<T> products = zeros<T>();
+        UNROLL for (int k = 0; k < K - 1; ++k) products = multiply_add(load(row + k * LANES<T>), mine[k], products);
+        products = multiply_add(load(row + (K - 1) * LANES<T>, there), mine[K - 1], products);
+        out[e] = (f == 0 ? T(0) : out[e]) + sum_lanes(products) * scale;
+    }
+}
+
+}  // namespace
+
+// out[e] = scale[i] * <grad[i], src[j]> for the edges e from j to i
+ENTRY(edge_dots, DotCall, c) {
+    return for_rows(c.grad.type, [&]<class R>() INLINED {
+        typedef Wide<R> T;
+        parallel(c.edges.chunks(), [&](int64_t chunk) {
+            for (int64_t a = c.edges.first(chunk); a < c.edges.first(chunk + 1); ++a) {
+                const Run run = c.edges.run(a);
+                const R *own = c.grad.row<const R>(run.row);
+                const T scale = c.scale.given() ? c.scale.as<const T>()[run.row] : T(1);
+                for (int64_t f = 0; f < c.grad.width; f += 8 * LANES<T>) {
+                    switch (smaller<int64_t>((c.grad.width - f + LANES<T> - 1) / LANES<T>, 8)) {
+                        case 1: add_dots<1>(c, run, own, f, scale); break;
+                        case 2: add_dots<2>(c, run, own, f, scale); break;
+                        case 3: add_dots<3>(c, run, own, f, scale); break;
+                        case 4: add_dots<4>(c, run, own, f, scale); break;
+                        case 5: add_dots<5>(c, run, own, f, scale); break;
+                        case 6: add_dots<6>(c, run, own, f, scale); break;
+                        case 7: add_dots<7>(c, run, own, f, scale); break;
+                        case 8: add_dots<8>(c, run, own, f, scale); break;
+                    }
+                }
+            }
+        });
+    });
+}
