@@ -109,6 +109,10 @@ class Edges:
         self.count = int(words[3][1])
         self.packed = struct.pack("20q", *(word for table in words for word in table))
 
+    @property
+    def chunks(self) -> int:
+        return len(self.arrays[0]) - 1
+
 
 def bits_of(x: float) -> int:
     """A number as the library's words hold it."""
