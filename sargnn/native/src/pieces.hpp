@@ -57,8 +57,6 @@ template <class T, class F> INLINE void each_vector(int64_t width, F f) {
         f([&](auto *row) INLINED { return load(row, there); }, at);
     }
 }
-// Whether a new line of the cache begins with the vector of a row at this column.
-template <class R> INLINE bool new_line(int64_t at) { return at * int64_t(sizeof(R)) % VECTOR_BYTES == 0; }
 
 struct Batch {
     int64_t start, count;  // of edges

@@ -205,9 +205,16 @@ INLINE void put(double x, double *to) { *to = x; }
 typedef Simd<uint16_t, PART_BYTES / 2> HalfPart;  // as many as fp32 lanes of a part
 typedef Simd<uint32_t, PART_BYTES> BitsPart;
 
-INLINE Simd<float, PART_BYTES> widen(HalfPart x) {
-    return (Simd<float, PART_BYTES>)(__builtin_convertvector(x, BitsPart) << 16);
+INLINE BitsPart extended(HalfPart x) {
+#if defined(__AVX512F__)
+    return (BitsPart)_mm512_cvtepu16_epi32((__m256i)x);
+#elif defined(__AVX2__)
+    return (BitsPart)_mm256_cvtepu16_epi32((__m128i)x);
+#else
+    return __builtin_convertvector(x, BitsPart);
+#endif
 }
+INLINE Simd<float, PART_BYTES> widen(HalfPart x) { return (Simd<float, PART_BYTES>)(extended(x) << 16); }
 INLINE HalfPart narrowed(Simd<float, PART_BYTES> x) {
     const BitsPart bits = (BitsPart)x, rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     return __builtin_convertvector(x != x ? BitsPart{} + 0x7FC0 : rounded, HalfPart);
@@ -217,10 +224,12 @@ INLINE HalfPart narrowed(Simd<float, PART_BYTES> x) {
 
 template <int P = PARTS, class T> INLINE Vector<T, P> load(const T *at) {
     Vector<T, P> out;
-    __builtin_memcpy(&out, at, sizeof out);
+    EACH_PART __builtin_memcpy(&out.part[p], at + p * Vector<T>::EACH, PART_BYTES);
     return out;
 }
-template <class T, int P> INLINE void store(const Vector<T, P> &x, T *at) { __builtin_memcpy(at, &x, sizeof x); }
+template <class T, int P> INLINE void store(const Vector<T, P> &x, T *at) {
+    EACH_PART __builtin_memcpy(at + p * Vector<T>::EACH, &x.part[p], PART_BYTES);
+}
 
 template <int P = PARTS> INLINE Vector<float, P> load(const bf16 *at) {
     Vector<float, P> out;
@@ -299,6 +308,21 @@ template <class T, int P> INLINE void store(const Vector<T, P> &x, T *at, const 
 template <int P> INLINE Vector<float, P> load(const bf16 *at, const Tail<float, P> &t) {
 #if defined(__AVX512F__)
     return {{widen((HalfPart)_mm256_maskz_loadu_epi16(t.bits, at))}};
+#elif defined(__AVX2__)
+    // By pairs, whose masks there are, and the last one if it has no pair.
+    const int pairs = t.count / 2;
+    const uint16_t odd = t.count & 1 ? at[t.count - 1].bits : uint16_t(0);
+    const HalfPart last = odd - HalfPart{};
+    Vector<float, P> out;
+    EACH_PART {
+        Simd<int32_t, PART_BYTES / 2> mask;
+        HalfPart place;
+        UNROLL for (int k = 0; k < 4; ++k) mask[k] = p * 4 + k < pairs ? -1 : 0;
+        UNROLL for (int k = 0; k < 8; ++k) place[k] = p * 8 + k == t.count - 1 ? 0xFFFF : 0;
+        const __m128i there = _mm_maskload_epi32(reinterpret_cast<const int *>(at) + p * 4, (__m128i)mask);
+        out.part[p] = widen((HalfPart)there | (last & place));
+    }
+    return out;
 #else
     if (t.all()) return load<P>(at);
     bf16 held[Vector<float, P>::LANES] = {};
@@ -324,6 +348,8 @@ INLINE void fetch(const void *at) { __builtin_prefetch(at, 0, 3); }
 INLINE void fetch(const void *at, int64_t bytes) {
     for (int64_t k = 0; k < bytes; k += VECTOR_BYTES) fetch(static_cast<const char *>(at) + k);
 }
+// Whether a new line of the cache begins with the vector of a row at this column.
+template <class R> INLINE constexpr bool new_line(int64_t at) { return at * int64_t(sizeof(R)) % VECTOR_BYTES == 0; }
 // K vectors of a row that begin here.
 template <class R, int K> INLINE void fetch_vectors(const R *at) {
     constexpr int bytes = K * LANES<Wide<R>> * int(sizeof(R));

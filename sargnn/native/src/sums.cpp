@@ -12,7 +12,10 @@ using namespace sargnn;
 namespace {
 
 // Vectors of a tile: as many as registers hold beside what is read.
-constexpr int TILE = PART_BYTES == 64 ? 8 : 4;
+#ifndef TT
+#define TT 8
+#endif
+constexpr int TILE = PART_BYTES == 64 ? 8 : TT;
 // How many edges ahead rows are fetched where edges have factors of their own, in tiles of up to four vectors and in wider ones.
 constexpr int64_t FAR = 32, FAR_WIDE = 24;
 // How many edges ahead, in tiles of one or two vectors, is what is read in order: rows come so fast there that it is missed.
@@ -45,7 +48,7 @@ template <class Out> INLINE Vector<Wide<Out>> load_sum(const Target<Out> &to, in
             UNROLL for (int p = 0; p < PARTS; ++p) {
                 HalfPart low;
                 __builtin_memcpy(&low, to.lower + f + p * Vector<float>::EACH, PART_BYTES / 2);
-                out.part[p] = (Vector<float>::Part)((BitsPart)out.part[p] | __builtin_convertvector(low, BitsPart));
+                out.part[p] = (Vector<float>::Part)((BitsPart)out.part[p] | extended(low));
             }
         }
     }
@@ -77,30 +80,30 @@ template <class R, class Out> struct Sum {
 
     // K vectors that begin at f, the last of which begins at `last`.
     template <Factor F, int K>
-    INLINE void tile(const Run &run, const Target<Out> &to, int64_t f, int64_t last, T scale) const {
+    APART void tile(const Run &run, const Target<Out> &to, int64_t f, int64_t last, T scale) const {
         Vector<T> sums[K];
         UNROLL for (int k = 0; k < K; ++k) sums[k] = zeros<T>();
-        const int64_t by = F == OF_EDGE ? (K <= 4 ? FAR : FAR_WIDE) : AHEAD<R>;
-        const int64_t limit = edges - 1;
+        // Copies: the compiler keeps them in registers.
+        const Sources<R> rows = src.from(f);
+        const Factors<T> all = factors;
+        const int32_t *const ends = others;
+        const int64_t limit = edges - 1, by = F == OF_EDGE ? (K <= 4 ? FAR : FAR_WIDE) : AHEAD<R>, rest = last - f;
         for (int64_t e = run.start; e < run.end; ++e) {
-            const int64_t j = others[e];
-            const R *row = src[j];
-            const R *later = src[others[smaller(e + by, limit)]];
-            UNROLL for (int k = 0; k < K; ++k)
-                if ((k * LANES<T> * int(sizeof(R))) % VECTOR_BYTES == 0 || k == K - 1)
-                    fetch(later + (k == K - 1 ? last : f + k * LANES<T>));
+            const int64_t j = ends[e];
+            const R *row = rows[j], *later = rows[ends[smaller(e + by, limit)]];
+            UNROLL for (int k = 0; k < K - 1; ++k) if (new_line<R>(k * LANES<T>)) fetch(later + k * LANES<T>);
+            fetch(later + rest);
             if constexpr (F == OF_EDGE && K <= 2) {
-                fetch(others + e + STREAM);
-                fetch((factors.places ? static_cast<const void *>(factors.places + e + STREAM) : factors.of_edge + e + STREAM));
+                fetch(ends + e + STREAM);
+                fetch(all.places ? static_cast<const void *>(all.places + e + STREAM) : all.of_edge + e + STREAM);
             }
-            if constexpr (F == NONE) {
-                UNROLL for (int k = 0; k < K; ++k) sums[k] = sums[k] + load(row + (k == K - 1 ? last : f + k * LANES<T>));
-            } else {
-                const Vector<T> factor = splat(factors.template of<F>(e, j));
-                UNROLL for (int k = 0; k < K; ++k) {
-                    const Vector<T> value = load(row + (k == K - 1 ? last : f + k * LANES<T>));
-                    sums[k] = F == OF_EDGE ? multiply_add(value, factor, sums[k]) : sums[k] + value * factor;
-                }
+            Vector<T> factor = zeros<T>();
+            if constexpr (F != NONE) factor = splat(all.template of<F>(e, j));
+            UNROLL for (int k = 0; k < K; ++k) {
+                const Vector<T> value = load(row + (k == K - 1 ? rest : k * LANES<T>));
+                if constexpr (F == NONE) sums[k] = sums[k] + value;
+                if constexpr (F == OF_ROW) sums[k] = sums[k] + value * factor;
+                if constexpr (F == OF_EDGE) sums[k] = multiply_add(value, factor, sums[k]);
             }
         }
         // All loads come before all stores: the last vector may overlap the one before.
@@ -211,9 +214,9 @@ struct DotCall {
 };
 
 // K vectors of a row from f on, the last of them perhaps not all there.
-template <int K, class R> INLINE void add_dots(const DotCall &c, const Run &run, const R *own, int64_t f, Wide<R> scale) {
+template <int K, class R> APART void add_dots(const DotCall &c, const Run &run, const R *own, int64_t f, Wide<R> scale) {
     typedef Wide<R> T;
-    const Sources<R> src(c.src);
+    const Sources<R> src = Sources<R>(c.src).from(f);
     const int32_t *others = c.edges.ends();
     T *out = c.out.as<T>();
     const int64_t limit = c.edges.count() - 1, last = f + (K - 1) * LANES<T>;
@@ -222,8 +225,8 @@ template <int K, class R> INLINE void add_dots(const DotCall &c, const Run &run,
     UNROLL for (int k = 0; k < K - 1; ++k) mine[k] = load(own + f + k * LANES<T>);
     mine[K - 1] = load(own + last, there);
     for (int64_t e = run.start; e < run.end; ++e) {
-        const R *row = src[others[e]] + f;
-        fetch_vectors<R, K>(src[others[smaller(e + AHEAD<R>, limit)]] + f);
+        const R *row = src[others[e]];
+        fetch_vectors<R, K>(src[others[smaller(e + AHEAD<R>, limit)]]);
         Vector<T> products = zeros<T>();
         UNROLL for (int k = 0; k < K - 1; ++k) products = multiply_add(load(row + k * LANES<T>), mine[k], products);
         products = multiply_add(load(row + (K - 1) * LANES<T>, there), mine[K - 1], products);
