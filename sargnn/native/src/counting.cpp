@@ -8,7 +8,7 @@ namespace {
 struct CountCall {
     Table keys;
     Word first;
-    Table counts;  // of 4 or 8 bytes
+    Table counts;
 };
 
 template <class K, class C> int64_t count_each(const CountCall &c) {
@@ -23,8 +23,7 @@ template <class K, class C> int64_t count_each(const CountCall &c) {
 // counts[keys[e] - first] += 1
 ENTRY(count_each, CountCall, c) {
     return for_indices(c.keys.type, [&]<class K>() {
-        const bool wide = c.counts.type == INT64 || c.counts.type == UINT64;
-        return wide ? count_each<K, uint64_t>(c) : count_each<K, uint32_t>(c);
+        return for_indices(c.counts.type, [&]<class C>() { return count_each<K, C>(c); });
     });
 }
 
@@ -120,7 +119,8 @@ template <class K, class T> int64_t group(const GroupCall &c) {
 // Puts values, or the keys' positions, into the order of the keys, equal ones in their order; begins: where those of each are.
 ENTRY(group, GroupCall, c) {
     return for_indices(c.keys.type, [&]<class K>() {
-        return for_indices(c.begins.type, [&]<class T>() { return c.out.type == c.begins.type ? group<K, T>(c) : int64_t(WRONG_TYPE); });
+        if (c.out.type != c.begins.type) return int64_t(WRONG_TYPE);
+        return for_indices(c.begins.type, [&]<class T>() { return group<K, T>(c); });
     });
 }
 
@@ -137,11 +137,11 @@ struct ListCall {
 ENTRY(list_rows, ListCall, c) {
     const auto [dst, rows, begins] = c;
     int64_t listed = 0;
-    for (int64_t e = 0; e < dst.size; ++e) {
-        if (e > 0 && dst[e] == dst[e - 1]) continue;
-        rows[listed] = dst[e];
-        begins[listed++] = int32_t(e);
+    begins[0] = 0;
+    for (int64_t e = 0; e < dst.size; ++e) {  // stores the same again where a row goes on, for a branch would be missed
+        listed += e == 0 || dst[e] != dst[e - 1];
+        rows[listed - 1] = dst[e];
+        begins[listed] = int32_t(e + 1);
     }
-    begins[listed] = int32_t(dst.size);
     return listed;
 }

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "indices.hpp"
-#include "philox.hpp"
+#include "philox_lanes.hpp"
 #include "threads.hpp"
 
 using namespace sargnn;
@@ -94,15 +94,23 @@ struct ChooseCall {
     int64_t count(int64_t i) const { return begins[rows[i] - first_row + 1] - begin(i); }
 };
 
-// Philox numbers of a row's edges.
-void draw_keys(const ChooseCall &c, int64_t row, const int32_t *src, int64_t count, uint32_t *names, uint32_t *numbers, uint64_t *keys) {
-    const uint64_t destination = c.ids[row], tag = uint64_t(c.tag), seed = uint64_t(c.seed), sample = uint64_t(c.sample);
+// Room for a row's numbers, whole vectors of them.
+constexpr int64_t EACH = PART_BYTES / 8;
+INLINE int64_t padded(int64_t count) { return (count + EACH - 1) / EACH * EACH; }
+
+// Philox numbers of a row's edges. names, numbers: room for their sources' ids, and for their numbers among parallel edges, which
+// are 0 where there are none.
+void draw_keys(const ChooseCall &c, int64_t row, const int32_t *src, int64_t count, uint64_t *names, uint64_t *numbers, uint64_t *keys) {
     for (int64_t j = 0; j < count; ++j) names[j] = c.ids[src[j]];
     if (c.parallel_edges)
         for (int64_t j = 1; j < count; ++j) numbers[j] = src[j] == src[j - 1] ? numbers[j - 1] + 1 : 0;
-    for (int64_t j = 0; j < count; ++j) {
-        const Words words = philox(names[j], destination, numbers[j], tag, seed, sample);
-        keys[j] = uint64_t(words.word[0]) << 32 | words.word[1];
+    for (int64_t j = 0; j < count; j += EACH) {
+        Longs c0, c1 = Longs{} + c.ids[row], c2, c3 = Longs{} + uint64_t(c.tag);
+        __builtin_memcpy(&c0, names + j, PART_BYTES);
+        __builtin_memcpy(&c2, numbers + j, PART_BYTES);
+        philox_rounds(c0, c1, c2, c3, uint64_t(c.seed), uint64_t(c.sample));
+        c0 = c0 << 32 | (c1 & 0xFFFFFFFF);
+        __builtin_memcpy(keys + j, &c0, PART_BYTES);
     }
     if (c.loops)
         for (int64_t j = 0; j < count; ++j)
@@ -115,10 +123,10 @@ ENTRY(choose_edges, ChooseCall, c) {
     parallel_runs(c.rows.size, CHUNK_ROWS, [&](int64_t first, int64_t last) {
         int64_t largest = 0;
         for (int64_t i = first; i < last; ++i) largest = larger(largest, c.count(i));
-        const Scratch<uint64_t> keys(largest), few(largest + 1);
-        const Scratch<uint32_t> names(largest), numbers(largest);
+        const int64_t room = padded(largest);
+        const Scratch<uint64_t> keys(room), names(room), numbers(room), few(largest + 1);
         const Scratch<int32_t> places(largest + 1);
-        __builtin_memset(numbers, 0, size_t(largest) * sizeof(uint32_t));
+        for (int64_t j = 0; j < room; ++j) names[j] = numbers[j] = 0;
         for (int64_t i = first; i < last; ++i) {
             const int64_t begin = c.begin(i), count = c.count(i), at = c.offsets[i], kept = c.offsets[i + 1] - at;
             const int32_t *src = c.sources.at + begin;
