@@ -87,12 +87,13 @@ class Entry:
 
     Args:
         name: its name, without the library's prefix.
-        declared: what it takes, in the order of the C++ struct.
+        declared: what it takes, in the order of the C++ struct; each text has one argument, or several with commas between them.
         of: the library's name; None: the one that is chosen.
     """
 
     def __init__(self, name: str, *declared: str, of: str | None = None) -> None:
-        self.name, self.declared, self._of = name, declared, of
+        self.name, self._of = name, of
+        self.declared = tuple(text.strip() for some in declared for text in some.split(","))
         self._call: Callable[..., int] | None = None
 
     def __call__(self, *arguments: Any) -> int:
