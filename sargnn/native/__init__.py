@@ -107,7 +107,7 @@ def words_of(x: Any) -> tuple[int, int, int, int, int]:
     if len(shape) == 2:
         rows, width = shape
         stride = stride_of[0]
-        if width > 1 and stride_of[1] != 1:
+        if width > 1 and stride_of[1] != 1 and rows:
             raise ValueError(f"a row's numbers do not lie side by side: strides {tuple(stride_of)}")
         return address, rows, width, stride if rows > 1 else width, known[0]
     if len(shape) == 1:
@@ -254,5 +254,3 @@ def draw_words(draw: Any) -> tuple[int, ...]:
     if draw is None:
         return _NO_DRAW
     return draw.seed, draw.epoch, draw.tag, draw.threshold, bits_of(draw.scale)
-
-

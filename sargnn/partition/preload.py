@@ -30,11 +30,12 @@ import numpy as np
 
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.store import StoreWriter
+from sargnn.numba_rng import philox_words
 from sargnn.partition.cut import Cutter, Part, offsets_of
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.quality import PartitionStats, part_figures, partition_stats
 from sargnn.partition.store import put_features, put_part, put_send_lists
-from sargnn.rng import Purpose, philox_words
+from sargnn.rng import Purpose
 from sargnn.steps import step
 
 ROW_WORK = 32

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 import torch
 
-from sargnn.rng import philox_words
+from sargnn.numba_rng import philox_words
 
 _CHUNK_ROWS = 256
 _FEW = 64

@@ -127,9 +127,8 @@ def test_the_cache_of_machine_code_watches_every_kernel() -> None:
         "attention_vector_code.py",
         "sums.py",
         "attention_parts.py",
-        "row_loops.py",
     }
-    assert kernels | {"rng.py", "rows.py"} <= names
+    assert kernels | {"numba_rng.py", "numba_bf16.py"} <= names
 
 
 def test_a_port_that_is_taken(sargnn: Sargnn) -> None:

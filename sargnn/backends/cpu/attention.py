@@ -24,8 +24,9 @@ from sargnn.backends.operations import (
     GatV2Operation,
     RunningSoftmax,
 )
-from sargnn.bf16 import number, wide
-from sargnn.rng import words_of
+from sargnn.bf16 import wide
+from sargnn.numba_bf16 import number
+from sargnn.numba_rng import words_of
 
 
 class _FusedAttention(AttentionOperation):

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from sargnn.backends.cpu.attention_vector_code import RECORD
 from sargnn.backends.operations import RunningSoftmax
-from sargnn.bf16 import array_of, wide, widen
-from sargnn.rng import Draw, philox_words, words_of
+from sargnn.bf16 import wide
+from sargnn.numba_bf16 import array_of, widen
+from sargnn.numba_rng import philox_words
 
 
 @numba.njit(inline="always")
@@ -37,44 +38,6 @@ def drop_edge(weight: Any, source: Any, destination: Any, heads: Any, draw: Any,
         for k in range(min(4, heads - 4 * group)):
             h = 4 * group + k
             weight[h] = weight[h] * keep if words[k] >= threshold else zero
-
-
-@numba.njit(parallel=True, cache=True, nogil=True)
-def _drop_weights(
-    weight: Any, source_ids: Any, sources: Any, destination_ids: Any, destinations: Any, draw: Any, keep: Any, out: Any
-) -> None:  # pragma: no cover
-    for e in numba.prange(weight.shape[0]):
-        out[e, :] = weight[e]
-        source, destination = np.uint64(source_ids[sources[e]]), np.uint64(destination_ids[destinations[e]])
-        drop_edge(out[e], source, destination, weight.shape[1], draw, keep)
-
-
-def drop_weights(
-    weights: Tensor, source_ids: Tensor, sources: Tensor, destination_ids: Tensor, destinations: Tensor, draw: Draw
-) -> Tensor:
-    """Attention dropout of weights [E, K] that stand in memory.
-
-    Args:
-        source_ids: int64 [S].
-        sources: int32 [E], the source row of each edge.
-        destination_ids: int64 [M].
-        destinations: int32 [E].
-    """
-    if wide(weights.dtype) != weights.dtype:
-        held = weights.to(wide(weights.dtype))
-        return drop_weights(held, source_ids, sources, destination_ids, destinations, draw).to(weights.dtype)
-    out = torch.empty_like(weights)
-    _drop_weights(
-        weights.numpy(),
-        source_ids.numpy(),
-        sources.numpy(),
-        destination_ids.numpy(),
-        destinations.numpy(),
-        words_of(draw),
-        weights.numpy().dtype.type(draw.scale),
-        out.numpy(),
-    )
-    return out
 
 
 @numba.njit(parallel=True, cache=True, nogil=True)
@@ -120,8 +83,6 @@ def destination_records(er: Tensor | None, running: RunningSoftmax, grad: Tensor
 def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
     """The compiled functions with arguments of the types that they are called with."""
     rows, x = (array_of(torch.zeros(1, 16, dtype=precision)) for precision in (dtype, wide(dtype)))
-    ints, longs = np.zeros(2, np.int32), np.zeros(2, np.int64)
     return [
-        (_drop_weights, (x, longs, ints, longs, ints, words_of(None), x.dtype.type(1), x)),
         (_write_records, (x, x, x, rows, rows, x)),
     ]

@@ -35,8 +35,9 @@ from sargnn.backends.cpu.attention_vector_code import (
 )
 from sargnn.backends.cpu.gat_loops import weigh_edges
 from sargnn.backends.cpu.vector_code import LATER, prefetch_row
-from sargnn.bf16 import array_of, narrow, number, wide, widen
-from sargnn.rng import words_of
+from sargnn.bf16 import wide
+from sargnn.numba_bf16 import array_of, narrow, number, widen
+from sargnn.numba_rng import words_of
 
 BATCH = 64
 """Edges at a time: their rows are read two or three times, from a cache but for the first."""

@@ -40,8 +40,9 @@ from sargnn.backends.cpu.attention_vector_code import (
 from sargnn.backends.cpu.block_arrays import ALL_EDGES
 from sargnn.backends.cpu.edge_features import FLUSH_EDGES, NO_FEATURES, add_outer_products, find_features, flush, mapped_rows
 from sargnn.backends.cpu.vector_code import LATER, prefetch_row
-from sargnn.bf16 import array_of, narrow, number, wide, widen
-from sargnn.rng import words_of
+from sargnn.bf16 import wide
+from sargnn.numba_bf16 import array_of, narrow, number, widen
+from sargnn.numba_rng import words_of
 
 BATCH = 256
 """Edges whose weights are held at a time."""

@@ -38,8 +38,9 @@ from sargnn.backends.cpu.block_arrays import ALL_EDGES
 from sargnn.backends.cpu.edge_features import FLUSH_EDGES, NO_FEATURES, add_outer_products, find_features, flush, mapped_rows
 from sargnn.backends.cpu.gat_loops import BATCH, weigh_edges
 from sargnn.backends.cpu.vector_code import LATER, prefetch_row
-from sargnn.bf16 import array_of, narrow, number, wide, widen
-from sargnn.rng import words_of
+from sargnn.bf16 import wide
+from sargnn.numba_bf16 import array_of, narrow, number, widen
+from sargnn.numba_rng import words_of
 
 _SEEN = 32
 """Edges whose destination's rows, changed by their features, are held at a time: with their sources' they stay in the cache."""

@@ -31,7 +31,8 @@ from sargnn.backends.cpu.edge_features import (
 from sargnn.backends.cpu.sum_vector_code import each_tile
 from sargnn.backends.cpu.vector_code import AHEAD, RowFormat, VectorCode, prefetch_row, row_intrinsic
 from sargnn.backends.operations import GineOperation, Maps
-from sargnn.bf16 import array_of, narrow, wide, widen
+from sargnn.bf16 import wide
+from sargnn.numba_bf16 import array_of, narrow, widen
 
 
 class FusedGine(GineOperation):

@@ -15,7 +15,7 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 class CpuBackend(Backend):
-    """Compiled loops; products are PyTorch's, or taken on tiles."""
+    """The library's loops; products are PyTorch's."""
 
     pools = True
 
@@ -24,11 +24,11 @@ class CpuBackend(Backend):
         self.rows, self.folds, self.moves = CpuRows(), CpuFolds(), CpuMoves()
 
     def samples(self, dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        from sargnn.backends.cpu import attention_parts, folds, row_loops, tile_products
+        from sargnn.backends.cpu import attention_parts
 
         operations: list[Any] = [FusedKernel().operation(name) for name in FusedKernel.operations]
-        for part in [row_loops, attention_parts, folds, tile_products, *operations]:
-            yield from part.samples(dtype)
+        for part in [attention_parts, *operations]:
+            yield from getattr(part, "samples", tuple)(dtype)
 
 
 class FusedKernel(Kernel):

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from sargnn.bf16 import narrowed
+from sargnn.numba_bf16 import narrowed
 
 VECTOR_BYTES = 64
 AHEAD = 8

@@ -105,6 +105,20 @@ INLINE float multiply_add(float x, float y, float z) { return x * y + z; }
 INLINE double multiply_add(double x, double y, double z) { return x * y + z; }
 #endif
 
+// 64-bit lanes, of which the lower halves are multiplied.
+typedef Simd<uint64_t, PART_BYTES> Longs;
+#if defined(__AVX512F__)
+INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)_mm512_mul_epu32((__m512i)x, (__m512i)y); }
+#elif defined(__AVX2__)
+INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)_mm256_mul_epu32((__m256i)x, (__m256i)y); }
+#elif defined(__x86_64__)
+INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)_mm_mul_epu32((__m128i)x, (__m128i)y); }
+#elif defined(__aarch64__)
+INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)vmull_u32(vmovn_u64((uint64x2_t)x), vmovn_u64((uint64x2_t)y)); }
+#else
+INLINE Longs product_of_lower(Longs x, Longs y) { return (x & 0xFFFFFFFF) * (y & 0xFFFFFFFF); }
+#endif
+
 // The larger of two; y where one is not a number.
 template <class T> INLINE Vector<T> larger(const Vector<T> &x, const Vector<T> &y) {
     Vector<T> out;

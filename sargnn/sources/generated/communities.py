@@ -42,7 +42,8 @@ import numba
 import numpy as np
 
 from sargnn.graph.schema import SPLITS
-from sargnn.rng import Purpose, philox_words
+from sargnn.numba_rng import philox_words
+from sargnn.rng import Purpose
 
 CLASSES_PER_GROUP = 4
 LARGEST_MINOR, KNOWN = 0.25, 0.6

@@ -32,7 +32,8 @@ from sargnn.graph.dataset import FORMAT_VERSION, Reader, describe, features_name
 from sargnn.graph.edge_buckets import EdgeBuckets
 from sargnn.graph.schema import UNLABELLED, Schema
 from sargnn.graph.store import StoreWriter
-from sargnn.rng import Purpose, philox_words
+from sargnn.numba_rng import philox_words
+from sargnn.rng import Purpose
 from sargnn.sources.generated.communities import (
     SCALE,
     Communities,
