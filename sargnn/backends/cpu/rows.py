@@ -39,7 +39,7 @@ _chunk_moments = Entry(
     "chunk_moments", "x x N F", "counted b? N", "means d C F", "squares d C F", "counts d C", "chunk_rows int"
 )
 _chunk_sums = Entry("chunk_sums", "x x N F", "sums d C F", "chunk_rows int")
-_join_halves = Entry("join_halves", "upper x N F", "lower h N F")
+_join_halves = Entry("join_halves", "upper x N", "lower h N")
 _scale_rows = Entry("scale_rows", "rows x N F", "factors f N")
 _add_table = Entry("add_table", "total f N F", "rows x N F")
 _ROWS, _FEW = 1024, 128
@@ -104,7 +104,7 @@ class CpuRows(Rows):
         return rows
 
     def join_halves(self, upper: Tensor, lower: Tensor) -> None:
-        _join_halves(upper, lower)
+        _join_halves(upper.view(-1), lower.view(-1))
 
     def product(self, x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
         if x.dtype != out.dtype:

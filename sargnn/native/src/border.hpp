@@ -42,6 +42,7 @@ enum Error : int64_t { WRONG_WORDS = -1, WRONG_TYPE = -2 };
 }  // namespace sargnn
 
 #define INLINE inline __attribute__((always_inline))
+#define APART __attribute__((noinline))
 // Of a lambda.
 #define INLINED __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")

@@ -1,4 +1,5 @@
 // Dropout of rows, and uniform numbers for them: both drawn by the rows' original ids.
+#include "columns.hpp"
 #include "philox.hpp"
 #include "threads.hpp"
 
@@ -37,10 +38,9 @@ ENTRY(dropout, DropoutCall, c) {
         each_drawn_row(c.ids, c.x.width, c.draw, [&](int64_t i, const uint32_t *words) {
             const R *row = c.x.row<const R>(i);
             R *out = c.out.row<R>(i);
-            for (int64_t f = 0; f < c.x.width; ++f) {
-                const T kept = widen(row[f]) * scale;
-                put(words[f] >= threshold ? kept : T(0), out + f);
-            }
+            each_column(c.x.width, [&](int64_t f) INLINED {
+                put(keep(words[f] >= threshold, widen(row[f]) * scale), out + f);
+            });
         });
     });
 }

@@ -4,6 +4,7 @@
 // to different rows. A partial result, a row that a peer sends, counts like one edge.
 //
 // Letters: E edges, M destination rows, A arriving rows, W columns, K heads, D columns of a head.
+#include "columns.hpp"
 #include "philox.hpp"
 #include "threads.hpp"
 
@@ -51,7 +52,7 @@ ENTRY(add_to_ends, AddCall, c) {
         each_edge(c.rows, [&](int64_t e) {
             T *into = c.out.row<T>(c.rows.as<const int32_t>()[e]);
             const T *value = c.values.row<const T>(e);
-            for (int64_t f = 0; f < c.out.width; ++f) into[f] += value[f];
+            each_column(c.out.width, [&](int64_t f) INLINED { into[f] += value[f]; });
         });
     });
 }
@@ -64,9 +65,9 @@ ENTRY(add_to_starts, AddCall, c) {
         parallel(slabs, [&](int64_t slab) {
             const int64_t first = width * slab / slabs, last = width * (slab + 1) / slabs;
             for (int64_t e = 0; e < c.rows.rows; ++e) {
-                T *into = c.out.row<T>(c.rows.as<const int32_t>()[e]);
-                const T *value = c.values.row<const T>(e);
-                for (int64_t f = first; f < last; ++f) into[f] += value[f];
+                T *into = c.out.row<T>(c.rows.as<const int32_t>()[e]) + first;
+                const T *value = c.values.row<const T>(e) + first;
+                each_column(last - first, [&](int64_t f) INLINED { into[f] += value[f]; });
             }
         });
     });
@@ -135,13 +136,13 @@ ENTRY(fold_softmax, SoftmaxCall, c) {
                 if (score > most) {
                     const T scale = total[k] != 0 ? exp_of(most - score) : T(0);
                     total[k] *= scale;
-                    for (int64_t d = 0; d < width; ++d) into[d] *= scale;
+                    each_column(width, [&](int64_t d) INLINED { into[d] *= scale; });
                     largest[k] = score;
                 } else {
                     weight = score == most && __builtin_isinf(score) ? T(0) : exp_of(score - most);  // -inf after -inf has none
                 }
                 total[k] += weight;
-                for (int64_t d = 0; d < width; ++d) into[d] += weight * value[d];
+                each_column(width, [&](int64_t d) INLINED { into[d] += weight * value[d]; });
             }
         });
     });
@@ -179,9 +180,9 @@ ENTRY(merge_softmax, MergeSoftmaxCall, c) {
                     T *into = c.out.row<T>(i) + h * width;
                     const R *value = c.values.row<const R>(a) + h * width;
                     if (nothing) {
-                        for (int64_t d = 0; d < width; ++d) into[d] = widen(value[d]);
+                        each_column(width, [&](int64_t d) INLINED { into[d] = widen(value[d]); });
                     } else {
-                        for (int64_t d = 0; d < width; ++d) into[d] = kept * into[d] + made * widen(value[d]);
+                        each_column(width, [&](int64_t d) INLINED { into[d] = kept * into[d] + made * widen(value[d]); });
                     }
                 }
             }

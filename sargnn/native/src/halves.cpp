@@ -1,4 +1,5 @@
 // Passes over bf16 rows with fp32 numbers beside them, for which PyTorch would make fp32 copies of the rows.
+#include "columns.hpp"
 #include "rows.hpp"
 #include "threads.hpp"
 
@@ -6,28 +7,26 @@ using namespace sargnn;
 
 namespace {
 
-constexpr int64_t CHUNK_ROWS = 256;
+constexpr int64_t CHUNK_ROWS = 256, CHUNK_NUMBERS = 1 << 14;
 
 struct HalvesCall {
-    Table upper;  // bf16 [N, F], upper halves of the bits of fp32 sums
-    Table lower;  // int16 [N, F]
+    Table upper;  // bf16, upper halves of the bits of fp32 sums
+    Table lower;  // int16
 };
 
 }  // namespace
 
 // Sums become rows, in place.
 ENTRY(join_halves, HalvesCall, c) {
-    parallel_runs(c.upper.rows, CHUNK_ROWS, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) {
-            bf16 *upper = c.upper.row<bf16>(i);
-            const int16_t *lower = c.lower.row<const int16_t>(i);
-            for (int64_t f = 0; f < c.upper.width; ++f) {
-                const uint32_t bits = uint32_t(upper[f].bits) << 16 | uint16_t(lower[f]);
-                float sum;
-                __builtin_memcpy(&sum, &bits, 4);
-                put(sum, upper + f);
-            }
-        }
+    parallel_runs(c.upper.rows, CHUNK_NUMBERS, [&](int64_t first, int64_t last) {
+        bf16 *upper = c.upper.as<bf16>() + first;
+        const int16_t *lower = c.lower.as<const int16_t>() + first;
+        each_column(last - first, [&](int64_t f) INLINED {
+            const uint32_t bits = uint32_t(upper[f].bits) << 16 | uint16_t(lower[f]);
+            float sum;
+            __builtin_memcpy(&sum, &bits, 4);
+            put(sum, upper + f);
+        });
     });
     return 0;
 }
@@ -47,7 +46,7 @@ ENTRY(scale_rows, ScaleCall, c) {
         for (int64_t i = first; i < last; ++i) {
             bf16 *row = c.rows.row<bf16>(i);
             const float factor = c.factors.as<const float>()[i];
-            for (int64_t f = 0; f < c.rows.width; ++f) put(widen(row[f]) * factor, row + f);
+            each_column(c.rows.width, [&](int64_t f) INLINED { put(widen(row[f]) * factor, row + f); });
         }
     });
     return 0;
@@ -68,7 +67,7 @@ ENTRY(add_table, AddCall, c) {
         for (int64_t i = first; i < last; ++i) {
             float *total = c.total.row<float>(i);
             const bf16 *row = c.rows.row<const bf16>(i);
-            for (int64_t f = 0; f < c.total.width; ++f) total[f] += widen(row[f]);
+            each_column(c.total.width, [&](int64_t f) INLINED { total[f] += widen(row[f]); });
         }
     });
     return 0;

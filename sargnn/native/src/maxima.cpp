@@ -18,7 +18,7 @@ template <class T> struct Ranks {
 };
 template <class T> INLINE Ranks<T> load_ranks(const int32_t *at) {
     Ranks<T> out;
-    EACH_PART {
+    UNROLL for (int p = 0; p < PARTS; ++p) {
         typename Ranks<T>::Half held;
         __builtin_memcpy(&held, at + p * Vector<T>::EACH, sizeof(held));
         out.part[p] = __builtin_convertvector(held, typename Vector<T>::Mask);
@@ -26,7 +26,7 @@ template <class T> INLINE Ranks<T> load_ranks(const int32_t *at) {
     return out;
 }
 template <class T> INLINE void store_ranks(const Ranks<T> &x, int32_t *at) {
-    EACH_PART {
+    UNROLL for (int p = 0; p < PARTS; ++p) {
         const auto held = __builtin_convertvector(x.part[p], typename Ranks<T>::Half);
         __builtin_memcpy(at + p * Vector<T>::EACH, &held, sizeof(held));
     }
@@ -94,7 +94,7 @@ INLINE void fold(const MaxCall &c, const Sources<R> &src, const Run &run, const 
         const typename Vector<T>::Mask rank = ranks[j] - typename Vector<T>::Mask{};
         UNROLL for (int k = 0; k < K; ++k) {
             const Vector<T> values = how.numbers(row + (k ? last : f));
-            EACH_PART {
+            UNROLL for (int p = 0; p < PARTS; ++p) {
                 const auto value = values.part[p], held = most[k].part[p];
                 // Not a number wins over all, so that a run that has diverged is not hidden.
                 const auto better = (value > held) | ((value == held) & (rank < who[k].part[p])) | (value != value);
@@ -154,7 +154,7 @@ INLINE void add_gradients(const GradientsCall &c, const Run &run, const How &how
         UNROLL for (int k = 0; k < K; ++k) {
             const Vector<T> grad = how.numbers(c.grad.row<const R>(i) + (k ? last : f));
             const Ranks<T> who = how.template ranks<T>(c.winner.row<const int32_t>(i) + (k ? last : f));
-            EACH_PART sums[k].part[p] += who.part[p] == rank ? grad.part[p] : typename Vector<T>::Part{};
+            UNROLL for (int p = 0; p < PARTS; ++p) sums[k].part[p] += who.part[p] == rank ? grad.part[p] : typename Vector<T>::Part{};
         }
     }
     UNROLL for (int k = 0; k < K; ++k) how.put(sums[k], out + (k ? last : f));

@@ -1,4 +1,5 @@
 // Sums over the rows of a table, in fp64: chunk by chunk of fixed size, so that they do not depend on the number of threads.
+#include "columns.hpp"
 #include "rows.hpp"
 #include "threads.hpp"
 
@@ -30,17 +31,17 @@ ENTRY(chunk_moments, MomentsCall, c) {
                 if (counted && !counted[i]) continue;
                 ++number;
                 const R *row = c.x.row<const R>(i);
-                for (int64_t f = 0; f < width; ++f) mean[f] += double(widen(row[f]));
+                each_column(width, [&](int64_t f) INLINED { mean[f] += double(widen(row[f])); });
             }
             c.counts.as<double>()[chunk] = double(number);
             for (int64_t f = 0; f < width; ++f) mean[f] /= double(larger(number, int64_t(1)));
             for (int64_t i = first; i < last; ++i) {
                 if (counted && !counted[i]) continue;
                 const R *row = c.x.row<const R>(i);
-                for (int64_t f = 0; f < width; ++f) {
+                each_column(width, [&](int64_t f) INLINED {
                     const double deviation = double(widen(row[f])) - mean[f];
                     squares[f] += deviation * deviation;
-                }
+                });
             }
         });
     });
@@ -64,7 +65,7 @@ ENTRY(chunk_sums, SumsCall, c) {
             for (int64_t f = 0; f < c.x.width; ++f) total[f] = 0;
             for (int64_t i = chunk * c.chunk_rows; i < smaller(c.x.rows, (chunk + 1) * c.chunk_rows); ++i) {
                 const R *row = c.x.row<const R>(i);
-                for (int64_t f = 0; f < c.x.width; ++f) total[f] += double(widen(row[f]));
+                each_column(c.x.width, [&](int64_t f) INLINED { total[f] += double(widen(row[f])); });
             }
         });
     });

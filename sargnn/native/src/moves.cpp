@@ -1,6 +1,7 @@
 // Rows on their way between tables and messages: one call takes rows of many tables.
 //
 // Letters: R rows that are moved, F features. A: type of tables, B: that of messages.
+#include "columns.hpp"
 #include "rows.hpp"
 #include "threads.hpp"
 
@@ -46,7 +47,7 @@ template <class F> INLINE int64_t for_moves(const MovesCall &c, const F &f) {
 ENTRY(take_rows, MovesCall, c) {
     return for_moves(c, [&]<class A, class B>() INLINED {
         each_row<const A, B>(c, [&](const A *row, B *message) {
-            for (int64_t f = 0; f < c.messages.width; ++f) put(Wide<B>(widen(row[f])), message + f);
+            each_column(c.messages.width, [&](int64_t f) INLINED { put(Wide<B>(widen(row[f])), message + f); });
         });
     });
 }
@@ -55,7 +56,7 @@ ENTRY(take_rows, MovesCall, c) {
 ENTRY(add_rows, MovesCall, c) {
     return for_moves(c, [&]<class A, class B>() INLINED {
         each_row<A, const B>(c, [&](A *row, const B *message) {
-            for (int64_t f = 0; f < c.messages.width; ++f) put(widen(row[f]) + widen(message[f]), row + f);
+            each_column(c.messages.width, [&](int64_t f) INLINED { put(widen(row[f]) + widen(message[f]), row + f); });
         });
     });
 }

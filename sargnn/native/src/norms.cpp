@@ -7,6 +7,7 @@
 // taken of the differences from the row's first entry, so that a row of equal entries is normalised to exact zeros.
 //
 // Letters: N rows, F features. R: type of rows, T: that of numbers.
+#include "columns.hpp"
 #include "philox.hpp"
 #include "threads.hpp"
 
@@ -47,7 +48,9 @@ template <class R> struct BatchNorm {
     INLINE void begin(const R *, int64_t) {}
     INLINE T normal(const R *row, int64_t f) const { return (widen(row[f]) - mean[f]) * inv_std[f]; }
     INLINE T value(const R *row, int64_t f) const { return slope[f] * widen(row[f]) + shift[f]; }
-    INLINE void end(const R *, int64_t, T *) const {}
+    INLINE void write_gradient(const R *, int64_t width, const T *g, R *out) const {
+        if constexpr (sizeof(R) == 2) each_column(width, [&](int64_t f) INLINED { put(g[f], out + f); });
+    }
 };
 
 // A vector or a single number of a row.
@@ -60,12 +63,16 @@ template <class V, class T> INLINE V all(T x) {
     else return x;
 }
 
-// A sum over a row's features, in vectors, then number by number: add<V>(sum, f) adds to it what belongs to those from f on.
+// A sum over a row's features, in vectors, then number by number: add(sum, f) adds to it what belongs to those from f on.
 template <class T, class F> INLINE T sum_features(int64_t width, const F &add) {
-    Vector<T> sums = zeros<T>();
+    Vector<T> even = zeros<T>(), odd = zeros<T>();
     int64_t f = 0;
-    for (; f + LANES<T> <= width; f += LANES<T>) sums = add(sums, f);
-    T sum = sum_lanes(sums);
+    for (; f + 2 * LANES<T> <= width; f += 2 * LANES<T>) {
+        even = add(even, f);
+        odd = add(odd, f + LANES<T>);
+    }
+    if (f + LANES<T> <= width) even = add(even, f), f += LANES<T>;
+    T sum = sum_lanes(even + odd);
     for (; f < width; ++f) sum = add(sum, f);
     return sum;
 }
@@ -77,71 +84,87 @@ template <class R> struct LayerNorm {
 
     explicit LayerNorm(const NormCall &c)
         : gamma(c.slope.as<T>()), beta(c.shift.as<T>()), eps(T(c.eps)), mean(0), inv_std(0) {}
-    INLINE void begin(const R *row, int64_t width) {
+    APART void begin(const R *row, int64_t width) {
         const T first = widen(row[0]);
-        mean = first + sum_features<T>(width, [&]<class V>(V sum, int64_t f) INLINED {
-                           return sum + (numbers<V>(row + f) - all<V>(first));
-                       }) / T(width);
+        const T differences = sum_features<T>(width, [&]<class V>(V sum, int64_t f) INLINED {
+            return sum + (numbers<V>(row + f) - all<V>(first));
+        });
+        const T center = first + differences / T(width);
         const T squares = sum_features<T>(width, [&]<class V>(V sum, int64_t f) INLINED {
-            const V deviation = numbers<V>(row + f) - all<V>(mean);
+            const V deviation = numbers<V>(row + f) - all<V>(center);
             return multiply_add(deviation, deviation, sum);
         });
-        inv_std = T(1) / root_of(squares / T(width) + eps);
+        mean = center, inv_std = T(1) / root_of(squares / T(width) + eps);
     }
     INLINE T normal(const R *row, int64_t f) const { return (widen(row[f]) - mean) * inv_std; }
     INLINE T value(const R *row, int64_t f) const { return gamma[f] * normal(row, f) + beta[f]; }
-    // The gradient g of v becomes that of x: inv_std (g gamma - mean(g gamma) - xhat mean(g gamma xhat)).
-    INLINE void end(const R *row, int64_t width, T *g) const {
-        const T of_grad = sum_features<T>(width, [&]<class V>(V sum, int64_t f) INLINED {
-                              return multiply_add(numbers<V>(g + f), numbers<V>(gamma + f), sum);
-                          }) / T(width);
-        const T of_product = sum_features<T>(width, [&]<class V>(V sum, int64_t f) INLINED {
-                                 const V xhat = (numbers<V>(row + f) - all<V>(mean)) * all<V>(inv_std);
-                                 return multiply_add(numbers<V>(g + f) * numbers<V>(gamma + f), xhat, sum);
-                             }) / T(width);
-        for (int64_t f = 0; f < width; ++f)
-            g[f] = inv_std * (gamma[f] * g[f] - of_grad - (widen(row[f]) - mean) * inv_std * of_product);
+    // inv_std (g gamma - mean(g gamma) - xhat mean(g gamma xhat))
+    APART void write_gradient(const R *row, int64_t width, const T *g, R *out) const {
+        const T center = mean, factor = inv_std;
+        const T grads = sum_features<T>(width, [&]<class V>(V sum, int64_t f) INLINED {
+            return multiply_add(numbers<V>(g + f), numbers<V>(gamma + f), sum);
+        });
+        const T products = sum_features<T>(width, [&]<class V>(V sum, int64_t f) INLINED {
+            const V xhat = (numbers<V>(row + f) - all<V>(center)) * all<V>(factor);
+            return multiply_add(numbers<V>(g + f) * numbers<V>(gamma + f), xhat, sum);
+        });
+        const T of_grad = grads / T(width), of_product = products / T(width);
+        each_column(width, [&](int64_t f) INLINED {
+            put(factor * (gamma[f] * g[f] - of_grad - (widen(row[f]) - center) * factor * of_product), out + f);
+        });
     }
 };
 
-template <class T> INLINE void drop(T *row, int64_t width, const uint32_t *words, const Draw &draw) {
-    const T scale = T(draw.scale);
-    const uint32_t threshold = uint32_t(draw.threshold);
-    for (int64_t f = 0; f < width; ++f) {
-        const T kept = row[f] * scale;
-        row[f] = words[f] >= threshold ? kept : T(0);
-    }
-}
+// Dropout of a row, whose elements are drawn first.
+template <class T> struct Dropout {
+    const Scratch<uint32_t> words;
+    const T scale;
+    const uint32_t threshold;
 
-// What a call keeps of a row: its numbers and draws.
+    Dropout(const Draw &draw, int64_t width)
+        : words(padded_draws(width)), scale(T(draw.scale)), threshold(uint32_t(draw.threshold)) {}
+    INLINE T operator()(T x, int64_t f) const { return keep(words[f] >= threshold, x * scale); }
+};
+
+// Where numbers of a row are until it is written: in the row itself, or beside it if it is bf16.
 template <class R> struct Held {
-    Scratch<Wide<R>> numbers;
-    Scratch<uint32_t> words;
-    explicit Held(int64_t width) : numbers(width), words(padded_draws(width)) {}
+    Scratch<Wide<R>> room;
+    explicit Held(int64_t width) : room(sizeof(R) == 2 ? width : 0) {}
+    INLINE Wide<R> *of(R *row) const {
+        if constexpr (sizeof(R) == 2) return room;
+        else return row;
+    }
 };
 
 template <class R, class Norm> void forward(const NormCall &c) {
     typedef Wide<R> T;
     const int64_t width = c.x.width;
+    const T least = c.activation == RELU ? T(0) : -T(__builtin_inf());
     parallel_runs(c.x.rows, c.chunk_rows, [&](int64_t first, int64_t last) {
-        const Held<R> scratch(width);
-        T *held = scratch.numbers;
+        const Held<R> room(width);
+        const Dropout<T> drop(c.draw, width);
         Norm norm(c);
         for (int64_t i = first; i < last; ++i) {
             const R *row = c.x.row<const R>(i);
+            R *out = c.out.row<R>(i);
+            T *held = room.of(out);
             norm.begin(row, width);
-            for (int64_t f = 0; f < width; ++f) held[f] = norm.value(row, f);
-            if (c.activation == RELU) {
-                for (int64_t f = 0; f < width; ++f) held[f] = T(0) > held[f] ? T(0) : held[f];
-            } else if (c.activation == ELU) {
+            if (c.draw.drops()) draw_row(drop.words, width, uint64_t(c.ids.as<const int64_t>()[i]), c.draw);
+            if (c.activation != ELU && !c.draw.drops()) {
+                each_column(width, [&](int64_t f) INLINED {
+                    const T v = norm.value(row, f);
+                    put(least > v ? least : v, out + f);
+                });
+                continue;
+            }
+            each_column(width, [&](int64_t f) INLINED {
+                const T v = norm.value(row, f);
+                held[f] = least > v ? least : v;
+            });
+            if (c.activation == ELU) {
                 for (int64_t f = 0; f < width; ++f) held[f] = held[f] > T(0) ? held[f] : expm1_of(held[f]);
             }
-            if (c.draw.drops()) {
-                draw_row(scratch.words, width, uint64_t(c.ids.as<const int64_t>()[i]), c.draw);
-                drop(held, width, scratch.words, c.draw);
-            }
-            R *out = c.out.row<R>(i);
-            for (int64_t f = 0; f < width; ++f) put(held[f], out + f);
+            each_column(width, [&](int64_t f) INLINED { put(drop(held[f], f), out + f); });
         }
     });
 }
@@ -149,35 +172,33 @@ template <class R, class Norm> void forward(const NormCall &c) {
 template <class R, class Norm> void backward(const NormCall &c) {
     typedef Wide<R> T;
     const int64_t width = c.x.width;
+    const bool all_pass = c.activation != RELU;
     parallel(c.sums.rows, [&](int64_t chunk) {
-        const Held<R> scratch(width);
-        T *held = scratch.numbers;
+        const Held<R> room(width);
+        const Dropout<T> drop(c.draw, width);
         double *total = c.sums.row<double>(chunk), *product = c.products.row<double>(chunk);
         for (int64_t f = 0; f < width; ++f) total[f] = product[f] = 0;
         Norm norm(c);
         for (int64_t i = chunk * c.chunk_rows; i < smaller(c.x.rows, (chunk + 1) * c.chunk_rows); ++i) {
             const R *row = c.x.row<const R>(i), *grad = c.grad.row<const R>(i);
-            for (int64_t f = 0; f < width; ++f) held[f] = widen(grad[f]);
-            if (c.draw.drops()) {
-                draw_row(scratch.words, width, uint64_t(c.ids.as<const int64_t>()[i]), c.draw);
-                drop(held, width, scratch.words, c.draw);
-            }
+            R *out = c.out.row<R>(i);
+            T *g = room.of(out);
             norm.begin(row, width);
-            if (c.activation == RELU) {
-                for (int64_t f = 0; f < width; ++f) held[f] = norm.value(row, f) > T(0) ? held[f] : T(0);
-            } else if (c.activation == ELU) {
+            if (c.draw.drops()) draw_row(drop.words, width, uint64_t(c.ids.as<const int64_t>()[i]), c.draw);
+            each_column(width, [&](int64_t f) INLINED {
+                g[f] = keep((norm.value(row, f) > T(0)) | all_pass, drop(widen(grad[f]), f));
+            });
+            if (c.activation == ELU) {
                 for (int64_t f = 0; f < width; ++f) {
-                    const T value = norm.value(row, f);
-                    held[f] *= value > T(0) ? T(1) : exp_of(value);
+                    const T v = norm.value(row, f);
+                    g[f] *= v > T(0) ? T(1) : exp_of(v);
                 }
             }
-            for (int64_t f = 0; f < width; ++f) {
-                total[f] += double(held[f]);
-                product[f] += double(held[f] * norm.normal(row, f));
-            }
-            norm.end(row, width, held);
-            R *out = c.out.row<R>(i);
-            for (int64_t f = 0; f < width; ++f) put(held[f], out + f);
+            each_column(width, [&](int64_t f) INLINED {
+                total[f] += double(g[f]);
+                product[f] += double(g[f] * norm.normal(row, f));
+            });
+            norm.write_gradient(row, width, g, out);
         }
     });
 }
@@ -221,13 +242,13 @@ ENTRY(norm_backward, BackwardCall, c) {
                 const R *row = c.x.row<const R>(i);
                 R *d_x = c.d_x.row<R>(i);
                 if (counted && !counted[i]) {
-                    for (int64_t f = 0; f < c.x.width; ++f) put(slope[f] * widen(d_x[f]), d_x + f);
+                    each_column(c.x.width, [&](int64_t f) INLINED { put(slope[f] * widen(d_x[f]), d_x + f); });
                     continue;
                 }
-                for (int64_t f = 0; f < c.x.width; ++f) {
+                each_column(c.x.width, [&](int64_t f) INLINED {
                     const T normal = (widen(row[f]) - mean[f]) * inv_std[f];
                     put(slope[f] * (widen(d_x[f]) - mean_grad[f] - normal * mean_product[f]), d_x + f);
-                }
+                });
             }
         });
     });

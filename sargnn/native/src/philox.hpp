@@ -38,7 +38,7 @@ INLINE int64_t padded_draws(int64_t width) { return (width + LANES<float> - 1) /
 
 // The draws of a row's elements, as many as `padded_draws`: several counters at a time, each in a 64-bit lane, whose upper half
 // holds anything until it is cut off. `node`: the row's original id.
-INLINE void draw_row(uint32_t *words, int64_t width, uint64_t node, const Draw &draw) {
+APART inline void draw_row(uint32_t *words, int64_t width, uint64_t node, const Draw &draw) {
     constexpr int EACH = PART_BYTES / 8;
     const Longs lower = Longs{} + 0xFFFFFFFF, by0 = Longs{} + 0xD2511F53u, by1 = Longs{} + 0xCD9E8D57u;
     Longs group = {};
@@ -60,6 +60,22 @@ INLINE void draw_row(uint32_t *words, int64_t width, uint64_t node, const Draw &
         UNROLL for (int k = 0; k < EACH; ++k) pairs[2 * k] = first[k], pairs[2 * k + 1] = second[k];
         __builtin_memcpy(words + f, pairs, sizeof(pairs));
     }
+}
+
+// x where it is kept, else 0; by bits, for a choice between numbers is a branch to GCC.
+INLINE float keep(bool kept, float x) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &x, 4);
+    bits &= -uint32_t(kept);
+    __builtin_memcpy(&x, &bits, 4);
+    return x;
+}
+INLINE double keep(bool kept, double x) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &x, 8);
+    bits &= -uint64_t(kept);
+    __builtin_memcpy(&x, &bits, 8);
+    return x;
 }
 
 // Dropout of an edge's weights, one for each head; source, destination: original ids.
