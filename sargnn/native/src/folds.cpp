@@ -215,11 +215,10 @@ ENTRY(merge_maxima, MergeMaximaCall, c) {
                     const R given = c.values.row<const R>(a)[f];
                     const Wide<R> value = widen(given), held = widen(best[f]);
                     const int32_t place = c.places.row<const int32_t>(a)[f];
-                    const bool known = 0 <= place && place < c.ranks.rows;
-                    if (!known && value == value) continue;
+                    const bool known = (0 <= place) & (place < c.ranks.rows);
                     const int32_t rank = known ? c.ranks.as<const int32_t>()[place] : NO_RANK;
-                    if (value > held || (value == held && rank < winner[f]) || value != value)
-                        best[f] = given, winner[f] = rank;
+                    const bool wins = (value > held) | ((value == held) & (rank < winner[f]));
+                    if ((known & wins) | (value != value)) best[f] = given, winner[f] = rank;
                 }
             }
         });
@@ -245,12 +244,12 @@ ENTRY(take_winners, WinnersCall, c) {
             const int32_t *winner = c.winner.row<const int32_t>(c.rows.as<const int32_t>()[a]);
             int32_t *out = c.out.row<int32_t>(a);
             for (int64_t f = 0; f < c.out.width; ++f) {
-                int64_t low = 0, high = c.ranks.rows;
-                while (low < high) {
-                    const int64_t middle = (low + high) / 2;
-                    if (ranks[middle] < winner[f]) low = middle + 1;
-                    else high = middle;
+                const int32_t *found = ranks, wanted = winner[f];
+                for (uint64_t count = uint64_t(c.ranks.rows); count > 0; count /= 2) {  // no branch that nobody can foretell
+                    const int32_t *above = found + (count - count / 2);
+                    found = found[count / 2] < wanted ? above : found;
                 }
+                const int64_t low = found - ranks;
                 out[f] = low < c.ranks.rows && ranks[low] == winner[f] ? int32_t(low) : NO_RANK;
             }
         }

@@ -47,7 +47,11 @@ template <class F> INLINE int64_t for_moves(const MovesCall &c, const F &f) {
 ENTRY(take_rows, MovesCall, c) {
     return for_moves(c, [&]<class A, class B>() INLINED {
         each_row<const A, B>(c, [&](const A *row, B *message) {
-            each_column(c.messages.width, [&](int64_t f) INLINED { put(Wide<B>(widen(row[f])), message + f); });
+            if constexpr (sizeof(A) == sizeof(B)) {
+                __builtin_memcpy(message, row, size_t(c.messages.width) * sizeof(B));
+            } else {
+                each_column(c.messages.width, [&](int64_t f) INLINED { put(widen(row[f]), message + f); });
+            }
         });
     });
 }

@@ -191,7 +191,7 @@ template <class R, class Norm> void backward(const NormCall &c) {
             if (c.activation == ELU) {
                 for (int64_t f = 0; f < width; ++f) {
                     const T v = norm.value(row, f);
-                    g[f] *= v > T(0) ? T(1) : exp_of(v);
+                    g[f] *= exp_of(v > T(0) ? T(0) : v);  // of all, for half of them would be a branch that nobody foretells
                 }
             }
             each_column(width, [&](int64_t f) INLINED {
