@@ -1,5 +1,6 @@
-"""bf16 rows: half the bytes of fp32, the same range, 8 bits of precision. Computed with in fp32, rounded when stored: to nearest,
-ties to even.
+"""bf16 rows: half the bytes of fp32, the same range, 8 bits of precision.
+
+Computed with in fp32; rounded when stored, to nearest, ties to even.
 """
 
 from __future__ import annotations

@@ -7,21 +7,12 @@ from typing import Any
 import numba
 import numpy as np
 
-from sargnn.rng import Draw
-
-
-def words_of(draw: Draw | None) -> tuple[Any, ...]:
-    """A draw as compiled loops take it: seed, epoch, tag, threshold; a threshold of 0 drops nothing."""
-    if draw is None:
-        return (*[np.uint64(0)] * 4,)
-    return tuple(np.uint64(word) for word in (draw.seed, draw.epoch, draw.tag, draw.threshold))
-
 
 @numba.njit(inline="always")
 def philox_words(
     source: Any, destination: Any, group: Any, tag: Any, key0: Any, key1: Any
 ) -> Any:  # pragma: no cover - compiled
-    """The four draws of one counter (see the module's text), for compiled code; words are uint64, their low 32 bits count."""
+    """The four draws of one counter (see ``sargnn.rng``), for compiled code; words are uint64, their low 32 bits count."""
     mask = np.uint64(0xFFFFFFFF)
     c0, c1, c2, c3 = source, destination, group, tag
     for _ in range(10):

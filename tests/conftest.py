@@ -15,7 +15,7 @@ import pytest
 
 from sargnn.interop.dgl import install_finder
 from tests import leftovers
-from tests.compile import compile_once, set_up_environment
+from tests.compile import set_up_environment
 
 pytest.register_assert_rewrite("tests.backends", "tests.parity")  # a check that fails in a helper shows its values
 set_up_environment()
@@ -115,7 +115,7 @@ def pytest_configure(config: pytest.Config) -> None:
     covering.LONG = "not long" not in config.option.markexpr
     if not hasattr(config, "workerinput"):
         config.stash[_mark] = leftovers.mark_session()
-        compile_once()
+        pass
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

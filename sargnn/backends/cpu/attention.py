@@ -1,19 +1,22 @@
-"""Attention by the compiled loops of ``gat_loops``, ``gatv2_loops`` and ``dot_loops``. Nothing of size edges x heads is stored:
-weights are computed again in backward, or from scores, and dropped again."""
+"""Attention on a CPU, by the library's ``attention_*.cpp``, where its equations stand.
+
+Nothing of size edges x heads is stored unless scores are kept: weights are computed again in backward, or from scores, and
+dropped again. No two threads add to one row: ``gatv2`` and ``dot`` walk destinations for the gradients of theirs, sources for
+those of sources; ``gat`` walks sources, in lanes of which each adds to a table of the destinations' scores of its own.
+
+Letters: S source rows, M destination rows, E edges, K heads, D head width.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.cpu import dot_loops, gat_loops, gatv2_loops
-from sargnn.backends.cpu.attention_parts import destination_records
-from sargnn.backends.cpu.block_arrays import edges_of, numpy_of
-from sargnn.backends.cpu.edge_features import NO_FEATURES, features_of, table_of
+from sargnn.backends.cpu.block_arrays import edges_of
+from sargnn.backends.cpu.edge_features import features_of, table_of
 from sargnn.backends.operations import (
     Attention,
     AttentionGradients,
@@ -25,8 +28,73 @@ from sargnn.backends.operations import (
     RunningSoftmax,
 )
 from sargnn.bf16 import wide
-from sargnn.numba_bf16 import number
-from sargnn.numba_rng import words_of
+from sargnn.native import Edges, Entry, draw_words, num_threads
+
+_INPUTS = (
+    "edges edges",
+    "heads int",
+    "scaling float",
+    "values xs S KD",
+    "keys *s? S KC",
+    "queries * M QC",
+    "att w? KD",
+    "features f? N C",
+    "places i? E",
+    "map w? C+1 MC",
+    "edge_rows x? E F",
+    "edge_queries x? M KF",
+    "draw draw",
+    "source_ids l? S",
+    "destination_ids l? M",
+    "weight w? E",
+    "scores w? E K",
+)
+_forward = Entry("attention_forward", *_INPUTS, "out w M KD", "maximum w M K", "denominator w M K", "edge_out w? M KF", "kind int")
+_by_destination = Entry(
+    "attention_by_destination",
+    *_INPUTS,
+    "records w M R",
+    "grad x M KD",
+    "d_queries w M QC",
+    "d_att d? L KD",
+    "d_map d? LC MC",
+    "d_edge_out x? M KF",
+    "d_edge_queries w? M KF",
+    "d_edge_rows x? E F",
+    "all_dropped w? E K",
+    "all_d w? E K",
+    "kind int",
+)
+_by_source = Entry(
+    "attention_by_source",
+    *_INPUTS,
+    "order i? E",
+    "records w M R",
+    "grad x M KD",
+    "all_dropped w? E K",
+    "all_d w? E K",
+    "d_values xs? S KD",
+    "d_keys *s? S KC",
+    "d_queries w? M K",
+    "lanes w? LM K",
+    "d_map d? LC MC",
+    "one_table int",
+    "adds int",
+    "kind int",
+)
+_records = Entry(
+    "attention_records", "er w? M K", "maximum w M K", "denominator w M K", "grad x M KD", "out * M KD", "records w M R"
+)
+_GAT, _GATV2, _DOT = range(3)
+RECORD = 4
+"""What backward reads of a destination, side by side: its score, its maximum, 1 / its denominator, delta; K numbers each."""
+
+
+def destination_records(er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
+    """``AttentionOperation.destination_records``."""
+    records = running.max_score.new_empty(len(running.max_score), RECORD * running.max_score.shape[1])
+    _records(er, running.max_score, running.denominator, grad, running.out, records)
+    return records
 
 
 class _FusedAttention(AttentionOperation):
@@ -34,25 +102,91 @@ class _FusedAttention(AttentionOperation):
     destination_records = staticmethod(destination_records)
     takes_weights = True
     keeps_scores = True
+    kind: int
+
+    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        if block.num_edges:
+            given = self._inputs(block, edges_of(block, "forward"), attention, inputs, inputs.weight)
+            _forward(*given, running.out, running.max_score, running.denominator, running.edge_out, self.kind)
+
+    def _inputs(
+        self, block: EdgeBlock, edges: Edges, attention: Attention, inputs: AttentionInputs, weight: Tensor | None
+    ) -> tuple[Any, ...]:
+        """What every walk reads. weight: in the order of the edges."""
+        features, places = (None, None) if inputs.edge_map is None else features_of(block)
+        rows, queries = inputs.edges[:2] if inputs.edges else (None, None)
+        return (
+            edges,
+            attention.heads,
+            attention.factor if self.kind == _DOT else attention.negative_slope,
+            inputs.sources[0],
+            None if self.kind == _GATV2 else inputs.sources[-1],
+            inputs.destinations,
+            inputs.att,
+            features,
+            places,
+            None if inputs.edge_map is None else table_of(inputs.edge_map),
+            rows,
+            queries,
+            draw_words(attention.draw),
+            *((None, None) if attention.draw is None else (block.src_ids, block.dst_ids)),
+            weight,
+            inputs.scores,
+        )
+
+    def _write_source_gradients(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        given: tuple[Tensor, Tensor],
+        into: AttentionGradients,
+        add: bool,
+        written: tuple[Tensor | None, Tensor | None] = (None, None),
+    ) -> None:
+        """The walk over sources.
+
+        Args:
+            given: records and the gradient of the output.
+            written: of edges with rows what the walk over destinations has written.
+        """
+        assert add or block.src_rows is None or into.sources is None, "source rows that are not listed would not be written"
+        edges = edges_of(block, "backward", by_lane=self.kind == _GAT)
+        weight = None if inputs.weight is None else block.by_source(inputs.weight)
+        reads = inputs.scores is not None or inputs.edge_map is not None or written[0] is not None
+        d_er = lanes = None
+        if self.kind == _GAT:
+            d_er = into.destinations
+            if edges.chunks > 1:
+                lanes = d_er.new_empty(min(num_threads(), edges.chunks) * len(d_er), attention.heads)
+        d_map = _zeros_of_map(inputs, edges) if self.kind == _GAT else None
+        d_values = d_keys = None
+        if into.sources is not None:
+            d_values, d_keys = into.sources[0], None if self.kind == _GATV2 else into.sources[-1]
+        _by_source(
+            *self._inputs(block, edges, attention, inputs, weight),
+            block.t_edge if reads else None,
+            *given,
+            *written,
+            d_values,
+            d_keys,
+            d_er,
+            lanes,
+            d_map,
+            d_keys is d_values,
+            add,
+            self.kind,
+        )
+        _add_of_map(into, d_map, edges)
+
+    def _no_edges(self, into: AttentionGradients, add: bool) -> None:
+        if into.sources is not None and not add:
+            for gradient in into.sources:
+                gradient.zero_()
 
 
 class FusedGat(_FusedAttention, GatOperation):
-    """See ``gat_loops``."""
-
-    samples = staticmethod(gat_loops.samples)
-
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
-        if block.num_edges:
-            z, el = inputs.sources
-            gat_loops.fold_attention(
-                edges_of(block, "forward"),
-                *(numpy_of(tensor) for tensor in (z, el, inputs.destinations)),
-                _of_edges(block, inputs),
-                _numbers(block, attention, z),
-                _weights(block, inputs, by_source=False),
-                _scores(inputs),
-                _arrays(running),
-            )
+    kind = _GAT
 
     def backward(
         self,
@@ -65,55 +199,13 @@ class FusedGat(_FusedAttention, GatOperation):
         *,
         add: bool = False,
     ) -> None:
-        assert add or block.src_rows is None or into.sources is None, "source rows that are not listed would not be written"
-        (z, el), d_er = inputs.sources, into.destinations
-        if into.sources is None:
-            d_z, d_el, add = torch.empty_like(z), torch.empty_like(el), False
-        else:
-            d_z, d_el = into.sources
         if not block.num_edges:
-            if not add:
-                d_z.zero_()
-                d_el.zero_()
-            return
-        edges = edges_of(block, "backward", by_lane=True)
-        bounds = edges[0]
-        lanes = d_er[None] if len(bounds) == 2 else d_er.new_zeros(len(bounds) - 1, *d_er.shape)
-        of_edges = _of_edges(block, inputs)
-        d_table = np.zeros((len(bounds) - 1, *of_edges[1].shape))
-        gat_loops.write_attention_gradients(
-            edges,
-            *(numpy_of(tensor) for tensor in (z, el)),
-            of_edges,
-            *(numpy_of(tensor) for tensor in (records, grad)),
-            _numbers(block, attention, z),
-            _weights(block, inputs, by_source=True),
-            _kept_by_source(block, inputs),
-            int(add),
-            (numpy_of(d_z), numpy_of(d_el), numpy_of(lanes), d_table),
-        )
-        _add_of_map(into, d_table)
-        if len(lanes) > 1:
-            for lane in lanes:
-                d_er += lane
+            return self._no_edges(into, add)
+        self._write_source_gradients(block, attention, inputs, (records, grad), into, add)
 
 
 class FusedGatV2(_FusedAttention, GatV2Operation):
-    """See ``gatv2_loops``."""
-
-    samples = staticmethod(gatv2_loops.samples)
-
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
-        if block.num_edges:
-            gatv2_loops.fold_attention_v2(
-                edges_of(block, "forward"),
-                *_ends(inputs),
-                _of_edges(block, inputs),
-                _numbers(block, attention, inputs.sources[0]),
-                _weights(block, inputs, by_source=False),
-                _scores(inputs),
-                _arrays(running),
-            )
+    kind = _GATV2
 
     def backward(
         self,
@@ -126,44 +218,22 @@ class FusedGatV2(_FusedAttention, GatV2Operation):
         *,
         add: bool = False,
     ) -> None:
-        d_z = None if into.sources is None else into.sources[0]
         if not block.num_edges:
-            if d_z is not None and not add:
-                d_z.zero_()
-            return
-        assert add or block.src_rows is None or d_z is None, "source rows that are not listed would not be written"
+            return self._no_edges(into, add)
         assert into.att is not None
-        numbers, of_edges = _numbers(block, attention, inputs.sources[0]), _of_edges(block, inputs)
-        given = (_ends(inputs), of_edges, numpy_of(records), numpy_of(grad), numbers)
         edges = edges_of(block, "forward", by_lane=True)
-        lanes = torch.zeros(len(edges[0]) - 1, into.att.numel(), dtype=torch.float64)
-        weights, d_table = _weights(block, inputs, by_source=False), np.zeros((len(lanes), *of_edges[1].shape))
-        d_x = numpy_of(into.destinations)
-        gatv2_loops.add_destination_gradients(edges, *given, weights, _scores(inputs), d_x, numpy_of(lanes), d_table)
-        into.att.add_(lanes.sum(0).to(into.att.dtype))
-        _add_of_map(into, d_table)
-        if d_z is not None:
-            edges, weights = edges_of(block, "backward"), _weights(block, inputs, by_source=True)
-            gatv2_loops.write_source_gradients(edges, *given, weights, _kept_by_source(block, inputs), int(add), numpy_of(d_z))
+        given = self._inputs(block, edges, attention, inputs, inputs.weight)
+        d_att, d_map = torch.zeros(edges.chunks, into.att.numel(), dtype=torch.float64), _zeros_of_map(inputs, edges)
+        _by_destination(*given, records, grad, into.destinations, d_att, d_map, *[None] * 5, self.kind)
+        into.att.add_(d_att.sum(0).to(into.att.dtype))
+        _add_of_map(into, d_map, edges)
+        if into.sources is not None:
+            self._write_source_gradients(block, attention, inputs, (records, grad), into, add)
 
 
 class FusedDot(_FusedAttention, DotOperation):
-    """See ``dot_loops``."""
-
     takes_edge_rows = True
-    samples = staticmethod(dot_loops.samples)
-
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
-        if block.num_edges:
-            dot_loops.fold_attention_dot(
-                edges_of(block, "forward"),
-                *_rows_of_ends(inputs),
-                _numbers(block, attention, inputs.sources[0], attention.factor),
-                _weights(block, inputs, by_source=False),
-                _scores(inputs),
-                (*_edge_rows(inputs)[:2], numpy_of(_none(inputs, held=True) if running.edge_out is None else running.edge_out)),
-                _arrays(running),
-            )
+    kind = _DOT
 
     def backward(
         self,
@@ -177,94 +247,30 @@ class FusedDot(_FusedAttention, DotOperation):
         add: bool = False,
     ) -> None:
         if not block.num_edges:
-            if into.sources is not None and not add:
-                for gradient in into.sources:
-                    gradient.zero_()
-            return
-        assert add or block.src_rows is None or into.sources is None, "source rows that are not listed would not be written"
-        numbers = _numbers(block, attention, inputs.sources[0], attention.factor)
-        given = (_rows_of_ends(inputs), numpy_of(records), numpy_of(grad), numbers)
-        edges, weights = edges_of(block, "forward"), _weights(block, inputs, by_source=False)
-        # Of edges with rows the walk over destinations keeps what that over sources reads, instead of computing it again.
-        writes = block.num_edges if inputs.edges and inputs.edges[0].shape[1] else 0
-        written = [_none(inputs, held=True).new_empty(writes, attention.heads) for _ in range(2)]
-        nothing = _none(inputs, held=True), _none(inputs)
-        d_p, d_f = (*into.edges, *nothing[len(into.edges) :])[:2]
-        of_edges = *_edge_rows(inputs), *(numpy_of(tensor) for tensor in (d_p, d_f, *written))
-        dot_loops.add_query_gradients(edges, *given, weights, _scores(inputs), of_edges, numpy_of(into.destinations))
+            return self._no_edges(into, add)
+        given = self._inputs(block, edges_of(block, "forward"), attention, inputs, inputs.weight)
+        written: tuple[Tensor | None, Tensor | None] = (None, None)
+        d_out = d_queries = d_rows = None
+        if inputs.edges and inputs.edges[0].shape[1]:
+            d_out, (d_queries, d_rows) = inputs.edges[2], (*into.edges, None)[:2]
+            held = wide(inputs.sources[0].dtype)
+            written = (records.new_empty(block.num_edges, attention.heads, dtype=held) for _ in range(2))
+            written = tuple(written)
+        _by_destination(*given, records, grad, into.destinations, None, None, d_out, d_queries, d_rows, *written, self.kind)
         if into.sources is not None:
-            scores, places = _kept_by_source(block, inputs)
-            kept = scores, block.t_edge.numpy() if writes else places, *(numpy_of(tensor) for tensor in written)
-            edges, weights = edges_of(block, "backward"), _weights(block, inputs, by_source=True)
-            gradients = numpy_of(into.sources[0]), numpy_of(into.sources[-1]), int(len(into.sources) == 1)
-            dot_loops.write_key_gradients(edges, *given, weights, kept, int(add), gradients)
+            self._write_source_gradients(block, attention, inputs, (records, grad), into, add, written)
 
 
-# What the compiled loops take
-
-
-def _numbers(block: EdgeBlock, attention: Attention, like: Tensor, factor: float | None = None) -> tuple[Any, ...]:
-    """The slope, or the factor, K and what dropout needs."""
-    first = attention.negative_slope if factor is None else factor
-    scaling, kept = (number(value, like.dtype) for value in (first, attention.scale))
-    return scaling, attention.heads, block.src_ids.numpy(), block.dst_ids.numpy(), words_of(attention.draw), kept
-
-
-def _ends(inputs: AttentionInputs) -> tuple[Any, ...]:
-    """z, x and att of GATv2."""
-    assert inputs.att is not None
-    return numpy_of(inputs.sources[0]), numpy_of(inputs.destinations), numpy_of(inputs.att)
-
-
-def _of_edges(block: EdgeBlock, inputs: AttentionInputs) -> tuple[Any, ...]:
-    """Features, and the table of their map; without rows where they are not read."""
+def _zeros_of_map(inputs: AttentionInputs, edges: Edges) -> Tensor | None:
+    """Room for gradients of the map's table in each lane: fp64 [lanes (features + 1), columns]."""
     if inputs.edge_map is None:
-        return NO_FEATURES, numpy_of(_none(inputs, held=True))
-    return features_of(block), table_of(inputs.edge_map)
+        return None
+    columns, features = inputs.edge_map.shape
+    return torch.zeros(edges.chunks * (features + 1), columns, dtype=torch.float64)
 
 
-def _add_of_map(into: AttentionGradients, totals: np.ndarray) -> None:
-    """Gradients of the map's table, fp64 [T, features + 1, columns], the last row of which says nothing."""
-    if into.edge_map is not None:
-        into.edge_map.add_(torch.from_numpy(totals.sum(0)[:-1].T).to(into.edge_map.dtype))
-
-
-def _rows_of_ends(inputs: AttentionInputs) -> tuple[Any, ...]:
-    """v, k and q of products."""
-    return numpy_of(inputs.sources[0]), numpy_of(inputs.sources[-1]), numpy_of(inputs.destinations)
-
-
-def _none(inputs: AttentionInputs, *, held: bool = False) -> Tensor:
-    """An empty table of rows, or of what sums of such are held in."""
-    like = inputs.sources[0]
-    return like.new_empty(0, 0, dtype=wide(like.dtype) if held else like.dtype)
-
-
-def _edge_rows(inputs: AttentionInputs) -> tuple[Any, ...]:
-    """f, p and the gradient of t; empty where there are none."""
-    return tuple(numpy_of(rows) for rows in (*inputs.edges, *[_none(inputs)] * (3 - len(inputs.edges))))
-
-
-def _weights(block: EdgeBlock, inputs: AttentionInputs, *, by_source: bool) -> Any:
-    """[E], in the order of ``block.src``, or of ``block.t_dst``; empty for ones."""
-    weight, like = inputs.weight, inputs.sources[0]
-    if weight is None:
-        return numpy_of(like.new_empty(0, dtype=wide(like.dtype)))
-    assert weight.shape == (block.num_edges,) and weight.dtype == wide(like.dtype)
-    return numpy_of(block.by_source(weight) if by_source else weight)
-
-
-def _scores(inputs: AttentionInputs) -> Any:
-    """[E, K]; empty where they are not kept."""
-    like = inputs.sources[0]
-    return numpy_of(like.new_empty(0, 1, dtype=wide(like.dtype)) if inputs.scores is None else inputs.scores)
-
-
-def _kept_by_source(block: EdgeBlock, inputs: AttentionInputs) -> tuple[Any, Any]:
-    """The same, and where each edge of ``block.t_dst`` stands in it, and its features among theirs."""
-    reads = inputs.scores is not None or inputs.edge_map is not None
-    return _scores(inputs), (block.t_edge if reads else block.t_dst[:0]).numpy()
-
-
-def _arrays(running: RunningSoftmax) -> tuple[Any, ...]:
-    return numpy_of(running.out), numpy_of(running.max_score), numpy_of(running.denominator)
+def _add_of_map(into: AttentionGradients, d_map: Tensor | None, edges: Edges) -> None:
+    """The last row of the table says nothing."""
+    if into.edge_map is not None and d_map is not None:
+        total = d_map.view(edges.chunks, -1, d_map.shape[1]).sum(0)
+        into.edge_map.add_(total[:-1].T.to(into.edge_map.dtype))

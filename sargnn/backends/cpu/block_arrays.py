@@ -12,8 +12,9 @@ from sargnn.native import Edges
 
 CHUNK_EDGES = 1 << 14
 """Of a chunk that one thread takes."""
-LANE_EDGES, MOST_LANES = 1 << 18, 16
-"""Of a lane, which adds to a table of its own: it must be set to zero, and added to the others'."""
+LANE_EDGES, LANE_ROWS, MOST_LANES = 1 << 15, 2, 16
+"""Of a lane, which adds to a table of its own: at least so many edges, and for each row at the other ends so many, for the table is
+set to zero and added to the others'."""
 
 
 def edges_of(block: EdgeBlock, direction: Literal["forward", "backward"], *, by_lane: bool = False) -> Edges:
@@ -40,7 +41,10 @@ def edges_of(block: EdgeBlock, direction: Literal["forward", "backward"], *, by_
     if held is None:
         rows = len(offsets) - 1
         work = offsets.numpy().astype(np.int64) + np.arange(rows + 1)
-        runs = min(MOST_LANES, len(others) // LANE_EDGES) if by_lane else int(work[-1]) // CHUNK_EDGES
+        runs = int(work[-1]) // CHUNK_EDGES
+        if by_lane:
+            other_rows = block.num_src if direction == "forward" else block.num_dst
+            runs = min(MOST_LANES, len(others) // max(LANE_EDGES, LANE_ROWS * other_rows))
         bounds = np.searchsorted(work, np.linspace(0, work[-1], max(1, runs) + 1)).clip(0, rows)
         bounds[0], bounds[-1] = 0, rows
         if direction == "forward" and block.visits is not None:  # one thread adds to a row

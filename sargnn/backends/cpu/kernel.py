@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 
 from sargnn.backends.base import Backend, Kernel
@@ -22,13 +19,6 @@ class CpuBackend(Backend):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.rows, self.folds, self.moves = CpuRows(), CpuFolds(), CpuMoves()
-
-    def samples(self, dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        from sargnn.backends.cpu import attention_parts
-
-        operations: list[Any] = [FusedKernel().operation(name) for name in FusedKernel.operations]
-        for part in [attention_parts, *operations]:
-            yield from getattr(part, "samples", tuple)(dtype)
 
 
 class FusedKernel(Kernel):

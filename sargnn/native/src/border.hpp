@@ -31,8 +31,11 @@ struct Tables {
     const Table *at;
     int64_t count;
 
-    const Table &first() const { return at[0]; }
+    bool given() const { return count > 0; }
+    const Table &first() const;
 };
+inline constexpr Table NO_TABLE = {nullptr, 0, 0, 0, NOTHING};
+inline const Table &Tables::first() const { return count > 0 ? at[0] : NO_TABLE; }
 
 // A flag, a count or a number, as a word.
 typedef int64_t Word;
@@ -42,6 +45,7 @@ enum Error : int64_t { WRONG_WORDS = -1, WRONG_TYPE = -2 };
 }  // namespace sargnn
 
 #define INLINE inline __attribute__((always_inline))
+// One copy for each type, however often it is called.
 #define APART __attribute__((noinline))
 // Of a lambda.
 #define INLINED __attribute__((always_inline))

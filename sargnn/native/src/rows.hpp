@@ -37,44 +37,45 @@ template <> struct IntegerOf<double> {
     typedef int64_t type;
 };
 
-// 64 bytes of numbers.
-template <class T> struct Vector {
+// 64 bytes of numbers, or P parts of them.
+template <class T, int P = PARTS> struct Vector {
     typedef typename IntegerOf<T>::type Integer;
     typedef Simd<T, PART_BYTES> Part;
     typedef Simd<Integer, PART_BYTES> Mask;
     static constexpr int EACH = PART_BYTES / int(sizeof(T));  // lanes of a part
-    Part part[PARTS];
+    static constexpr int LANES = P * EACH;
+    Part part[P];
 };
 
-#define EACH_PART UNROLL for (int p = 0; p < PARTS; ++p)
+#define EACH_PART UNROLL for (int p = 0; p < P; ++p)
 
-template <class T> INLINE Vector<T> splat(T x) {
-    Vector<T> out;
+template <int P = PARTS, class T> INLINE Vector<T, P> splat(T x) {
+    Vector<T, P> out;
     EACH_PART out.part[p] = x - typename Vector<T>::Part{};
     return out;
 }
-template <class T> INLINE Vector<T> zeros() {
-    Vector<T> out;
+template <class T, int P = PARTS> INLINE Vector<T, P> zeros() {
+    Vector<T, P> out;
     EACH_PART out.part[p] = typename Vector<T>::Part{};
     return out;
 }
-template <class T> INLINE Vector<T> operator+(const Vector<T> &x, const Vector<T> &y) {
-    Vector<T> out;
+template <class T, int P> INLINE Vector<T, P> operator+(const Vector<T, P> &x, const Vector<T, P> &y) {
+    Vector<T, P> out;
     EACH_PART out.part[p] = x.part[p] + y.part[p];
     return out;
 }
-template <class T> INLINE Vector<T> operator-(const Vector<T> &x, const Vector<T> &y) {
-    Vector<T> out;
+template <class T, int P> INLINE Vector<T, P> operator-(const Vector<T, P> &x, const Vector<T, P> &y) {
+    Vector<T, P> out;
     EACH_PART out.part[p] = x.part[p] - y.part[p];
     return out;
 }
-template <class T> INLINE Vector<T> operator*(const Vector<T> &x, const Vector<T> &y) {
-    Vector<T> out;
+template <class T, int P> INLINE Vector<T, P> operator*(const Vector<T, P> &x, const Vector<T, P> &y) {
+    Vector<T, P> out;
     EACH_PART out.part[p] = x.part[p] * y.part[p];
     return out;
 }
-template <class T> INLINE Vector<T> operator/(const Vector<T> &x, const Vector<T> &y) {
-    Vector<T> out;
+template <class T, int P> INLINE Vector<T, P> operator/(const Vector<T, P> &x, const Vector<T, P> &y) {
+    Vector<T, P> out;
     EACH_PART out.part[p] = x.part[p] / y.part[p];
     return out;
 }
@@ -92,8 +93,9 @@ INLINE float64x2_t fused(float64x2_t x, float64x2_t y, float64x2_t z) { return v
 #else
 template <class V> INLINE V fused(V x, V y, V z) { return x * y + z; }
 #endif
-template <class T> INLINE Vector<T> multiply_add(const Vector<T> &x, const Vector<T> &y, const Vector<T> &z) {
-    Vector<T> out;
+template <class T, int P>
+INLINE Vector<T, P> multiply_add(const Vector<T, P> &x, const Vector<T, P> &y, const Vector<T, P> &z) {
+    Vector<T, P> out;
     EACH_PART out.part[p] = (typename Vector<T>::Part)fused(x.part[p], y.part[p], z.part[p]);
     return out;
 }
@@ -120,16 +122,25 @@ INLINE Longs product_of_lower(Longs x, Longs y) { return (x & 0xFFFFFFFF) * (y &
 #endif
 
 // The larger of two; y where one is not a number.
-template <class T> INLINE Vector<T> larger(const Vector<T> &x, const Vector<T> &y) {
-    Vector<T> out;
+template <class T, int P> INLINE Vector<T, P> larger(const Vector<T, P> &x, const Vector<T, P> &y) {
+    Vector<T, P> out;
     EACH_PART out.part[p] = x.part[p] > y.part[p] ? x.part[p] : y.part[p];
     return out;
 }
 // `yes` where x > 0, else `no`.
-template <class T> INLINE Vector<T> where_positive(const Vector<T> &x, const Vector<T> &yes, const Vector<T> &no) {
-    Vector<T> out;
+template <class T, int P>
+INLINE Vector<T, P> where_positive(const Vector<T, P> &x, const Vector<T, P> &yes, const Vector<T, P> &no) {
+    Vector<T, P> out;
     typename Vector<T>::Part zero = {};
     EACH_PART out.part[p] = x.part[p] > zero ? yes.part[p] : no.part[p];
+    return out;
+}
+// `yes` where x <= 0, else `no`: where x is not a number, too.
+template <class T, int P>
+INLINE Vector<T, P> where_not_above(const Vector<T, P> &x, const Vector<T, P> &yes, const Vector<T, P> &no) {
+    Vector<T, P> out;
+    typename Vector<T>::Part zero = {};
+    EACH_PART out.part[p] = x.part[p] <= zero ? yes.part[p] : no.part[p];
     return out;
 }
 
@@ -164,16 +175,16 @@ template <> struct ExpOf<double> {
     static constexpr double lowest = -708.0, high = 6.93147180369123816490e-01, low = 1.90821492927058770002e-10;
 };
 constexpr double FACTORIALS[] = {1, 1, 2, 6, 24, 120, 720, 5040, 40320, 362880, 3628800, 39916800, 479001600, 6227020800.0};
-template <class T> INLINE Vector<T> exp_below_0(const Vector<T> &x) {
+template <class T, int P> INLINE Vector<T, P> exp_below_0(const Vector<T, P> &x) {
     typedef ExpOf<T> E;
     typedef typename Vector<T>::Mask Mask;
     typedef typename Vector<T>::Part Part;
-    const Vector<T> magic = splat(T(1.5 * double(int64_t(1) << E::bits)));
-    const Vector<T> shifted = x * splat(T(1.0 / 0.6931471805599453)) + magic, n = shifted - magic;
-    const Vector<T> r = multiply_add(n, splat(T(-E::low)), multiply_add(n, splat(T(-E::high)), x));
-    Vector<T> value = splat(T(1.0 / FACTORIALS[E::terms - 1]));
-    UNROLL for (int k = E::terms - 2; k >= 0; --k) value = multiply_add(value, r, splat(T(1.0 / FACTORIALS[k])));
-    Vector<T> out;
+    const Vector<T, P> magic = splat<P>(T(1.5 * double(int64_t(1) << E::bits)));
+    const Vector<T, P> shifted = x * splat<P>(T(1.0 / 0.6931471805599453)) + magic, n = shifted - magic;
+    const Vector<T, P> r = multiply_add(n, splat<P>(T(-E::low)), multiply_add(n, splat<P>(T(-E::high)), x));
+    Vector<T, P> value = splat<P>(T(1.0 / FACTORIALS[E::terms - 1]));
+    UNROLL for (int k = E::terms - 2; k >= 0; --k) value = multiply_add(value, r, splat<P>(T(1.0 / FACTORIALS[k])));
+    Vector<T, P> out;
     EACH_PART {
         const Part scaled = (Part)((Mask)value.part[p] + ((Mask)shifted.part[p] << E::bits));
         const Part finite = x.part[p] < T(E::lowest) - Part{} ? Part{} : scaled;
@@ -219,17 +230,17 @@ INLINE HalfPart narrowed(Simd<float, PART_BYTES> x) {
 
 // Load and store ----------------------------------------------------------------------------------------------------------
 
-template <class T> INLINE Vector<T> load(const T *at) {
-    Vector<T> out;
+template <int P = PARTS, class T> INLINE Vector<T, P> load(const T *at) {
+    Vector<T, P> out;
     EACH_PART __builtin_memcpy(&out.part[p], at + p * Vector<T>::EACH, PART_BYTES);  // as one, GCC copies it over the stack
     return out;
 }
-template <class T> INLINE void store(const Vector<T> &x, T *at) {
+template <class T, int P> INLINE void store(const Vector<T, P> &x, T *at) {
     EACH_PART __builtin_memcpy(at + p * Vector<T>::EACH, &x.part[p], PART_BYTES);
 }
 
-INLINE Vector<float> load(const bf16 *at) {
-    Vector<float> out;
+template <int P = PARTS> INLINE Vector<float, P> load(const bf16 *at) {
+    Vector<float, P> out;
     EACH_PART {
         HalfPart half;
         __builtin_memcpy(&half, at + p * Vector<float>::EACH, PART_BYTES / 2);
@@ -237,88 +248,87 @@ INLINE Vector<float> load(const bf16 *at) {
     }
     return out;
 }
-INLINE void store(const Vector<float> &x, bf16 *at) {
+template <int P> INLINE void store(const Vector<float, P> &x, bf16 *at) {
     EACH_PART {
         const HalfPart half = narrowed(x.part[p]);
         __builtin_memcpy(at + p * Vector<float>::EACH, &half, PART_BYTES / 2);
     }
 }
 
+// Copies less than 64 bytes, a number of 2-byte words, in a few steps: masked stores are slow on some processors.
+INLINE void copy_few(const void *from, void *to, int bytes) {
+    const char *in = static_cast<const char *>(from);
+    char *out = static_cast<char *>(to);
+    UNROLL for (int step = 32; step >= 2; step /= 2)
+        if (bytes & step) {
+            __builtin_memcpy(out, in, size_t(step));
+            in += step, out += step;
+        }
+}
+
+APART inline void copy_some(const void *from, void *to, int bytes) { copy_few(from, to, bytes); }
+
 // The first lanes of a vector: those that are there. Lanes that are not there are 0 when loaded; they are neither read nor
 // written.
-template <class T> struct Tail {
-    int count;  // 1 to LANES
+template <class T, int P = PARTS> struct Tail {
+    int count;  // 1 to all lanes
 #if defined(__AVX512F__)
     uint16_t bits;
-    explicit INLINE Tail(int64_t left) : count(int(smaller<int64_t>(left, LANES<T>))), bits(uint16_t((1u << count) - 1)) {}
+    explicit INLINE Tail(int64_t left)
+        : count(int(smaller<int64_t>(left, Vector<T, P>::LANES))), bits(uint16_t((1u << count) - 1)) {}
 #elif defined(__AVX2__)
-    typename Vector<T>::Mask mask[PARTS];
-    explicit INLINE Tail(int64_t left) : count(int(smaller<int64_t>(left, LANES<T>))) {
+    typename Vector<T>::Mask mask[P];
+    explicit INLINE Tail(int64_t left) : count(int(smaller<int64_t>(left, Vector<T, P>::LANES))) {
         typedef typename Vector<T>::Integer Integer;
         EACH_PART UNROLL for (int k = 0; k < Vector<T>::EACH; ++k)
             mask[p][k] = Integer(p * Vector<T>::EACH + k) < Integer(count) ? Integer(-1) : Integer(0);
     }
 #else
-    explicit INLINE Tail(int64_t left) : count(int(smaller<int64_t>(left, LANES<T>))) {}
+    explicit INLINE Tail(int64_t left) : count(int(smaller<int64_t>(left, Vector<T, P>::LANES))) {}
 #endif
+    bool all() const { return count == Vector<T, P>::LANES; }
 };
 
+template <class T, int P> INLINE Vector<T, P> load(const T *at, const Tail<T, P> &t) {
 #if defined(__AVX512F__)
-INLINE Vector<float> load(const float *at, const Tail<float> &t) { return {{_mm512_maskz_loadu_ps(t.bits, at)}}; }
-INLINE Vector<double> load(const double *at, const Tail<double> &t) { return {{_mm512_maskz_loadu_pd(uint8_t(t.bits), at)}}; }
-INLINE void store(const Vector<float> &x, float *at, const Tail<float> &t) { _mm512_mask_storeu_ps(at, t.bits, x.part[0]); }
-INLINE void store(const Vector<double> &x, double *at, const Tail<double> &t) {
-    _mm512_mask_storeu_pd(at, uint8_t(t.bits), x.part[0]);
+    if constexpr (sizeof(T) == 4) return {{_mm512_maskz_loadu_ps(t.bits, at)}};
+    else return {{_mm512_maskz_loadu_pd(uint8_t(t.bits), at)}};
+#elif defined(__AVX2__)
+    Vector<T, P> out;
+    EACH_PART {
+        const __m256i mask = (__m256i)t.mask[p];
+        if constexpr (sizeof(T) == 4) out.part[p] = _mm256_maskload_ps(at + p * Vector<T>::EACH, mask);
+        else out.part[p] = _mm256_maskload_pd(at + p * Vector<T>::EACH, mask);
+    }
+    return out;
+#else
+    if (t.all()) return load<P>(at);
+    Vector<T, P> out = zeros<T, P>();
+    copy_some(at, &out, t.count * int(sizeof(T)));
+    return out;
+#endif
 }
-INLINE Vector<float> load(const bf16 *at, const Tail<float> &t) {
+template <class T, int P> INLINE void store(const Vector<T, P> &x, T *at, const Tail<T, P> &t) {
+    if (t.all()) store(x, at);
+    else if constexpr (P == 1) copy_few(&x, at, t.count * int(sizeof(T)));
+    else copy_some(&x, at, t.count * int(sizeof(T)));
+}
+template <int P> INLINE Vector<float, P> load(const bf16 *at, const Tail<float, P> &t) {
+#if defined(__AVX512F__)
     return {{widen((HalfPart)_mm256_maskz_loadu_epi16(t.bits, at))}};
-}
-INLINE void store(const Vector<float> &x, bf16 *at, const Tail<float> &t) {
-    _mm256_mask_storeu_epi16(at, t.bits, (__m256i)narrowed(x.part[0]));
-}
 #else
-#if defined(__AVX2__)
-INLINE Vector<float> load(const float *at, const Tail<float> &t) {
-    Vector<float> out;
-    EACH_PART out.part[p] = _mm256_maskload_ps(at + p * 8, (__m256i)t.mask[p]);
-    return out;
-}
-INLINE Vector<double> load(const double *at, const Tail<double> &t) {
-    Vector<double> out;
-    EACH_PART out.part[p] = _mm256_maskload_pd(at + p * 4, (__m256i)t.mask[p]);
-    return out;
-}
-INLINE void store(const Vector<float> &x, float *at, const Tail<float> &t) {
-    EACH_PART _mm256_maskstore_ps(at + p * 8, (__m256i)t.mask[p], x.part[p]);
-}
-INLINE void store(const Vector<double> &x, double *at, const Tail<double> &t) {
-    EACH_PART _mm256_maskstore_pd(at + p * 4, (__m256i)t.mask[p], x.part[p]);
-}
-#else
-template <class T> INLINE Vector<T> load(const T *at, const Tail<T> &t) {
-    if (t.count == LANES<T>) return load(at);
-    Vector<T> out = zeros<T>();
-    __builtin_memcpy(&out, at, size_t(t.count) * sizeof(T));
-    return out;
-}
-template <class T> INLINE void store(const Vector<T> &x, T *at, const Tail<T> &t) {
-    __builtin_memcpy(at, &x, size_t(t.count) * sizeof(T));
-}
+    if (t.all()) return load<P>(at);
+    bf16 held[Vector<float, P>::LANES] = {};
+    copy_some(at, held, t.count * 2);
+    return load<P>(held);
 #endif
-// No mask of 16-bit numbers: a whole vector at once, else number by number.
-INLINE Vector<float> load(const bf16 *at, const Tail<float> &t) {
-    if (t.count == LANES<float>) return load(at);
-    bf16 held[LANES<float>] = {};
-    for (int k = 0; k < t.count; ++k) held[k] = at[k];
-    return load(held);
 }
-INLINE void store(const Vector<float> &x, bf16 *at, const Tail<float> &t) {
-    if (t.count == LANES<float>) return store(x, at);
-    bf16 held[LANES<float>];
+template <int P> INLINE void store(const Vector<float, P> &x, bf16 *at, const Tail<float, P> &t) {
+    if (t.all()) return store(x, at);
+    bf16 held[Vector<float, P>::LANES];
     store(x, held);
-    for (int k = 0; k < t.count; ++k) at[k] = held[k];
+    copy_some(held, at, t.count * 2);
 }
-#endif
 
 // Fetch ahead -------------------------------------------------------------------------------------------------------------
 

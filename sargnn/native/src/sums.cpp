@@ -42,7 +42,7 @@ template <class Out> INLINE Vector<Wide<Out>> load_sum(const Target<Out> &to, in
     Vector<Wide<Out>> out = load(to.row + f);
     if constexpr (sizeof(Out) == 2) {
         if (to.lower) {
-            EACH_PART {
+            UNROLL for (int p = 0; p < PARTS; ++p) {
                 HalfPart low;
                 __builtin_memcpy(&low, to.lower + f + p * Vector<float>::EACH, PART_BYTES / 2);
                 out.part[p] = (Vector<float>::Part)((BitsPart)out.part[p] | __builtin_convertvector(low, BitsPart));
@@ -54,7 +54,7 @@ template <class Out> INLINE Vector<Wide<Out>> load_sum(const Target<Out> &to, in
 template <class Out> INLINE void store_sum(const Vector<Wide<Out>> &x, const Target<Out> &to, int64_t f) {
     if constexpr (sizeof(Out) == 2) {
         if (to.lower) {
-            EACH_PART {
+            UNROLL for (int p = 0; p < PARTS; ++p) {
                 const BitsPart bits = (BitsPart)x.part[p];
                 const HalfPart low = __builtin_convertvector(bits & 0xFFFF, HalfPart);
                 const HalfPart high = __builtin_convertvector(bits >> 16, HalfPart);

@@ -2,6 +2,7 @@
 #include "threads.hpp"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -114,6 +115,8 @@ void run_chunks(int64_t chunks, void (*work)(void *, int64_t), void *state) {
     pthread_mutex_unlock(&t->lock);
     pthread_mutex_unlock(&t->busy);
 }
+
+void let_others() { sched_yield(); }
 
 int64_t num_threads() { return threads; }
 

@@ -8,6 +8,9 @@ namespace sargnn {
 // thread of the process does its chunks alone.
 void run_chunks(int64_t chunks, void (*work)(void *state, int64_t chunk), void *state);
 
+// Lets another thread go on.
+void let_others();
+
 // How many threads were set.
 int64_t num_threads();
 
@@ -19,6 +22,22 @@ template <class F> void parallel(int64_t chunks, const F &f) {
 // f(first, last) for runs of about `each` of `count` things.
 template <class F> void parallel_runs(int64_t count, int64_t each, const F &f) {
     parallel((count + each - 1) / each, [&](int64_t c) { f(c * each, smaller(count, (c + 1) * each)); });
+}
+
+// work(lane, slot) for every lane, as many at a time as there are slots, and then merge(lane, slot), in the order of the lanes: what
+// is merged does not depend on how many slots there are.
+template <class Work, class Merge> void ordered_lanes(int64_t lanes, int64_t slots, const Work &work, const Merge &merge) {
+    int64_t next = 0, merged = 0;
+    parallel(slots, [&](int64_t slot) {
+        for (;;) {
+            const int64_t lane = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
+            if (lane >= lanes) return;
+            work(lane, slot);
+            while (__atomic_load_n(&merged, __ATOMIC_ACQUIRE) != lane) let_others();
+            merge(lane, slot);
+            __atomic_store_n(&merged, lane + 1, __ATOMIC_RELEASE);
+        }
+    });
 }
 
 // Room for numbers, aligned to whole vectors; a call's own.

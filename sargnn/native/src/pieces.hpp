@@ -1,0 +1,257 @@
+// What operations on heads do to a batch of one row's edges: a row has K heads x D columns, an edge a number for each head.
+//
+// Edges are taken four at a time: their rows are read side by side, from the first column to the last, and what is summed lies
+// in the nearest cache meanwhile. Sums go from edge to edge in the edges' order, products from the first vector of a head to the
+// last, whichever end of an edge a batch belongs to.
+//
+// Numbers of an edge lie in rows of whole parts of a vector (`held`); sums of a row have each head begin with a new vector.
+#pragma once
+#include "edges.hpp"
+
+namespace sargnn {
+
+// Edges taken at a time.
+constexpr int TOGETHER = 4;
+
+// Numbers in a row of what is held per edge: K, rounded up.
+template <class T> INLINE int64_t held_of(int64_t heads) {
+    constexpr int64_t each = Vector<T>::EACH;
+    return (heads + each - 1) / each * each;
+}
+// Numbers of a head whose last vector is whole.
+template <class T> INLINE int64_t whole_of(int64_t width) { return (width + LANES<T> - 1) / LANES<T> * LANES<T>; }
+
+// A row for each edge: that at its other end, or one of its own.
+template <class R> struct Ends {
+    Sources<R> rows;
+    const int32_t *others;  // null: the edge's own number
+    int64_t limit;          // the last edge of all
+    int64_t apart;          // columns from one head to the next; 0: all heads have the same
+
+    INLINE const R *row(int64_t edge) const { return rows[others ? others[edge] : edge]; }
+    INLINE const R *later(int64_t edge) const { return row(smaller(edge + AHEAD<R>, limit)); }
+    template <int Q> INLINE void find(int64_t edge, const R *(&at)[Q], const R *(&ahead)[Q]) const {
+        UNROLL for (int q = 0; q < Q; ++q) at[q] = row(edge + q), ahead[q] = later(edge + q);
+    }
+};
+
+struct Number4 {
+    static constexpr int value = TOGETHER;
+};
+struct Number1 {
+    static constexpr int value = 1;
+};
+// f(Number, e) for the edges of a batch, as many at a time as Number says; e: from the batch's start.
+template <class F> INLINE void by_fours(int64_t count, F f) {
+    int64_t e = 0;
+    for (; e + TOGETHER <= count; e += TOGETHER) f(Number4{}, e);
+    for (; e < count; ++e) f(Number1{}, e);
+}
+
+// f(Whole, at) for each vector of a head's columns; Whole{}: it is all there. R: of the rows that are fetched ahead.
+template <class T, class F> INLINE void each_vector(int64_t width, F f) {
+    int64_t at = 0;
+    for (; at + LANES<T> <= width; at += LANES<T>) f([](auto *row) INLINED { return load(row); }, at);
+    if (at < width) {
+        const Tail<T> there(width - at);
+        f([&](auto *row) INLINED { return load(row, there); }, at);
+    }
+}
+// Whether a new line of the cache begins with the vector of a row at this column.
+template <class R> INLINE bool new_line(int64_t at) { return at * int64_t(sizeof(R)) % VECTOR_BYTES == 0; }
+
+struct Batch {
+    int64_t start, count;  // of edges
+};
+
+// total[h, :] = sum of weight[e, h] * row_e[h, :]
+template <class R>
+APART void sum_weighted(Wide<R> *total, const Ends<R> &ends, const Batch &batch, int64_t heads, int64_t width, const Wide<R> *weight) {
+    typedef Wide<R> T;
+    const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
+    __builtin_memset(total, 0, size_t(heads * whole) * sizeof(T));
+    by_fours(batch.count, [&](auto number, int64_t e) INLINED {
+        constexpr int Q = decltype(number)::value;
+        const R *row[Q], *later[Q];
+        ends.find(batch.start + e, row, later);
+        for (int64_t h = 0; h < heads; ++h) {
+            Vector<T> factor[Q];
+            UNROLL for (int q = 0; q < Q; ++q) factor[q] = splat(weight[(e + q) * held + h]);
+            each_vector<T>(width, [&](auto get, int64_t at) INLINED {
+                const int64_t f = h * ends.apart + at;
+                T *into = total + h * whole + at;
+                Vector<T> sum = load(into);
+                UNROLL for (int q = 0; q < Q; ++q) {
+                    if (new_line<R>(f)) fetch(later[q] + f);
+                    sum = multiply_add(factor[q], get(row[q] + f), sum);
+                }
+                store(sum, into);
+            });
+        }
+    });
+}
+
+// One walk over a batch for the gradients of a row and of its scores:
+//     total[h, :] = sum of weight[e, h] * row_e[h, :]      dots[e, h] = <row_e[h, :], own[h, :]>
+template <class R>
+APART void sum_weighted_and_dots(Wide<R> *total, const Ends<R> &ends, const Batch &batch, int64_t heads, int64_t width,
+                           const Wide<R> *weight, const Wide<R> *own, Wide<R> *dots) {
+    typedef Wide<R> T;
+    const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
+    __builtin_memset(total, 0, size_t(heads * whole) * sizeof(T));
+    by_fours(batch.count, [&](auto number, int64_t e) INLINED {
+        constexpr int Q = decltype(number)::value;
+        const R *row[Q], *later[Q];
+        ends.find(batch.start + e, row, later);
+        for (int64_t h = 0; h < heads; ++h) {
+            Vector<T> factor[Q], product[Q];
+            UNROLL for (int q = 0; q < Q; ++q) factor[q] = splat(weight[(e + q) * held + h]), product[q] = zeros<T>();
+            each_vector<T>(width, [&](auto get, int64_t at) INLINED {
+                const int64_t f = h * ends.apart + at;
+                T *into = total + h * whole + at;
+                const Vector<T> mine = load(own + h * whole + at);
+                Vector<T> sum = load(into);
+                UNROLL for (int q = 0; q < Q; ++q) {
+                    if (new_line<R>(f)) fetch(later[q] + f);
+                    const Vector<T> value = get(row[q] + f);
+                    sum = multiply_add(factor[q], value, sum);
+                    product[q] = multiply_add(value, mine, product[q]);
+                }
+                store(sum, into);
+            });
+            UNROLL for (int q = 0; q < Q; ++q) dots[(e + q) * held + h] = sum_lanes(product[q]);
+        }
+    });
+}
+
+// out[e, h] = factor <row_e[h, :], own[h, :]>, summed in one order whichever of the two ends is `own`; with `adds` added.
+template <class R>
+APART void write_dots(Wide<R> *out, bool adds, const Ends<R> &ends, const Batch &batch, int64_t heads, int64_t width,
+                const Wide<R> *own, Wide<R> factor) {
+    typedef Wide<R> T;
+    const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
+    by_fours(batch.count, [&](auto number, int64_t e) INLINED {
+        constexpr int Q = decltype(number)::value;
+        const R *row[Q], *later[Q];
+        ends.find(batch.start + e, row, later);
+        for (int64_t h = 0; h < heads; ++h) {
+            Vector<T> product[Q];
+            UNROLL for (int q = 0; q < Q; ++q) product[q] = zeros<T>();
+            each_vector<T>(width, [&](auto get, int64_t at) INLINED {
+                const int64_t f = h * ends.apart + at;
+                const Vector<T> mine = load(own + h * whole + at);
+                UNROLL for (int q = 0; q < Q; ++q) {
+                    if (new_line<R>(f)) fetch(later[q] + f);
+                    product[q] = multiply_add(get(row[q] + f), mine, product[q]);
+                }
+            });
+            UNROLL for (int q = 0; q < Q; ++q) {
+                T *to = out + (e + q) * held + h;
+                *to = (adds ? *to : T(0)) + sum_lanes(product[q]) * factor;
+            }
+        }
+    });
+}
+
+// f(place in a row whose heads begin with a new vector, place in a row whose heads do not, tail) for each vector.
+template <class T, class F> INLINE void each_place(int64_t heads, int64_t width, F f) {
+    const int64_t whole = whole_of<T>(width);
+    for (int64_t h = 0; h < heads; ++h)
+        for (int64_t at = 0; at < width; at += LANES<T>) f(h * whole + at, h * width + at, Tail<T>(width - at));
+}
+// A row as numbers, each head from a new vector on; what is behind its columns is 0.
+template <class R> APART void widen_row(const R *row, Wide<R> *out, int64_t heads, int64_t width) {
+    typedef Wide<R> T;
+    each_place<T>(heads, width, [&](int64_t to, int64_t from, const Tail<T> &t) INLINED { store(load(row + from, t), out + to); });
+}
+// The other way, rounded.
+template <class R> APART void narrow_row(const Wide<R> *held, R *row, int64_t heads, int64_t width) {
+    typedef Wide<R> T;
+    each_place<T>(heads, width, [&](int64_t from, int64_t to, const Tail<T> &t) INLINED { store(load(held + from), row + to, t); });
+}
+// row += total, which is wide
+template <class T> APART void add_row(T *row, const T *total, int64_t heads, int64_t width) {
+    each_place<T>(heads, width, [&](int64_t from, int64_t to, const Tail<T> &t) INLINED {
+        store(load(row + to, t) + load(total + from), row + to, t);
+    });
+}
+template <class T> APART void add_held(T *sums, const T *total, int64_t count) {
+    for (int64_t f = 0; f < count; f += LANES<T>) store(load(sums + f) + load(total + f), sums + f);
+}
+
+// f(first head, tail) for as many heads at a time as a part of a vector holds.
+template <class T, class F> INLINE void by_part(int64_t heads, F f) {
+    for (int64_t h = 0; h < heads; h += Vector<T>::EACH) f(h, Tail<T, 1>(heads - h));
+}
+template <class T> using Part = Vector<T, 1>;
+
+// LeakyReLU for a slope in [0, 1].
+template <class T, int P> INLINE Vector<T, P> leaky(const Vector<T, P> &x, const Vector<T, P> &slope) {
+    return larger(x, x * slope);
+}
+
+// A destination's running softmax, of K heads: maximum and denominator so far, and for a batch 1 / its new sum and what rows so
+// far count in it.
+template <class T> struct Softmax {
+    T *maximum, *denominator, *factor, *carry;  // held each
+
+    // Scores x of a batch become exp(x - m), m their and the former maximum.
+    APART void fold(T *weight, int64_t count, int64_t heads) const {
+        const int64_t held = held_of<T>(heads);
+        by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &) INLINED {
+            const Part<T> before = load<1>(maximum + h);
+            Part<T> top = before;
+            for (int64_t e = 0; e < count; ++e) top = larger(load<1>(weight + e * held + h), top);
+            Part<T> total = zeros<T, 1>();
+            for (int64_t e = 0; e < count; ++e) {
+                const Part<T> value = exp_below_0(load<1>(weight + e * held + h) - top);
+                store(value, weight + e * held + h);
+                total = total + value;
+            }
+            const Part<T> kept = load<1>(denominator + h) * exp_below_0(before - top), sum = kept + total;
+            store(top, maximum + h);
+            store(sum, denominator + h);
+            store(splat<1>(T(1)) / sum, factor + h);
+            store(kept / sum, carry + h);
+        });
+    }
+};
+
+// What backward reads of a destination, side by side, K numbers each: its score, its maximum, 1 / its denominator, delta.
+constexpr int64_t RECORD = 4;
+
+// Records of the destinations of a batch's edges, or of the one that they share (others: none).
+template <class T> struct Records {
+    const T *base;
+    int64_t stride;
+    const int32_t *others;
+
+    INLINE const T *of(int64_t edge) const { return others ? base + others[edge] * stride : base; }
+
+    // Scores, in place, become weights: exp(x - m) / s.
+    APART void weigh(T *weight, const Batch &batch, int64_t heads) const {
+        const int64_t held = held_of<T>(heads);
+        by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &there) INLINED {
+            for (int64_t e = 0; e < batch.count; ++e) {
+                const T *record = of(batch.start + e) + h;
+                const Part<T> top = load(record + heads, there), inverse = load(record + 2 * heads, there);
+                store(exp_below_0(load<1>(weight + e * held + h) - top) * inverse, weight + e * held + h);
+            }
+        });
+    }
+
+    // Gradients of scores, in place of dots: factor (dropped dot - weight delta).
+    APART void differentiate(const T *weight, const T *dropped, T *dots, const Batch &batch, int64_t heads, T factor) const {
+        const int64_t held = held_of<T>(heads);
+        by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &there) INLINED {
+            for (int64_t e = 0; e < batch.count; ++e) {
+                const int64_t at = e * held + h;
+                const Part<T> delta = load(of(batch.start + e) + h + 3 * heads, there);
+                const Part<T> d = load<1>(dropped + at) * load<1>(dots + at) - load<1>(weight + at) * delta;
+                store(splat<1>(factor) * d, dots + at);
+            }
+        });
+    }
+};
+
+}  // namespace sargnn
