@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import time
-from functools import cache
 from pathlib import Path
 
 BF16_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "BF16"}
 """Flags of Linux -> names, of instructions that multiply bf16. The last is ARM's."""
-PRODUCT_TERMS = {"bf16x3": 2, "bf16x6": 3}
-"""Of how many bf16 terms tiles multiply entries of fp32 tables, by precision, which is named for the products of terms."""
-_ARCH_PRCTL, _ASK_FOR_STATE, _TILE_DATA = 158, 0x1023, 18  # x86-64 Linux
 
 
 def bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
@@ -25,26 +19,8 @@ def bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
     return tuple(name for flag, name in BF16_INSTRUCTIONS.items() if flag in flags)
 
 
-@cache
-def has_tiles() -> bool:
-    """Whether this process may use tiles for bf16; asks the system for it the first time."""
-    if "AMX" not in bf16_instructions() or not sys.platform.startswith("linux"):
-        return False
-    from numba import config
-    from numba.core.codegen import get_host_cpu_features
-
-    chosen = config.CPU_FEATURES  # what Numba compiles for; the host's, if not set
-    features = (get_host_cpu_features() if chosen is None else chosen).split(",")
-    if not {"+amx-bf16", "+amx-tile", "+avx512f"} <= set(features):
-        return False
-    return ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _ASK_FOR_STATE, _TILE_DATA) == 0
-
-
 def without_bf16(precision: str, device: str = "cpu") -> str | None:
     """What a run in this precision is told where there is not what makes it fast; None where there is nothing to say."""
-    if precision in PRODUCT_TERMS and (device != "cpu" or not has_tiles()):
-        where = "without a CPU's tiles (AMX)" if device == "cpu" else f"with device={device}"
-        return f"precision={precision}: {where} products are PyTorch's of fp32 entries, as in fp32"
     if device != "cpu" or precision not in ("bf16", "mixed"):
         return None
     has = bf16_instructions()
@@ -73,8 +49,3 @@ def describe_bf16() -> str:
     torch.set_num_threads(threads)
     names = " and ".join(bf16_instructions()) or "neither AMX nor AVX512-BF16"
     return f"{names}: products {rates[0]:.0f} GFLOP/s in bf16, {rates[1]:.0f} in fp32 (one core)"
-
-
-def describe_terms() -> str:
-    """Which products ``PRODUCT_TERMS`` are here."""
-    return "products on tiles (AMX)" if has_tiles() else "no tiles (AMX): products are PyTorch's, as in fp32"

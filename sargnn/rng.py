@@ -17,23 +17,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.bf16 import array_of, held_row, number, store_row, widen
+from sargnn import native
+from sargnn.native import Entry
 
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 _WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
-_CHUNK_ROWS = 256
 _CHUNK_DRAWS = 1 << 14
 _MASK = 0xFFFFFFFF
 MAX_ID = 2**32
 """Original ids stay below this wherever something is drawn for them."""
+_dropout = Entry("dropout", "x x N F", "ids l N", "draw draw", "out x N F")
+_uniform = Entry("uniform", "ids l N", "draw draw", "bound float", "out f N F")
 
 
 class Purpose(IntEnum):
@@ -91,15 +91,8 @@ class Draw:
         return 1.0 / (1.0 - self.p)
 
 
-def words_of(draw: Draw | None) -> tuple[Any, ...]:
-    """A draw as compiled loops take it: seed, epoch, tag, threshold; a threshold of 0 drops nothing."""
-    if draw is None:
-        return (*[np.uint64(0)] * 4,)
-    return tuple(np.uint64(word) for word in (draw.seed, draw.epoch, draw.tag, draw.threshold))
-
-
 def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, seed: int, epoch: int) -> tuple[Tensor, ...]:
-    """Philox 4x32-10 in plain tensor operations, on any device: the oracle of the compiled kernels.
+    """Philox 4x32-10 in plain tensor operations, on any device: the oracle of the compiled code.
 
     Args:
         c0, c1, c2, c3: int64 tensors of one (broadcastable) shape, values in [0, 2**32).
@@ -117,58 +110,6 @@ def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, seed: int, epoch: int
         c0, c1, c2, c3 = high1 ^ c1 ^ key0, low1, high0 ^ c3 ^ key1, low0
         key0, key1 = (key0 + _WEYL_0) & _MASK, (key1 + _WEYL_1) & _MASK
     return c0, c1, c2, c3
-
-
-@numba.njit(inline="always")
-def philox_words(
-    source: Any, destination: Any, group: Any, tag: Any, key0: Any, key1: Any
-) -> Any:  # pragma: no cover - compiled
-    """The four draws of one counter (see the module's text), for compiled code; words are uint64, their low 32 bits count."""
-    mask = np.uint64(0xFFFFFFFF)
-    c0, c1, c2, c3 = source, destination, group, tag
-    for _ in range(10):
-        product0 = c0 * np.uint64(0xD2511F53)
-        product1 = c2 * np.uint64(0xCD9E8D57)
-        c0 = (product1 >> np.uint64(32)) ^ c1 ^ key0
-        c1 = product1 & mask
-        c2 = (product0 >> np.uint64(32)) ^ c3 ^ key1
-        c3 = product0 & mask
-        key0 = (key0 + np.uint64(0x9E3779B9)) & mask
-        key1 = (key1 + np.uint64(0xBB67AE85)) & mask
-    return c0, c1, c2, c3
-
-
-@numba.njit(inline="always")
-def drop_row(row: Any, node: Any, draw: Any) -> None:  # pragma: no cover - compiled
-    """Dropout of a row [F] in place, for compiled code; ``draw``: its ``words_of``, and what is kept is multiplied with."""
-    seed, epoch, tag, threshold, scale = draw
-    width = row.shape[0]
-    groups = width // 4
-    zero = row.dtype.type(0)
-    for g in range(groups):
-        r0, r1, r2, r3 = philox_words(node, np.uint64(0), np.uint64(g), tag, seed, epoch)
-        row[4 * g] = row[4 * g] * scale if r0 >= threshold else zero
-        row[4 * g + 1] = row[4 * g + 1] * scale if r1 >= threshold else zero
-        row[4 * g + 2] = row[4 * g + 2] * scale if r2 >= threshold else zero
-        row[4 * g + 3] = row[4 * g + 3] * scale if r3 >= threshold else zero
-    if 4 * groups < width:
-        rest = philox_words(node, np.uint64(0), np.uint64(groups), tag, seed, epoch)
-        for k in range(width - 4 * groups):
-            column = 4 * groups + k
-            row[column] = row[column] * scale if rest[k] >= threshold else zero
-
-
-@numba.njit(parallel=True, cache=True, nogil=True)
-def _dropout_kernel(x: Any, ids: Any, draw: Any, out: Any) -> None:  # pragma: no cover - compiled
-    rows, width = x.shape
-    for c in numba.prange(-(-rows // _CHUNK_ROWS)):
-        scratch = np.empty(width, np.float32)  # of bf16 rows
-        for row in range(c * _CHUNK_ROWS, min(rows, (c + 1) * _CHUNK_ROWS)):
-            held, source = held_row(out[row], scratch), x[row]
-            for f in range(width):
-                held[f] = widen(source[f])
-            drop_row(held, np.uint64(ids[row]), draw)
-            store_row(held, out[row])
 
 
 def draw_words(ids: np.ndarray, seed: int, purpose: Purpose, epoch: int = 0) -> np.ndarray:
@@ -268,18 +209,8 @@ def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) 
     if x.device.type != "cpu":
         return torch.mul(x, dropout_mask(ids, x.shape[1], draw).to(x.dtype).mul_(draw.scale), out=out)
     if x.numel():
-        _dropout_kernel(array_of(x), ids.numpy(), (*words_of(draw), number(draw.scale, x.dtype)), array_of(out))
+        _dropout(x, ids, native.draw_words(draw), out)
     return out
-
-
-@numba.njit(parallel=True, cache=True, nogil=True)
-def _uniform_kernel(ids: Any, seed: Any, tag: Any, bound: Any, out: Any) -> None:  # pragma: no cover - compiled
-    width = out.shape[1]
-    for row in numba.prange(out.shape[0]):
-        for g in range((width + 3) // 4):
-            words = philox_words(np.uint64(ids[row]), np.uint64(0), np.uint64(g), tag, seed, np.uint64(0))
-            for k in range(min(4, width - 4 * g)):
-                out[row, 4 * g + k] = bound * (2.0 * ((words[k] + 0.5) * 2.0**-32) - 1.0)
 
 
 def uniform_rows(ids: Tensor, width: int, seed: int, bound: float) -> Tensor:
@@ -290,16 +221,5 @@ def uniform_rows(ids: Tensor, width: int, seed: int, bound: float) -> Tensor:
     """
     out = torch.empty(len(ids), width)
     if out.numel():
-        tag = np.uint64(int(Purpose.EMBEDDING) << 24)
-        _uniform_kernel(ids.numpy(), np.uint64(seed), tag, float(bound), out.numpy())
+        _uniform(ids, native.draw_words(Draw(seed, 0, Purpose.EMBEDDING, 0, 0.0)), bound, out)
     return out
-
-
-def samples(dtype: torch.dtype) -> list[tuple[Any, tuple[Any, ...]]]:
-    """The compiled functions with arguments of the types that they are called with."""
-    x, word = array_of(torch.ones(1, 4, dtype=dtype)), np.uint64(0)
-    ids = np.zeros(1, np.int64)
-    return [
-        (_dropout_kernel, (x, ids, (*words_of(None), number(1, dtype)), x)),
-        (_uniform_kernel, (ids, word, word, 1.0, np.ones((1, 4), np.float32))),
-    ]

@@ -134,11 +134,6 @@ class NormVectors(NamedTuple):
 class Rows(ABC):
     """Operators on tables of rows, fp32, fp64 or bf16. "Wide" is what sums of such rows are held in: fp32 for bf16."""
 
-    uncounted_flops: float = 0.0
-    """What this object has multiplied so far beside PyTorch's own products, which a dispatch mode can count."""
-    product_terms: int = 0
-    """Of how many bf16 terms entries of fp32 tables are multiplied where a CPU has tiles; 0, and elsewhere: as they are."""
-
     @abstractmethod
     def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
         """Number, mean and sum of squared deviations of rows: fp64 [1 + 2 F], 0 where there is no row.

@@ -273,7 +273,7 @@ def info(line: CommandLine) -> int:
     from sargnn.backends import DEVICES, KERNELS
     from sargnn.backends.choose import make_kernel
     from sargnn.backends.device import device_of
-    from sargnn.cpu import PRODUCT_TERMS, describe_bf16, describe_terms
+    from sargnn.cpu import describe_bf16
     from sargnn.tracking.mlflow.store import database_of, default_uri
     from sargnn.tracking.provenance import versions
     from sargnn.tracking.tables import info_table
@@ -283,7 +283,6 @@ def info(line: CommandLine) -> int:
     rows += [
         ("cores", f"{len(os.sched_getaffinity(0))} usable"),
         ("bf16", describe_bf16()),
-        (", ".join(PRODUCT_TERMS), describe_terms()),
         ("memory", f"{human_bytes(memory.total)}, {human_bytes(memory.available)} free"),
     ]
     devices = {name: device_of(name) for name in DEVICES}

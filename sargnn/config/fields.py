@@ -12,7 +12,7 @@ import os
 import re
 import reprlib
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -47,6 +47,11 @@ def chosen_from(kind: str, table: str) -> Metadata:
 def one_of(names: Sequence[str]) -> Metadata:
     """One of these texts, or a target."""
     return {"one_of": tuple(names)} | TARGET
+
+
+def gone(values: Mapping[str, str]) -> Metadata:
+    """Values that earlier versions knew, and what to use instead."""
+    return {"gone": values}
 
 
 def number(*, low: float | None = None, high: float | None = None, open_low: bool = False, open_high: bool = False) -> Metadata:
@@ -145,6 +150,8 @@ def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:
             f"'{key}' takes one value.", given=brief(value), allowed=_describe(hint), hint=_for_several(key, value)
         )
     if origin is Literal:
+        if value in metadata.get("gone", {}):
+            raise ConfigError(f"'{key}={value}' is gone.", allowed=metadata["gone"][value])
         if value not in options:
             allowed = _nearest_first(str(value), _describe(hint))
             raise ConfigError(f"'{key}' has a value that is not known.", given=brief(value), allowed=allowed)

@@ -131,8 +131,10 @@ class SmoothConfig:
     smooth_steps: int = field(default=50, metadata=NOT_NEGATIVE)
 
 
-Precision = Literal["fp32", "fp64", "bf16", "mixed", "bf16x3", "bf16x6"]
+Precision = Literal["fp32", "fp64", "bf16", "mixed"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+GONE_PRECISIONS = {name: "fp32, or mixed" for name in ("bf16x3", "bf16x6")}
+"""Those of earlier versions, which products of bf16 terms were for, and what to use instead."""
 
 
 @dataclass(frozen=True)

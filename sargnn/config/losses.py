@@ -58,9 +58,6 @@ def losses_depend_on(config: RunConfig, *, norms_over_rows: bool) -> list[LossSe
     elif precision == "mixed":
         change = "products are of entries rounded to bf16"
         settings.append(LossSetting("precision=mixed", change, "products are rounded", "precision=fp32"))
-    elif precision == "bf16x3":  # bf16x6 loses no more than fp32 does where it rounds a product
-        change = "on a CPU with tiles (AMX) products are of entries as two bf16 terms"
-        settings.append(LossSetting("precision=bf16x3", change, "products have 16 bits", "precision=fp32"))
     if config.comm.wire != "exact" and precision != "bf16" and config.world > 1:
         change = "rows are rounded on their way to other workers: losses depend on world and partitioner"
         settings.append(

@@ -142,7 +142,7 @@ class TunedSettings(StackSettings, ABC):
             raise ConfigError(
                 "Rows of reversible blocks are computed again from what comes after them, and bf16 loses too much of them.",
                 given="model.blocks=reversible precision=bf16",
-                allowed="precision=fp32, fp64, mixed, bf16x3 or bf16x6",
+                allowed="precision=fp32, fp64 or mixed",
             )
         if run.engine.keep_layers != "all":
             raise ConfigError(

@@ -32,6 +32,7 @@ from sargnn.config.fields import (
     find_deciding,
     find_free,
     flat,
+    gone,
     number,
     one_of,
     only_when,
@@ -39,6 +40,7 @@ from sargnn.config.fields import (
 )
 from sargnn.config.groups import (
     AUTO,
+    GONE_PRECISIONS,
     BatchesConfig,
     BufferConfig,
     CheckpointConfig,
@@ -333,7 +335,7 @@ class RunConfig:
     world: int = field(metadata=AT_LEAST_ONE | LOSSES | only_when("world_decides"))
     threads: int | None = field(metadata=AT_LEAST_ONE | FREE)
     device: Literal["cpu", "cuda"] = field(metadata=RUN)
-    precision: Precision = field(metadata=LOSSES)
+    precision: Precision = field(metadata=LOSSES | gone(GONE_PRECISIONS))
     profile: bool = field(metadata=FREE)
     store_dir: str = field(metadata=FREE)
     run_name: str | None = field(metadata=RUN)

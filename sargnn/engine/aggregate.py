@@ -57,8 +57,6 @@ class EngineSettings:
         dtype: likewise.
         cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
         half_products: take products of fp32 tables of their entries rounded to bf16.
-        product_terms: of how many bf16 terms a CPU's tiles multiply entries of fp32 tables (``backends.base.Rows``); 0: as they
-            are. Not of what the baseline's relations and a user's modules multiply by PyTorch.
         wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
         keep_layers: whose inputs survive until backward (``engine.segments``).
         column_groups: in how many groups of columns, or of heads, aggregations are made; None: as there is room.
@@ -73,7 +71,6 @@ class EngineSettings:
     dtype: torch.dtype = torch.float32
     cache_static: bool = True
     half_products: bool = False
-    product_terms: int = 0
     wire: torch.dtype | None = None
     keep_layers: KeepLayers = "all"
     column_groups: int | None = None
@@ -118,7 +115,6 @@ class Engine:
             self.mode.keeps_scores = True
         self._kernel_name = settings.kernel
         self.backend: Backend = make_backend(settings.kernel, self.device)
-        self.backend.rows.product_terms = settings.product_terms
         peers = group.within if within_servers else group
         baseline = self.mode.is_baseline
         self.splits_columns = not baseline

@@ -115,7 +115,6 @@ def warm_up(share: int = 0, shares: int = 1) -> None:
     import numba
     import torch
 
-    from sargnn import rng
     from sargnn.backends import block
     from sargnn.backends.choose import make_backend
     from sargnn.bf16 import ROW_DTYPES, wide
@@ -124,7 +123,7 @@ def warm_up(share: int = 0, shares: int = 1) -> None:
     chosen = os.environ.get(PRECISION)
     rows_of = [ROW_DTYPES[chosen]] if chosen else ROW_DTYPES.values()
     dtypes = dict.fromkeys(held for row_dtype in rows_of for held in (row_dtype, wide(row_dtype)))
-    compiled: list[Any] = [rng, loops, block, make_backend("auto", torch.device("cpu"))]
+    compiled: list[Any] = [loops, block, make_backend("auto", torch.device("cpu"))]
     numbers: dict[int, int] = {}
     for part in compiled:
         for dtype in dtypes:

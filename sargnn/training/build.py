@@ -17,7 +17,6 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, MemoryConfig, PreloadConfig, SampleConfig
 from sargnn.config.run import RunConfig
-from sargnn.cpu import PRODUCT_TERMS
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
@@ -212,11 +211,10 @@ def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
 
 
 def number_formats(config: RunConfig) -> dict[str, Any]:
-    """The engine's settings that say which numbers are rounded: ``dtype``, ``half_products``, ``product_terms``, ``wire``."""
+    """The engine's settings that say which numbers are rounded: ``dtype``, ``half_products``, ``wire``."""
     return {
         "dtype": ROW_DTYPES[config.precision],
         "half_products": config.precision == "mixed",
-        "product_terms": PRODUCT_TERMS.get(config.precision, 0),
         "wire": None if config.comm.wire == "exact" else ROW_DTYPES[config.comm.wire],
     }
 

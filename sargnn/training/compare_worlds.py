@@ -26,9 +26,9 @@ from sargnn.training.record_worlds import (
     Records,
 )
 
-TOLERANCES = {"fp64": 1e-9, "fp32": 1e-4, "bf16x6": 1e-4, "bf16x3": 1e-4}
+TOLERANCES = {"fp64": 1e-9, "fp32": 1e-4}
 """Of a tensor's norm: what is no more than rounding."""
-_FLOORS = {"fp64": 1e-6, "fp32": 1e-3, "bf16x6": 1e-3, "bf16x3": 1e-3}
+_FLOORS = {"fp64": 1e-6, "fp32": 1e-3}
 """Elements below it may be nothing but rounding, as where a tensor minus its mean is 0."""
 _PART_OF_LARGEST = 0.1
 """Of the largest gradient's norm, which a smaller one is measured by: a bias in front of a batch norm has rounding alone."""

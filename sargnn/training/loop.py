@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sargnn.backends.base import Rows as BackendRows
 from sargnn.comm.group import sum_flat
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
@@ -223,8 +222,7 @@ class Loop:
         steps, profile = self.steps.count, self.engine.profile
         self.engine.epoch = number = epoch * steps + step
         lr = self.optimization.set_rate(number, steps)
-        rows = self.engine.backend.rows
-        with profile.span(REST), _ProductCounter(profile, rows) if profile.recording else nullcontext():
+        with profile.span(REST), _ProductCounter(profile) if profile.recording else nullcontext():
             self.forward.model.zero_grad(set_to_none=True)
             loss = self.gradients(step)
             if not math.isfinite(loss.value):
@@ -277,16 +275,11 @@ class Loop:
 
 
 class _ProductCounter(TorchDispatchMode):
-    """Counts floating-point operations of linear maps, PyTorch's and those of the backend's own ``rows``."""
+    """Counts floating-point operations of linear maps."""
 
-    def __init__(self, profile: Profile, rows: BackendRows) -> None:
+    def __init__(self, profile: Profile) -> None:
         super().__init__()
-        self._profile, self._rows, self._before = profile, rows, rows.uncounted_flops
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        if error[0] is None:
-            self._profile.work(LINEAR, self._rows.uncounted_flops - self._before)
+        self._profile = profile
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -17,9 +17,7 @@ from torch import Tensor
 from sargnn.backends.base import Activation
 from sargnn.backends.choose import make_kernel, make_operation
 from sargnn.backends.cpu.folds import CpuMoves
-from sargnn.backends.cpu.row_loops import add_table
-from sargnn.backends.cpu.rows import CpuRows
-from sargnn.bf16 import array_of
+from sargnn.backends.cpu.rows import CpuRows, _add_table
 from sargnn.comm.group import Group
 from sargnn.engine.norm import DistributedBatchNorm, norm_act_drop
 from sargnn.engine.workspace import Workspace
@@ -133,7 +131,7 @@ def test_passes_beside_fp32_numbers() -> None:
     wanted = (table.float() * scale[:, None]).to(BF16)
     assert torch.equal(CpuRows().scale(table.clone(), scale), wanted)
     added = total + table.float()
-    add_table(total.numpy(), array_of(table))
+    _add_table(total, table)
     assert torch.equal(total, added)
     which = torch.randperm(300)[:100].to(torch.int32)
     target, values = rows(300, 33, 2), rows(100, 33, 3)

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 
 from sargnn.backends import KERNELS
+from sargnn.backends.base import Folds
 from sargnn.backends.block import EdgeBlock, keep_edges
 from sargnn.backends.choose import make_kernel
-from sargnn.backends.cpu.folds import NO_RANK, CpuFolds
+from sargnn.backends.cpu.folds import CpuFolds
 from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.bf16 import wide
 from sargnn.graph.edge_columns import EdgeColumns
 
 HEADS, WIDTH, DESTINATIONS, SOURCES = 3, 5, 12, 40
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
+NO_RANK = Folds.no_rank
 
 
 def normal(*size: int, seed: int = 0) -> Tensor:

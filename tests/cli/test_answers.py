@@ -124,8 +124,9 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train world=[2,4]": ("'world' takes one value.", "[2, 4]", "a whole number", "-m world=2,4 runs them all"),
     "train model.hidden=[64]": ("'model.hidden' takes one value.", "[64]", "a whole number", "model.hidden=64"),
     "train epochs={a:1}": ("'epochs' takes one value.", "{'a': 1}", "a whole number", None),
+    "train precision=bf16x3": ("'precision=bf16x3' is gone.", None, "fp32, or mixed", None),
     "train precision=[fp32]": (
-        "'precision' takes one value.", "['fp32']", "fp32, fp64, bf16, mixed, bf16x3, bf16x6", "precision=fp32"
+        "'precision' takes one value.", "['fp32']", "fp32, fp64, bf16, mixed", "precision=fp32"
     ),
     "train epochs=10.0": ("'epochs' has the wrong type.", "10.0", "a whole number", "epochs=10"),
     "train checkpoint=5": (

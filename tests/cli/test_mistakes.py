@@ -122,14 +122,9 @@ def test_the_cache_of_machine_code_watches_every_kernel() -> None:
 
     names = {path.name for path in compiled_sources()}
     kernels = {
-        "sum_vector_code.py",
-        "vector_code.py",
-        "attention_vector_code.py",
         "sums.py",
-        "attention_parts.py",
-        "row_loops.py",
     }
-    assert kernels | {"rng.py", "rows.py"} <= names
+    assert kernels | {"numba_rng.py"} <= names
 
 
 def test_a_port_that_is_taken(sargnn: Sargnn) -> None:

@@ -57,8 +57,6 @@ def configured(*words: str) -> RunConfig:
         (("precision=mixed", "comm.wire=bf16"), ["precision=mixed", "comm.wire=bf16"]),
         (("comm.wire=bf16", "world=1"), []),
         (("precision=fp64",), []),
-        (("precision=bf16x3",), ["precision=bf16x3"]),
-        (("precision=bf16x6",), []),
         (PRELOAD, ["preload.max_hop=1"]),
         ((*PRELOAD, "preload.max_hop=3"), []),
     ],

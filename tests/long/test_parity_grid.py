@@ -18,7 +18,6 @@ import pytest
 from sargnn.bf16 import ROW_DTYPES
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
-from sargnn.cpu import PRODUCT_TERMS
 from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError, KernelError
 from sargnn.graph.dataset import Dataset
@@ -61,7 +60,7 @@ def serves(config: RunConfig, graph: Dataset) -> bool:
     return True
 
 
-@pytest.mark.parametrize("precision", [precision for precision in ROW_DTYPES if precision not in PRODUCT_TERMS])
+@pytest.mark.parametrize("precision", ROW_DTYPES)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_curve_is_the_same(name: str, mode: str, precision: str) -> None:

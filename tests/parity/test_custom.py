@@ -13,7 +13,6 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import ModelSettings, RunConfig
-from tests.backends.emulated_tiles import emulate_tiles
 from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.pool import pool
@@ -43,7 +42,6 @@ RUNS: list[Any] = [
     ("sage", "domain_parallel", "metis", 2, "fp64", {"mfg": True, "labels": LABELS}),
     pytest.param("sage", "sar", "random", 1, "fp32", {}, marks=pytest.mark.long),
     ("sage", "sar", "metis", 4, "fp32", {"mfg": True}),
-    ("sage", "no_remat", "metis", 2, "bf16x3", {}),
     ("dropped", "sar", "apart", 4, "fp64", {"labels": LABELS}),
     pytest.param("dropped", "one_shot", "metis", 2, "fp64", {}, marks=pytest.mark.long),
     ("propagated", "sar", "metis", 4, "fp64", {}),
@@ -64,10 +62,7 @@ def expected(name: str, labels: LabelsConfig | None, mfg: bool) -> list[float]:
 
 
 @pytest.mark.parametrize(("name", "mode", "partitioner", "world", "precision", "more"), RUNS)
-def test_curve(
-    monkeypatch: pytest.MonkeyPatch, name: str, mode: str, partitioner: str, world: int, precision: str, more: dict[str, Any]
-) -> None:
-    emulate_tiles(monkeypatch)
+def test_curve(name: str, mode: str, partitioner: str, world: int, precision: str, more: dict[str, Any]) -> None:
     config: RunConfig = cases.run_config(
         TWINS[name][1], mode=mode, partitioner=partitioner, world=world, precision=precision, **more
     )

@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sargnn.bf16 import ROW_DTYPES
-from sargnn.cpu import PRODUCT_TERMS
 from sargnn.engine.modes import MODES
 from tests.parity import cases
 from tests.parity.covering import spread
 from tests.pool import near, pool, processes
 
 WORLD, EPOCHS = 3, 3
-PRECISIONS = [precision for precision in ROW_DTYPES if precision not in PRODUCT_TERMS]
-"""Sums of terms are taken of rows, whoever brings them."""
+PRECISIONS = list(ROW_DTYPES)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

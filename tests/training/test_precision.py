@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from sargnn.config.groups import PRECISIONS
-from sargnn.cpu import bf16_instructions, describe_bf16, describe_terms, without_bf16
+from sargnn.cpu import bf16_instructions, describe_bf16, without_bf16
 from sargnn.tasks.base import Counted, Targets
 from sargnn.training.optim import Adam, AdamW
 from tests.in_process import sargnn_here
@@ -69,17 +69,12 @@ def test_what_the_cpu_has(tmp_path: Path) -> None:
 
 def test_one_line_where_bf16_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sargnn.cpu.bf16_instructions", tuple)
-    monkeypatch.setattr("sargnn.cpu.has_tiles", lambda: False)
-    terms = ["bf16x3", "bf16x6"]
-    assert [one for one in PRECISIONS if without_bf16(one)] == ["bf16", "mixed", *terms]
-    assert "PyTorch's" in describe_terms()
+    assert [one for one in PRECISIONS if without_bf16(one)] == ["bf16", "mixed"]
     monkeypatch.setattr("sargnn.cpu.bf16_instructions", lambda: ("AVX512-BF16",))
-    assert [one for one in PRECISIONS if without_bf16(one)] == ["mixed", *terms]
+    assert [one for one in PRECISIONS if without_bf16(one)] == ["mixed"]
     monkeypatch.setattr("sargnn.cpu.bf16_instructions", lambda: ("AMX",))
-    monkeypatch.setattr("sargnn.cpu.has_tiles", lambda: True)
     assert not any(without_bf16(one) for one in PRECISIONS)
-    assert "on tiles" in describe_terms()
-    assert [one for one in PRECISIONS if without_bf16(one, "cuda")] == terms
+    assert not any(without_bf16(one, "cuda") for one in PRECISIONS)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 
 from sargnn.backends.base import Backend, Kernel
@@ -15,20 +12,13 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 class CpuBackend(Backend):
-    """Compiled loops; products are PyTorch's, or taken on tiles."""
+    """The library's loops; products are PyTorch's."""
 
     pools = True
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.rows, self.folds, self.moves = CpuRows(), CpuFolds(), CpuMoves()
-
-    def samples(self, dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        from sargnn.backends.cpu import attention_parts, folds, row_loops, tile_products
-
-        operations: list[Any] = [FusedKernel().operation(name) for name in FusedKernel.operations]
-        for part in [row_loops, attention_parts, folds, tile_products, *operations]:
-            yield from part.samples(dtype)
 
 
 class FusedKernel(Kernel):

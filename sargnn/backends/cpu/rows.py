@@ -1,10 +1,12 @@
-"""Operators on rows on a CPU: one compiled pass over memory each; products are PyTorch's.
+"""Operators on rows on a CPU: one pass over memory each, in the library's ``norms.cpp``, ``moments.cpp`` and ``halves.cpp``;
+products are PyTorch's.
 
-Products of fp32 and fp64 tables are PyTorch's bit for bit. Those of bf16 entries are taken on the CPU's tiles where it has some
-(``tile_products``): summed in fp32, rounded once; and those of fp32 tables as sums of bf16 terms, where ``product_terms`` says
-so. Elsewhere PyTorch hands them to oneDNN, which compiles code for every shape
-and keeps it for a thousand of them, each a megabyte. So there they are taken of blocks of one or two sizes, the last one filled
-up with zeros, and what is added to fp32 numbers is rounded to bf16 before.
+Sums over rows are taken in fp64, chunk by chunk of fixed size, and combined in the order of the chunks: they do not depend on
+the number of threads.
+
+Products of bf16 entries PyTorch hands to oneDNN, which compiles code for every shape and keeps it for a thousand of them, each
+a megabyte. So they are taken of blocks of one or two sizes, the last one filled up with zeros, and a row's product does not
+depend on the rows beside it. What is added to fp32 numbers is rounded to bf16 before.
 
 Letters: N rows, F features, K and O columns of products.
 """
@@ -12,19 +14,34 @@ Letters: N rows, F features, K and O columns of products.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sargnn.backends.base import Activation, NormVectors, Rows
-from sargnn.backends.cpu import row_loops, tile_products
-from sargnn.bf16 import array_of, multiplies_in_bf16, number, products_in_bf16, wide
-from sargnn.cpu import has_tiles
-from sargnn.rng import Draw, dropout_rows, words_of
+from sargnn.bf16 import multiplies_in_bf16, products_in_bf16, wide
+from sargnn.native import Entry, draw_words
+from sargnn.rng import Draw, dropout_rows
 
-_CODES = {"relu": row_loops.RELU, "elu": row_loops.ELU, "none": row_loops.NONE}
+_CHUNK_ROWS = 256
+_CODES = {"relu": 0, "elu": 1, "none": 2}
+_NORM = [
+    *("grad x? N F", "x x N F", "slope w F", "shift w F", "mean w? F", "inv_std w? F", "eps float", "by_row int"),
+    *("activation int", "ids l N", "draw draw", "out x N F", "sums d? C F", "products d? C F", "chunk_rows int"),
+]
+_norm_act_drop, _norm_act_drop_backward = Entry("norm_act_drop", *_NORM), Entry("norm_act_drop_backward", *_NORM)
+_norm_backward = Entry(
+    "norm_backward",
+    *("d_x x N F", "x x N F", "mean w F", "inv_std w F", "slope w F", "mean_grad w F", "mean_product w F", "counted b? N"),
+)
+_chunk_moments = Entry(
+    "chunk_moments", "x x N F", "counted b? N", "means d C F", "squares d C F", "counts d C", "chunk_rows int"
+)
+_chunk_sums = Entry("chunk_sums", "x x N F", "sums d C F", "chunk_rows int")
+_join_halves = Entry("join_halves", "upper x N", "lower h N")
+_scale_rows = Entry("scale_rows", "rows x N F", "factors f N")
+_add_table = Entry("add_table", "total f N F", "rows x N F")
 _ROWS, _FEW = 1024, 128
 """Of a block: few enough that a widened one stays in a core's cache. Short tables end in smaller ones."""
 _SHORT = 8 * _ROWS
@@ -35,43 +52,40 @@ class CpuRows(Rows):
 
     def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
         """Chunks are combined as Chan, Golub and LeVeque (1979) do: no difference of large numbers anywhere."""
-        means, squares = _chunk_sums(x)
+        means, squares = _of_chunks(x), _of_chunks(x)
         counts = np.empty((len(means), 1))
-        mask = row_loops.EVERY if counted is None else counted.numpy()
-        row_loops.chunk_moments(array_of(x), mask, means, squares, counts[:, 0])
+        _chunk_moments(x, counted, means, squares, counts[:, 0], _CHUNK_ROWS)
         number_of_rows = int(counts.sum())
         mean = (means * counts).sum(0) / max(number_of_rows, 1)
         total = squares.sum(0) + (counts * np.square(means - mean)).sum(0)
         return torch.from_numpy(np.concatenate([[number_of_rows], mean, total]))
 
     def norm_act_drop(self, x: Tensor, slope: Tensor, shift: Tensor, after: Activation, out: Tensor) -> None:
-        row_loops.norm_act_drop(array_of(x), array_of(slope), array_of(shift), *_after(after, x), array_of(out))
+        _norm_act_drop(None, x, slope, shift, None, None, 0.0, False, *_after(after), out, None, None, _CHUNK_ROWS)
 
     def norm_act_drop_backward(
         self, grad: Tensor, x: Tensor, norm: NormVectors, after: Activation, d_x: Tensor
     ) -> tuple[Tensor, Tensor]:
-        vectors, chunks = tuple(array_of(vector) for vector in norm), _chunk_sums(x)
-        row_loops.norm_act_drop_gradients(array_of(grad), array_of(x), vectors, *_after(after, x), array_of(d_x), *chunks)
-        return _added(chunks)
+        sums, products = _of_chunks(x), _of_chunks(x)
+        _norm_act_drop_backward(grad, x, *norm, 0.0, False, *_after(after), d_x, sums, products, _CHUNK_ROWS)
+        return _added(sums), _added(products)
 
     def norm_backward(
         self, d_x: Tensor, x: Tensor, norm: NormVectors, mean_grad: Tensor, mean_product: Tensor, counted: Tensor | None
     ) -> None:
-        row_loops.norm_backward(
-            *(array_of(tensor) for tensor in (d_x, x, norm.mean, norm.inv_std, norm.slope, mean_grad, mean_product)),
-            row_loops.EVERY if counted is None else counted.numpy(),
-        )
+        _norm_backward(d_x, x, norm.mean, norm.inv_std, norm.slope, mean_grad, mean_product, counted)
 
     def layer_norm_act_drop(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, after: Activation, out: Tensor) -> None:
-        norm = array_of(gamma), array_of(beta), number(eps, gamma.dtype)
-        row_loops.layer_norm_act_drop(array_of(x), *norm, *_after(after, x), array_of(out))
+        _norm_act_drop(None, x, gamma, beta, None, None, eps, True, *_after(after), out, None, None, _CHUNK_ROWS)
 
     def layer_norm_act_drop_backward(
         self, grad: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, after: Activation, d_x: Tensor
     ) -> tuple[Tensor, Tensor]:
-        norm, chunks = (array_of(gamma), array_of(beta), number(eps, gamma.dtype)), _chunk_sums(x)
-        row_loops.layer_norm_gradients(array_of(grad), array_of(x), norm, *_after(after, x), array_of(d_x), *chunks)
-        return _added(chunks)
+        sums, products = _of_chunks(x), _of_chunks(x)
+        _norm_act_drop_backward(
+            *(grad, x, gamma, beta, None, None, eps, True), *_after(after), d_x, sums, products, _CHUNK_ROWS
+        )
+        return _added(sums), _added(products)
 
     def dropout(self, x: Tensor, ids: Tensor, draw: Draw) -> Tensor:
         return dropout_rows(x, ids, draw)
@@ -79,23 +93,20 @@ class CpuRows(Rows):
     def column_sums(self, x: Tensor) -> Tensor:
         if wide(x.dtype) == x.dtype:
             return x.sum(0)
-        sums, _ = _chunk_sums(x)
-        row_loops.chunk_sums(array_of(x.contiguous()), sums)
-        return torch.from_numpy(sums.sum(0)).to(wide(x.dtype))
+        sums = _of_chunks(x)
+        _chunk_sums(x.contiguous(), sums, _CHUNK_ROWS)
+        return _added(sums).to(wide(x.dtype))
 
     def scale(self, rows: Tensor, factors: Tensor) -> Tensor:
         if rows.dtype == factors.dtype:
             return rows.mul_(factors[:, None])
-        row_loops.scale_rows(array_of(rows), factors.numpy())
+        _scale_rows(rows, factors)
         return rows
 
     def join_halves(self, upper: Tensor, lower: Tensor) -> None:
-        row_loops.round_halves(array_of(upper).reshape(-1), lower.view(-1).numpy())
+        _join_halves(upper.view(-1), lower.view(-1))
 
     def product(self, x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
-        if terms := self._terms_on_tiles(x):
-            self.uncounted_flops += tile_products.multiply_terms(terms, x, w, out, bias)
-            return out
         if x.dtype != out.dtype:
             room = x.new_empty(min(len(x), _ROWS), x.shape[1], dtype=out.dtype)  # fresh memory would cost more than the product
             with products_in_bf16():
@@ -111,16 +122,13 @@ class CpuRows(Rows):
         return out
 
     def add_product(self, total: Tensor, x: Tensor, w: Tensor) -> None:
-        if terms := self._terms_on_tiles(x):
-            self.uncounted_flops += tile_products.multiply_terms(terms, x, w, total, add=True)
-            return
         w = w.to(x.dtype)
         if x.dtype != total.dtype:
             room = x.new_empty(_ROWS, w.shape[1])
             for rows, size in _blocks(len(x)):
                 part = room[: rows.stop - rows.start]
                 _take(_write, size, x[rows], w, part, None)
-                row_loops.add_table(total[rows].numpy(), array_of(part))
+                _add_table(total[rows], part)
         elif multiplies_in_bf16(x):
             for rows, size in _blocks(len(x)):
                 _take(_add, size, x[rows], w, total[rows])
@@ -128,8 +136,6 @@ class CpuRows(Rows):
             _add(x, w, total)
 
     def transposed_product(self, x: Tensor, g: Tensor) -> Tensor:
-        if terms := self._terms_on_tiles(x):
-            return self._sum_on_tiles(terms, x, g)
         if not multiplies_in_bf16(x):
             return x.T @ g
         total = torch.zeros(x.shape[1], g.shape[1], dtype=wide(x.dtype), device=x.device)
@@ -137,12 +143,7 @@ class CpuRows(Rows):
         return total
 
     def add_transposed_product(self, total: Tensor, x: Tensor, g: Tensor) -> None:
-        """PyTorch rounds products of bf16 tables to bf16: without tiles they are taken a block of rows at a time, and added in
-        fp32.
-        """
-        if terms := self._terms_on_tiles(x):
-            total += self._sum_on_tiles(terms, x, g)
-            return
+        """PyTorch rounds products of bf16 tables to bf16: they are taken a block of rows at a time, and added in fp32."""
         if not multiplies_in_bf16(x):
             total.addmm_(x.T, g)
             return
@@ -153,40 +154,20 @@ class CpuRows(Rows):
             else:
                 total += left.T @ right
 
-    def _sum_on_tiles(self, terms: int, x: Tensor, g: Tensor) -> Tensor:
-        total, flops = tile_products.sum_of_term_products(terms, x, g)
-        self.uncounted_flops += flops
-        return total
 
-    def _terms_on_tiles(self, x: Tensor) -> int:
-        """Of how many bf16 terms x's entries are on tiles; 0: products of x are not taken there."""
-        if not has_tiles():
-            return 0
-        if multiplies_in_bf16(x):
-            return 1
-        return self.product_terms if x.dtype == torch.float32 else 0
+def _after(after: Activation) -> tuple[int, Tensor, tuple[int, ...]]:
+    """What follows a norm, as the library takes it."""
+    return _CODES[after.name], after.ids, draw_words(after.draw)
 
 
-def _after(after: Activation, like: Tensor) -> tuple[Any, ...]:
-    """What follows a norm, as the loops take it."""
-    return _CODES[after.name], after.ids.numpy(), _draw(after.draw, like)
+def _of_chunks(x: Tensor) -> np.ndarray:
+    """Room for a sum of each chunk of rows, fp64 [chunks, F]."""
+    return np.empty((-(-len(x) // _CHUNK_ROWS), x.shape[1]))
 
 
-def _draw(draw: Draw | None, like: Tensor) -> tuple[Any, ...]:
-    """A draw as the loops take it: seed, epoch, tag, threshold, what kept elements are multiplied with."""
-    return (*words_of(draw), number(1.0 if draw is None else draw.scale, like.dtype))
-
-
-def _chunk_sums(x: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Room for two sums of each chunk of rows, fp64 [chunks, F] each."""
-    shape = -(-len(x) // row_loops.CHUNK_ROWS), x.shape[1]
-    return np.empty(shape), np.empty(shape)
-
-
-def _added(chunks: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
-    """The sums over all chunks, fp64 [F] each."""
-    sums, products = chunks
-    return torch.from_numpy(sums.sum(0)), torch.from_numpy(products.sum(0))
+def _added(sums: np.ndarray) -> Tensor:
+    """The sum over all chunks, fp64 [F]."""
+    return torch.from_numpy(sums.sum(0))
 
 
 def _blocks(rows: int) -> Iterator[tuple[slice, int]]:

@@ -16,7 +16,7 @@ from torch.nn.functional import leaky_relu
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu.attention import destination_records
-from sargnn.backends.cpu.attention_parts import drop_weights
+from sargnn.backends.cpu.folds import drop_weights
 from sargnn.backends.operations import (
     Attention,
     AttentionGradients,

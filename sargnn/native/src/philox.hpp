@@ -1,6 +1,6 @@
 // Philox 4x32-10 (Salmon et al., SC 2011); what keys and counters are made of: sargnn/rng.py.
 #pragma once
-#include "border.hpp"
+#include "rows.hpp"
 
 namespace sargnn {
 
@@ -33,14 +33,49 @@ INLINE Words philox(uint64_t source, uint64_t destination, uint64_t group, uint6
     return {{c0, c1, c2, c3}};
 }
 
-// Dropout of a row of numbers in place; `node`: its original id.
-template <class T> INLINE void drop_row(T *row, int64_t width, uint64_t node, const Draw &draw) {
-    const T scale = T(draw.scale);
-    for (int64_t f = 0; f < width; f += 4) {
-        const Words words = philox(node, 0, uint64_t(f / 4), draw.tag, draw.seed, draw.epoch);
-        const int64_t count = smaller<int64_t>(4, width - f);
-        for (int64_t k = 0; k < count; ++k) row[f + k] = words.word[k] >= draw.threshold ? row[f + k] * scale : T(0);
+// How many words a row's draws take: whole vectors.
+INLINE int64_t padded_draws(int64_t width) { return (width + LANES<float> - 1) / LANES<float> * LANES<float>; }
+
+// The draws of a row's elements, as many as `padded_draws`: several counters at a time, each in a 64-bit lane, whose upper half
+// holds anything until it is cut off. `node`: the row's original id.
+APART inline void draw_row(uint32_t *words, int64_t width, uint64_t node, const Draw &draw) {
+    constexpr int EACH = PART_BYTES / 8;
+    const Longs lower = Longs{} + 0xFFFFFFFF, by0 = Longs{} + 0xD2511F53u, by1 = Longs{} + 0xCD9E8D57u;
+    Longs group = {};
+    UNROLL for (int k = 0; k < EACH; ++k) group[k] = uint64_t(k);
+    for (int64_t f = 0; f < width; f += 4 * EACH, group += uint64_t(EACH)) {
+        Longs c0 = Longs{} + node, c1 = {}, c2 = group, c3 = Longs{} + draw.tag;
+        uint32_t key0 = uint32_t(draw.seed), key1 = uint32_t(draw.epoch);
+        UNROLL for (int round = 0; round < 10; ++round) {
+            const Longs product0 = product_of_lower(c0, by0), product1 = product_of_lower(c2, by1);
+            c0 = (product1 >> 32) ^ c1 ^ uint64_t(key0);
+            c1 = product1;
+            c2 = (product0 >> 32) ^ c3 ^ uint64_t(key1);
+            c3 = product0;
+            key0 += 0x9E3779B9u;
+            key1 += 0xBB67AE85u;
+        }
+        const Longs first = (c0 & lower) | (c1 << 32), second = (c2 & lower) | (c3 << 32);
+        uint64_t pairs[2 * EACH];
+        UNROLL for (int k = 0; k < EACH; ++k) pairs[2 * k] = first[k], pairs[2 * k + 1] = second[k];
+        __builtin_memcpy(words + f, pairs, sizeof(pairs));
     }
+}
+
+// x where it is kept, else 0; by bits, for a choice between numbers is a branch to GCC.
+INLINE float keep(bool kept, float x) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &x, 4);
+    bits &= -uint32_t(kept);
+    __builtin_memcpy(&x, &bits, 4);
+    return x;
+}
+INLINE double keep(bool kept, double x) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &x, 8);
+    bits &= -uint64_t(kept);
+    __builtin_memcpy(&x, &bits, 8);
+    return x;
 }
 
 // Dropout of an edge's weights, one for each head; source, destination: original ids.

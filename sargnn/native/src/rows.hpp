@@ -210,7 +210,8 @@ INLINE double widen(double x) { return x; }
 INLINE uint16_t narrowed(float x) {
     uint32_t bits;
     __builtin_memcpy(&bits, &x, 4);
-    return x != x ? 0x7FC0 : uint16_t((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+    const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1), nothing = -uint32_t(x != x);
+    return uint16_t(((rounded & ~nothing) | (0x7FC00000 & nothing)) >> 16);  // GCC would choose among 16-bit numbers
 }
 INLINE void put(float x, bf16 *to) { to->bits = narrowed(x); }
 INLINE void put(float x, float *to) { *to = x; }
@@ -238,7 +239,7 @@ INLINE HalfPart narrowed(Simd<float, PART_BYTES> x) {
 
 template <int P = PARTS, class T> INLINE Vector<T, P> load(const T *at) {
     Vector<T, P> out;
-    EACH_PART __builtin_memcpy(&out.part[p], at + p * Vector<T>::EACH, PART_BYTES);
+    EACH_PART __builtin_memcpy(&out.part[p], at + p * Vector<T>::EACH, PART_BYTES);  // as one, GCC copies it over the stack
     return out;
 }
 template <class T, int P> INLINE void store(const Vector<T, P> &x, T *at) {

@@ -21,7 +21,6 @@ import torch
 
 from sargnn.bf16 import ROW_DTYPES, products_in_bf16
 from sargnn.config.run import RunConfig, save
-from sargnn.cpu import PRODUCT_TERMS, has_tiles
 from sargnn.errors import SargnnError
 from sargnn.report.bench.report import machine
 from sargnn.run.env import prepare_process, worker_environment
@@ -39,8 +38,7 @@ class Roofline:
     """Rates, all cores together but for loopback's.
 
     Attributes:
-        gemm_flops: floating-point operations per second of [100000, 256] x [256, 256], in the run's precision; of
-            bf16 entries where a run multiplies its fp32 tables on tiles as sums of bf16 terms: each product of terms counts.
+        gemm_flops: floating-point operations per second of [100000, 256] x [256, 256], in the run's precision.
         gather_bytes_per_s: rows of 256 fp32, picked at random from a table of 1000 that a core's own cache holds, added up
             200 at a time: what an order of the nodes that keeps neighbours together could reach.
         far_gather_bytes_per_s: the same from a table of 50000 rows, 51 MB.
@@ -73,8 +71,7 @@ def measure_roofline(threads: int, precision: str) -> Roofline:
 def measure(threads: int, precision: str) -> Roofline:
     """The best of five each. Takes about six seconds."""
     torch.set_num_threads(threads)
-    dtype = torch.bfloat16 if precision in PRODUCT_TERMS and has_tiles() else ROW_DTYPES[precision]
-    rows, weight = (torch.randn(rows, _WIDTH).to(dtype) for rows in (_ROWS, _WIDTH))
+    rows, weight = (torch.randn(rows, _WIDTH).to(ROW_DTYPES[precision]) for rows in (_ROWS, _WIDTH))
     out = torch.empty_like(rows)
     with products_in_bf16() if precision == "mixed" else nullcontext():
         products_s = _seconds(lambda: torch.mm(rows, weight, out=out))

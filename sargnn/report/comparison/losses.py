@@ -12,7 +12,7 @@ from sargnn.errors import ConfigError
 from sargnn.report.comparison.runs import Run
 from sargnn.tracking.files import CONFIG
 
-TOLERANCES = {"fp64": 1e-8, "fp32": 1e-4, "bf16x6": 1e-4, "bf16x3": 1e-4, "mixed": 1e-3, "bf16": 2e-2}
+TOLERANCES = {"fp64": 1e-8, "fp32": 1e-4, "mixed": 1e-3, "bf16": 2e-2}
 """The exactness contract, by precision: fp64 relative to each epoch's loss, others to the first epoch's. Where messages are
 rounded, it is that of what they are rounded to."""
 

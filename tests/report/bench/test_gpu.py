@@ -53,5 +53,5 @@ def test_without_a_gpu_it_says_what_is_missing(tmp_path: Path, words: tuple[str,
 
 
 def test_kernels_have_no_precision_of_products(tmp_path: Path) -> None:
-    done = sargnn_here(tmp_path, "bench", "gpu", "precisions=[fp32,mixed,bf16x3]")
-    assert done.returncode == 1 and all(part in done.stderr for part in ("mixed, bf16x3", "fp32, bf16, fp64")), done.stderr
+    done = sargnn_here(tmp_path, "bench", "gpu", "precisions=[fp32,mixed]")
+    assert done.returncode == 1 and all(part in done.stderr for part in ("mixed", "fp32, bf16, fp64")), done.stderr
