@@ -49,7 +49,7 @@ def words_of(x: Any, name: str = "a table") -> tuple[int, int, int, int, int]:
         address, strides = x.data_ptr() or SOMEWHERE, x.stride()
     if len(shape) not in (1, 2):
         raise ValueError(f"{name} has {len(shape)} dimensions, not one or two: shape {shape}")
-    if shape[-1] > 1 and strides[-1] != 1:
+    if shape[-1] > 1 and strides[-1] != 1 and address != SOMEWHERE:
         raise ValueError(f"{name} has rows whose numbers do not lie side by side: shape {shape}, strides {strides}")
     rows, width = shape if len(shape) == 2 else (shape[0], 1)
     return address, rows, width, strides[0] if len(shape) == 2 and rows > 1 else width, codes[x.dtype]
