@@ -204,12 +204,15 @@ INLINE HalfPart narrowed(Simd<float, PART_BYTES> x) {
 
 // Load and store ----------------------------------------------------------------------------------------------------------
 
+// Part by part: of a whole vector g++ makes copies by way of the stack.
 template <class T> INLINE Vector<T> load(const T *at) {
     Vector<T> out;
-    __builtin_memcpy(&out, at, VECTOR_BYTES);
+    EACH_PART __builtin_memcpy(&out.part[p], at + p * Vector<T>::EACH, PART_BYTES);
     return out;
 }
-template <class T> INLINE void store(const Vector<T> &x, T *at) { __builtin_memcpy(at, &x, VECTOR_BYTES); }
+template <class T> INLINE void store(const Vector<T> &x, T *at) {
+    EACH_PART __builtin_memcpy(at + p * Vector<T>::EACH, &x.part[p], PART_BYTES);
+}
 
 INLINE Vector<float> load(const bf16 *at) {
     Vector<float> out;
