@@ -111,7 +111,6 @@ def usable() -> list[str]:
     return [name for name in names_here() if not lacks(name)]
 
 
-@functools.cache
 def digest_of_sources() -> str:
     """Of the sources and of how they are compiled. A library holds the digest of what it was built from."""
     digest = hashlib.sha256(repr((_FLAGS, LIBRARIES)).encode())

@@ -34,7 +34,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (sources / "one.cpp").write_text('#include "border.hpp"\nOPEN int sargnn_one() { return 1; }\n')
     (sources / "two.cpp").write_text('#include "border.hpp"\nOPEN int sargnn_two() { return 2; }\n')
     monkeypatch.setattr(build, "SOURCES", sources)
-    monkeypatch.setattr(build, "digest_of_sources", build.digest_of_sources.__wrapped__)
     return sources
 
 
