@@ -62,7 +62,14 @@ def library(name: str | None = None) -> ctypes.CDLL:
     loaded.sargnn_sources.restype = ctypes.c_char_p
     if SOURCES.exists() and loaded.sargnn_sources().decode() != digest_of_sources():
         raise SargnnError("The package's compiled code is older than its sources.", given=path, hint=again)
+    loaded.sargnn_set_threads(ctypes.c_int64(_usual_threads()))
     return loaded
+
+
+def _usual_threads() -> int:
+    """As PyTorch has them: OMP_NUM_THREADS, else the usable cores."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(given) if given.isdigit() else len(os.sched_getaffinity(0))
 
 
 @functools.cache

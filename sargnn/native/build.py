@@ -66,9 +66,8 @@ LIBRARIES = {
 """By name, of each machine the widest last."""
 SANITIZED = "sanitized"
 """One more, for tests: it ends the process at a wrong address and at undefined behaviour."""
-_SANITIZED = Library(
-    "x86_64", "x86-64-v3", "x86_64_v3", _V3, ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
-)
+_CHECKS = ("-O0", "-g", "-DSARGNN_CALLS", "-fsanitize=address,undefined", "-fno-sanitize-recover")
+_SANITIZED = Library("x86_64", "x86-64-v3", "x86_64_v3", _V3, _CHECKS)
 _FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-fno-math-errno", "-g1"]
 _FLAGS += ["-fvisibility=hidden", "-fno-threadsafe-statics", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-ignored-attributes"]
 _PROBE = (
