@@ -117,21 +117,6 @@ def test_mistakes_are_answered(sargnn: Sargnn, tmp_path: Path, arguments: list[s
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_cache_of_machine_code_watches_every_kernel() -> None:
-    from sargnn.compiled import compiled_sources
-
-    names = {path.name for path in compiled_sources()}
-    kernels = {
-        "sum_vector_code.py",
-        "vector_code.py",
-        "attention_vector_code.py",
-        "sums.py",
-        "attention_parts.py",
-        "row_loops.py",
-    }
-    assert kernels | {"rng.py", "rows.py"} <= names
-
-
 def test_a_port_that_is_taken(sargnn: Sargnn) -> None:
     with socket.socket() as busy:
         busy.bind(("", 0))
