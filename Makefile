@@ -26,8 +26,8 @@ test-machine: .venv/.dev .venv/.native  ## run the tests that need a machine for
 	$(BIN)/pytest -m machine
 
 check: .venv/.dev  ## lint, types, import contract
-	$(BIN)/ruff check sargnn tests scripts examples docs hatch_build.py
-	$(BIN)/ruff format --check sargnn tests scripts examples docs hatch_build.py
+	$(BIN)/ruff check sargnn tests scripts examples docs
+	$(BIN)/ruff format --check sargnn tests scripts examples docs
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/*.py examples/*.py docs/*.py
 	$(BIN)/lint-imports --no-cache

@@ -114,7 +114,7 @@ class Entry:
 
     Args:
         name: its name, without the library's prefix.
-        declared: what it takes, in the order of the C++ struct; each text has one argument, or several with commas between them.
+        declared: what it takes, in the order of the C++ struct: arguments with commas between them, in one text or several.
         of: the library's name; None: the one that is chosen.
     """
 

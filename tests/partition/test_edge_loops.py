@@ -21,15 +21,17 @@ def graph(folder: Path, edges: int, dtype: type) -> Dataset:
     rng = np.random.default_rng(edges)
     destination = np.sort(np.where(rng.random(edges) < 0.3, 7, rng.integers(0, N, edges)))
     indptr = np.searchsorted(destination, np.arange(N + 1)).astype(np.int64)
-    arrays = {"indptr": indptr, "indices": rng.integers(0, N, edges).astype(dtype), "weight": rng.random(edges, np.float32)}
+    arrays: dict[str, np.ndarray] = {
+        "indptr": indptr,
+        "indices": rng.integers(0, N, edges).astype(dtype),
+        "weight": rng.random(edges, np.float32),
+    }
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
     mapped = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in arrays}
     features, split = np.zeros((N, 1), np.float32), np.ones(N, np.uint8)
     columns = EdgeColumns.of({WEIGHT: mapped["weight"]})
-    return Dataset.homogeneous(
-        "edges", 2, features, np.zeros(N, np.int64), split, mapped["indptr"], mapped["indices"], columns
-    )
+    return Dataset.homogeneous("edges", 2, features, np.zeros(N, np.int64), split, mapped["indptr"], mapped["indices"], columns)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -72,7 +74,7 @@ def test_rows_both_ways(tmp_path: Path, edges: int, dtype: type) -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
 def test_grouping(dtype: type) -> None:
-    keys = np.random.default_rng(1).integers(0, 5, 1000).astype(dtype)
+    keys: np.ndarray = np.random.default_rng(1).integers(0, 5, 1000).astype(dtype)
     indptr, order = group_by(keys[::2], 6)  # not side by side
     assert (order == np.argsort(keys[::2], kind="stable")).all()
     assert (np.diff(indptr) == np.bincount(keys[::2], minlength=6)).all()

@@ -1,4 +1,4 @@
-"""Loops of message flows: without edges, on mapped read-only arrays, on any number of threads; edges of another type are refused."""
+"""Loops of message flows: without edges, on mapped read-only arrays, on any number of threads; other types are refused."""
 
 from __future__ import annotations
 

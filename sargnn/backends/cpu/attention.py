@@ -49,7 +49,9 @@ _INPUTS = (
     "weight w? E",
     "scores w? E K",
 )
-_forward = Entry("attention_forward", *_INPUTS, "out w M KD", "maximum w M K", "denominator w M K", "edge_out w? M KF", "kind int")
+_forward = Entry(
+    "attention_forward", *_INPUTS, "out w M KD", "maximum w M K", "denominator w M K", "edge_out w? M KF", "kind int"
+)
 _by_destination = Entry(
     "attention_by_destination",
     *_INPUTS,
@@ -254,8 +256,8 @@ class FusedDot(_FusedAttention, DotOperation):
         if inputs.edges and inputs.edges[0].shape[1]:
             d_out, (d_queries, d_rows) = inputs.edges[2], (*into.edges, None)[:2]
             held = wide(inputs.sources[0].dtype)
-            written = (records.new_empty(block.num_edges, attention.heads, dtype=held) for _ in range(2))
-            written = tuple(written)
+            dropped, d_scores = (records.new_empty(block.num_edges, attention.heads, dtype=held) for _ in range(2))
+            written = dropped, d_scores
         _by_destination(*given, records, grad, into.destinations, None, None, d_out, d_queries, d_rows, *written, self.kind)
         if into.sources is not None:
             self._write_source_gradients(block, attention, inputs, (records, grad), into, add, written)

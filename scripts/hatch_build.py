@@ -14,7 +14,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 def _builder() -> ModuleType:
     """The module by its path: the package itself imports what is not installed yet."""
-    spec = importlib.util.spec_from_file_location("build", Path(__file__).parent / "sargnn" / "native" / "build.py")
+    spec = importlib.util.spec_from_file_location("build", Path(__file__).parent.parent / "sargnn" / "native" / "build.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["build"] = module
