@@ -180,11 +180,11 @@ def find_compiler(library: Library) -> Compiler:
         if not (reason := _unfit(compiler, library)):
             return compiler
         tried.append(f"  {shlex.join(compiler.command)}: {reason}")
-    found = "\n".join(
+    reasons = "\n".join(
         ["These cannot compile it:", *tried] if tried else ["No compiler is on the path: neither g++ nor clang++."]
     )
     raise BuildError(
-        f"The package's compiled code cannot be built. {found}\n"
+        f"The package's compiled code cannot be built. {reasons}\n"
         "It needs g++ 11, clang 14, or a newer one of them; CXX=... names one that is elsewhere.\n"
         f"Without administrator's rights: pip install '{ZIGLANG}', which has clang; then {AGAIN}."
     )

@@ -35,7 +35,7 @@ template <class I, class F> INLINE void each_outside(const SpreadCall &c, int64_
 ENTRY(spread_hops, SpreadCall, c) {
     return for_indices(c.indices.type, [&]<class I>() {
         const I *indices = c.indices.as<const I>();
-        Room<uint64_t> room;
+        GrowingRoom<uint64_t> room;
         Sorter<uint64_t, uint64_t> sorter;
         const auto mark = [&](int64_t u) {
             if (c.hops[u] < 0) c.hops[u] = int16_t(c.hop);

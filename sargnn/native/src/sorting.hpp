@@ -8,13 +8,13 @@
 
 namespace sargnn {
 
-// Room for numbers; it grows where more are asked for, and what it held is lost then.
-template <class T> class Room {
+// GrowingRoom for numbers; it grows where more are asked for, and what it held is lost then.
+template <class T> class GrowingRoom {
   public:
-    Room() = default;
-    ~Room() { __builtin_free(at_); }
-    Room(const Room &) = delete;
-    Room &operator=(const Room &) = delete;
+    GrowingRoom() = default;
+    ~GrowingRoom() { __builtin_free(at_); }
+    GrowingRoom(const GrowingRoom &) = delete;
+    GrowingRoom &operator=(const GrowingRoom &) = delete;
     T *of(int64_t count) {
         if (count > count_) {
             __builtin_free(at_);
@@ -55,8 +55,8 @@ template <class K, class V> class Sorter {
 
   private:
     static constexpr int64_t FEW = 48;
-    Room<K> keys_;
-    Room<V> values_;
+    GrowingRoom<K> keys_;
+    GrowingRoom<V> values_;
 
     template <class T> static INLINE void swap(T *&x, T *&y) {
         T *z = x;
