@@ -110,7 +110,7 @@ INLINE double multiply_add(double x, double y, double z) { return x * y + z; }
 // 64-bit lanes, of which the lower halves are multiplied.
 typedef Simd<uint64_t, PART_BYTES> Longs;
 #if defined(__AVX512F__)
-INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)_mm512_mul_epu32((__m512i)x, (__m512i)y); }
+INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)_mm512_maskz_mul_epu32(0xFF, (__m512i)x, (__m512i)y); }
 #elif defined(__AVX2__)
 INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)_mm256_mul_epu32((__m256i)x, (__m256i)y); }
 #elif defined(__x86_64__)
