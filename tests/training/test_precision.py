@@ -10,8 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sargnn.cli.compose import compose_verb
 from sargnn.config.groups import PRECISIONS
+from sargnn.config.run import load, parse, save
 from sargnn.cpu import bf16_instructions, describe_bf16, without_bf16
+from sargnn.errors import ConfigError
 from sargnn.tasks.base import Counted, Targets
 from sargnn.training.optim import Adam, AdamW
 from tests.in_process import sargnn_here
@@ -53,6 +56,14 @@ def test_what_makes_no_sense_is_refused(words: tuple[str, ...], parts: tuple[str
     done = sargnn_here(tmp_path, "train", *words)
     assert done.returncode == 1
     assert all(part in " ".join(done.stderr.split()) for part in parts), done.stderr
+
+
+@pytest.mark.parametrize("name", ["bf16x3", "bf16x6"])
+def test_a_run_of_a_precision_that_is_gone(tmp_path: Path, name: str) -> None:
+    save(parse(compose_verb("train", ["precision=mixed"])), tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text((tmp_path / "config.yaml").read_text().replace("mixed", name))
+    with pytest.raises(ConfigError, match=rf"(?s)'precision={name}' is gone.*fp32, or mixed"):
+        load(tmp_path / "config.yaml")
 
 
 def test_what_the_cpu_has(tmp_path: Path) -> None:
