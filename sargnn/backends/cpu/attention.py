@@ -50,9 +50,7 @@ _INPUTS = (
     "weight w? E",
     "scores w? E K",
 )
-_forward = Entry(
-    "attention_forward", *_INPUTS, "out w M KD", "maximum w M K", "denominator w M K", "edge_out w? M KF"
-)
+_forward = Entry("attention_forward", *_INPUTS, "out w M KD", "maximum w M K", "denominator w M K", "edge_out w? M KF")
 _by_destination = Entry(
     "attention_by_destination",
     *_INPUTS,
