@@ -1,4 +1,4 @@
-# Each target does its own set-up in .venv: no sudo, no compiler.
+# Each target does its own set-up in .venv: no sudo. Where there is no compiler, the package's C++ is built by one from PyPI.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -11,18 +11,18 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install test test-full test-machine check train docs dist clean
 
-install: .venv/.runtime  ## set up .venv with the command sargnn
+install: .venv/.native  ## set up .venv with the command sargnn
 
-train: .venv/.runtime  ## train the embedded graph on four local workers
+train: .venv/.native  ## train the embedded graph on four local workers
 	$(BIN)/sargnn train
 
-test: .venv/.dev  ## run the tests
+test: .venv/.dev .venv/.native  ## run the tests
 	$(BIN)/pytest $(SPREAD)
 
-test-full: .venv/.dev  ## run all tests that share a machine, also the long ones (tests/README.md)
+test-full: .venv/.dev .venv/.native  ## run all tests that share a machine, also the long ones (tests/README.md)
 	SARGNN_TEST_EPOCHS=30 $(BIN)/pytest $(SPREAD) -m "not machine"
 
-test-machine: .venv/.dev  ## run the tests that need a machine for themselves: faults, clusters, memory
+test-machine: .venv/.dev .venv/.native  ## run the tests that need a machine for themselves: faults, clusters, memory
 	$(BIN)/pytest -m machine
 
 check: .venv/.dev  ## lint, types, import contract
@@ -36,9 +36,9 @@ check: .venv/.dev  ## lint, types, import contract
 docs: .venv/.docs  ## build the site into docs/_build/html; a warning is an error
 	$(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
 
-dist: .venv/.dist  ## wheel and sdist into dist/, checked, and a run from the wheel in an empty environment
+dist: .venv/.dist  ## wheel (of any glibc) and sdist into dist/, checked, and a run from the wheel in an empty environment
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist .
+	CXX=ziglang $(BIN)/python -m build --outdir dist .
 	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv dist/venv
 	dist/venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
@@ -54,8 +54,13 @@ clean:  ## remove the environment; stores and runs stay
 	@touch $@
 
 .venv/.runtime: .venv/.python pyproject.toml
-	@echo "setting up .venv (about two minutes, 2 GB)"
+	@echo "setting up .venv (about two minutes, 2 GB; half a minute of them compiles C++)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+# After a change of the C++: what changed is compiled again.
+.venv/.native: .venv/.runtime sargnn/native/build.py $(wildcard sargnn/native/src/*)
+	@$(BIN)/python sargnn/native/build.py
 	@touch $@
 
 .venv/.docs: .venv/.runtime  # the tests' environment has it, too

@@ -17,18 +17,16 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this tree's package, not an installed one
 
-from sargnn.compiled import compiled_sources, numba_cache_dir  # noqa: E402
+from sargnn.native import build, chosen  # noqa: E402
 
 LIMIT_S, LIMIT_OF_ALL_S = 300, 2 * 3600
 EVERYTHING = ["tests", "--ignore=tests/test_mutants.py"]
@@ -72,28 +70,21 @@ def mutants() -> list[Mutant]:
 
 @contextmanager
 def broken(mutant: Mutant) -> Iterator[dict[str, str]]:
-    """The package with the mistake; gives the environment that tests run in.
-
-    Compiled code goes by the content of its sources. A mutated one gets an empty cache, marked as filled, so that only what the
-    tests call is compiled.
-    """
+    """The package with the mistake, compiled with it where it is C++; gives the environment that tests run in."""
     text, stat = mutant.broken, mutant.file.stat()
     original = mutant.file.read_bytes()
     path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
-    environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    with tempfile.TemporaryDirectory() as cache:
-        try:
-            mutant.file.write_text(text)
-            if mutant.file in compiled_sources():
-                with patch.dict(os.environ, NUMBA_CACHE_DIR=cache):
-                    compiled = numba_cache_dir()
-                compiled.mkdir()
-                (compiled / "compiled_for_tests").touch()
-                environment["NUMBA_CACHE_DIR"] = str(compiled)
-            yield environment
-        finally:
-            mutant.file.write_bytes(original)
-            os.utime(mutant.file, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # what was compiled from it stays valid
+    in_cpp = mutant.file.is_relative_to(build.SOURCES)
+    try:
+        mutant.file.write_text(text)
+        if in_cpp:
+            build.build([chosen()])
+        yield os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    finally:
+        mutant.file.write_bytes(original)
+        os.utime(mutant.file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        if in_cpp:
+            build.build([chosen()])
 
 
 def run_tests(tests: list[str], environment: dict[str, str], limit_s: float) -> str | None:

@@ -15,7 +15,7 @@ import pytest
 
 from sargnn.interop.dgl import install_finder
 from tests import leftovers
-from tests.compile import set_up_environment
+from tests.environment import set_up_environment
 
 pytest.register_assert_rewrite("tests.backends", "tests.parity")  # a check that fails in a helper shows its values
 set_up_environment()
@@ -107,7 +107,7 @@ _mark = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Mark what this session starts, and compile the kernels; for workers of pytest-xdist their parent has done both."""
+    """Mark what this session starts; for workers of pytest-xdist their parent has done it."""
     from tests import configs
     from tests.parity import covering  # not before its rewriting is asked for
 
@@ -115,7 +115,6 @@ def pytest_configure(config: pytest.Config) -> None:
     covering.LONG = "not long" not in config.option.markexpr
     if not hasattr(config, "workerinput"):
         config.stash[_mark] = leftovers.mark_session()
-        pass
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -139,13 +138,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _environment() -> Iterator[None]:
-    """A command that runs here says in the environment how many threads its workers have; no other file's tests see that.
-
-    Nor does Numba, which may have started another number in this process and would refuse the next compilation.
-    """
-    import numba.core.config  # not before its environment is set
-
-    with patch.dict(os.environ), patch.object(numba.core.config, "reload_config", lambda: None):
+    """A command that runs here says in the environment how many threads its workers have; no other file's tests see that."""
+    with patch.dict(os.environ):
         yield
 
 

@@ -28,7 +28,7 @@ from sargnn.tracking.summary import read_summary
 
 
 def fork_server() -> ForkServerContext:
-    """Started on first use; its workers run Numba's own threads, since GNU OpenMP does not survive a fork."""
+    """Started on first use."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sargnn.run.ignore_signals", "tests.preload"])
     with patch.dict(os.environ, worker_environment(threads=1)):

@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,6 @@ import torch.distributed as dist
 from sargnn.backends import memory as engine_pool
 from sargnn.comm.distributed import DistributedGroup, RankProcesses
 from sargnn.comm.group import Group
-from sargnn.partition.cut import parts_of
-from sargnn.run.env import warm_up
-from tests.graphs import assign, nasty_graph, typed_graph
 from tests.in_process import fork_server
 from tests.turns import AdversarialTurns
 
@@ -103,19 +99,10 @@ def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
                 pipe.send((False, traceback.format_exc()))
 
 
-@cache
-def _compile() -> None:
-    """Everything once, into Numba's cache, instead of in every process."""
-    warm_up()
-    for graph in (nasty_graph(), typed_graph()):
-        list(parts_of(graph, assign(graph, "random", 2), 2))
-
-
 class Processes:
     """``world`` processes in one gloo group; each call runs a module-level function on every rank."""
 
     def __init__(self, world: int) -> None:
-        _compile()
         context = fork_server()
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -24,7 +23,6 @@ from sargnn.bf16 import wide
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.distributed import DistributedGroup, RankProcesses
 from sargnn.comm.group import Group, sum_flat
-from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
 from sargnn.config.verbs import PartitionConfig
 from sargnn.engine.aggregate import Engine, EngineSettings
@@ -34,17 +32,17 @@ from sargnn.graph.edge_columns import WEIGHT
 from sargnn.graph.schema import task_of
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
+from sargnn.native import set_threads
 from sargnn.partition.cut import Part, with_columns
+from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import open_part, partition_info
 from sargnn.plan.graph import WorkerGraph, degree_histogram, find_labelled
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
 from sargnn.rng import Purpose
-from sargnn.run.env import kernels_are_compiled
 from sargnn.run.gpus import local_device_index
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tasks.kinds import in_split
-from sargnn.tracking.progress import say
 from sargnn.training.build import check_edge_weights, edge_width, make_model, number_formats
 
 
@@ -65,7 +63,6 @@ def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overri
         SargnnError: anything that can be mended, on every rank.
     """
     rank, world = _place(group)
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(numba_cache_dir()))
     words = as_words(overrides, settings)
     if isinstance(graph_or_dataset, str):
         words.append(graph_or_dataset if "=" in graph_or_dataset else f"dataset={graph_or_dataset}")
@@ -81,7 +78,7 @@ def shard(graph_or_dataset: Any, group: dist.ProcessGroup | None = None, *overri
     if isinstance(made[0], SargnnError):
         raise made[0]
     words, partition = made[0]
-    numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
+    set_threads(torch.get_num_threads())
     ranks = DistributedGroup(rank, world, RankProcesses(_group(group))) if world > 1 else Group.single()
     return GraphShard(words, partition, ranks)
 
@@ -110,20 +107,12 @@ def _config_of(words: list[str]) -> RunConfig:
 
 
 def _make_stores(graph: Any, words: list[str], world: int) -> tuple[list[str], Path]:
-    # Not before the folder of machine code is known.
-    from sargnn.partition.prepare import prepare_partition
-    from sargnn.run.env import warm_up
-
     if graph is not None:
         words = store_of_graph(graph, words)
     words = [*words, f"world={world}"]
     config = _config_of(words)
     wanted = PartitionConfig(config.dataset, config.partitioner, world, config.store_dir, config.prepare)
     info = prepare_partition(wanted, prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes))
-    if config.kernel.name != "reference":
-        if not kernels_are_compiled():
-            say("compiling the kernels, once for this version: a minute or two")
-        warm_up()  # else every rank would compile
     return words, info.path.resolve()
 
 

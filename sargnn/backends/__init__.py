@@ -1,6 +1,6 @@
 """How things are computed: one interface (``base``, ``operations``), a folder for each implementation.
 
-``cpu``: loops that Numba compiles. ``cuda``: kernels in Triton's language. ``torch``: plain PyTorch, the reference, on any
+``cpu``: loops in C++. ``cuda``: kernels in Triton's language. ``torch``: plain PyTorch, the reference, on any
 device; and DGL's operators, the baseline.
 """
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -407,10 +407,6 @@ class Backend(ABC):
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-
-    def samples(self, dtype: torch.dtype) -> Iterable[tuple[Any, tuple[Any, ...]]]:
-        """What is compiled before workers start, for tables of a dtype: functions, each with arguments of the types it gets."""
-        return ()
 
 
 def _resolved(table: Mapping[str, Any], name: str) -> Any:

@@ -5,18 +5,20 @@ Letters: S source rows, M destination rows, A destination rows and B source rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numba
-import numpy as np
 import torch
 from torch import Tensor
 
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
+from sargnn.native import Entry
+
+_list_rows = Entry("list_rows", "dst i E, rows i A, indptr i A+1")
+_group = Entry("group", "src i E, values i? E, indptr i S+1, out i E")
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ def _listed(dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
         return rows, _offsets(counts)
     most = min(num_dst, len(dst))
     rows, indptr = torch.empty(most, dtype=torch.int32), torch.empty(most + 1, dtype=torch.int32)
-    listed = list_rows(dst.numpy(), rows.numpy(), indptr.numpy())
+    listed = _list_rows(dst, rows, indptr)
     if listed == most:
         return rows, indptr
     return rows[:listed].clone(), indptr[: listed + 1].clone()
@@ -233,7 +235,7 @@ def _by_source(src: Tensor, num_src: int, values: Tensor | None) -> tuple[Tensor
         order = torch.sort(src, stable=True).indices
         return _offsets(torch.bincount(src, minlength=num_src)), order.to(torch.int32) if values is None else values[order]
     indptr, out = torch.empty(num_src + 1, dtype=torch.int32), torch.empty(len(src), dtype=torch.int32)
-    by_source(src.numpy(), np.empty(0, np.int32) if values is None else values.numpy(), indptr.numpy(), out.numpy())
+    _group(src, values, indptr, out)
     return indptr, out
 
 
@@ -248,54 +250,3 @@ def _offsets(counts: Tensor) -> Tensor:
     offsets = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
     torch.cumsum(counts, 0, out=offsets[1:])
     return offsets.to(torch.int32)
-
-
-@numba.njit(cache=True, nogil=True)
-def list_rows(dst: np.ndarray, rows: np.ndarray, indptr: np.ndarray) -> int:
-    """List the destination rows that have an edge. Returns A, their number.
-
-    Args:
-        dst: int32 [E], ascending.
-        rows: int32 [min(M, E)], written.
-        indptr: int32 [min(M, E) + 1], written.
-    """
-    listed = 0
-    for edge in range(len(dst)):
-        if edge == 0 or dst[edge] != dst[edge - 1]:
-            rows[listed] = dst[edge]
-            indptr[listed] = edge
-            listed += 1
-    indptr[listed] = len(dst)
-    return listed
-
-
-@numba.njit(cache=True, nogil=True)
-def by_source(src: np.ndarray, values: np.ndarray, indptr: np.ndarray, out: np.ndarray) -> None:
-    """Put numbers of edges into the order of their sources, those of one source in their order.
-
-    Args:
-        src: int32 [E] in [0, S).
-        values: int32 [E]; the edges' own numbers if it has no entries.
-        indptr: int32 [S + 1], written: where each source's begin.
-        out: int32 [E], written.
-    """
-    indptr[:] = 0
-    for edge in range(len(src)):
-        indptr[src[edge] + 1] += 1
-    for row in range(1, len(indptr)):
-        indptr[row] += indptr[row - 1]
-    numbers = len(values) == 0
-    for edge in range(len(src)):
-        at = indptr[src[edge]]
-        indptr[src[edge]] = at + 1
-        out[at] = edge if numbers else values[edge]
-    for row in range(len(indptr) - 1, 0, -1):
-        indptr[row] = indptr[row - 1]
-    indptr[0] = 0
-
-
-def samples(dtype: torch.dtype) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Arguments to compile the loops for."""
-    ids = np.zeros(1, np.int32)
-    yield list_rows, (ids, ids, ids)
-    yield by_source, (ids, ids, ids, ids)

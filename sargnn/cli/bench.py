@@ -12,7 +12,6 @@ from sargnn.cli import sweep
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.conf import ConfFolders
-from sargnn.compiled import numba_cache_dir
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
 from sargnn.interop.dgl import NOT_INSTALLED, is_installed
@@ -39,7 +38,7 @@ _KEPT = ("bench_dir", "resume", "skip_finished")
 def kernels(line: CommandLine) -> int:
     """``sargnn bench kernels``; prints its tables."""
     config = parse_bench_kernels(compose_verb("bench_kernels", line.overrides, keep=("bench_dir",), folders=line.folders))
-    # As workers have it; before torch and numba are imported.
+    # As workers have it; before torch is imported.
     os.environ.update(worker_environment(config.threads or default_threads(1)))
     from sargnn.report.bench.kernels import run
 
@@ -177,7 +176,6 @@ def _settings_of(verb: str, line: CommandLine, cls: type[T], parse: Callable[[di
         (own if key.partition(".")[0] in (*keys, *_OF_ALL_ROWS) else of_runs).append(word)
     mapping = compose_verb(verb, own, keep=("bench_dir",), folders=line.folders)
     settings = parse({key: mapping[key] for key in keys})
-    os.environ["NUMBA_CACHE_DIR"] = str(numba_cache_dir())
     of_all = [f"{key}={'null' if mapping[key] is None else mapping[key]}" for key in _OF_ALL_ROWS]
     return settings, [*of_all, *of_runs]
 

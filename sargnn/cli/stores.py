@@ -274,13 +274,15 @@ def info(line: CommandLine) -> int:
     from sargnn.backends.choose import make_kernel
     from sargnn.backends.device import device_of
     from sargnn.cpu import describe_bf16
+    from sargnn.native import describe
     from sargnn.tracking.mlflow.store import database_of, default_uri
     from sargnn.tracking.provenance import versions
     from sargnn.tracking.tables import info_table
 
     memory = psutil.virtual_memory()
-    rows = [("", f"{name} {version}") for name, version in versions().items()]
+    rows = [("", f"{name} {version}") for name, version in versions().items() if name != "instructions"]
     rows += [
+        ("compiled for", describe()),
         ("cores", f"{len(os.sched_getaffinity(0))} usable"),
         ("bf16", describe_bf16()),
         ("memory", f"{human_bytes(memory.total)}, {human_bytes(memory.available)} free"),

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.config.run import Task
@@ -35,10 +34,12 @@ from sargnn.graph.schema import SPLITS as SPLITS
 from sargnn.graph.schema import UNLABELLED as UNLABELLED
 from sargnn.graph.schema import Schema, label_form, task_of
 from sargnn.graph.store import Store, StoreWriter
+from sargnn.native import Entry
 from sargnn.steps import step
 
 FORMAT_VERSION = 2
 _BLOCK_EDGES = 1 << 22
+_group = Entry("group", "keys * E, values l? E, indptr l K+1, order l E")
 
 
 @dataclass(frozen=True)
@@ -141,22 +142,6 @@ class InMemoryReader(Reader):
         write_dataset(path, self.read(), made_by=self.identity(), is_trained_on=self.is_trained_on)
 
 
-@numba.njit(cache=True)
-def _group(keys: Any, num_keys: Any) -> Any:  # pragma: no cover - compiled
-    indptr = np.zeros(num_keys + 1, np.int64)
-    for key in keys:
-        indptr[key + 1] += 1
-    for k in range(num_keys):
-        indptr[k + 1] += indptr[k]
-    cursor = indptr[:-1].copy()
-    order = np.empty(len(keys), np.int64)
-    for position in range(len(keys)):
-        key = keys[position]
-        order[cursor[key]] = position
-        cursor[key] += 1
-    return indptr, order
-
-
 def group_by(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
     """A stable counting sort, O(len(keys) + num_keys).
 
@@ -166,7 +151,9 @@ def group_by(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         indptr int64 [num_keys + 1] and order int64 [E]: ``order[indptr[k]:indptr[k + 1]]`` are the positions of key k.
     """
-    return _group(np.ascontiguousarray(keys), num_keys)
+    indptr, order = np.empty(num_keys + 1, np.int64), np.empty(len(keys), np.int64)
+    _group(np.ascontiguousarray(keys, np.int32 if keys.dtype == np.int32 else np.int64), None, indptr, order)
+    return indptr, order
 
 
 def row_runs(indptr: np.ndarray, entries: int) -> Iterator[tuple[int, int]]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.graph.dataset import Dataset, row_runs
+from sargnn.native import Entry
 from sargnn.steps import step
 
 ALL_RELATIONS = -1
@@ -24,6 +23,14 @@ _PIECE = 1 << 22
 _SAMPLE = 1 << 20
 _CHUNK_EDGES = 1 << 24
 _LOOPS, _REPEATS = 1, 2
+_scan = Entry(
+    "scan_edges",
+    "row int, starts l, sources *, relation b, labels l, out_degree * N, totals l R 3, ends l 2 C, inside l 1",
+)
+_look_up = Entry(
+    "look_up_inverses",
+    "sources * E, destinations l E, relation b, indptr l N+1, indices *, asked l R, inverses l R",
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ def examine_edges(dataset: Dataset, buffer_bytes: int) -> tuple[dict[str, NodeFi
     inside, ends = np.zeros(1, np.int64), np.zeros((2, classes), np.int64)
     for row, last, sources, relation in _pieces(dataset):
         starts = np.asarray(dataset.indptr[row : last + 1])
-        _scan(row, starts - starts[0], sources, relation, labels, out_degree, totals, inside, ends)
+        _scan(row, starts - starts[0], sources, relation, labels, out_degree, totals, ends, inside)
     bounds = zip(schema.node_types, schema.offsets, schema.offsets[1:], strict=False)
     nodes = {name: _examine_nodes(dataset, out_degree, begin, end) for name, begin, end in bounds}
     asked, inverses, about = _count_inverses(dataset, buffer_bytes)
@@ -124,32 +131,6 @@ def _pieces(dataset: Dataset) -> Iterator[tuple[int, int, np.ndarray, np.ndarray
         step("looking at edges", own.start, dataset.num_edges)
         relation = np.zeros(1, np.uint8) if dataset.relation is None else np.asarray(dataset.relation[own])
         yield row, last, np.asarray(dataset.indices[own]), relation
-
-
-@numba.njit(cache=True)
-def _scan(
-    row: Any, starts: Any, sources: Any, relation: Any, labels: Any, out_degree: Any, totals: Any, inside: Any, ends: Any
-) -> None:  # pragma: no cover - compiled
-    seen = np.full(len(totals), -1, np.int64)  # per relation: where the run of equal sources began that has it already
-    for k in range(len(starts) - 1):
-        destination = row + k
-        last, run = -1, -1
-        for e in range(starts[k], starts[k + 1]):
-            source = sources[e]
-            r = relation[e] if len(totals) > 1 else 0
-            out_degree[source] += 1
-            totals[r, 0] += 1
-            if source != last:
-                last, run = source, e
-            if seen[r] == run:
-                totals[r, _REPEATS] += 1
-            seen[r] = run
-            if source == destination:
-                totals[r, _LOOPS] += 1
-            elif len(labels) and labels[source] >= 0 and labels[destination] >= 0:
-                ends[0, labels[source]] += 1
-                ends[1, labels[destination]] += 1
-                inside[0] += labels[source] == labels[destination]
 
 
 def _examine_nodes(dataset: Dataset, out_degree: np.ndarray, begin: int, end: int) -> NodeFindings:
@@ -208,26 +189,6 @@ def _count_inverses(dataset: Dataset, buffer_bytes: int) -> tuple[np.ndarray, np
         destinations = np.repeat(np.arange(row, last), np.diff(indptr[row : last + 1]))
         _look_up(sources, destinations, relation, indptr, indices, asked, inverses)
     return asked, inverses, about
-
-
-@numba.njit(cache=True)
-def _look_up(
-    sources: Any, destinations: Any, relation: Any, indptr: Any, indices: Any, asked: Any, inverses: Any
-) -> None:  # pragma: no cover - compiled
-    for e in range(len(sources)):
-        source, destination = sources[e], destinations[e]
-        if source == destination:
-            continue
-        r = relation[e] if len(asked) > 1 else 0
-        asked[r] += 1
-        low, high = indptr[source], indptr[source + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if indices[middle] < destination:
-                low = middle + 1
-            else:
-                high = middle
-        inverses[r] += low < indptr[source + 1] and indices[low] == destination
 
 
 def nodes_without_edges(dataset: Dataset, wanted: np.ndarray | None = None) -> dict[int, int]:

@@ -114,11 +114,7 @@ class GraphFile:
 
     @staticmethod
     def _map(path: Path, offset: int, count: int) -> np.ndarray:
-        if count:
-            return np.memmap(path, np.uint32, "r", offset, (count,))
-        none = np.zeros(0, np.uint32)
-        none.setflags(write=False)  # as what is mapped, so that one compiled loop serves both
-        return none
+        return np.memmap(path, np.uint32, "r", offset, (count,)) if count else np.zeros(0, np.uint32)
 
     def weights_of_nodes(self) -> np.ndarray:
         """uint32 [N]."""

@@ -28,7 +28,7 @@ from sargnn.partition.store import open_part
 from sargnn.plan.drawn import InEdges, Sample
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.load import with_self_loops
-from sargnn.plan.loops import mark_sources, read_only
+from sargnn.plan.loops import mark_sources
 from sargnn.plan.sizes import Sizes, rows_by_depth
 
 _NEVER = -1
@@ -80,14 +80,14 @@ class Opened:
         if sample is not None:
             return self._drawn(outputs, layer, sample, marks)
         part, relations, edges = self.part, len(self.part.schema.relations), 0
-        wanted, src, dst = outputs.view(np.uint8), read_only(part.edge_src), read_only(part.edge_dst)
+        src, dst = np.asarray(part.edge_src), np.asarray(part.edge_dst)
         rows = len(part.node_ids)
         for group, (a, b) in enumerate(zip(part.edge_offsets, part.edge_offsets[1:], strict=False)):
             peer = group // relations
             first, last = 0, rows
             if peer != self.place:
                 first, last = rows + int(part.halo_offsets[peer]), rows + int(part.halo_offsets[peer + 1])
-            edges += mark_sources(src[a:b], dst[a:b], wanted, marks[first:last])
+            edges += mark_sources(src[a:b], dst[a:b], outputs, marks[first:last])
         if self.loops:  # one each, in place of the data's own
             edges += int(outputs.sum()) - int(self._own_loops[outputs].sum())
         return marks.astype(bool), edges

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from sargnn.backends import KERNELS
-from sargnn.compiled import numba_cache_dir
 from sargnn.config.fields import as_mapping
 from sargnn.config.groups import PreloadConfig, SmoothConfig
 from sargnn.config.partitioner import PartitionerConfig
@@ -41,6 +41,8 @@ from sargnn.memory.plan_time import WAITING, Calibration, EpochTime, Load, Trial
 from sargnn.memory.plan_worker import Runtime, graph_bytes
 from sargnn.memory.trials_outline import Outline
 from sargnn.models import MODELS
+from sargnn.native import chosen
+from sargnn.native.build import digest_of_sources
 from sargnn.profile import CATEGORIES
 from sargnn.resolve import describe_source
 from sargnn.sources.prepare import prepare_dataset
@@ -66,15 +68,28 @@ _TRIAL = "sargnn.run.trial"
 """The program that trains the graphs of some configuration files."""
 
 
+def cache_dir() -> Path:
+    """A writable folder for what is measured once, one per user, content of the C++ sources, and instructions."""
+    name = f"measured-{digest_of_sources()}-{chosen()}"
+    for candidate in (user_cache_path("sargnn") / name, Path(tempfile.gettempdir()) / f"sargnn-{name}-{os.getuid()}"):
+        try:
+            candidate.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(candidate, os.W_OK):
+            return candidate
+    return Path(tempfile.mkdtemp(prefix="sargnn-measured-"))
+
+
 def kept(name: str, key: str, read: Callable[[Any], T], measure: Callable[[], Any]) -> T:
     """What is kept under a key in a file; measured where nothing is, or nothing that can be read.
 
     Args:
-        name: the file's, beside the compiled kernels.
+        name: the file's.
         read: makes it of JSON; raises ``KeyError``, ``TypeError`` or ``ValueError`` for content that is damaged.
         measure: gives it as JSON.
     """
-    file = numba_cache_dir() / name
+    file = cache_dir() / name
     with suppress(KeyError, TypeError, ValueError):
         return read(_content(file)[key])
     value = measure()
@@ -105,7 +120,7 @@ def _run(arguments: Sequence[str], folder: str, failed: str) -> None:
 
 
 def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
-    """Of a worker of such a run, alone or with others. Kept where compiled kernels are kept.
+    """Of a worker of such a run, alone or with others. Kept for the next plan.
 
     Raises:
         SargnnError: the small run failed; its words.
@@ -122,9 +137,6 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
 
     def measure() -> list[int]:
         step(f"measuring what a worker takes by itself ({key}; once on this machine)")
-        marks = (numba_cache_dir() / f"compiled_{name}" for name in (config.precision, "all", "for_tests"))
-        if not any(mark.exists() for mark in marks):  # a worker that compiles holds what that takes
-            _measure_runtime(config, typed=typed, world=1)
         return _measure_runtime(config, typed=typed, world=2 if several else 1)
 
     return kept(_RUNTIMES, key, lambda bytes_of: Runtime(*map(int, bytes_of)), measure)
@@ -218,7 +230,7 @@ def outline_of(dataset: Dataset) -> Outline:
 
 
 def measured_rates(config: RunConfig, outline: Outline, *, machines: int = 1) -> Calibration:
-    """What trials of the configuration measure on this machine. Kept where compiled kernels are kept.
+    """What trials of the configuration measure on this machine. Kept for the next plan.
 
     Raises:
         SargnnError: a trial failed; its words.

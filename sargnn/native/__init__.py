@@ -28,6 +28,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import platform
 import struct
 from array import array
 from collections.abc import Callable
@@ -36,11 +37,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sargnn.errors import SargnnError
-from sargnn.native.build import ISA, LIBRARIES, digest_of_sources, library_path, usable
+from sargnn.native.build import AGAIN, ISA, SANITIZED, SOURCES, digest_of_sources, lacks, library_path, names_here, usable
 from sargnn.native.calls import WIDE, code_of_call
 from sargnn.native.words import NAMES, Edges, bits_of, codes, draw_words, flat_words, words_of, words_of_tables
 
-__all__ = ["Edges", "Entry", "bits_of", "chosen", "draw_words", "library", "num_threads", "set_threads", "words_of"]
+__all__ = ["Edges", "Entry", "bits_of", "chosen", "describe", "draw_words", "library", "num_threads", "set_threads", "words_of"]
 
 
 @functools.cache
@@ -48,29 +49,55 @@ def library(name: str | None = None) -> ctypes.CDLL:
     """The library for this processor, or for the one that ``SARGNN_ISA`` names.
 
     Args:
-        name: of ``LIBRARIES``, another one than is chosen.
+        name: of another library than the one that is chosen.
 
     Raises:
         SargnnError: there is none, or it is older than its sources.
     """
-    path = library_path(name or chosen())
+    name = name or chosen()
+    path, again = library_path(name), f"{AGAIN} {name}"
     if not path.exists():
-        raise SargnnError("The package's compiled code is missing.", given=str(path), hint="python -m sargnn.native.build")
+        raise SargnnError("The package's compiled code is missing.", given=path, hint=again)
     loaded = ctypes.CDLL(str(path))
     loaded.sargnn_sources.restype = ctypes.c_char_p
-    if loaded.sargnn_sources().decode() != digest_of_sources():
-        raise SargnnError("The package's compiled code is older than its sources.", hint="python -m sargnn.native.build")
+    if SOURCES.exists() and loaded.sargnn_sources().decode() != digest_of_sources():
+        raise SargnnError("The package's compiled code is older than its sources.", given=path, hint=again)
+    loaded.sargnn_set_threads(ctypes.c_int64(_usual_threads()))
     return loaded
+
+
+def _usual_threads() -> int:
+    """As PyTorch has them: OMP_NUM_THREADS, else the usable cores."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(given) if given.isdigit() else len(os.sched_getaffinity(0))
 
 
 @functools.cache
 def chosen() -> str:
-    """The name of the library that is used: the widest that this processor can run."""
-    if wanted := os.environ.get(ISA):
-        if wanted not in LIBRARIES:
-            raise SargnnError(f"{ISA} names no library.", given=wanted, allowed=", ".join(LIBRARIES))
-        return wanted
-    return usable()[-1]
+    """The name of the library that is used: the widest that this processor can run, or what ``SARGNN_ISA`` says.
+
+    Raises:
+        SargnnError: ``SARGNN_ISA`` names none that can run here, or none can.
+    """
+    wanted, can_run = os.environ.get(ISA), usable()
+    if wanted and wanted not in [*names_here(), SANITIZED]:
+        raise SargnnError(f"{ISA} names no library of this kind of machine.", given=wanted, allowed=can_run)
+    if wanted and lacks(wanted):
+        raise SargnnError(f"This processor cannot run {ISA}={wanted}: it lacks {', '.join(lacks(wanted))}.", allowed=can_run)
+    if not can_run:
+        given = f"{platform.system()} on {platform.machine()}"
+        raise SargnnError(
+            "The package's compiled code cannot run here.", given=given, allowed="Linux on x86-64-v2 or 64-bit Arm"
+        )
+    return wanted or can_run[-1]
+
+
+def describe() -> str:
+    """Which library is used, and why no wider one."""
+    if os.environ.get(ISA):
+        return f"{chosen()}, which {ISA} asks for"
+    lacking = [f"{name} needs {', '.join(lacks(name))}" for name in names_here() if lacks(name)]
+    return "; ".join([chosen(), *lacking])
 
 
 def set_threads(count: int) -> None:
@@ -87,12 +114,13 @@ class Entry:
 
     Args:
         name: its name, without the library's prefix.
-        declared: what it takes, in the order of the C++ struct.
+        declared: what it takes, in the order of the C++ struct: arguments with commas between them, in one text or several.
         of: the library's name; None: the one that is chosen.
     """
 
     def __init__(self, name: str, *declared: str, of: str | None = None) -> None:
-        self.name, self.declared, self._of = name, declared, of
+        self.name, self._of = name, of
+        self.declared = tuple(text.strip() for some in declared for text in some.split(","))
         self._call: Callable[..., int] | None = None
 
     def __call__(self, *arguments: Any) -> int:

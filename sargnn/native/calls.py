@@ -91,7 +91,7 @@ def _load(name: str, a: str, dimensions: int) -> Iterator[str]:
     if dimensions == 0:
         yield f"{each} = _flat_words({a}, '{name}: {a}')"
         return
-    yield f"if type({a}) is not _ndarray and {a}.ndim == {dimensions} and {a}.is_cpu:"
+    yield f"if not isinstance({a}, _ndarray) and {a}.ndim == {dimensions} and {a}.is_cpu:"
     yield f" {a}_0 = {a}.data_ptr() or {SOMEWHERE}; {a}_4 = _codes[{a}.dtype]"
     if dimensions == 2:
         yield f" {a}_1, {a}_2 = {a}.shape; {a}_3, _step = {a}.stride()"

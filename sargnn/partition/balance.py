@@ -8,13 +8,14 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.graph.dataset import Dataset
+from sargnn.native import Entry
 
+_losses = Entry("find_losses", "indptr l N+1, indices *, nodes l n, part i N, world int, loss l n")
+_move = Entry("even_out", "indptr l N+1, indices *, nodes l, part i N, weights l N K, loads d P K, caps d K, kind int")
 ROW_EDGES = 32
 """What a row costs beside its edges, in edges: linear maps, norm and dropout of a layer of usual width."""
 
@@ -84,47 +85,3 @@ def even_out(dataset: Dataset, part: np.ndarray, world: int, weights: np.ndarray
             loss = np.empty(len(nodes), np.int64)
             _losses(indptr, indices, nodes, part, world, loss)
             _move(indptr, indices, nodes[np.argsort(loss, kind="stable")], part, weights, loads, caps, k)
-
-
-@numba.njit(cache=True)
-def _losses(indptr: Any, indices: Any, nodes: Any, part: Any, world: Any, loss: Any) -> None:  # pragma: no cover - compiled
-    """How many more in-neighbours each node has in its own part than in the next best."""
-    counts = np.zeros(world, np.int64)
-    for k in range(len(nodes)):
-        v = nodes[k]
-        counts[:] = 0
-        for e in range(indptr[v], indptr[v + 1]):
-            counts[part[indices[e]]] += 1
-        own = counts[part[v]]
-        counts[part[v]] = 0
-        loss[k] = own - counts.max()
-
-
-@numba.njit(cache=True)
-def _move(
-    indptr: Any, indices: Any, nodes: Any, part: Any, weights: Any, loads: Any, caps: Any, kind: Any
-) -> None:  # pragma: no cover - compiled
-    world, kinds = loads.shape
-    counts = np.zeros(world, np.int64)
-    for k in range(len(nodes)):
-        v = nodes[k]
-        old = part[v]
-        if loads[old, kind] <= caps[kind]:
-            return
-        counts[:] = 0
-        for e in range(indptr[v], indptr[v + 1]):
-            counts[part[indices[e]]] += 1
-        best = -1
-        for p in range(world):
-            fits = p != old
-            for c in range(kind, kinds):
-                if weights[v, c] > 0 and loads[p, c] + weights[v, c] > caps[c]:
-                    fits = False
-            if fits and (best < 0 or counts[p] > counts[best]):
-                best = p
-        if best < 0:
-            continue
-        for c in range(kinds):
-            loads[old, c] -= weights[v, c]
-            loads[best, c] += weights[v, c]
-        part[v] = best

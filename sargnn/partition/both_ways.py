@@ -18,17 +18,18 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.errors import StoreError
 from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.graph.edge_buckets import EdgeBuckets
+from sargnn.native import Entry
 from sargnn.partition.memory import entries_of
 
 _CHUNK_EDGES = 1 << 22
+_add_hashes = Entry("add_signed_hashes", "first int, indptr l, indices *, total u 1")
+_unite = Entry("unite_rows", "first int, indptr l n+1, sources * E, weights i E, degrees l n")
 _SORT_BYTES = 40
 """An edge of a run that is sorted: its key, those of another run that is read meanwhile, and what both become."""
 
@@ -52,10 +53,10 @@ class Rows:
 
 def goes_both_ways(dataset: Dataset) -> bool:
     """Whether every edge has its inverse, as often as itself."""
-    total = np.uint64(0)
+    total = np.zeros(1, np.uint64)
     for first, indptr, indices in in_edge_blocks(dataset, "looking for inverse edges"):
-        total = np.uint64((int(total) + int(_signed_hashes(first, indptr, indices))) % 2**64)
-    return int(total) == 0
+        _add_hashes(first, indptr, indices, total)
+    return int(total[0]) == 0
 
 
 def rows_both_ways(dataset: Dataset, folder: Path, buffer_bytes: int) -> Iterator[Rows]:
@@ -113,52 +114,3 @@ def _of_run(keys: np.ndarray, n: int, done: int) -> Iterator[Rows]:
         bounds = np.searchsorted(some, np.arange(first, last + 1) * n)
         yield _merge(first, bounds, some % n)
         start, done = stop, last
-
-
-@numba.njit(cache=True)
-def _mix(x: Any) -> Any:  # pragma: no cover - compiled
-    """A hash of 64 bits (the finaliser of SplitMix64)."""
-    x = np.uint64(x) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@numba.njit(cache=True)
-def _signed_hashes(first: Any, indptr: Any, indices: Any) -> Any:  # pragma: no cover - compiled
-    """The sum of h(v, u) - h(u, v) over edges u -> v."""
-    total = np.uint64(0)
-    for k in range(len(indptr) - 1):
-        own = _mix(np.uint64(first + k))
-        for e in range(indptr[k], indptr[k + 1]):
-            other = _mix(np.uint64(indices[e]))
-            total += _mix(own + (other << np.uint64(1))) - _mix(other + (own << np.uint64(1)))
-    return total
-
-
-@numba.njit(cache=True)
-def _unite(first: Any, indptr: Any, sources: Any, weights: Any, degrees: Any) -> Any:  # pragma: no cover - compiled
-    """Sort each row, drop self-loops and count equal neighbours, in place; gives the number of entries that are left."""
-    count = 0
-    for k in range(len(indptr) - 1):
-        begin, end = indptr[k], indptr[k + 1]
-        ascending = True
-        for e in range(begin + 1, end):
-            if sources[e] < sources[e - 1]:
-                ascending = False
-                break
-        if not ascending:
-            sources[begin:end].sort()
-        start = count
-        for e in range(begin, end):
-            source = sources[e]
-            if source == first + k:
-                continue
-            if count > start and sources[count - 1] == source:
-                weights[count - 1] += 1
-            else:
-                sources[count] = source
-                weights[count] = 1
-                count += 1
-        degrees[k] = count - start
-    return count

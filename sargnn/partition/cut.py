@@ -8,20 +8,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.graph.check import index_dtype
 from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.graph.schema import Schema
+from sargnn.native import Entry
 from sargnn.partition.ground import Ground, lay_ground
 from sargnn.partition.pairs import PairCutter, PartPairs
 from sargnn.partition.sort_edges import Report, Wanted, sort_edges
 
 _CHUNK_EDGES, _PIECE_BYTES = 1 << 22, 1 << 26
+_find_loops = Entry("find_loops", "indptr l N+1, indices *, looped b N")
+_sum_weights = Entry("sum_weights", "indptr l, weights *, rows l M, totals d M")
+_number = Entry("number_present", "edge_src i, numbers i")
 
 
 @dataclass(frozen=True)
@@ -276,37 +278,11 @@ def cut(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray) -> Iterator[Pa
         yield replace(part, features=features, pairs=None if pairs is None else pairs.part(p))
 
 
-@numba.njit(cache=True)
-def _find_loops(indptr: Any, indices: Any, looped: Any) -> None:  # pragma: no cover - compiled
-    """Mark nodes with edges to themselves."""
-    for v in range(len(indptr) - 1):
-        for e in range(indptr[v], indptr[v + 1]):
-            if indices[e] == v:
-                looped[v] = True
-
-
-@numba.njit(cache=True)
-def _sum_weights(indptr: Any, weights: Any, rows: Any, totals: Any) -> None:  # pragma: no cover - compiled
-    """The sum of each row's weights, in the order of the whole graph's edges: the same however it is cut."""
-    for k in range(len(rows)):
-        total = 0.0
-        for e in range(indptr[rows[k]], indptr[rows[k] + 1]):
-            total += weights[e]
-        totals[k] = total
-
-
-@numba.njit(cache=True)
-def _number_read(edge_src: Any, count: Any) -> Any:  # pragma: no cover - compiled
+def _number_read(edge_src: np.ndarray, count: int) -> np.ndarray:
     """Which of an owner's rows are read, int32, ascending; sources are numbered among these from now on."""
-    place = np.zeros(count, np.int32)
-    for e in range(len(edge_src)):
-        place[edge_src[e]] = 1
-    halo = np.flatnonzero(place).astype(np.int32)
-    for k in range(len(halo)):
-        place[halo[k]] = k
-    for e in range(len(edge_src)):
-        edge_src[e] = place[edge_src[e]]
-    return halo
+    numbers = np.empty(count, np.int32)
+    _number(edge_src, numbers)
+    return np.flatnonzero(numbers).astype(np.int32)
 
 
 def one_type(part: Part, rank: int, node_type: int) -> Part:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.graph.check import index_dtype
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import WEIGHT
 from sargnn.graph.store import map_new
+from sargnn.native import Entry
 
 _CHUNK_EDGES = 1 << 22
+_put_places = Entry("put_places", "nodes * N, place * N")
+_count = Entry("count_each", "indices * E, first int, counts *")
+_add = Entry("add_each", "indices * E, weights * E, totals d")
 NODE_BYTES = 28
 """Of the arrays; weights take 8 more."""
 
@@ -50,7 +52,7 @@ def make_array(folder: Path | None, name: str, shape: tuple[int, ...], dtype: np
 def places_of(nodes: np.ndarray, folder: Path | None = None, name: str = "place") -> np.ndarray:
     """Where each node of a graph stands in a list of all of them: int32 [N] (int64 from 2**31 nodes on)."""
     place = make_array(folder, name, nodes.shape, index_dtype(len(nodes)))
-    _number(nodes, place)
+    _put_places(nodes, place)
     return place
 
 
@@ -67,9 +69,9 @@ def lay_ground(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray, folder:
     for first in range(0, dataset.num_edges, _CHUNK_EDGES):
         chunk = slice(first, first + _CHUNK_EDGES)
         indices = np.asarray(dataset.indices[chunk])
-        _count(indices, out_degrees)
+        _count(indices, 0, out_degrees)
         if (weights := dataset.columns.run(chunk).weight) is not None:
-            _add_weights(indices, np.asarray(weights), out_weights)
+            _add(indices, np.asarray(weights), out_weights)
     if folder is not None:
         np.save(folder / "offsets.npy", offsets)
     return Ground(offsets, nodes, place, out_degrees, out_weights)
@@ -79,21 +81,3 @@ def open_ground(folder: Path) -> Ground:
     """What ``lay_ground`` put into a folder, and ``nodes`` there, memory-mapped."""
     files = {field.name: folder / f"{field.name}.npy" for field in fields(Ground)}
     return Ground(**{name: np.asarray(np.load(file, mmap_mode="c")) for name, file in files.items() if file.exists()})
-
-
-@numba.njit(cache=True)
-def _number(nodes: Any, place: Any) -> None:  # pragma: no cover - compiled
-    for k in range(len(nodes)):
-        place[nodes[k]] = k
-
-
-@numba.njit(cache=True)
-def _count(indices: Any, counts: Any) -> None:  # pragma: no cover - compiled
-    for index in indices:
-        counts[index] += 1
-
-
-@numba.njit(cache=True)
-def _add_weights(indices: Any, weights: Any, totals: Any) -> None:  # pragma: no cover - compiled
-    for k in range(len(indices)):
-        totals[indices[k]] += weights[k]

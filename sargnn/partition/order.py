@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numba
 import numpy as np
 from scipy import sparse
 
@@ -22,6 +20,7 @@ from sargnn.errors import ConfigError
 from sargnn.graph.claim import scratch_folder
 from sargnn.graph.dataset import Dataset, group_by
 from sargnn.interop.kaminpar import cut, write_graph
+from sargnn.native import Entry
 from sargnn.partition.both_ways import Rows
 from sargnn.partition.ground import places_of
 from sargnn.partition.metis import kway
@@ -31,6 +30,9 @@ from sargnn.steps import step
 VERSION = 2
 """Of the orders; part of a partition store's key."""
 _CLUSTER_ROWS, _IMBALANCE = 1000, 0.1
+_keep_inside = Entry("keep_inside", "degrees l n, source *, first int, last int, ends l n+1, counts l n+1")
+_turn_round = Entry("turn_round", "ends l n+1, forward * E, cursor l n, backward i E")
+_merge = Entry("merge_rows", "ends l n+1, forward * E, starts l n+1, backward i E, rows l n+1, neighbours i M, weights i M")
 _HINT = "partitioner.order=original keeps the nodes of a part in the original order"
 
 
@@ -133,63 +135,3 @@ def graph_within(dataset: Dataset, members: Members, p: int) -> sparse.csr_array
     neighbours, weights, rows = np.empty(2 * count, np.int32), np.empty(2 * count, np.int32), np.zeros(len(own) + 1, np.int64)
     entries = _merge(ends, forward, starts, backward, rows, neighbours, weights)
     return sparse.csr_array((weights[:entries], neighbours[:entries], rows), shape=(len(own), len(own)))
-
-
-@numba.njit(cache=True)
-def _keep_inside(
-    degrees: Any, source: Any, first: Any, last: Any, ends: Any, counts: Any
-) -> Any:  # pragma: no cover - compiled
-    """Of each row's sources those that are the part's too, ascending, numbered in it, without loops, at the array's front;
-    counts, one place on, how often each is one. Gives how many there are."""
-    count = k = 0
-    for row in range(len(degrees)):
-        begin, stop, ascending = count, k + degrees[row], True
-        while k < stop:
-            place = source[k]
-            k += 1
-            if place < first or place >= last or place - first == row:
-                continue
-            source[count] = place - first
-            counts[place - first + 1] += 1
-            if count > begin and source[count] < source[count - 1]:
-                ascending = False
-            count += 1
-        if not ascending:
-            source[begin:count].sort()
-        ends[row + 1] = count
-    return count
-
-
-@numba.njit(cache=True)
-def _turn_round(ends: Any, forward: Any, cursor: Any, backward: Any) -> None:  # pragma: no cover - compiled
-    """The rows of A^T from those of A."""
-    for row in range(len(ends) - 1):
-        for e in range(ends[row], ends[row + 1]):
-            source = forward[e]
-            backward[cursor[source]] = row
-            cursor[source] += 1
-
-
-@numba.njit(cache=True)
-def _merge(
-    ends: Any, forward: Any, starts: Any, backward: Any, rows: Any, neighbours: Any, weights: Any
-) -> Any:  # pragma: no cover - compiled
-    """Unite the rows of A and A^T, equal neighbours counted."""
-    count = 0
-    for row in range(len(ends) - 1):
-        a, a_end, b, b_end, begin = ends[row], ends[row + 1], starts[row], starts[row + 1], count
-        while a < a_end or b < b_end:
-            if b == b_end or (a < a_end and forward[a] <= backward[b]):
-                neighbour = forward[a]
-                a += 1
-            else:
-                neighbour = backward[b]
-                b += 1
-            if count > begin and neighbours[count - 1] == neighbour:
-                weights[count - 1] += 1
-            else:
-                neighbours[count] = neighbour
-                weights[count] = 1
-                count += 1
-        rows[row + 1] = count
-    return count

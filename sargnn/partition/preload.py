@@ -25,12 +25,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.store import StoreWriter
-from sargnn.numba_rng import philox_words
+from sargnn.native import Entry
 from sargnn.partition.cut import Cutter, Part, offsets_of
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.quality import PartitionStats, part_figures, partition_stats
@@ -41,6 +40,11 @@ from sargnn.steps import step
 ROW_WORK = 32
 """What computing a row costs beside its edges, in edges: linear map, norm and dropout."""
 _SLACK = 1.02
+_TAG = int(Purpose.PRELOAD) << 24
+_GRAPH = "indptr l N+1, indices *"
+_spread = Entry("spread_hops", _GRAPH, "frontier l, hop int, most int, seed int, tag int, hops h N")
+_vote = Entry("count_votes", _GRAPH, "rows l, worker_of i N, place l N, votes i K G")
+_choose = Entry("choose_workers", _GRAPH, "rows l, worker_of i N, place l N, votes i K G, work d N, load d G, share float")
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def find_hops(dataset: Dataset, inner: np.ndarray, bounds: Bounds) -> np.ndarray
     hops[inner] = 0
     frontier, most = inner, dataset.num_edges if bounds.fanout is None else bounds.fanout
     for hop in range(1, bounds.reach + 1):
-        _spread(np.asarray(dataset.indptr), np.asarray(dataset.indices), frontier, hop, most, np.uint64(bounds.seed), hops)
+        _spread(np.asarray(dataset.indptr), np.asarray(dataset.indices), frontier, hop, most, bounds.seed, _TAG, hops)
         frontier = np.flatnonzero(hops == hop)
         if not len(frontier):
             break
@@ -212,72 +216,3 @@ class _Places:
             for name, lists in (("copy", held), ("copied", lent)):
                 writer.put(f"part_{rank:03d}/{name}_rows", np.concatenate(lists))
                 writer.put(f"part_{rank:03d}/{name}_offsets", offsets_of(lists))
-
-
-@numba.njit(cache=True)
-def _spread(
-    indptr: Any, indices: Any, frontier: Any, hop: Any, most: Any, seed: Any, hops: Any
-) -> None:  # pragma: no cover - compiled
-    """Mark in-neighbours of the frontier, of each node at most ``most`` of those that are not inner."""
-    tag = np.uint64(np.uint64(Purpose.PRELOAD) << np.uint64(24))
-    for k in range(len(frontier)):
-        v = frontier[k]
-        begin, end = indptr[v], indptr[v + 1]
-        outside = 0
-        before = -1
-        for e in range(begin, end):
-            if hops[indices[e]] != 0 and indices[e] != before and indices[e] != v:
-                outside += 1
-                before = indices[e]
-        if outside <= most:
-            for e in range(begin, end):
-                if hops[indices[e]] < 0:
-                    hops[indices[e]] = hop
-            continue
-        keys, sources = np.empty(outside, np.uint64), np.empty(outside, np.int64)
-        count, before = 0, -1
-        for e in range(begin, end):
-            u = indices[e]
-            if hops[u] != 0 and u != before and u != v:
-                word = philox_words(np.uint64(u), np.uint64(v), np.uint64(0), tag, seed, np.uint64(0))[0]
-                keys[count] = (word & np.uint64(0xFFFFFFFF)) << np.uint64(32) | np.uint64(u)
-                sources[count] = u
-                count += 1
-                before = u
-        chosen = np.argsort(keys)[:most]
-        for j in range(len(chosen)):
-            if hops[sources[chosen[j]]] < 0:
-                hops[sources[chosen[j]]] = hop
-
-
-@numba.njit(cache=True)
-def _vote(indptr: Any, indices: Any, rows: Any, worker_of: Any, place: Any, votes: Any) -> None:  # pragma: no cover - compiled
-    """Count for each source which workers' rows it has edges into."""
-    for k in range(len(rows)):
-        worker = worker_of[rows[k]]
-        for e in range(indptr[rows[k]], indptr[rows[k] + 1]):
-            if place[indices[e]] >= 0:
-                votes[place[indices[e]], worker] += 1
-
-
-@numba.njit(cache=True)
-def _choose(
-    indptr: Any, indices: Any, rows: Any, worker_of: Any, place: Any, votes: Any, work: Any, load: Any, share: Any
-) -> None:  # pragma: no cover - compiled
-    """Give each row to a worker."""
-    workers = len(load)
-    counts = np.empty(workers, np.int64)
-    for k in range(len(rows)):
-        v = rows[k]
-        for g in range(workers):
-            counts[g] = votes[place[v], g]
-        for e in range(indptr[v], indptr[v + 1]):
-            if worker_of[indices[e]] >= 0:
-                counts[worker_of[indices[e]]] += 1
-        best, score = 0, -np.inf
-        for g in range(workers):
-            room = (1 - load[g] / share) * (1 + counts[g])
-            if room > score:
-                best, score = g, room
-        worker_of[v] = best
-        load[best] += work[v]

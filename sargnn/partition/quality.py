@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.graph.dataset import Dataset, in_edge_blocks
+from sargnn.native import Entry
 from sargnn.partition.balance import node_weights
 from sargnn.partition.cut import Part
 
 _BITS = 64
+_mark = Entry("mark_needed", "first int, indptr l, indices *, part i N, needed u N W, totals l 2")
 
 
 @dataclass(frozen=True)
@@ -105,37 +105,11 @@ class Quality:
 def quality_of(dataset: Dataset, part: np.ndarray, world: int) -> Quality:
     """Count an assignment, int32 [N]; takes N P / 8 bytes."""
     needed = np.zeros((dataset.num_nodes, -(-world // _BITS)), np.uint64)
-    cut = 0
+    totals = np.zeros(2, np.int64)  # cut edges, halo rows
     for first, indptr, indices in in_edge_blocks(dataset, "counting cut edges"):
-        cut += int(_mark(first, indptr, indices, part, needed))
+        _mark(first, indptr, indices, part, needed, totals)
     balances = []
     for weights in (None, np.diff(np.asarray(dataset.indptr)), node_weights(dataset, "both")):
         loads = np.bincount(part, weights=weights, minlength=world)
         balances.append(float(loads.max() / loads.mean()) if loads.any() else 1.0)
-    return Quality(cut / max(1, dataset.num_edges), int(_count(needed)), *balances)
-
-
-@numba.njit(cache=True)
-def _mark(first: Any, indptr: Any, indices: Any, part: Any, needed: Any) -> Any:  # pragma: no cover - compiled
-    """Which parts need which nodes' rows, one bit each; gives the number of cut edges."""
-    cut = 0
-    for k in range(len(indptr) - 1):
-        own = part[first + k]
-        for e in range(indptr[k], indptr[k + 1]):
-            if part[indices[e]] != own:
-                cut += 1
-                needed[indices[e], own // 64] |= np.uint64(1) << np.uint64(own % 64)
-    return cut
-
-
-@numba.njit(cache=True)
-def _count(needed: Any) -> Any:  # pragma: no cover - compiled
-    """How many bits are set."""
-    total = 0
-    for k in range(needed.shape[0]):
-        for j in range(needed.shape[1]):
-            word = needed[k, j]
-            while word != np.uint64(0):
-                word &= word - np.uint64(1)
-                total += 1
-    return total
+    return Quality(int(totals[0]) / max(1, dataset.num_edges), int(totals[1]), *balances)

@@ -13,23 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.graph.check import index_dtype
 from sargnn.graph.dataset import Dataset, row_runs
 from sargnn.graph.edge_columns import EdgeColumns
+from sargnn.native import Entry
 
 Report = Callable[[int], None]
 """Told how much more is done, in bytes (``partition.stages``)."""
 EDGE_BYTES = 16
 """What sorting an edge counts as where progress is told."""
 _TABLE = 1 << 14
-_SHORT = 24
-_TOUCHED, _LINE = 64, 16
-"""Rows at a time; numbers of four bytes in a line of the cache."""
+_PARTS = "offsets l P+1, near l, shift int"
+gather_sources = Entry("gather_sources", "indptr l N+1, indices *, nodes l, place * N, source * E")
+"""The places (int32 or int64 [N]) of the sources of all in-edges of some nodes, node by node."""
+_leave_out = Entry("leave_out", "indptr l N+1, nodes l, place * N, read b N, source *")
+_count = Entry("count_groups", "indptr l, relation b, nodes l", _PARTS, "relations int, source *, counts l")
+_put = Entry(
+    "put_edges",
+    "indptr l, relation b, own l, rows l",
+    _PARTS,
+    "relations int, source *, cursor l, edge_src i E, edge_dst i E, numbers *",
+)
+_sort_runs = Entry("sort_runs", "offsets l, edge_src i E, edge_dst i E, numbers *")
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ def sort_edges(
         gather_sources(indptr, indices, nodes, wanted.position, piece)
         if wanted.read is not None:
             _leave_out(indptr, nodes, wanted.position, wanted.read, piece)
-        _count(indptr, relation, nodes, parts, relations, piece, counts[1:])
+        _count(indptr, relation, nodes, *parts, relations, piece, counts[1:])
         report(len(piece) * EDGE_BYTES // 2)
     offsets = np.cumsum(counts)[: (len(wanted.offsets) - 1) * relations + 1]
     edge_src, edge_dst = (np.empty(offsets[-1], np.int32) for _ in range(2))
@@ -88,130 +96,8 @@ def sort_edges(
     cursor = offsets[:-1].copy()
     for a, b in pieces:
         piece = source[ends[a] : ends[b]]
-        _put(indptr, relation, own, rows[a:b], parts, relations, piece, cursor, (edge_src, edge_dst, numbers))
+        _put(indptr, relation, own, rows[a:b], *parts, relations, piece, cursor, edge_src, edge_dst, numbers)
         report(len(piece) * (EDGE_BYTES - EDGE_BYTES // 2))
     del source
     _sort_runs(offsets, edge_src, edge_dst, numbers)
     return edge_src, edge_dst, offsets, dataset.columns.take(numbers)
-
-
-@numba.njit(cache=True)
-def _part_of(position: Any, parts: Any) -> Any:  # pragma: no cover - compiled
-    """The part whose positions include this one."""
-    offsets, table, shift = parts
-    part = table[position >> shift]
-    while position >= offsets[part + 1]:
-        part += 1
-    return part
-
-
-@numba.njit(cache=True)
-def gather_sources(indptr: Any, indices: Any, nodes: Any, place: Any, source: Any) -> Any:  # pragma: no cover - compiled
-    """The places of the sources of all in-edges of some nodes, node by node.
-
-    A row lies anywhere in memory, so the processor waits for it; rows are touched a few at a time first, for it waits for these
-    together. Then all places are looked up alone, with nothing that waits for what one of them is. Gives a number that nobody
-    needs, so that the touch is not left out.
-    """
-    k, touched = 0, 0
-    starts, stops = indptr[nodes], indptr[nodes + 1]
-    for first in range(0, len(nodes), _TOUCHED):
-        last = min(len(nodes), first + _TOUCHED)
-        for i in range(first, last):
-            for e in range(starts[i], stops[i], _LINE):
-                touched += indices[e]
-        for i in range(first, last):
-            for e in range(starts[i], stops[i]):
-                source[k] = indices[e]
-                k += 1
-    for k in range(len(source)):
-        source[k] = place[source[k]]
-    return touched
-
-
-@numba.njit(cache=True)
-def _leave_out(indptr: Any, nodes: Any, place: Any, read: Any, source: Any) -> None:  # pragma: no cover - compiled
-    """Mark with -1 the edges, but loops, of nodes that are not read."""
-    k = 0
-    for node in nodes:
-        degree = indptr[node + 1] - indptr[node]
-        if not read[node]:
-            for j in range(k, k + degree):
-                if source[j] != place[node]:
-                    source[j] = -1
-        k += degree
-
-
-@numba.njit(cache=True)
-def _count(
-    indptr: Any, relation: Any, nodes: Any, parts: Any, relations: Any, source: Any, counts: Any
-) -> None:  # pragma: no cover - compiled
-    """Count the edges of each (part, relation), those marked left out."""
-    if relations == 1:
-        for position in source:
-            if position >= 0:
-                counts[_part_of(position, parts)] += 1
-        return
-    k = 0
-    for node in nodes:
-        for e in range(indptr[node], indptr[node + 1]):
-            if source[k] >= 0:
-                counts[_part_of(source[k], parts) * relations + relation[e]] += 1
-            k += 1
-
-
-@numba.njit(cache=True)
-def _put(
-    indptr: Any, relation: Any, own: Any, rows: Any, parts: Any, relations: Any, source: Any, cursor: Any, out: Any
-) -> None:  # pragma: no cover - compiled
-    """Put some rows' edges behind those of the same (part, relation) that were there before."""
-    edge_src, edge_dst, numbers = out
-    starts, stops = indptr[own[rows]], indptr[own[rows] + 1]
-    k = 0
-    for i in range(len(rows)):
-        row = rows[i]
-        for e in range(starts[i], stops[i]):
-            position = source[k]
-            k += 1
-            if position < 0:
-                continue
-            part = _part_of(position, parts)
-            group = part if relations == 1 else part * relations + relation[e]
-            slot = cursor[group]
-            cursor[group] = slot + 1
-            edge_src[slot] = position - parts[0][part]
-            edge_dst[slot] = row
-            if len(numbers):
-                numbers[slot] = e
-
-
-@numba.njit(cache=True)
-def _sort_runs(offsets: Any, edge_src: Any, edge_dst: Any, numbers: Any) -> None:  # pragma: no cover - compiled
-    """Sort the sources of each destination within a (part, relation); numbers of equal sources stay in their order."""
-    numbered = len(numbers) > 0
-    for group in range(len(offsets) - 1):
-        begin, last = offsets[group], offsets[group + 1]
-        while begin < last:
-            end = begin + 1
-            while end < last and edge_dst[end] == edge_dst[begin]:
-                end += 1
-            if end - begin > _SHORT:
-                if numbered:
-                    order = np.argsort(edge_src[begin:end], kind="mergesort")
-                    numbers[begin:end] = numbers[begin:end][order]
-                    edge_src[begin:end] = edge_src[begin:end][order]
-                else:
-                    edge_src[begin:end].sort()
-            else:
-                for k in range(begin + 1, end):
-                    source, j = edge_src[k], k
-                    number = numbers[k] if numbered else 0
-                    while j > begin and edge_src[j - 1] > source:
-                        edge_src[j] = edge_src[j - 1]
-                        if numbered:
-                            numbers[j] = numbers[j - 1]
-                        j -= 1
-                    edge_src[j] = source
-                    if numbered:
-                        numbers[j] = number
-            begin = end

@@ -33,14 +33,12 @@ from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.load import PlanSettings, check_edges, halo_lists, id_ranks_of, load_plan
 from sargnn.plan.loops import (
     choose_edges,
-    count_chosen,
-    count_in_edges,
+    count_each,
     count_kept,
     count_peers,
     has_parallel_edges,
     mark_chosen,
     place_in_edges,
-    read_only,
     split_by_peer,
 )
 from sargnn.plan.mfg import MessageFlow
@@ -120,7 +118,7 @@ class InEdges:
         check_edges(part, rank)
         self._loops = int(own_loops)
         world, relations, bounds = len(part.halo_offsets) - 1, part.schema.relations, part.row_bounds
-        src, dst = read_only(part.edge_src), read_only(part.edge_dst)
+        src, dst = np.asarray(part.edge_src), np.asarray(part.edge_dst)
         shifts = len(part.node_ids) + np.asarray(part.halo_offsets)
         self.ids = np.concatenate([part.node_ids, part.halo_ids]).astype(np.uint32)
         self._runs: list[tuple[int, np.ndarray]] = []
@@ -133,7 +131,7 @@ class InEdges:
             begins = np.zeros(last - first + 1, np.int64)
             spans = [part.edge_span(q, number) for q in range(world)]
             for span in spans:
-                count_in_edges(dst[span], first, begins)
+                count_each(dst[span], first, begins[1:])
             begins[0] = before
             np.cumsum(begins, out=begins)
             before = int(begins[-1])
@@ -142,7 +140,7 @@ class InEdges:
                 shift = 0 if q == rank else int(shifts[q])
                 place_in_edges(src[span], dst[span], first, shift, span.start, cursor, sources, self._edges)
             self._runs.append((first, begins))
-        self._sources = src if alone else read_only(sources)
+        self._sources = src if alone else sources
         self._parallel = any(has_parallel_edges(begins, self._sources) for _, begins in self._runs)
 
     def choose(self, rows: np.ndarray, relation: int, layer: int, sample: Sample | None) -> Chosen:
@@ -162,9 +160,9 @@ class InEdges:
             self.ids,
             self._parallel,
             self._loops,
-            np.uint64(seed),
-            np.uint64(number),
-            np.uint64(tag),
+            seed,
+            number,
+            tag,
             offsets,
             sources,
             edges,
@@ -327,7 +325,7 @@ class FlowDrawer:
             chosen = self._counted(chosen, outputs, self._copies)
         counts, sums = np.zeros((relations, total), np.int32), []
         for number, edges in enumerate(chosen):
-            count_chosen(edges.sources, counts[number])
+            count_each(edges.sources, 0, counts[number])
             if (weights := self._part.columns.weight) is not None:
                 sums.append(weight_sums(edges.sources, np.asarray(weights)[edges.edges], total))
         tables: list[Any] = [counts] if not sums else [counts, np.stack(sums)]

@@ -22,7 +22,7 @@ from sargnn.graph.edge_columns import ATTR, WEIGHT, Column, EdgeColumns, join
 from sargnn.partition.cut import Part, WeightedDegrees
 from sargnn.partition.store import loop_means
 from sargnn.plan.layer_plan import LayerPlan, MergedRows, RelationBlock, Shard, WeightSums
-from sargnn.plan.loops import count_from, read_only, take_from
+from sargnn.plan.loops import count_from, take_from
 
 Layout = Literal["sharded", "merged"]
 NO_LIMIT = 2**31
@@ -99,7 +99,7 @@ class Edges(NamedTuple):
 
     def of_sources(self, first: int, last: int) -> Edges:
         """Those that start from rows [first, last)."""
-        src, dst = read_only(self.src), read_only(self.dst)
+        src, dst = np.asarray(self.src), np.asarray(self.dst)
         count = count_from(src, first, last)
         if count == len(src):
             return self

@@ -29,7 +29,7 @@ from sargnn.partition.cut import Part, offsets_of
 from sargnn.plan.cover import Share
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.load import PlanSettings, halo_lists
-from sargnn.plan.loops import count_into, mark_sources, read_only, renumber
+from sargnn.plan.loops import count_into, mark_sources, renumber
 from sargnn.plan.partials import load_shared_plan
 from sargnn.plan.relations import RelationSplitter
 
@@ -202,10 +202,10 @@ def _spans(part: Part) -> list[tuple[int, slice]]:
 
 def _marks(part: Part, rank: int, exchange: Exchange, lists: HaloLists, outputs: np.ndarray, uses_edges: bool) -> _Marks:
     own, halo, edges = np.zeros(len(part.node_ids), np.uint8), np.zeros((len(part.halo_ids), 1), np.uint8), 0
-    wanted, src, dst = outputs.view(np.uint8), read_only(part.edge_src), read_only(part.edge_dst)
+    src, dst = np.asarray(part.edge_src), np.asarray(part.edge_dst)
     for peer, span in _spans(part) if uses_edges else ():
         read = own if peer == rank else halo[part.halo_offsets[peer] : part.halo_offsets[peer + 1], 0]
-        edges += mark_sources(src[span], dst[span], wanted, read)
+        edges += mark_sources(src[span], dst[span], outputs, read)
     told = exchange.to_owners(lists, (torch.from_numpy(halo),))
     sent = tuple(received[0].numpy()[:, 0].astype(bool) for received in told)
     return _Marks(outputs, uses_edges, edges, own, halo[:, 0].astype(bool), sent)
@@ -222,7 +222,7 @@ def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, 
 
     source, destination = (np.empty(mark.edges, np.int32) for _ in range(2))
     edges = np.empty(mark.edges if part.columns else 0, np.int64)
-    src, dst, begins = read_only(part.edge_src), read_only(part.edge_dst), np.empty(len(outputs) + 1, np.int64)
+    src, dst, begins = np.asarray(part.edge_src), np.asarray(part.edge_dst), np.empty(len(outputs) + 1, np.int64)
     counts: list[int] = []
     for peer, span in _spans(part):
         kept = count_into(dst[span], out_place, begins) if mark.uses_edges else 0

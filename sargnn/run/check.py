@@ -5,7 +5,6 @@ are missing are made.
 from __future__ import annotations
 
 import dataclasses
-import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from sargnn.config.groups import CommConfig
 from sargnn.config.run import RunConfig
 from sargnn.config.verbs import PartitionConfig
 from sargnn.errors import ConfigError, nearest
-from sargnn.run.env import warm_up
 from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
 from sargnn.tracking.tracker import check_tracker
 
@@ -222,7 +220,5 @@ def prepare_stores(config: RunConfig, *, begins: bool = False, trained: Dataset 
             inner, *copies = held["nodes"]
             hops = [f"{count} at {hop} hop{'s' * (hop > 1)}" for hop, count in enumerate(copies, start=1) if count]
             say(f"  server {server}: {inner} nodes and copies of {sum(copies)} ({', '.join(hops) or 'none'})")
-    if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server compiles them
-        warm_up()
     preloaded_path = None if preloaded is None else preloaded.path.resolve()
     return Stores(dataset_path.resolve(), info.path.resolve(), stats, info.dataset_hash, norms_over_rows, preloaded_path)

@@ -6,7 +6,6 @@ large graph the surroundings of some training nodes are taken, so that it takes 
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError, WorkerError
 from sargnn.run.check import check_graph, check_network, check_strategies
-from sargnn.run.env import kernels_are_compiled, prepare_process, warm_up
+from sargnn.run.env import prepare_process
 from sargnn.run.local import run_workers
 from sargnn.run.processes import start_fork_server
 from sargnn.tracking import files
@@ -75,8 +74,6 @@ def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
     config = prepare_process(_reduced(config))
     check_network(config.comm)
     config.dataset.check_files()
-    if not kernels_are_compiled():
-        say("compiling the kernels, once for this version: a minute or two, beside what follows")
     start_fork_server()
     config = config.stand_in
     check_strategies(config)
@@ -85,8 +82,6 @@ def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
             path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
             check_graph(config, path)
             path, graph = _small_graph(config, path, folder)
-        if os.environ["NUMBA_THREADING_LAYER"] != "workqueue":  # else the fork server compiles them
-            warm_up()
         runs = {}
         for world in WORLDS:
             say(f"training {STEPS} steps on {world} worker{'s' * (world > 1)}")

@@ -29,7 +29,7 @@ from sargnn.partition.store import part_folder
 from sargnn.resolve import file_of_target
 from sargnn.run.check import check_strategies, prepare_stores
 from sargnn.run.checkpoints import is_over
-from sargnn.run.env import prepare_process, warm_up, workers_of
+from sargnn.run.env import prepare_process, workers_of
 from sargnn.run.job_files import note_job, read_job
 from sargnn.run.local import report_failure
 from sargnn.run.run_folder import begin_run
@@ -62,8 +62,6 @@ def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
     begins = not existing(run_dir)
     with _alone(Path(config.store_dir)):
         stores = prepare_stores(config, begins=begins)
-        if config.threads == 1:  # else it is done
-            warm_up()
     config, planned = settle(config, stores.dataset, Machine.of_job(config, environment))
     inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=None, planned=planned)
     files.write_secret(run_dir / files.TOKEN, secrets.token_hex(32))

@@ -19,7 +19,7 @@ from sargnn.errors import SargnnError, WorkerError
 from sargnn.memory.settle import Machine, settle
 from sargnn.run.check import Stores, check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_checkpoint, check_epochs_left, choose_checkpoint, find_start
-from sargnn.run.env import kernels_are_compiled, prepare_process, usual_processes, workers_of
+from sargnn.run.env import prepare_process, usual_processes, workers_of
 from sargnn.run.gpus import gpu_lines
 from sargnn.run.processes import Failure, Workers, WorkerSettings, start_fork_server
 from sargnn.run.run_folder import begin_run, hold_run_dir, make_run_dir
@@ -54,8 +54,6 @@ def train(
     config = prepare_process(config)
     check_network(config.comm)
     config.dataset.check_files()
-    if not kernels_are_compiled():
-        say("compiling the kernels, once for this version: a minute or two, beside what follows")
     if slow := without_bf16(config.precision, config.device):
         say(slow)
     start_fork_server()

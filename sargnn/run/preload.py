@@ -2,11 +2,10 @@
 
 A job's worker, which no fork server starts, imports it itself.
 
-No parallel region may run here: GNU OpenMP does not survive a fork.
+No parallel region of PyTorch's may run here: GNU OpenMP does not survive a fork.
 """
 
 import gc
-import os
 
 import sargnn.engine.reducers.max
 import sargnn.engine.reducers.sum
@@ -14,9 +13,8 @@ import sargnn.models.gat
 import sargnn.models.gcn
 import sargnn.models.rgcn
 import sargnn.models.sage  # noqa: F401
-from sargnn.run.env import warm_up
+from sargnn.native import library
 
-if os.environ.get("NUMBA_THREADING_LAYER") == "workqueue":
-    warm_up()
+library()
 gc.collect()
 gc.freeze()  # a collection in a worker would otherwise write to every shared page

@@ -104,7 +104,7 @@ def main() -> None:
     environment.pop("SARGNN_STORE", None)
     if config.comm.interface is not None:
         environment["GLOO_SOCKET_IFNAME"] = config.comm.interface
-    environment |= worker_environment(config.threads or 1, config.precision, several=config.num_processes < config.world)
+    environment |= worker_environment(config.threads or 1)
     # Signals that ask for a checkpoint wait until the worker has one to write: blocked they stay pending, also over exec.
     signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
     command = [sys.executable, "-m", "sargnn.run.worker", str(run_dir / files.CONFIG)]

@@ -1,6 +1,6 @@
 """What a worker does once its process stands: join the others, open its part, build, train or predict, write results.
 
-It imports torch, numpy and numba; not mlflow, ogb, pandas or matplotlib, and dgl only for the dgl kernel.
+It imports torch and numpy; not mlflow, ogb, pandas or matplotlib, and dgl only for the dgl kernel.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from sargnn.config.run import RunConfig
 from sargnn.cpu import without_bf16
 from sargnn.engine.serving import baseline_lines, usable_device
 from sargnn.errors import SargnnError
+from sargnn.native import set_threads
 from sargnn.partition.store import PartitionInfo, open_part, partition_info
 from sargnn.profile import Profile
-from sargnn.run.env import kernels_are_compiled, warm_up
 from sargnn.run.gpus import local_device_index
 from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
@@ -142,8 +142,7 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
         return
     threads, each = config.threads or 1, config.world // processes
     torch.set_num_threads(threads)
-    if kernels_are_compiled():
-        warm_up()  # as the fork server has done where it can: their code is no part of what training takes
+    set_threads(threads)
     ranks = f"rank {process}" if each == 1 else f"ranks {process * each} to {process * each + each - 1}"
     print(f"{ranks} of {config.world}, process {os.getpid()}, {threads} threads", flush=True)
     place = usable_device(config.device)

@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from sargnn.interop.dgl import is_installed
+from sargnn.native import chosen
 
-_PACKAGES = ("sargnn", "torch", "triton", "dgl", "numpy", "numba", "hydra-core", "pymetis", "kaminpar", "mlflow")
+_PACKAGES = ("sargnn", "torch", "triton", "dgl", "numpy", "hydra-core", "pymetis", "kaminpar", "mlflow")
 
 
 def git_sha() -> str | None:
@@ -44,8 +45,8 @@ def cpu_model() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Version of Python and of each package that shapes a result."""
-    by_package = {"python": platform.python_version()}
+    """Version of Python and of each package that shapes a result, and the instructions that the compiled code was built for."""
+    by_package = {"python": platform.python_version(), "instructions": chosen()}
     for package in _PACKAGES:
         by_package[package] = "not installed"
         if package != "dgl" or is_installed():

@@ -159,7 +159,7 @@ def test_a_notebooks_process_is_no_terminal() -> None:
 
 def test_importing_loads_nothing_heavy() -> None:
     """Also not what the first look at a name loads."""
-    heavy = ("torch", "pandas", "numba", "hydra", "numpy")
+    heavy = ("torch", "pandas", "hydra", "numpy")
     code = f"import sys, sargnn; sargnn.__version__; print([one for one in {heavy} if one in sys.modules])"
     with started_command([sys.executable, "-c", code], ROOT) as child:
         assert child.communicate()[0].strip() == "[]"

@@ -21,6 +21,7 @@ from sargnn.backends.choose import make_kernel
 from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.bf16 import wide
 from sargnn.graph.edge_columns import ATTR, EdgeColumns
+from sargnn.native import num_threads, set_threads
 from sargnn.rng import Draw, Purpose, edge_mask
 from tests.backends.attention_cases import SHAPES, SLOPE, Case, expected, make, run
 from tests.backends.blocks import CPU_KERNELS
@@ -159,9 +160,13 @@ def test_slopes(kernel: Kernel, operation: str, slope: float) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("shape", ["small", "hub", "fan"])
-def test_lanes_of_several_threads(shape: str, operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numba.get_num_threads", lambda: 3)
-    check(make_kernel("fused"), make(shape, 3, 7, 0.3), operation, torch.float64)
+def test_several_threads(shape: str, operation: str) -> None:
+    before = num_threads()
+    set_threads(3)
+    try:
+        check(make_kernel("fused"), make(shape, 3, 7, 0.3), operation, torch.float64)
+    finally:
+        set_threads(before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -230,8 +235,8 @@ from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.backends.choose import make_kernel
 from tests.backends.blocks import CPU_KERNELS
 from tests.backends.attention_cases import expected, make, run
-import numba
-assert numba.get_num_threads() == 3
+from sargnn.native import num_threads
+assert num_threads() == 3
 kernel = make_kernel("fused")
 for operation in ("gat", "gatv2", "dot"):
     for shape in ("small", "hub", "fan"):
@@ -246,9 +251,9 @@ for operation in ("gat", "gatv2", "dot"):
             assert found is None or wish is None or (found - wish).abs().max() < 1e-4 * (1 + wish.abs().max())
 print("fine")
 """
-    environment = os.environ | {"NUMBA_NUM_THREADS": "3", "OMP_NUM_THREADS": "3"}
+    environment = os.environ | {"OMP_NUM_THREADS": "3"}
     root = str(Path(__file__).parents[2])
-    script = "import tests.conftest as c, os; os.environ.update(NUMBA_NUM_THREADS='3', OMP_NUM_THREADS='3')\n" + program
+    script = "import tests.conftest as c, os; os.environ.update(OMP_NUM_THREADS='3')\n" + program
     done = subprocess.run([sys.executable, "-c", script, root], cwd=root, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "fine", done.stderr
 

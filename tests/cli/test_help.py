@@ -22,7 +22,7 @@ from sargnn.resolve import resolve
 from tests.cli.conftest import Sargnn
 from tests.cli.every_verb import EVERY_VERB
 
-HEAVY = ("torch", "dgl", "mlflow", "numba", "pandas", "hydra")
+HEAVY = ("torch", "dgl", "mlflow", "pandas", "hydra")
 EVERY = [pytest.param(verb, id=verb.name) for verb in EVERY_VERB]
 
 

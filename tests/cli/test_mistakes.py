@@ -117,16 +117,6 @@ def test_mistakes_are_answered(sargnn: Sargnn, tmp_path: Path, arguments: list[s
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_cache_of_machine_code_watches_every_kernel() -> None:
-    from sargnn.compiled import compiled_sources
-
-    names = {path.name for path in compiled_sources()}
-    kernels = {
-        "sums.py",
-    }
-    assert kernels | {"numba_rng.py"} <= names
-
-
 def test_a_port_that_is_taken(sargnn: Sargnn) -> None:
     with socket.socket() as busy:
         busy.bind(("", 0))

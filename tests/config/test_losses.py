@@ -107,7 +107,6 @@ def test_the_terminal_has_them_before_workers_start(
     (tmp_path / "net.py").write_text(MODULE)
     monkeypatch.setattr(local, "start_fork_server", lambda: None)
     monkeypatch.setattr(local, "prepare_process", lambda config: config)
-    monkeypatch.setenv("NUMBA_THREADING_LAYER", "workqueue")
     monkeypatch.setattr(local, "_run_tracked", stop)
     module = ("model=custom", "model.target=net.py:Net", f"model.args.norm={norm}")
     local.train(configured(*module, "dataset.num_nodes=100", "threads=1", "batches.count=2", "world=1"))

@@ -3,21 +3,26 @@ those of one worker."""
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import re
 import shlex
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from sargnn import native
 from sargnn.backends.block import EdgeBlock
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig, parse
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.graph.dataset import open_dataset
+from sargnn.native import build
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
 from sargnn.report.bench.attention import whole_plan
@@ -37,6 +42,7 @@ TEXT = "\n".join(TEXTS.values())
 NAMED = re.compile(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", flags=re.S)
 FILES = dict(NAMED.findall(TEXT))
 """The pages together: those of one page fit those of another."""
+CPP = dict(re.findall(r"`([\w/]+\.cpp)`:\n\n```cpp\n(.*?)```", TEXT, flags=re.S))
 
 
 def commands(text: str) -> list[list[str]]:
@@ -77,8 +83,8 @@ def test_the_pages_have_a_file_and_a_command_for_each_kind() -> None:
     kinds = {name.split("/")[1] for name in FILES if name.startswith("conf/")}
     assert kinds == {"model", "dataset", "mode", "kernel", "partitioner"}
     named = NAMED.findall(TEXT)
-    assert len(FILES) == len(named) == len(re.findall(r"^```(?:python|yaml)$", TEXT, flags=re.M)) == 24
-    assert not re.search(r"^```(?!python$|yaml$|bash$|text$|$)|^    sargnn", TEXT, flags=re.M)
+    assert len(FILES) == len(named) == len(re.findall(r"^```(?:python|yaml)$", TEXT, flags=re.M)) == 26
+    assert not re.search(r"^```(?!python$|yaml$|cpp$|bash$|text$|$)|^    sargnn", TEXT, flags=re.M)
     assert len(SINGLE) == 21 and all("epochs=2" in words for words in SINGLE[1:])
     given = [word.partition("=")[2] for words in SINGLE for word in words]
     assert all(Path(name).stem in given for name in FILES if name.startswith("conf/"))
@@ -95,7 +101,7 @@ def test_a_page_has_all_files_of_its_commands(page: str) -> None:
             if word in options:
                 assert f"conf/{word.replace('=', '/')}.yaml" in files, f"{page}: {word}"
     used = "\n".join([*map(" ".join, commands(TEXTS[page])), *(text for _, text in NAMED.findall(TEXTS[page]))])
-    for name in files:
+    for name in files - {"squares.py", "profile_sums.py"}:  # no files of a command: `test_a_sum_in_cpp`
         assert (name.removeprefix("conf/").removesuffix(".yaml").replace("/", "=") if "/" in name else f"{name}:") in used, name
 
 
@@ -156,3 +162,38 @@ def test_the_sweep_that_shows_exactness_can_be_started(mine: Path) -> None:
     assert all(isinstance(parse(compose_verb("train", point)), RunConfig) for point in points)
     (compare,) = [words for words in COMMANDS if words[0] == "compare"]
     assert "losses=equal" in compare
+
+
+def test_a_sum_in_cpp(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's file in C++ beside the package's headers, built for this processor."""
+    ((place, text),) = CPP.items()
+    assert Path(place).parent == Path("sargnn/native/src")
+    sources = mine / "package" / "native" / "src"
+    shutil.copytree(
+        build.SOURCES, sources, ignore=lambda _, names: {name for name in names if name.endswith(".cpp")} - {"threads.cpp"}
+    )
+    (sources / Path(place).name).write_text(text)
+    monkeypatch.setattr(build, "SOURCES", sources)
+    try:
+        build.build([native.chosen()], mine / "lib")
+    except build.BuildError as error:
+        pytest.skip(str(error))
+    own = ctypes.CDLL(str(build.library_path(native.chosen(), mine / "lib")))
+    monkeypatch.setattr(native, "library", lambda of: own)
+    names: dict[str, Any] = {}
+    exec(FILES["squares.py"], names)
+    draw = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for width in (1, 16, 63, 65):
+            ends = torch.randint(0, 20, (2, 150), generator=draw, dtype=torch.int32)
+            ends[1] = ends[1].sort().values
+            block, src = EdgeBlock(ends[0], ends[1], 20, 20), torch.randn(20, width, generator=draw).to(dtype)
+            out = torch.empty(20, width, dtype=dtype)
+            names["sum_squares"](block, src, out)
+            wanted = torch.zeros(20, width, dtype=torch.float64).index_add_(0, ends[1], src.double()[ends[0].long()] ** 2)
+            rtol = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
+            torch.testing.assert_close(out.double(), wanted, rtol=rtol, atol=0.0)
+
+
+def test_what_is_profiled_runs() -> None:
+    exec(FILES["profile_sums.py"].replace("50_000", "50").replace("1_000_000", "100"), {})

@@ -74,7 +74,7 @@ def test_more_workers_hold_less(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [300_000_000, 20_000_000])
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
     words = ["plan", *GRAPH, "model=gat", "store_dir=stores", "worlds=[1,4]"]
     done = sargnn_here(tmp_path, *words, "memory_budget=470MB")
     assert done.returncode == 0, done.stderr
@@ -96,7 +96,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.machine
 def test_what_a_worker_takes_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
     config = parse(compose_verb("train", ["world=2"]))
     found = trials.measured_runtime(config, typed=False)
     assert 50_000_000 < found.base < 1_000_000_000 and 0 <= found.loading < 200_000_000

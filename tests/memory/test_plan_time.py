@@ -164,7 +164,7 @@ def test_trials_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         return dataclasses.replace(CALIBRATION, threads=threads)
 
     monkeypatch.setattr(trials, "_measure_rates", measure)
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(trials, "usable_cores", lambda: 4)
     first = trials.measured_rates(_config("world=4", "threads=1"), OUTLINE)
     assert first == dataclasses.replace(CALIBRATION, threads=2)
@@ -187,7 +187,7 @@ def test_trials_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 def test_outlines_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By content; those of a dataset that is in no store are not."""
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
     dataset, _ = TYPED.draw(3000, 2)
     stored = dataclasses.replace(dataset, content_hash="0123")
     found = trials.outline_of(dataset)
@@ -223,7 +223,7 @@ def test_trials_have_the_settings_of_the_run(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(trials, "_FEWEST_ROWS", 2000)
     monkeypatch.setattr(trials, "_MOST_ROWS", 2000)
     (tmp_path / "no_room.py").write_text("raise SystemExit('no room for a trial')")
@@ -245,7 +245,7 @@ def test_a_run_takes_about_what_was_said(monkeypatch: pytest.MonkeyPatch, tmp_pa
     config, dataset, cut = planned(words)
     kept = tmp_path / "kept"
     kept.mkdir()
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: kept)
+    monkeypatch.setattr(trials, "cache_dir", lambda: kept)
     monkeypatch.setattr(trials, "usable_cores", lambda: 2)
     monkeypatch.setattr(trials, "_MOST_ROWS", 6000)
     monkeypatch.setattr(trials, "_FEWEST_ROWS", 6000)

@@ -55,7 +55,7 @@ def test_sizes_as_configured() -> None:
 @pytest.mark.long
 def test_the_command_needs_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [300_000_000, 20_000_000])
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
     done = sargnn_here(tmp_path, "plan", "dataset=ogbn-papers100M", "model=sage", "picture=plan.png")
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -21,7 +21,7 @@ def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every graph is worth a plan, and what a worker takes by itself is known."""
     monkeypatch.setattr(settle, "_SMALL", 0)
     monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [_BASE, _LOADING])
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
 
 
 def _has(monkeypatch: pytest.MonkeyPatch, free: int) -> None:

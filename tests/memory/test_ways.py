@@ -64,7 +64,7 @@ def test_the_fastest_first(words: list[str], limit: int, expected: list[tuple[st
 
 @pytest.mark.long
 def test_commands_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [_BASE, _LOADING])
     words = [*GRAPH, "what=fit", "modes=sar", "memory_budget=650MB", "world=2", "mode=domain_parallel"]
     done = sargnn_here(tmp_path, "plan", *words)

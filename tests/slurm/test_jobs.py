@@ -45,8 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(folder: Path) -> Iterator[Cluster]:
     cluster = Cluster(folder / "slurm_of_the_test")
     # As the tests' own environment says one thread; a user's says nothing.
-    for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        cluster.environment.pop(name, None)
+    cluster.environment.pop("OMP_NUM_THREADS", None)
     yield cluster
     cluster.stop()
 

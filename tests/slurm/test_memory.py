@@ -35,7 +35,7 @@ LINE = re.compile(r"^#SBATCH --mem=(\w+)$", flags=re.M)
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [BASE, 0])
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     config = parse(compose_verb("train", RUN))
     prepare_partition(config, prepare_dataset(config.dataset, config.store_dir))

@@ -31,6 +31,7 @@ from sargnn.bf16 import wide
 from sargnn.native import Edges, Entry, draw_words, num_threads
 
 _INPUTS = (
+    "kind int",
     "edges edges",
     "heads int",
     "scaling float",
@@ -49,7 +50,7 @@ _INPUTS = (
     "weight w? E",
     "scores w? E K",
 )
-_forward = Entry("attention_forward", *_INPUTS, "out w M KD", "maximum w M K", "denominator w M K", "edge_out w? M KF", "kind int")
+_forward = Entry("attention_forward", *_INPUTS, "out w M KD", "maximum w M K", "denominator w M K", "edge_out w? M KF")
 _by_destination = Entry(
     "attention_by_destination",
     *_INPUTS,
@@ -63,7 +64,6 @@ _by_destination = Entry(
     "d_edge_rows x? E F",
     "all_dropped w? E K",
     "all_d w? E K",
-    "kind int",
 )
 _by_source = Entry(
     "attention_by_source",
@@ -80,7 +80,6 @@ _by_source = Entry(
     "d_map d? LC MC",
     "one_table int",
     "adds int",
-    "kind int",
 )
 _records = Entry(
     "attention_records", "er w? M K", "maximum w M K", "denominator w M K", "grad x M KD", "out * M KD", "records w M R"
@@ -107,7 +106,7 @@ class _FusedAttention(AttentionOperation):
     def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         if block.num_edges:
             given = self._inputs(block, edges_of(block, "forward"), attention, inputs, inputs.weight)
-            _forward(*given, running.out, running.max_score, running.denominator, running.edge_out, self.kind)
+            _forward(*given, running.out, running.max_score, running.denominator, running.edge_out)
 
     def _inputs(
         self, block: EdgeBlock, edges: Edges, attention: Attention, inputs: AttentionInputs, weight: Tensor | None
@@ -116,6 +115,7 @@ class _FusedAttention(AttentionOperation):
         features, places = (None, None) if inputs.edge_map is None else features_of(block)
         rows, queries = inputs.edges[:2] if inputs.edges else (None, None)
         return (
+            self.kind,
             edges,
             attention.heads,
             attention.factor if self.kind == _DOT else attention.negative_slope,
@@ -175,7 +175,6 @@ class _FusedAttention(AttentionOperation):
             d_map,
             d_keys is d_values,
             add,
-            self.kind,
         )
         _add_of_map(into, d_map, edges)
 
@@ -224,7 +223,7 @@ class FusedGatV2(_FusedAttention, GatV2Operation):
         edges = edges_of(block, "forward", by_lane=True)
         given = self._inputs(block, edges, attention, inputs, inputs.weight)
         d_att, d_map = torch.zeros(edges.chunks, into.att.numel(), dtype=torch.float64), _zeros_of_map(inputs, edges)
-        _by_destination(*given, records, grad, into.destinations, d_att, d_map, *[None] * 5, self.kind)
+        _by_destination(*given, records, grad, into.destinations, d_att, d_map, *[None] * 5)
         into.att.add_(d_att.sum(0).to(into.att.dtype))
         _add_of_map(into, d_map, edges)
         if into.sources is not None:
@@ -254,9 +253,9 @@ class FusedDot(_FusedAttention, DotOperation):
         if inputs.edges and inputs.edges[0].shape[1]:
             d_out, (d_queries, d_rows) = inputs.edges[2], (*into.edges, None)[:2]
             held = wide(inputs.sources[0].dtype)
-            written = (records.new_empty(block.num_edges, attention.heads, dtype=held) for _ in range(2))
-            written = tuple(written)
-        _by_destination(*given, records, grad, into.destinations, None, None, d_out, d_queries, d_rows, *written, self.kind)
+            dropped, d_scores = (records.new_empty(block.num_edges, attention.heads, dtype=held) for _ in range(2))
+            written = dropped, d_scores
+        _by_destination(*given, records, grad, into.destinations, None, None, d_out, d_queries, d_rows, *written)
         if into.sources is not None:
             self._write_source_gradients(block, attention, inputs, (records, grad), into, add, written)
 

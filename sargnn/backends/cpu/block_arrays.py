@@ -13,8 +13,8 @@ from sargnn.native import Edges
 CHUNK_EDGES = 1 << 14
 """Of a chunk that one thread takes."""
 LANE_EDGES, LANE_ROWS, MOST_LANES = 1 << 15, 2, 16
-"""Of a lane, which adds to a table of its own: at least so many edges, and for each row at the other ends so many, for the table is
-set to zero and added to the others'."""
+"""Of a lane, which adds to a table of its own: at least so many edges, and so many for each row at the other ends, for the
+table is set to zero and added to the others'."""
 
 
 def edges_of(block: EdgeBlock, direction: Literal["forward", "backward"], *, by_lane: bool = False) -> Edges:

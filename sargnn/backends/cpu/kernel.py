@@ -22,11 +22,10 @@ class CpuBackend(Backend):
 
 
 class FusedKernel(Kernel):
-    """Compiled loops over the block's own index arrays. Sums and maxima need no temporary; attention's backward pass, with T
-    threads, T - 1 of [M, K].
+    """The library's loops over the block's own index arrays. Sums and maxima need no temporary; the backward pass of ``gat``,
+    with T threads, T of [M, K].
 
-    Compiled once into Numba's cache by ``warm_up``, before workers start. It has nothing for autograd: ``domain_parallel``, the
-    baseline, refuses it.
+    It has nothing for autograd: ``domain_parallel``, the baseline, refuses it.
     """
 
     name = "fused"

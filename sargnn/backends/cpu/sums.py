@@ -7,7 +7,6 @@ Letters: S source rows, M destination rows, E edges, F features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
@@ -15,10 +14,9 @@ from sargnn.backends.cpu.block_arrays import edges_of
 from sargnn.backends.operations import WeightedSumOperation
 from sargnn.native import Entry
 
-_sums = Entry(
-    "sums", "edges edges", "src xs S F", "scale w? M", "of_row w? S", "of_edge w? E", "places i? E", "out y M F", "lower h? M F", "adds int"
-)
-_edge_dots = Entry("edge_dots", "edges edges", "src xs S F", "grad x M F", "scale w? M", "out w E")
+_FACTORS = "scale w? M, of_row w? S, of_edge w? E, places i? E"
+_sums = Entry("sums", "edges edges, src xs S F", _FACTORS, "out y M F, lower h? M F, adds int")
+_edge_dots = Entry("edge_dots", "edges edges, src xs S F, grad x M F, scale w? M, out w E")
 
 
 class FusedSum(WeightedSumOperation):

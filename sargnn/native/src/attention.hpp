@@ -28,6 +28,7 @@ enum Kind { GAT, GATV2, PRODUCTS };
 
 // What every walk reads. Letters: S source rows, M destination rows, E edges, K heads, D columns of a head, C features.
 struct Attention {
+    Word kind;
     Edges edges;
     Word heads;
     double scaling;           // the slope of LeakyReLU, or the factor
@@ -47,14 +48,14 @@ struct Attention {
     int64_t key_width() const { return keys.first().width / heads; }
     bool featured() const { return map.given() && map.rows > 0; }
     int64_t edge_width() const { return edge_rows.width; }
+    int64_t score_width() const { return kind == GAT ? 1 : kind == GATV2 ? width() : key_width(); }
+    // Edges whose numbers are held at a time: where rows are read more than once, they come from a cache but for the first.
+    int64_t batch(bool backward) const {
+        if (kind == PRODUCTS) return 64;
+        if (kind == GATV2) return featured() ? 32 : backward ? 64 : 256;
+        return 256;
+    }
 };
-
-// Edges whose numbers are held at a time: where rows are read more than once, they come from a cache but for the first.
-template <Kind K> INLINE int64_t batch_of(const Attention &a, bool backward) {
-    if (K == PRODUCTS) return 64;
-    if (K == GATV2) return a.featured() ? 32 : backward ? 64 : 256;
-    return 256;
-}
 
 // A row of one end of an edge as each edge of a batch sees it: stride 0, unless features change it.
 template <class T> struct Seen {
@@ -62,53 +63,50 @@ template <class T> struct Seen {
     int64_t stride;
 };
 
-template <bool First, class A, class B> struct Choose {
-    typedef A type;
-};
-template <class A, class B> struct Choose<false, A, B> {
-    typedef B type;
-};
-
 // A thread's room, and what is done with it for a batch.
-template <class R, Kind K> struct Room {
+template <class R> struct Room {
     typedef Wide<R> T;
-    typedef typename Choose<K == GAT, T, R>::type Scored;  // what scores are made of
     const Attention &a;
-    const int64_t heads, width, score_width, held, whole, own_size, batch;
+    const int64_t heads, width, score_width, held, whole, own_size, batch, rows;
     const bool apart;
     Scratch<T> weight, apart_room, dots, factor, carry, maximum, denominator;
     Scratch<T> own, changed, total, batch_total, edge_own;
     Scratch<const float *> feature_rows;
     Scratch<float> nothing;
+    Scratch<R> no_row;  // zeros, as wide as any row
+    Scratch<T> no_change;
     FeatureRows found;
     T *dropped;  // weights after dropout and with the edges' own; apart from weights where these are still read
 
     Room(const Attention &a, bool backward)
-        : a(a), heads(a.heads), width(a.width()), score_width(K == GAT ? 1 : K == GATV2 ? width : a.key_width()),
+        : a(a), heads(a.heads), width(a.width()), score_width(a.score_width()),
           held(held_of<T>(heads)), whole(whole_of<T>(width)),
-          own_size(K == GAT ? held : heads * whole_of<T>(score_width)), batch(batch_of<K>(a, backward)),
-          apart(backward && (a.draw.drops() || a.weight.given())), weight(batch * held), apart_room(apart ? batch * held : 0),
-          dots(batch * held), factor(held), carry(held), maximum(held), denominator(held), own(own_size),
-          changed(a.featured() ? batch * own_size : 0), total(heads * whole), batch_total(larger(heads * whole, own_size)),
+          own_size(a.kind == GAT ? held : heads * whole_of<T>(score_width)), batch(a.batch(backward)), rows(batch + TOGETHER - 1),
+          apart(backward && (a.draw.drops() || a.weight.given())), weight(rows * held), apart_room(apart ? rows * held : 0),
+          dots(rows * held), factor(held), carry(held), maximum(held), denominator(held), own(own_size),
+          changed(a.featured() ? rows * own_size : 0), total(heads * whole), batch_total(larger(heads * whole, own_size)),
           edge_own(heads * whole_of<T>(a.edge_width())), feature_rows(a.featured() ? batch : 0),
-          nothing(a.features.columns()), found{feature_rows, 0, 0}, dropped(apart ? apart_room : weight) {
-        __builtin_memset(weight, 0, size_t(batch * held) * sizeof(T));
-        __builtin_memset(dots, 0, size_t(batch * held) * sizeof(T));
-        __builtin_memset(dropped, 0, size_t(batch * held) * sizeof(T));
+          nothing(a.features.columns()), no_row(row_size()), no_change(own_size), found{feature_rows, 0, 0}, dropped(apart ? apart_room : weight) {
+        __builtin_memset(weight, 0, size_t(rows * held) * sizeof(T));
+        __builtin_memset(dots, 0, size_t(rows * held) * sizeof(T));
+        __builtin_memset(dropped, 0, size_t(rows * held) * sizeof(T));
         __builtin_memset(nothing, 0, size_t(a.features.columns()) * 4);
+        __builtin_memset(no_row, 0, size_t(row_size()) * sizeof(R));
+        __builtin_memset(no_change, 0, size_t(own_size) * sizeof(T));
     }
 
-    template <class X> Ends<X> ends(const Sources<X> &rows, int64_t columns) const {
-        return {rows, a.edges.ends(), a.edges.count() - 1, columns};
+    int64_t row_size() const { return larger(heads * larger(width, score_width), a.edge_width()) + LANES<T>; }
+    Ends<R> ends(const Sources<R> &of, int64_t columns) const {
+        return {of, a.edges.ends(), a.edges.count() - 1, columns, no_row};
     }
-    Ends<R> edge_ends() const { return {Sources<R>(a.edge_rows), nullptr, a.edges.count() - 1, 0}; }
+    Ends<T> number_ends(const Sources<T> &of) const { return {of, a.edges.ends(), a.edges.count() - 1, 0, nullptr}; }
+    Ends<R> edge_ends() const { return {Sources<R>(a.edge_rows), nullptr, a.edges.count() - 1, 0, no_row}; }
     Softmax<T> softmax() const { return {maximum, denominator, factor, carry}; }
 
-    // The row whose edges come: numbers of gat, else a row.
-    APART void begin(const Scored *row) {
-        if constexpr (K == GAT) {
-            __builtin_memset(own, 0, size_t(held) * sizeof(T));
-            __builtin_memcpy(own, row, size_t(heads) * sizeof(T));
+    // The row whose edges come: what its scores are made of, numbers of gat, else a row.
+    void begin(const T *numbers, const R *row) {
+        if (a.kind == GAT) {
+            for (int64_t h = 0; h < held; ++h) own[h] = h < heads ? numbers[h] : T(0);
         } else {
             widen_row(row, static_cast<T *>(own), heads, score_width);
         }
@@ -117,20 +115,24 @@ template <class R, Kind K> struct Room {
     APART Seen<T> seen(const Batch &b, const int32_t *order) {
         if (!a.featured()) return {own, 0};
         found.find(a.features, order, b.start, b.count, nothing);
-        if constexpr (K == GAT) {
-            found.map<1>(static_cast<T *>(changed), held, static_cast<T *>(own), a.map.as<const T>(), a.map.stride, heads);
+        if (a.kind == GAT) {
+            found.template map<1>(static_cast<T *>(changed), held, static_cast<T *>(own), a.map.as<const T>(), a.map.stride, heads);
         } else {
             for (int64_t h = 0; h < heads; ++h)
-                found.map<PARTS>(changed + h * whole, own_size, own + h * whole, a.map.as<const T>() + h * width, a.map.stride, width);
+                found.template map<PARTS>(changed + h * whole, own_size, own + h * whole, a.map.as<const T>() + h * width, a.map.stride, width);
         }
         return {changed, own_size};
     }
 
-    // Scores of a batch, of what its edges' other ends have.
-    void score(const Ends<Scored> &ends, const Seen<T> &seen, const Batch &b) {
-        if constexpr (K == GAT) score_sums(ends, seen, b);
-        if constexpr (K == GATV2) score_pairs(ends, seen, b);
-        if constexpr (K == PRODUCTS) write_dots(static_cast<T *>(weight), false, ends, b, heads, score_width, seen.at, T(a.scaling));
+    // What an edge of a batch sees; zeros where it is not there.
+    INLINE T *of_edge(const Seen<T> &seen, const Batch &b, int64_t e) const {
+        return seen.stride && e >= b.count ? static_cast<T *>(no_change) : seen.at + e * seen.stride;
+    }
+    // Scores of a batch, of what its edges' other ends have: numbers of gat, else rows.
+    void score(const Ends<T> &numbers, const Ends<R> &rows, const Seen<T> &seen, const Batch &b) {
+        if (a.kind == GAT) score_sums(numbers, seen, b);
+        if (a.kind == GATV2) score_pairs(rows, seen, b);
+        if (a.kind == PRODUCTS) write_dots<R>(weight, false, rows, b, heads, score_width, seen.at, T(a.scaling));
     }
     APART void score_sums(const Ends<T> &ends, const Seen<T> &seen, const Batch &b) {
         by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &there) INLINED {
@@ -145,58 +147,61 @@ template <class R, Kind K> struct Room {
     APART void score_pairs(const Ends<R> &ends, const Seen<T> &seen, const Batch &b) {
         const T *att = a.att.as<const T>();
         const Vector<T> slope = splat(T(a.scaling));
-        by_fours(b.count, [&](auto number, int64_t e) INLINED {
-            constexpr int Q = decltype(number)::value;
-            const R *row[Q], *later[Q];
-            ends.find(b.start + e, row, later);
+        by_fours(b, [&](int64_t e) INLINED {
+            const Four<R> four(ends, b, e);
+            T *mine[TOGETHER];
+            EACH_OF_FOUR mine[q] = of_edge(seen, b, e + q);
             for (int64_t h = 0; h < heads; ++h) {
-                Vector<T> sum[Q];
-                UNROLL for (int q = 0; q < Q; ++q) sum[q] = zeros<T>();
+                Vector<T> sum[TOGETHER];
+                EACH_OF_FOUR sum[q] = zeros<T>();
                 each_vector<T>(width, [&](auto get, int64_t at) INLINED {
                     const int64_t f = h * width + at;
                     const Vector<T> factor = get(att + f);
-                    UNROLL for (int q = 0; q < Q; ++q) {
-                        if (new_line<R>(f)) fetch(later[q] + f);
-                        const Vector<T> u = get(row[q] + f) + load(seen.at + (e + q) * seen.stride + h * whole + at);
+                    EACH_OF_FOUR {
+                        if (new_line<R>(f)) fetch(four.later[q] + f);
+                        const Vector<T> u = get(four.row[q] + f) + load(mine[q] + h * whole + at);
                         sum[q] = multiply_add(factor, leaky(u, slope), sum[q]);
                     }
                 });
-                UNROLL for (int q = 0; q < Q; ++q) weight[(e + q) * held + h] = sum_lanes(sum[q]);
+                EACH_OF_FOUR weight[(e + q) * held + h] = sum_lanes(sum[q]);
             }
         });
     }
 
     // target += sum of h over a batch, whose d x are in `dots`; of_att, if given: += sum of d x LeakyReLU(u); with `writes` an
     // edge's h takes the place of what it sees.
+    void add_pair_gradients(T *target, T *of_att, const Ends<R> &ends, const Seen<T> &seen, bool writes, const Batch &b) {
+        if (of_att) add_pairs<true>(target, of_att, ends, seen, writes, b);
+        else add_pairs<false>(target, nullptr, ends, seen, writes, b);
+    }
     template <bool OfAtt>
-    APART void add_pair_gradients(T *target, T *of_att, const Ends<R> &ends, const Seen<T> &seen, bool writes, const Batch &b) {
+    APART void add_pairs(T *target, T *of_att, const Ends<R> &ends, const Seen<T> &seen, bool writes, const Batch &b) {
         const T *att = a.att.as<const T>();
         T *sums = batch_total;
         Scratch<T> att_sums(OfAtt ? heads * whole : 0);
         __builtin_memset(sums, 0, size_t(heads * whole) * sizeof(T));
         if (OfAtt) __builtin_memset(att_sums, 0, size_t(heads * whole) * sizeof(T));
-        by_fours(b.count, [&](auto number, int64_t e) INLINED {
-            constexpr int Q = decltype(number)::value;
-            const R *row[Q], *later[Q];
-            ends.find(b.start + e, row, later);
+        by_fours(b, [&](int64_t e) INLINED {
+            const Four<R> four(ends, b, e);
+            T *mine[TOGETHER];
+            EACH_OF_FOUR mine[q] = of_edge(seen, b, e + q);
             for (int64_t h = 0; h < heads; ++h) {
-                Vector<T> above[Q], below[Q];
-                UNROLL for (int q = 0; q < Q; ++q) {
-                    const T d = dots[(e + q) * held + h];
+                Vector<T> above[TOGETHER], below[TOGETHER];
+                EACH_OF_FOUR {
+                    const T d = number_of<T>(dots, b, e + q, held, h);
                     above[q] = splat(d), below[q] = splat(d * T(a.scaling));
                 }
                 each_vector<T>(width, [&](auto get, int64_t at) INLINED {
                     const int64_t f = h * width + at, p = h * whole + at;
                     const Vector<T> factor = get(att + f);
                     Vector<T> sum = load(sums + p), of = OfAtt ? load(att_sums + p) : zeros<T>();
-                    UNROLL for (int q = 0; q < Q; ++q) {
-                        T *mine = seen.at + (e + q) * seen.stride + p;
-                        const Vector<T> u = get(row[q] + f) + load(mine);
+                    EACH_OF_FOUR {
+                        const Vector<T> u = get(four.row[q] + f) + load(mine[q] + p);
                         const Vector<T> gradient = where_positive(u, above[q], below[q]);
                         if constexpr (OfAtt) of = multiply_add(gradient, u, of);
                         const Vector<T> through = gradient * factor;
                         sum = sum + through;
-                        if (writes) store(through, mine);
+                        if (writes) store(through, mine[q] + p);
                     }
                     store(sum, sums + p);
                     if constexpr (OfAtt) store(of, att_sums + p);
@@ -242,6 +247,14 @@ template <class R, Kind K> struct Room {
         if (a.draw.drops()) drop(row, b, by_source);
     }
 };
+
+// Compiled once, in attention.cpp.
+PIECES_OF(extern, float)
+PIECES_OF(extern, double)
+PIECES_OF(extern, bf16)
+extern template struct Room<float>;
+extern template struct Room<double>;
+extern template struct Room<bf16>;
 
 // f(batch) for the edges of a row.
 template <class F> INLINE void each_batch(const Run &run, int64_t size, F f) {

@@ -25,7 +25,6 @@ struct DestinationCall {
     Table d_edge_queries;  // of p [M, K F], wide, added to
     Table d_edge_rows;     // of f [E, F], overwritten; may be missing
     Table all_dropped, all_d;  // [E, K], written where edges have rows
-    Word kind;
 };
 
 // d f_e = sum over heads of dropped d t_i + d x p_i
@@ -45,25 +44,26 @@ APART void write_edge_gradients(const DestinationCall &c, const Batch &b, const 
         });
 }
 
-template <class R, Kind K> void by_destination(const DestinationCall &c) {
+template <class R> void by_destination(const DestinationCall &c) {
     typedef Wide<R> T;
     const Attention &a = c.of;
+    const bool pairs = a.kind == GATV2;
     parallel(a.edges.chunks(), [&](int64_t chunk) {
-        Room<R, K> room(a, true);
+        Room<R> room(a, true);
         const int64_t heads = room.heads, width = room.width, of_edges = a.edge_width(), first = a.edges.first(chunk);
         const int64_t edge_size = heads * whole_of<T>(of_edges);
         const Ends<R> values = room.ends(Sources<R>(a.values), width);
-        const Ends<R> keys = room.ends(Sources<R>(K == GATV2 ? a.values : a.keys), room.score_width);
+        const Ends<R> keys = room.ends(Sources<R>(pairs ? a.values : a.keys), room.score_width);
         LongSums<T> of_map = map_sums<T>(a, c.d_map, chunk, first);
-        Scratch<T> gradient(heads * room.whole), d_own(room.own_size), of_att(K == GATV2 ? room.own_size : 0);
+        Scratch<T> gradient(heads * room.whole), d_own(room.own_size), of_att(pairs ? room.own_size : 0);
         Scratch<T> of_edge_out(edge_size), d_edge_own(edge_size), edge_total(edge_size);
         for (int64_t l = first; l < a.edges.first(chunk + 1); ++l) {
             const Run run = a.edges.run(l);
             const Records<T> record = {c.records.row<const T>(run.row), 0, nullptr};
-            room.begin(a.queries.row<const R>(run.row));
+            room.begin(nullptr, a.queries.row<const R>(run.row));
             widen_row(c.grad.row<const R>(run.row), static_cast<T *>(gradient), heads, width);
             widen_row(c.d_queries.row<const T>(run.row), static_cast<T *>(d_own), heads, room.score_width);
-            if (K == GATV2) __builtin_memset(of_att, 0, size_t(room.own_size) * sizeof(T));
+            if (pairs) __builtin_memset(of_att, 0, size_t(room.own_size) * sizeof(T));
             if (of_edges) {
                 widen_row(a.edge_queries.row<const R>(run.row), static_cast<T *>(room.edge_own), heads, of_edges);
                 widen_row(c.d_edge_out.row<const R>(run.row), static_cast<T *>(of_edge_out), heads, of_edges);
@@ -72,15 +72,15 @@ template <class R, Kind K> void by_destination(const DestinationCall &c) {
             each_batch(run, room.batch, [&](const Batch &b) {
                 const Seen<T> seen = room.seen(b, nullptr);
                 if (a.scores.given()) room.take(a.scores, nullptr, b, room.weight);
-                else room.score(keys, seen, b);
+                else room.score(room.number_ends(Sources<T>(c.records)), keys, seen, b);
                 if (of_edges) write_dots<R>(room.weight, true, room.edge_ends(), b, heads, of_edges, room.edge_own, T(a.scaling));
                 record.weigh(room.weight, b, heads);
                 room.drop_apart(run.row, b, false);
                 write_dots<R>(room.dots, false, values, b, heads, width, gradient, T(1));
                 if (of_edges) write_dots<R>(room.dots, true, room.edge_ends(), b, heads, of_edges, of_edge_out, T(1));
-                record.differentiate(room.weight, room.dropped, room.dots, b, heads, K == GATV2 ? T(1) : T(a.scaling));
-                if constexpr (K == GATV2) {
-                    room.template add_pair_gradients<true>(d_own, of_att, values, seen, a.featured(), b);
+                record.differentiate(room.weight, room.dropped, room.dots, b, heads, pairs ? T(1) : T(a.scaling));
+                if (pairs) {
+                    room.add_pair_gradients(d_own, of_att, values, seen, a.featured(), b);
                     if (a.featured())
                         for (int64_t h = 0; h < heads; ++h)
                             room.found.template add_outer<PARTS, T>(of_map.sums + h * width, a.map.width, seen.at + h * room.whole,
@@ -99,7 +99,7 @@ template <class R, Kind K> void by_destination(const DestinationCall &c) {
             });
             narrow_row(static_cast<const T *>(d_own), c.d_queries.row<T>(run.row), heads, room.score_width);
             if (of_edges) narrow_row(static_cast<const T *>(d_edge_own), c.d_edge_queries.row<T>(run.row), heads, of_edges);
-            if constexpr (K == GATV2) {
+            if (pairs) {
                 double *total = c.d_att.row<double>(chunk);
                 for (int64_t h = 0; h < heads; ++h)
                     for (int64_t f = 0; f < width; ++f) total[h * width + f] += double(of_att[h * room.whole + f]);
@@ -122,7 +122,6 @@ struct SourceCall {
     Table d_map;           // fp64 [lanes (C + 1), K], added to (gat)
     Word one_table;        // d_keys are d_values, which get the sum
     Word adds;
-    Word kind;
 };
 
 // gat: gradients of scores, in place of dots, added to the source's and to each destination's.
@@ -148,36 +147,37 @@ APART void add_score_gradients(const SourceCall &c, const Batch &b, const Seen<T
     });
 }
 
-template <class R, Kind K> void sources(const SourceCall &c, int64_t chunk, Wide<R> *d_er) {
+template <class R> void sources(const SourceCall &c, int64_t chunk, Wide<R> *d_er) {
     typedef Wide<R> T;
-    typedef typename Room<R, K>::Scored Scored;
     const Attention &a = c.of;
-    Room<R, K> room(a, true);
+    const bool sums = a.kind == GAT, pairs = a.kind == GATV2, products = a.kind == PRODUCTS;
+    Room<R> room(a, true);
     const int64_t heads = room.heads, width = room.width, size = heads * room.whole, first = a.edges.first(chunk);
     const int32_t *order = c.order.given() ? c.order.as<const int32_t>() : nullptr;
     const Ends<R> grads = room.ends(Sources<R>(c.grad), width);
-    const Ends<Scored> others = room.ends(Sources<Scored>(K == GAT ? c.records : a.queries), room.score_width);
+    const Ends<T> numbers = room.number_ends(Sources<T>(c.records));  // of gat
+    const Ends<R> others = room.ends(Sources<R>(a.queries), room.score_width);
     const Records<T> records = {c.records.as<const T>(), c.records.stride, a.edges.ends()};
     const Sources<R> values(a.values), d_values(c.d_values);
-    const Sources<Scored> keys(K == GATV2 ? a.values : a.keys), d_keys(c.d_keys);
-    const bool given = K == PRODUCTS && c.all_d.given(), writes = c.d_values.given();
+    const Sources<R> keys(pairs ? a.values : a.keys), d_keys(c.d_keys);
+    const Sources<T> key_numbers(a.keys), d_key_numbers(c.d_keys);  // of gat
+    const bool given = products && c.all_d.given(), writes = c.d_values.given();
     LongSums<T> of_map = map_sums<T>(a, c.d_map, chunk, first);
     Scratch<T> own(size), d_key_room(room.own_size);
-    T *total = room.total, *d_own = K == GATV2 || c.one_table ? total : static_cast<T *>(d_key_room);
+    T *total = room.total, *d_own = pairs || c.one_table ? total : static_cast<T *>(d_key_room);
     for (int64_t l = first; l < a.edges.first(chunk + 1); ++l) {
         const Run run = a.edges.run(l);
         const int64_t j = run.row;
         R *to = writes ? const_cast<R *>(d_values[j]) : nullptr;
-        Scored *to_keys = writes && K != GATV2 && !c.one_table ? const_cast<Scored *>(d_keys[j]) : nullptr;
+        R *to_keys = writes && products && !c.one_table ? const_cast<R *>(d_keys[j]) : nullptr;
+        T *to_numbers = writes && sums ? const_cast<T *>(d_key_numbers[j]) : nullptr;
         if (c.adds && writes) widen_row(static_cast<const R *>(to), total, heads, width);
         else __builtin_memset(total, 0, size_t(size) * sizeof(T));
         if (d_own != total) __builtin_memset(d_own, 0, size_t(room.own_size) * sizeof(T));
-        if (c.adds && to_keys) {
-            if constexpr (K == GAT) __builtin_memcpy(d_own, to_keys, size_t(heads) * sizeof(T));
-            else widen_row(static_cast<const Scored *>(to_keys), d_own, heads, room.score_width);
-        }
+        if (c.adds && to_keys) widen_row(static_cast<const R *>(to_keys), d_own, heads, room.score_width);
+        if (c.adds && to_numbers) __builtin_memcpy(d_own, to_numbers, size_t(heads) * sizeof(T));
         widen_row(values[j], static_cast<T *>(own), heads, width);
-        room.begin(keys[j]);
+        room.begin(sums ? key_numbers[j] : nullptr, keys[j]);
         each_batch(run, room.batch, [&](const Batch &b) {
             if (given) {
                 room.take(c.all_dropped, order, b, room.dropped);
@@ -187,46 +187,44 @@ template <class R, Kind K> void sources(const SourceCall &c, int64_t chunk, Wide
             } else {
                 const Seen<T> seen = room.seen(b, order);
                 if (a.scores.given()) room.take(a.scores, order, b, room.weight);
-                else room.score(others, seen, b);
+                else room.score(numbers, others, seen, b);
                 records.weigh(room.weight, b, heads);
                 room.drop_apart(j, b, true);
                 sum_weighted_and_dots<R>(room.batch_total, grads, b, heads, width, room.dropped, own, room.dots);
                 add_held<T>(total, room.batch_total, size);
-                if constexpr (K == GAT) {
+                if (sums) {
                     add_score_gradients<T>(c, b, seen, room.weight, room.dropped, room.dots, d_own, d_er);
                     if (a.featured()) room.found.template add_outer<1, T>(of_map.sums, heads, room.dots, room.held, heads);
                 } else {
-                    records.differentiate(room.weight, room.dropped, room.dots, b, heads, K == GATV2 ? T(1) : T(a.scaling));
-                    if constexpr (K == GATV2) room.template add_pair_gradients<false>(total, nullptr, others, seen, false, b);
+                    records.differentiate(room.weight, room.dropped, room.dots, b, heads, pairs ? T(1) : T(a.scaling));
+                    if (pairs) room.add_pair_gradients(total, nullptr, others, seen, false, b);
                 }
             }
-            if constexpr (K == PRODUCTS) {
+            if (products) {
                 sum_weighted<R>(room.batch_total, others, b, heads, room.score_width, room.dots);
                 add_held<T>(d_own, room.batch_total, room.own_size);
             }
         });
         if (to) narrow_row(static_cast<const T *>(total), to, heads, width);
-        if (to_keys) {
-            if constexpr (K == GAT) __builtin_memcpy(to_keys, d_own, size_t(heads) * sizeof(T));
-            else narrow_row(static_cast<const T *>(d_own), to_keys, heads, room.score_width);
-        }
+        if (to_keys) narrow_row(static_cast<const T *>(d_own), to_keys, heads, room.score_width);
+        if (to_numbers) __builtin_memcpy(to_numbers, d_own, size_t(heads) * sizeof(T));
         of_map.flush_after(run.end);
     }
     of_map.flush(0);
 }
 
-template <class R, Kind K> void by_source(const SourceCall &c) {
+template <class R> void by_source(const SourceCall &c) {
     typedef Wide<R> T;
     const int64_t chunks = c.of.edges.chunks(), numbers = c.d_queries.rows * c.d_queries.width;
     T *d_er = c.d_queries.as<T>();
-    if (K != GAT) return parallel(chunks, [&](int64_t chunk) { sources<R, K>(c, chunk, nullptr); });
-    if (chunks == 1) return sources<R, K>(c, 0, d_er);
+    if (c.of.kind != GAT) return parallel(chunks, [&](int64_t chunk) { sources<R>(c, chunk, nullptr); });
+    if (chunks == 1) return sources<R>(c, 0, d_er);
     const auto room = [&](int64_t slot) { return c.lanes.as<T>() + slot * numbers; };
     ordered_lanes(
         chunks, c.lanes.rows * c.lanes.width / larger<int64_t>(numbers, 1),
         [&](int64_t lane, int64_t slot) {
             __builtin_memset(room(slot), 0, size_t(numbers) * sizeof(T));
-            sources<R, K>(c, lane, room(slot));
+            sources<R>(c, lane, room(slot));
         },
         [&](int64_t, int64_t slot) {
             for (int64_t k = 0; k < numbers; ++k) d_er[k] += room(slot)[k];
@@ -242,18 +240,11 @@ struct RecordCall {
 }  // namespace
 
 ENTRY(attention_by_destination, DestinationCall, c) {
-    return for_rows(c.of.values.first().type, [&]<class R>() INLINED {
-        if (c.kind == GATV2) return by_destination<R, GATV2>(c);
-        by_destination<R, PRODUCTS>(c);
-    });
+    return for_rows(c.of.values.first().type, [&]<class R>() INLINED { by_destination<R>(c); });
 }
 
 ENTRY(attention_by_source, SourceCall, c) {
-    return for_rows(c.of.values.first().type, [&]<class R>() INLINED {
-        if (c.kind == GAT) return by_source<R, GAT>(c);
-        if (c.kind == GATV2) return by_source<R, GATV2>(c);
-        by_source<R, PRODUCTS>(c);
-    });
+    return for_rows(c.of.values.first().type, [&]<class R>() INLINED { by_source<R>(c); });
 }
 
 // (er_i, m_i, 1 / s_i, <grad_i, out_i> per head); 1 / s_i is 0 for a destination without edges

@@ -10,7 +10,6 @@ struct ForwardCall {
     Table out;                   // [M, K D], overwritten where the denominator is 0
     Table maximum, denominator;  // [M, K]
     Table edge_out;              // [M, K F], as out
-    Word kind;
 };
 
 // out = factor total, or carry out + factor total
@@ -26,31 +25,31 @@ APART void finish(T *out, const T *total, const T *factor, const T *carry, bool 
     }
 }
 
-template <class R, Kind K> void forward(const ForwardCall &c) {
+template <class R> void forward(const ForwardCall &c) {
     typedef Wide<R> T;
-    typedef typename Room<R, K>::Scored Scored;
     const Attention &a = c.of;
     parallel(a.edges.chunks(), [&](int64_t chunk) {
-        Room<R, K> room(a, false);
+        Room<R> room(a, false);
         const Softmax<T> softmax = room.softmax();
         const int64_t edge_width = a.edge_width();
         Scratch<T> edge_total(room.heads * whole_of<T>(edge_width));
         const Ends<R> values = room.ends(Sources<R>(a.values), room.width);
-        const Ends<Scored> keys = room.ends(Sources<Scored>(K == GATV2 ? a.values : a.keys), room.score_width);
+        const Ends<T> numbers = room.number_ends(Sources<T>(a.keys));  // of gat
+        const Ends<R> rows = room.ends(Sources<R>(a.kind == GATV2 ? a.values : a.keys), room.score_width);
         for (int64_t l = a.edges.first(chunk); l < a.edges.first(chunk + 1); ++l) {
             const Run run = a.edges.run(l);
             const int64_t i = run.row, bytes = room.heads * int64_t(sizeof(T));
             T *maximum = c.maximum.row<T>(i), *denominator = c.denominator.row<T>(i), *out = c.out.row<T>(i);
             a.edges.fetch_later(c.out, l, sizeof(T));
             if (run.start == run.end) continue;
-            room.begin(a.queries.row<const Scored>(i));
+            room.begin(a.queries.row<const T>(i), a.queries.row<const R>(i));
             if (edge_width) widen_row(a.edge_queries.row<const R>(i), static_cast<T *>(room.edge_own), room.heads, edge_width);
             __builtin_memcpy(room.maximum, maximum, size_t(bytes));
             __builtin_memcpy(room.denominator, denominator, size_t(bytes));
             each_batch(run, room.batch, [&](const Batch &b) {
                 const bool adds = room.denominator[0] != 0;
                 const Seen<T> seen = room.seen(b, nullptr);
-                room.score(keys, seen, b);
+                room.score(numbers, rows, seen, b);
                 if (edge_width)
                     write_dots(static_cast<T *>(room.weight), true, room.edge_ends(), b, room.heads, edge_width,
                                static_cast<const T *>(room.edge_own), T(a.scaling));
@@ -75,9 +74,5 @@ template <class R, Kind K> void forward(const ForwardCall &c) {
 }  // namespace
 
 ENTRY(attention_forward, ForwardCall, c) {
-    return for_rows(c.of.values.first().type, [&]<class R>() INLINED {
-        if (c.kind == GAT) return forward<R, GAT>(c);
-        if (c.kind == GATV2) return forward<R, GATV2>(c);
-        forward<R, PRODUCTS>(c);
-    });
+    return for_rows(c.of.values.first().type, [&]<class R>() INLINED { forward<R>(c); });
 }

@@ -37,23 +37,31 @@ struct Edges {
     }
 };
 
+// Row i of several tables, numbered one after another.
+template <class R> APART const R *find_row(const Table *table, int64_t i) {
+    while (i >= table->rows) i -= table->rows, ++table;
+    return table->row<const R>(i);
+}
+
 // Rows of one or of several tables, by number.
 template <class R> struct Sources {
     const R *base;
-    int64_t stride, count;
-    const Table *tables;
+    int64_t stride;
+    const Table *tables;  // null: there is one
+    int64_t column = 0;   // with which they begin
 
     explicit Sources(const Tables &given)
-        : base(given.first().as<const R>()), stride(given.first().stride), count(given.count), tables(given.at) {}
-    explicit Sources(const Table &given) : base(given.as<const R>()), stride(given.stride), count(1), tables(nullptr) {}
-    INLINE const R *operator[](int64_t i) const {
-        if (count == 1) return base + i * stride;
-        return find(i);
+        : base(given.first().as<const R>()), stride(given.first().stride), tables(given.count > 1 ? given.at : nullptr) {}
+    explicit Sources(const Table &given) : base(given.as<const R>()), stride(given.stride), tables(nullptr) {}
+    // The same from a column on.
+    INLINE Sources from(int64_t f) const {
+        Sources out = *this;
+        out.base += f, out.column += f;
+        return out;
     }
-    __attribute__((noinline)) const R *find(int64_t i) const {
-        const Table *table = tables;
-        while (i >= table->rows) i -= table->rows, ++table;
-        return table->row<const R>(i);
+    INLINE const R *operator[](int64_t i) const {
+        if (__builtin_expect(tables != nullptr, 0)) return find_row<R>(tables, i) + column;
+        return base + i * stride;
     }
 };
 

@@ -1,7 +1,7 @@
 // What operations on heads do to a batch of one row's edges: a row has K heads x D columns, an edge a number for each head.
 //
-// Edges are taken four at a time: their rows are read side by side, from the first column to the last, and what is summed lies
-// in the nearest cache meanwhile. Sums go from edge to edge in the edges' order, products from the first vector of a head to the
+// Edges are taken four at a time, a row of zeros and a weight of 0 where there are fewer: their rows are read side by side, from
+// the first column to the last, and what is summed lies in the nearest cache meanwhile. Sums go from edge to edge in the edges' order, products from the first vector of a head to the
 // last, whichever end of an edge a batch belongs to.
 //
 // Numbers of an edge lie in rows of whole parts of a vector (`held`); sums of a row have each head begin with a new vector.
@@ -27,25 +27,37 @@ template <class R> struct Ends {
     const int32_t *others;  // null: the edge's own number
     int64_t limit;          // the last edge of all
     int64_t apart;          // columns from one head to the next; 0: all heads have the same
+    const R *nothing;       // a row of zeros
 
     INLINE const R *row(int64_t edge) const { return rows[others ? others[edge] : edge]; }
     INLINE const R *later(int64_t edge) const { return row(smaller(edge + AHEAD<R>, limit)); }
-    template <int Q> INLINE void find(int64_t edge, const R *(&at)[Q], const R *(&ahead)[Q]) const {
-        UNROLL for (int q = 0; q < Q; ++q) at[q] = row(edge + q), ahead[q] = later(edge + q);
-    }
 };
 
-struct Number4 {
-    static constexpr int value = TOGETHER;
+struct Batch {
+    int64_t start, count;  // of edges
 };
-struct Number1 {
-    static constexpr int value = 1;
+
+// Four edges of a batch, of which some may not be there: their rows, and those to fetch.
+template <class R> struct Four {
+    const R *row[TOGETHER], *later[TOGETHER];
+
+    INLINE Four(const Ends<R> &ends, const Batch &b, int64_t e) {
+        UNROLL for (int q = 0; q < TOGETHER; ++q) {
+            const bool there = e + q < b.count;
+            row[q] = there ? ends.row(b.start + e + q) : ends.nothing;
+            later[q] = there ? ends.later(b.start + e + q) : ends.nothing;
+        }
+    }
 };
-// f(Number, e) for the edges of a batch, as many at a time as Number says; e: from the batch's start.
-template <class F> INLINE void by_fours(int64_t count, F f) {
-    int64_t e = 0;
-    for (; e + TOGETHER <= count; e += TOGETHER) f(Number4{}, e);
-    for (; e < count; ++e) f(Number1{}, e);
+#define EACH_OF_FOUR UNROLL for (int q = 0; q < TOGETHER; ++q)
+
+// f(e) for every fourth edge of a batch, from its start.
+template <class F> INLINE void by_fours(const Batch &b, F f) {
+    for (int64_t e = 0; e < b.count; e += TOGETHER) f(e);
+}
+// A number of an edge and head; 0 of one that is not there.
+template <class T> INLINE T number_of(const T *held_numbers, const Batch &b, int64_t e, int64_t held, int64_t h) {
+    return e < b.count ? held_numbers[e * held + h] : T(0);
 }
 
 // f(Whole, at) for each vector of a head's columns; Whole{}: it is all there. R: of the rows that are fetched ahead.
@@ -57,33 +69,25 @@ template <class T, class F> INLINE void each_vector(int64_t width, F f) {
         f([&](auto *row) INLINED { return load(row, there); }, at);
     }
 }
-// Whether a new line of the cache begins with the vector of a row at this column.
-template <class R> INLINE bool new_line(int64_t at) { return at * int64_t(sizeof(R)) % VECTOR_BYTES == 0; }
-
-struct Batch {
-    int64_t start, count;  // of edges
-};
 
 // total[h, :] = sum of weight[e, h] * row_e[h, :]
 template <class R>
-APART void sum_weighted(Wide<R> *total, const Ends<R> &ends, const Batch &batch, int64_t heads, int64_t width, const Wide<R> *weight) {
+APART void sum_weighted(Wide<R> *total, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width, const Wide<R> *weight) {
     typedef Wide<R> T;
     const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
     __builtin_memset(total, 0, size_t(heads * whole) * sizeof(T));
-    by_fours(batch.count, [&](auto number, int64_t e) INLINED {
-        constexpr int Q = decltype(number)::value;
-        const R *row[Q], *later[Q];
-        ends.find(batch.start + e, row, later);
+    by_fours(b, [&](int64_t e) INLINED {
+        const Four<R> four(ends, b, e);
         for (int64_t h = 0; h < heads; ++h) {
-            Vector<T> factor[Q];
-            UNROLL for (int q = 0; q < Q; ++q) factor[q] = splat(weight[(e + q) * held + h]);
+            Vector<T> factor[TOGETHER];
+            EACH_OF_FOUR factor[q] = splat(number_of(weight, b, e + q, held, h));
             each_vector<T>(width, [&](auto get, int64_t at) INLINED {
                 const int64_t f = h * ends.apart + at;
                 T *into = total + h * whole + at;
                 Vector<T> sum = load(into);
-                UNROLL for (int q = 0; q < Q; ++q) {
-                    if (new_line<R>(f)) fetch(later[q] + f);
-                    sum = multiply_add(factor[q], get(row[q] + f), sum);
+                EACH_OF_FOUR {
+                    if (new_line<R>(f)) fetch(four.later[q] + f);
+                    sum = multiply_add(factor[q], get(four.row[q] + f), sum);
                 }
                 store(sum, into);
             });
@@ -94,64 +98,67 @@ APART void sum_weighted(Wide<R> *total, const Ends<R> &ends, const Batch &batch,
 // One walk over a batch for the gradients of a row and of its scores:
 //     total[h, :] = sum of weight[e, h] * row_e[h, :]      dots[e, h] = <row_e[h, :], own[h, :]>
 template <class R>
-APART void sum_weighted_and_dots(Wide<R> *total, const Ends<R> &ends, const Batch &batch, int64_t heads, int64_t width,
+APART void sum_weighted_and_dots(Wide<R> *total, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width,
                            const Wide<R> *weight, const Wide<R> *own, Wide<R> *dots) {
     typedef Wide<R> T;
     const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
     __builtin_memset(total, 0, size_t(heads * whole) * sizeof(T));
-    by_fours(batch.count, [&](auto number, int64_t e) INLINED {
-        constexpr int Q = decltype(number)::value;
-        const R *row[Q], *later[Q];
-        ends.find(batch.start + e, row, later);
+    by_fours(b, [&](int64_t e) INLINED {
+        const Four<R> four(ends, b, e);
         for (int64_t h = 0; h < heads; ++h) {
-            Vector<T> factor[Q], product[Q];
-            UNROLL for (int q = 0; q < Q; ++q) factor[q] = splat(weight[(e + q) * held + h]), product[q] = zeros<T>();
+            Vector<T> factor[TOGETHER], product[TOGETHER];
+            EACH_OF_FOUR factor[q] = splat(number_of(weight, b, e + q, held, h)), product[q] = zeros<T>();
             each_vector<T>(width, [&](auto get, int64_t at) INLINED {
                 const int64_t f = h * ends.apart + at;
                 T *into = total + h * whole + at;
                 const Vector<T> mine = load(own + h * whole + at);
                 Vector<T> sum = load(into);
-                UNROLL for (int q = 0; q < Q; ++q) {
-                    if (new_line<R>(f)) fetch(later[q] + f);
-                    const Vector<T> value = get(row[q] + f);
+                EACH_OF_FOUR {
+                    if (new_line<R>(f)) fetch(four.later[q] + f);
+                    const Vector<T> value = get(four.row[q] + f);
                     sum = multiply_add(factor[q], value, sum);
                     product[q] = multiply_add(value, mine, product[q]);
                 }
                 store(sum, into);
             });
-            UNROLL for (int q = 0; q < Q; ++q) dots[(e + q) * held + h] = sum_lanes(product[q]);
+            EACH_OF_FOUR dots[(e + q) * held + h] = sum_lanes(product[q]);
         }
     });
 }
 
 // out[e, h] = factor <row_e[h, :], own[h, :]>, summed in one order whichever of the two ends is `own`; with `adds` added.
 template <class R>
-APART void write_dots(Wide<R> *out, bool adds, const Ends<R> &ends, const Batch &batch, int64_t heads, int64_t width,
+APART void write_dots(Wide<R> *out, bool adds, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width,
                 const Wide<R> *own, Wide<R> factor) {
     typedef Wide<R> T;
     const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
-    by_fours(batch.count, [&](auto number, int64_t e) INLINED {
-        constexpr int Q = decltype(number)::value;
-        const R *row[Q], *later[Q];
-        ends.find(batch.start + e, row, later);
+    by_fours(b, [&](int64_t e) INLINED {
+        const Four<R> four(ends, b, e);
         for (int64_t h = 0; h < heads; ++h) {
-            Vector<T> product[Q];
-            UNROLL for (int q = 0; q < Q; ++q) product[q] = zeros<T>();
+            Vector<T> product[TOGETHER];
+            EACH_OF_FOUR product[q] = zeros<T>();
             each_vector<T>(width, [&](auto get, int64_t at) INLINED {
                 const int64_t f = h * ends.apart + at;
                 const Vector<T> mine = load(own + h * whole + at);
-                UNROLL for (int q = 0; q < Q; ++q) {
-                    if (new_line<R>(f)) fetch(later[q] + f);
-                    product[q] = multiply_add(get(row[q] + f), mine, product[q]);
+                EACH_OF_FOUR {
+                    if (new_line<R>(f)) fetch(four.later[q] + f);
+                    product[q] = multiply_add(get(four.row[q] + f), mine, product[q]);
                 }
             });
-            UNROLL for (int q = 0; q < Q; ++q) {
-                T *to = out + (e + q) * held + h;
+            EACH_OF_FOUR {
+                T *to = out + (e + q) * held + h;  // there is room for one that is not there
                 *to = (adds ? *to : T(0)) + sum_lanes(product[q]) * factor;
             }
         }
     });
 }
+
+#define PIECES_OF(KEYWORD, R)                                                                                               \
+    KEYWORD template void sum_weighted<R>(Wide<R> *, const Ends<R> &, const Batch &, int64_t, int64_t, const Wide<R> *);    \
+    KEYWORD template void sum_weighted_and_dots<R>(Wide<R> *, const Ends<R> &, const Batch &, int64_t, int64_t,             \
+                                                   const Wide<R> *, const Wide<R> *, Wide<R> *);                            \
+    KEYWORD template void write_dots<R>(Wide<R> *, bool, const Ends<R> &, const Batch &, int64_t, int64_t, const Wide<R> *, \
+                                        Wide<R>);
 
 // f(place in a row whose heads begin with a new vector, place in a row whose heads do not, tail) for each vector.
 template <class T, class F> INLINE void each_place(int64_t heads, int64_t width, F f) {
@@ -229,11 +236,11 @@ template <class T> struct Records {
     INLINE const T *of(int64_t edge) const { return others ? base + others[edge] * stride : base; }
 
     // Scores, in place, become weights: exp(x - m) / s.
-    APART void weigh(T *weight, const Batch &batch, int64_t heads) const {
+    APART void weigh(T *weight, const Batch &b, int64_t heads) const {
         const int64_t held = held_of<T>(heads);
         by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &there) INLINED {
-            for (int64_t e = 0; e < batch.count; ++e) {
-                const T *record = of(batch.start + e) + h;
+            for (int64_t e = 0; e < b.count; ++e) {
+                const T *record = of(b.start + e) + h;
                 const Part<T> top = load(record + heads, there), inverse = load(record + 2 * heads, there);
                 store(exp_below_0(load<1>(weight + e * held + h) - top) * inverse, weight + e * held + h);
             }
@@ -241,12 +248,12 @@ template <class T> struct Records {
     }
 
     // Gradients of scores, in place of dots: factor (dropped dot - weight delta).
-    APART void differentiate(const T *weight, const T *dropped, T *dots, const Batch &batch, int64_t heads, T factor) const {
+    APART void differentiate(const T *weight, const T *dropped, T *dots, const Batch &b, int64_t heads, T factor) const {
         const int64_t held = held_of<T>(heads);
         by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &there) INLINED {
-            for (int64_t e = 0; e < batch.count; ++e) {
+            for (int64_t e = 0; e < b.count; ++e) {
                 const int64_t at = e * held + h;
-                const Part<T> delta = load(of(batch.start + e) + h + 3 * heads, there);
+                const Part<T> delta = load(of(b.start + e) + h + 3 * heads, there);
                 const Part<T> d = load<1>(dropped + at) * load<1>(dots + at) - load<1>(weight + at) * delta;
                 store(splat<1>(factor) * d, dots + at);
             }

@@ -4,11 +4,7 @@
 // everywhere. Numbers are rounded together (multiply_add) only where the code says so: it is compiled without contraction.
 #pragma once
 #include "border.hpp"
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+#include "registers.hpp"
 
 namespace sargnn {
 
@@ -24,10 +20,7 @@ constexpr int PARTS = VECTOR_BYTES / PART_BYTES;
 
 template <class T> constexpr int LANES = VECTOR_BYTES / int(sizeof(T));
 
-template <class T, int Bytes> struct SimdOf {
-    typedef T type __attribute__((vector_size(Bytes)));
-};
-template <class T, int Bytes> using Simd = typename SimdOf<T, Bytes>::type;
+using registers::Simd;
 
 template <class T> struct IntegerOf;
 template <> struct IntegerOf<float> {
@@ -81,22 +74,14 @@ template <class T, int P> INLINE Vector<T, P> operator/(const Vector<T, P> &x, c
 }
 
 // x y + z, rounded once where the processor can.
-#if defined(__AVX512F__)
-INLINE __m512 fused(__m512 x, __m512 y, __m512 z) { return _mm512_fmadd_ps(x, y, z); }
-INLINE __m512d fused(__m512d x, __m512d y, __m512d z) { return _mm512_fmadd_pd(x, y, z); }
-#elif defined(__FMA__)
-INLINE __m256 fused(__m256 x, __m256 y, __m256 z) { return _mm256_fmadd_ps(x, y, z); }
-INLINE __m256d fused(__m256d x, __m256d y, __m256d z) { return _mm256_fmadd_pd(x, y, z); }
-#elif defined(__aarch64__)
-INLINE float32x4_t fused(float32x4_t x, float32x4_t y, float32x4_t z) { return vfmaq_f32(z, x, y); }
-INLINE float64x2_t fused(float64x2_t x, float64x2_t y, float64x2_t z) { return vfmaq_f64(z, x, y); }
-#else
-template <class V> INLINE V fused(V x, V y, V z) { return x * y + z; }
-#endif
 template <class T, int P>
 INLINE Vector<T, P> multiply_add(const Vector<T, P> &x, const Vector<T, P> &y, const Vector<T, P> &z) {
     Vector<T, P> out;
-    EACH_PART out.part[p] = (typename Vector<T>::Part)fused(x.part[p], y.part[p], z.part[p]);
+#if defined(__FMA__) || defined(__aarch64__)
+    EACH_PART out.part[p] = registers::fused(x.part[p], y.part[p], z.part[p]);
+#else
+    EACH_PART out.part[p] = x.part[p] * y.part[p] + z.part[p];
+#endif
     return out;
 }
 #if defined(__FMA__) || defined(__aarch64__)
@@ -109,17 +94,10 @@ INLINE double multiply_add(double x, double y, double z) { return x * y + z; }
 
 // 64-bit lanes, of which the lower halves are multiplied.
 typedef Simd<uint64_t, PART_BYTES> Longs;
-#if defined(__AVX512F__)
-INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)_mm512_maskz_mul_epu32(0xFF, (__m512i)x, (__m512i)y); }
-#elif defined(__AVX2__)
-INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)_mm256_mul_epu32((__m256i)x, (__m256i)y); }
-#elif defined(__x86_64__)
-INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)_mm_mul_epu32((__m128i)x, (__m128i)y); }
-#elif defined(__aarch64__)
-INLINE Longs product_of_lower(Longs x, Longs y) { return (Longs)vmull_u32(vmovn_u64((uint64x2_t)x), vmovn_u64((uint64x2_t)y)); }
-#else
-INLINE Longs product_of_lower(Longs x, Longs y) { return (x & 0xFFFFFFFF) * (y & 0xFFFFFFFF); }
-#endif
+INLINE Longs product_of_lower(Longs x, Longs y) {
+    typedef Simd<int, PART_BYTES> Ints;
+    return (Longs)registers::lower_products((Ints)x, (Ints)y);
+}
 
 // The larger of two; y where one is not a number.
 template <class T, int P> INLINE Vector<T, P> larger(const Vector<T, P> &x, const Vector<T, P> &y) {
@@ -220,12 +198,30 @@ INLINE void put(double x, double *to) { *to = x; }
 typedef Simd<uint16_t, PART_BYTES / 2> HalfPart;  // as many as fp32 lanes of a part
 typedef Simd<uint32_t, PART_BYTES> BitsPart;
 
-INLINE Simd<float, PART_BYTES> widen(HalfPart x) {
-    return (Simd<float, PART_BYTES>)(__builtin_convertvector(x, BitsPart) << 16);
+INLINE BitsPart extended(HalfPart x) {
+#if defined(__AVX2__)
+    return (BitsPart)registers::widened((Simd<short, PART_BYTES / 2>)x);
+#else
+    return __builtin_convertvector(x, BitsPart);
+#endif
 }
+INLINE Simd<float, PART_BYTES> widen(HalfPart x) { return (Simd<float, PART_BYTES>)(extended(x) << 16); }
 INLINE HalfPart narrowed(Simd<float, PART_BYTES> x) {
     const BitsPart bits = (BitsPart)x, rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     return __builtin_convertvector(x != x ? BitsPart{} + 0x7FC0 : rounded, HalfPart);
+}
+
+// fp32 numbers, of the bits of which two vectors of bf16 numbers hold the upper and the lower halves; and the lower ones of such.
+INLINE Vector<float> joined(const Vector<float> &upper, const Vector<float> &lower) {
+    Vector<float> out;
+    UNROLL for (int p = 0; p < PARTS; ++p)
+        out.part[p] = (Vector<float>::Part)((BitsPart)upper.part[p] | (BitsPart)lower.part[p] >> 16);
+    return out;
+}
+INLINE Vector<float> lower_halves(const Vector<float> &x) {
+    Vector<float> out;
+    UNROLL for (int p = 0; p < PARTS; ++p) out.part[p] = (Vector<float>::Part)((BitsPart)x.part[p] << 16);
+    return out;
 }
 
 // Load and store ----------------------------------------------------------------------------------------------------------
@@ -291,14 +287,12 @@ template <class T, int P = PARTS> struct Tail {
 
 template <class T, int P> INLINE Vector<T, P> load(const T *at, const Tail<T, P> &t) {
 #if defined(__AVX512F__)
-    if constexpr (sizeof(T) == 4) return {{_mm512_maskz_loadu_ps(t.bits, at)}};
-    else return {{_mm512_maskz_loadu_pd(uint8_t(t.bits), at)}};
+    return {{registers::load(at, t.bits)}};
 #elif defined(__AVX2__)
     Vector<T, P> out;
     EACH_PART {
-        const __m256i mask = (__m256i)t.mask[p];
-        if constexpr (sizeof(T) == 4) out.part[p] = _mm256_maskload_ps(at + p * Vector<T>::EACH, mask);
-        else out.part[p] = _mm256_maskload_pd(at + p * Vector<T>::EACH, mask);
+        typedef Simd<typename registers::MaskOf<T>::type, PART_BYTES> Mask;
+        out.part[p] = registers::load(at + p * Vector<T>::EACH, (Mask)t.mask[p]);
     }
     return out;
 #else
@@ -313,9 +307,29 @@ template <class T, int P> INLINE void store(const Vector<T, P> &x, T *at, const 
     else if constexpr (P == 1) copy_few(&x, at, t.count * int(sizeof(T)));
     else copy_some(&x, at, t.count * int(sizeof(T)));
 }
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Some numbers by pairs, whose masks there are, and the last one if it has no pair.
+template <int P> APART Vector<float, P> load_pairs(const bf16 *at, int count) {
+    const int pairs = count / 2;
+    const uint16_t odd = count & 1 ? at[count - 1].bits : uint16_t(0);
+    const HalfPart last = odd - HalfPart{};
+    Vector<float, P> out;
+    EACH_PART {
+        Simd<int32_t, PART_BYTES / 2> mask;
+        HalfPart place;
+        UNROLL for (int k = 0; k < 4; ++k) mask[k] = p * 4 + k < pairs ? -1 : 0;
+        UNROLL for (int k = 0; k < 8; ++k) place[k] = p * 8 + k == count - 1 ? 0xFFFF : 0;
+        const Simd<int, 16> there = registers::load(reinterpret_cast<const int *>(at) + p * 4, mask);
+        out.part[p] = widen((HalfPart)there | (last & place));
+    }
+    return out;
+}
+#endif
 template <int P> INLINE Vector<float, P> load(const bf16 *at, const Tail<float, P> &t) {
 #if defined(__AVX512F__)
-    return {{widen((HalfPart)_mm256_maskz_loadu_epi16(t.bits, at))}};
+    return {{widen((HalfPart)registers::load(reinterpret_cast<const short *>(at), t.bits))}};
+#elif defined(__AVX2__)
+    return load_pairs<P>(at, t.count);
 #else
     if (t.all()) return load<P>(at);
     bf16 held[Vector<float, P>::LANES] = {};
@@ -330,6 +344,16 @@ template <int P> INLINE void store(const Vector<float, P> &x, bf16 *at, const Ta
     copy_some(held, at, t.count * 2);
 }
 
+// The upper halves of the bits as they are, not rounded.
+APART inline void store_halves(const Vector<float> &x, bf16 *at, const Tail<float> &t) {
+    bf16 held[LANES<float>];
+    UNROLL for (int p = 0; p < PARTS; ++p) {
+        const HalfPart half = __builtin_convertvector((BitsPart)x.part[p] >> 16, HalfPart);
+        __builtin_memcpy(held + p * Vector<float>::EACH, &half, PART_BYTES / 2);
+    }
+    __builtin_memcpy(at, held, size_t(t.count) * 2);
+}
+
 // Fetch ahead -------------------------------------------------------------------------------------------------------------
 
 // How many edges ahead a row is fetched: a random row of a large table comes from far away, and the hardware cannot guess which.
@@ -341,6 +365,8 @@ INLINE void fetch(const void *at) { __builtin_prefetch(at, 0, 3); }
 INLINE void fetch(const void *at, int64_t bytes) {
     for (int64_t k = 0; k < bytes; k += VECTOR_BYTES) fetch(static_cast<const char *>(at) + k);
 }
+// Whether a new line of the cache begins with the vector of a row at this column.
+template <class R> INLINE constexpr bool new_line(int64_t at) { return at * int64_t(sizeof(R)) % VECTOR_BYTES == 0; }
 // K vectors of a row that begin here.
 template <class R, int K> INLINE void fetch_vectors(const R *at) {
     constexpr int bytes = K * LANES<Wide<R>> * int(sizeof(R));

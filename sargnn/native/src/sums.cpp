@@ -3,8 +3,8 @@
 //     sum = sum over e in [start, end) of factor_e * src[others[e], :]        out[:] = sum  or  out[:] += scale * sum
 //
 // A destination's row is cut into tiles of some vectors, which stay in registers while a tile walks the edges. A width that is
-// no multiple of a vector ends in a vector that overlaps the one before: both hold the same sums, so it does not matter which is
-// stored last. A row of less than a vector is one that is not all there.
+// no multiple of a vector ends in a vector that overlaps the one before: both hold the same sums. A row of less than a vector is
+// one that is not all there. Sums are gathered in a row of their own, and written or added when all are there.
 #include "edges.hpp"
 
 using namespace sargnn;
@@ -12,7 +12,7 @@ using namespace sargnn;
 namespace {
 
 // Vectors of a tile: as many as registers hold beside what is read.
-constexpr int TILE = PART_BYTES == 64 ? 8 : 4;
+constexpr int TILE = 8;
 // How many edges ahead rows are fetched where edges have factors of their own, in tiles of up to four vectors and in wider ones.
 constexpr int64_t FAR = 32, FAR_WIDE = 24;
 // How many edges ahead, in tiles of one or two vectors, is what is read in order: rows come so fast there that it is missed.
@@ -32,86 +32,67 @@ template <class T> struct Factors {
     }
 };
 
-// Where a destination's row is: bf16 rows may have the lower halves of fp32 sums in a table of their own.
-template <class Out> struct Target {
-    Out *row;
-    int16_t *lower;
-};
-
-template <class Out> INLINE Vector<Wide<Out>> load_sum(const Target<Out> &to, int64_t f) {
-    Vector<Wide<Out>> out = load(to.row + f);
-    if constexpr (sizeof(Out) == 2) {
-        if (to.lower) {
-            UNROLL for (int p = 0; p < PARTS; ++p) {
-                HalfPart low;
-                __builtin_memcpy(&low, to.lower + f + p * Vector<float>::EACH, PART_BYTES / 2);
-                out.part[p] = (Vector<float>::Part)((BitsPart)out.part[p] | __builtin_convertvector(low, BitsPart));
+// out = sum, or out += scale sum. lower: of bf16 rows, the lower halves of fp32 sums whose upper halves `out` holds, or null.
+template <class Out>
+APART void finish(Out *out, int16_t *lower, const Wide<Out> *sums, int64_t width, Wide<Out> scale, bool adds) {
+    typedef Wide<Out> T;
+    for (int64_t f = 0; f < width; f += LANES<T>) {
+        const Tail<T> there(width - f);
+        Vector<T> sum = load(sums + f) * splat(scale);
+        if constexpr (sizeof(Out) == 2) {
+            if (lower) {
+                bf16 *low = reinterpret_cast<bf16 *>(lower) + f;
+                sum = sum + joined(load(out + f, there), load(low, there));
+                store_halves(sum, out + f, there);
+                store_halves(lower_halves(sum), low, there);
+                continue;
             }
         }
+        if (adds) sum = load(out + f, there) + sum;
+        store(sum, out + f, there);
     }
-    return out;
-}
-template <class Out> INLINE void store_sum(const Vector<Wide<Out>> &x, const Target<Out> &to, int64_t f) {
-    if constexpr (sizeof(Out) == 2) {
-        if (to.lower) {
-            UNROLL for (int p = 0; p < PARTS; ++p) {
-                const BitsPart bits = (BitsPart)x.part[p];
-                const HalfPart low = __builtin_convertvector(bits & 0xFFFF, HalfPart);
-                const HalfPart high = __builtin_convertvector(bits >> 16, HalfPart);
-                __builtin_memcpy(to.lower + f + p * Vector<float>::EACH, &low, PART_BYTES / 2);
-                __builtin_memcpy(to.row + f + p * Vector<float>::EACH, &high, PART_BYTES / 2);
-            }
-            return;
-        }
-    }
-    store(x, to.row + f);
 }
 
-template <class R, class Out> struct Sum {
+template <class R> struct Sum {
     typedef Wide<R> T;
     Sources<R> src;
     const int32_t *others;
     int64_t edges, width;
     Factors<T> factors;
-    bool adds;
 
     // K vectors that begin at f, the last of which begins at `last`.
     template <Factor F, int K>
-    INLINE void tile(const Run &run, const Target<Out> &to, int64_t f, int64_t last, T scale) const {
+    APART void tile(const Run &run, T *to, int64_t f, int64_t last) const {
         Vector<T> sums[K];
         UNROLL for (int k = 0; k < K; ++k) sums[k] = zeros<T>();
-        const int64_t by = F == OF_EDGE ? (K <= 4 ? FAR : FAR_WIDE) : AHEAD<R>;
-        const int64_t limit = edges - 1;
+        // Copies: the compiler keeps them in registers.
+        const Sources<R> rows = src.from(f);
+        const Factors<T> all = factors;
+        const int32_t *const ends = others;
+        const int64_t limit = edges - 1, by = F == OF_EDGE ? (K <= 4 ? FAR : FAR_WIDE) : AHEAD<R>, rest = last - f;
         for (int64_t e = run.start; e < run.end; ++e) {
-            const int64_t j = others[e];
-            const R *row = src[j];
-            const R *later = src[others[smaller(e + by, limit)]];
-            UNROLL for (int k = 0; k < K; ++k)
-                if ((k * LANES<T> * int(sizeof(R))) % VECTOR_BYTES == 0 || k == K - 1)
-                    fetch(later + (k == K - 1 ? last : f + k * LANES<T>));
+            const int64_t j = ends[e];
+            const R *row = rows[j], *later = rows[ends[smaller(e + by, limit)]];
+            UNROLL for (int k = 0; k < K - 1; ++k) if (new_line<R>(k * LANES<T>)) fetch(later + k * LANES<T>);
+            fetch(later + rest);
             if constexpr (F == OF_EDGE && K <= 2) {
-                fetch(others + e + STREAM);
-                fetch((factors.places ? static_cast<const void *>(factors.places + e + STREAM) : factors.of_edge + e + STREAM));
+                fetch(ends + e + STREAM);
+                fetch(all.places ? static_cast<const void *>(all.places + e + STREAM) : all.of_edge + e + STREAM);
             }
-            if constexpr (F == NONE) {
-                UNROLL for (int k = 0; k < K; ++k) sums[k] = sums[k] + load(row + (k == K - 1 ? last : f + k * LANES<T>));
-            } else {
-                const Vector<T> factor = splat(factors.template of<F>(e, j));
-                UNROLL for (int k = 0; k < K; ++k) {
-                    const Vector<T> value = load(row + (k == K - 1 ? last : f + k * LANES<T>));
-                    sums[k] = F == OF_EDGE ? multiply_add(value, factor, sums[k]) : sums[k] + value * factor;
-                }
+            Vector<T> factor = zeros<T>();
+            if constexpr (F != NONE) factor = splat(all.template of<F>(e, j));
+            UNROLL for (int k = 0; k < K; ++k) {
+                const Vector<T> value = load(row + (k == K - 1 ? rest : k * LANES<T>));
+                if constexpr (F == NONE) sums[k] = sums[k] + value;
+                if constexpr (F == OF_ROW) sums[k] = sums[k] + value * factor;
+                if constexpr (F == OF_EDGE) sums[k] = multiply_add(value, factor, sums[k]);
             }
         }
-        // All loads come before all stores: the last vector may overlap the one before.
-        UNROLL for (int k = 0; k < K; ++k) sums[k] = sums[k] * splat(scale);
-        if (adds) UNROLL for (int k = 0; k < K; ++k)
-                sums[k] = load_sum(to, k == K - 1 ? last : f + k * LANES<T>) + sums[k];
-        UNROLL for (int k = 0; k < K; ++k) store_sum(sums[k], to, k == K - 1 ? last : f + k * LANES<T>);
+        UNROLL for (int k = 0; k < K; ++k) store(sums[k], to + (k == K - 1 ? last : f + k * LANES<T>));
     }
 
     // A row of less than a vector.
-    template <Factor F> INLINE void narrow(const Run &run, Out *to, T scale) const {
+    template <Factor F> APART void narrow(const Run &run, T *to) const {
         const Tail<T> there(width);
         Vector<T> sum = zeros<T>();
         for (int64_t e = run.start; e < run.end; ++e) {
@@ -122,13 +103,11 @@ template <class R, class Out> struct Sum {
             if constexpr (F == OF_ROW) sum = sum + value * splat(factors.template of<F>(e, j));
             if constexpr (F == OF_EDGE) sum = multiply_add(value, splat(factors.template of<F>(e, j)), sum);
         }
-        sum = sum * splat(scale);
-        if (adds) sum = load(to, there) + sum;
-        store(sum, to, there);
+        store(sum, to);
     }
 
-    template <Factor F> INLINE void row(const Run &run, const Target<Out> &to, T scale) const {
-        if (width < LANES<T>) return narrow<F>(run, to.row, scale);
+    template <Factor F> void row(const Run &run, T *to) const {
+        if (width < LANES<T>) return narrow<F>(run, to);
         int64_t f = 0;
         while (f < width) {
             const int64_t left = (width - f + LANES<T> - 1) / LANES<T>;
@@ -136,17 +115,14 @@ template <class R, class Out> struct Sum {
             const int64_t count = left == TILE + 1 ? TILE - 1 : smaller<int64_t>(left, TILE);
             const int64_t last = smaller(f + (count - 1) * LANES<T>, width - LANES<T>);
             switch (count) {
-                case 1: tile<F, 1>(run, to, f, last, scale); break;
-                case 2: tile<F, 2>(run, to, f, last, scale); break;
-                case 3: tile<F, 3>(run, to, f, last, scale); break;
-                case 4: tile<F, 4>(run, to, f, last, scale); break;
-                default:
-                    if constexpr (TILE > 4) switch (count) {
-                            case 5: tile<F, 5>(run, to, f, last, scale); break;
-                            case 6: tile<F, 6>(run, to, f, last, scale); break;
-                            case 7: tile<F, 7>(run, to, f, last, scale); break;
-                            case 8: tile<F, 8>(run, to, f, last, scale); break;
-                        }
+                case 1: tile<F, 1>(run, to, f, last); break;
+                case 2: tile<F, 2>(run, to, f, last); break;
+                case 3: tile<F, 3>(run, to, f, last); break;
+                case 4: tile<F, 4>(run, to, f, last); break;
+                case 5: tile<F, 5>(run, to, f, last); break;
+                case 6: tile<F, 6>(run, to, f, last); break;
+                case 7: tile<F, 7>(run, to, f, last); break;
+                case 8: tile<F, 8>(run, to, f, last); break;
             }
             f += count * LANES<T>;
         }
@@ -162,11 +138,12 @@ struct SumCall {
     Word adds;
 };
 
-template <Factor F, class R, class Out> void sums(const SumCall &c) {
+template <class R, class Out> void sums(const SumCall &c) {
     typedef Wide<R> T;
     const Factors<T> factors = {c.of_edge.as<const T>(), c.of_row.as<const T>(), c.places.as<const int32_t>()};
-    const Sum<R, Out> sum = {Sources<R>(c.src), c.edges.ends(), c.edges.count(), c.out.width, factors, c.adds != 0};
+    const Sum<R> sum = {Sources<R>(c.src), c.edges.ends(), c.edges.count(), c.out.width, factors};
     parallel(c.edges.chunks(), [&](int64_t chunk) {
+        Scratch<T> row(c.out.width + LANES<T>);
         for (int64_t a = c.edges.first(chunk); a < c.edges.first(chunk + 1); ++a) {
             const Run run = c.edges.run(a);
             Out *to = c.out.row<Out>(run.row);
@@ -176,16 +153,13 @@ template <Factor F, class R, class Out> void sums(const SumCall &c) {
             }
             if (c.adds) c.edges.fetch_later(c.out, a, sizeof(Out));
             if (c.adds && c.lower.given()) c.edges.fetch_later(c.lower, a, 2);
-            const Target<Out> target = {to, c.lower.given() ? c.lower.row<int16_t>(run.row) : nullptr};
-            sum.template row<F>(run, target, c.scale.given() ? c.scale.as<const T>()[run.row] : T(1));
+            if (c.of_edge.given()) sum.template row<OF_EDGE>(run, row);
+            else if (c.of_row.given()) sum.template row<OF_ROW>(run, row);
+            else sum.template row<NONE>(run, row);
+            const T scale = c.scale.given() ? c.scale.as<const T>()[run.row] : T(1);
+            finish<Out>(to, c.lower.given() ? c.lower.row<int16_t>(run.row) : nullptr, row, c.out.width, scale, c.adds != 0);
         }
     });
-}
-
-template <class R, class Out> void sums_by_factor(const SumCall &c) {
-    if (c.of_edge.given()) return sums<OF_EDGE, R, Out>(c);
-    if (c.of_row.given()) return sums<OF_ROW, R, Out>(c);
-    sums<NONE, R, Out>(c);
 }
 
 }  // namespace
@@ -193,10 +167,10 @@ template <class R, class Out> void sums_by_factor(const SumCall &c) {
 // out (+)= scale * sum over edges of of_edge[places[e]] * of_row[j] * src[j]
 ENTRY(sums, SumCall, c) {
     const int64_t type = c.src.first().type;
-    if (type == BF16 && c.out.type == FP32) return sums_by_factor<bf16, float>(c), 0;
+    if (type == BF16 && c.out.type == FP32) return sums<bf16, float>(c), 0;
     if (type != c.out.type) return WRONG_TYPE;
     return for_rows(type, [&]<class R>() INLINED {
-        sums_by_factor<R, R>(c);
+        sums<R, R>(c);
     });
 }
 
@@ -211,9 +185,9 @@ struct DotCall {
 };
 
 // K vectors of a row from f on, the last of them perhaps not all there.
-template <int K, class R> INLINE void add_dots(const DotCall &c, const Run &run, const R *own, int64_t f, Wide<R> scale) {
+template <int K, class R> APART void add_dots(const DotCall &c, const Run &run, const R *own, int64_t f, Wide<R> scale) {
     typedef Wide<R> T;
-    const Sources<R> src(c.src);
+    const Sources<R> src = Sources<R>(c.src).from(f);
     const int32_t *others = c.edges.ends();
     T *out = c.out.as<T>();
     const int64_t limit = c.edges.count() - 1, last = f + (K - 1) * LANES<T>;
@@ -222,8 +196,8 @@ template <int K, class R> INLINE void add_dots(const DotCall &c, const Run &run,
     UNROLL for (int k = 0; k < K - 1; ++k) mine[k] = load(own + f + k * LANES<T>);
     mine[K - 1] = load(own + last, there);
     for (int64_t e = run.start; e < run.end; ++e) {
-        const R *row = src[others[e]] + f;
-        fetch_vectors<R, K>(src[others[smaller(e + AHEAD<R>, limit)]] + f);
+        const R *row = src[others[e]];
+        fetch_vectors<R, K>(src[others[smaller(e + AHEAD<R>, limit)]]);
         Vector<T> products = zeros<T>();
         UNROLL for (int k = 0; k < K - 1; ++k) products = multiply_add(load(row + k * LANES<T>), mine[k], products);
         products = multiply_add(load(row + (K - 1) * LANES<T>, there), mine[K - 1], products);

@@ -30,6 +30,7 @@ from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import open_dataset
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
+from sargnn.native import set_threads
 from sargnn.partition.order import order_nodes
 from sargnn.report.bench import attention
 from sargnn.report.bench.report import Row, figure, machine, stock_kernel, write_plot
@@ -49,6 +50,7 @@ def run(config: BenchKernelsConfig) -> dict[str, list[Row]]:
     """
     threads = config.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
+    set_threads(threads)
     return_freed_memory()
     block = whole_block(config.dataset, config.store_dir, config.order)
     folder = Path(config.bench_dir)

@@ -36,7 +36,7 @@ IGNORED = (
 """Settings that never tell runs apart: names and places, what is sent and kept, what is done after a failure, how many threads
 cut the graph. A key that ends in a dot stands for its whole group. Of ``init_from`` the parameters' content counts
 (``init_digest``)."""
-VERSIONS = ("sargnn", "python", "torch", "dgl", "numpy", "numba", "pymetis")
+VERSIONS = ("sargnn", "python", "torch", "dgl", "numpy", "instructions", "pymetis")
 """Whose versions tell runs apart. The others send figures or read settings."""
 
 Settings = dict[str, Any]

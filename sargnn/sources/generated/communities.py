@@ -36,13 +36,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.graph.schema import SPLITS
-from sargnn.numba_rng import philox_words
+from sargnn.native import Entry
 from sargnn.rng import Purpose
 
 CLASSES_PER_GROUP = 4
@@ -51,6 +49,11 @@ LARGEST_MINOR, KNOWN = 0.25, 0.6
 LABEL_NOISE, CLEAR = 0.02, 0.6
 GROUP_SIGNAL, CLASS_SIGNAL, SCALE = 4.0, 3.0, 0.15
 _TAG = int(Purpose.CONTENT) << 24
+_draw_nodes = Entry(
+    "draw_nodes",
+    "ids l N, community * N, seed int, tag int, main i K, minor i K, share d K, cumulative d C, noise float, clear float",
+    "labels l N, shown l N",
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class Communities:
             community: of each, int32 or int64 [N].
         """
         labels, shown = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
-        _draw_nodes(ids, community, np.uint64(seed), self.main, self.minor, self.minor_share, self.cumulative, labels, shown)
+        drawn = self.main, self.minor, self.minor_share, self.cumulative
+        _draw_nodes(ids, community, seed, _TAG, *drawn, LABEL_NOISE, CLEAR, labels, shown)
         return labels, shown
 
 
@@ -163,19 +167,3 @@ def _in_group(classes: np.ndarray, group: np.ndarray, weights: np.ndarray, rng: 
     place = np.searchsorted(ends, at, side="right")
     chosen: np.ndarray = by_group[np.clip(place, first[wanted], first[wanted + 1] - 1)]
     return chosen
-
-
-@numba.njit(cache=True)
-def _draw_nodes(
-    ids: Any, community: Any, seed: Any, main: Any, minor: Any, share: Any, cumulative: Any, labels: Any, shown: Any
-) -> None:  # pragma: no cover - compiled
-    unit, tag, last = 2.0**-32, np.uint64(_TAG), len(cumulative) - 1
-    for k in range(len(ids)):
-        c, node = community[k], np.uint64(ids[k])
-        w0, w1, w2, w3 = philox_words(node, np.uint64(0), np.uint64(0), tag, seed, np.uint64(0))
-        v0, _, _, _ = philox_words(node, np.uint64(0), np.uint64(1), tag, seed, np.uint64(0))
-        label = minor[c] if w0 * unit < share[c] else main[c]
-        if w1 * unit < LABEL_NOISE:
-            label = min(np.searchsorted(cumulative, w2 * unit, side="right"), last)
-        labels[k] = label
-        shown[k] = main[c] if w3 * unit < CLEAR else min(np.searchsorted(cumulative, v0 * unit, side="right"), last)

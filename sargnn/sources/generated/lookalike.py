@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 
 from sargnn.errors import DataError
@@ -32,7 +31,7 @@ from sargnn.graph.dataset import FORMAT_VERSION, Reader, describe, features_name
 from sargnn.graph.edge_buckets import EdgeBuckets
 from sargnn.graph.schema import UNLABELLED, Schema
 from sargnn.graph.store import StoreWriter
-from sargnn.numba_rng import philox_words
+from sargnn.native import Entry
 from sargnn.rng import Purpose
 from sargnn.sources.generated.communities import (
     SCALE,
@@ -53,8 +52,13 @@ COMMUNITIES_PER_RUN = 4
 OVERDRAW = 1.2
 """Edges drawn for each one wanted: parallel edges and self-loops are dropped, then what is left is thinned to the number."""
 LABEL_NOISE, FEATURE_SIGNAL = 0.15, 1.2
-_EDGES_TAG = int(Purpose.EDGES) << 24
+_SHAPE = COMMUNITY, INSIDE, NEAR, INSIDE_SKEW, OUTSIDE_SKEW
 _DRAWN_EDGES, _BUCKET_EDGES, _FEATURE_ROWS = 1 << 22, 1 << 24, 1 << 16
+_draw_edges = Entry(
+    "draw_edges",
+    "start int, seed int, tag int, num_nodes int, community int, inside float, near float, inside_skew float",
+    "outside_skew float, id_of i N, first l E, second l E",
+)
 
 
 @dataclass(frozen=True)
@@ -121,13 +125,13 @@ class Lookalike(Reader):
         return np.random.default_rng([self.config.seed, *purpose.encode(), chunk])
 
     def _draw(self, id_of: np.ndarray, buckets: EdgeBuckets) -> None:
-        n, directions = self.num_nodes, 2 if self.shape.symmetric else 1
+        directions, key = 2 if self.shape.symmetric else 1, (self.config.seed, int(Purpose.EDGES) << 24)
         to_draw = round(self.shape.num_edges * self.config.scale / directions * OVERDRAW)
         for start in range(0, to_draw, _DRAWN_EDGES):
             step("drawing edges", start, to_draw)
             count = min(_DRAWN_EDGES, to_draw - start)
             a, b = np.empty(count, np.int64), np.empty(count, np.int64)
-            _draw_edges(start, np.uint64(self.config.seed), n, max(1, n // COMMUNITY), id_of, a, b)
+            _draw_edges(start, *key, self.num_nodes, *_SHAPE, id_of, a, b)
             buckets.add(b, a)
             if directions == 2:
                 buckets.add(a, b)
@@ -232,37 +236,3 @@ def _pair_uniform(a: np.ndarray, b: np.ndarray, num_nodes: int) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((x ^ (x >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
-
-
-@numba.njit(parallel=True, cache=True)
-def _draw_edges(
-    start: Any, seed: Any, num_nodes: Any, num_communities: Any, id_of: Any, first: Any, second: Any
-) -> None:  # pragma: no cover - compiled
-    """The ends, original ids int64, of the edges numbered from ``start`` on."""
-    unit = 2.0**-32
-    tag = np.uint64(_EDGES_TAG)
-    for k in numba.prange(len(first)):
-        number = np.uint64(start + k)
-        low, high = number & np.uint64(0xFFFFFFFF), (number >> np.uint64(32)) << np.uint64(1)
-        w0, w1, w2, w3 = philox_words(low, np.uint64(0), high, tag, seed, np.uint64(0))
-        v0, _, _, _ = philox_words(low, np.uint64(0), high | np.uint64(1), tag, seed, np.uint64(0))
-        kind, place = w2 * unit, w3 * unit
-        here = min(np.int64(w0 * unit * num_communities), num_communities - 1)
-        there, skew = here, INSIDE_SKEW
-        if kind >= INSIDE:
-            skew = OUTSIDE_SKEW
-            if kind < INSIDE + NEAR:
-                distance = np.int64((num_communities / 2.0) ** (abs(2.0 * place - 1.0)))
-                there = (here + (distance if place < 0.5 else -distance)) % num_communities
-            else:
-                there = min(np.int64(place * num_communities), num_communities - 1)
-        first[k] = id_of[_member(here, w1 * unit, skew, num_communities, num_nodes)]
-        second[k] = id_of[_member(there, v0 * unit, skew, num_communities, num_nodes)]
-
-
-@numba.njit(inline="always")
-def _member(community: Any, u: Any, skew: Any, num_communities: Any, num_nodes: Any) -> Any:  # pragma: no cover - compiled
-    """The latent rank of a community's member; the last community also holds the nodes left over."""
-    low = community * COMMUNITY
-    size = num_nodes - low if community == num_communities - 1 else COMMUNITY
-    return low + min(np.int64(size * u**skew), size - 1)

@@ -12,113 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 
 from sargnn.graph.dataset import group_by
+from sargnn.native import Entry
 
 _RECORD = np.dtype([("high", np.uint64), ("low", np.uint64), ("row", np.int64)])
 _FILE_BYTES = 1 << 25
 """Of records in one file: a hash table of more does not stay in a processor's cache."""
 _MOST_FILES = 256
 _BLOCK = 64
-_C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
-_F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
-
-
-@numba.njit(inline="always")
-def _turn(x: Any, by: Any) -> Any:  # pragma: no cover - compiled
-    return (x << np.uint64(by)) | (x >> np.uint64(64 - by))
-
-
-@numba.njit(inline="always")
-def _mix(x: Any) -> Any:  # pragma: no cover - compiled
-    x ^= x >> np.uint64(33)
-    x *= _F1
-    x ^= x >> np.uint64(33)
-    x *= _F2
-    return x ^ (x >> np.uint64(33))
-
-
-@numba.njit(cache=True)
-def _hash_texts(data: Any, ends: Any, records: Any) -> None:  # pragma: no cover - compiled
-    high, low = records["high"], records["low"]
-    for i in range(len(ends) - 1):
-        start, length = ends[i], ends[i + 1] - ends[i]
-        h1, h2 = np.uint64(0), np.uint64(0)
-        for first in range(0, length, 16):
-            k1, k2 = np.uint64(0), np.uint64(0)
-            for k in range(min(8, length - first)):
-                k1 |= np.uint64(data[start + first + k]) << np.uint64(8 * k)
-            for k in range(8, min(16, length - first)):
-                k2 |= np.uint64(data[start + first + k]) << np.uint64(8 * (k - 8))
-            h1 ^= _turn(k1 * _C1, 31) * _C2
-            h2 ^= _turn(k2 * _C2, 33) * _C1
-            if length - first >= 16:
-                h1 = (_turn(h1, 27) + h2) * np.uint64(5) + np.uint64(0x52DCE729)
-                h2 = (_turn(h2, 31) + h1) * np.uint64(5) + np.uint64(0x38495AB5)
-        h1 ^= np.uint64(length)
-        h2 ^= np.uint64(length)
-        h1 += h2
-        h2 += h1
-        h1, h2 = _mix(h1), _mix(h2)
-        h1 += h2
-        high[i], low[i] = h1, h2 + h1
-
-
-@numba.njit(cache=True)
-def _hash_numbers(numbers: Any, records: Any) -> None:  # pragma: no cover - compiled
-    for i in range(len(numbers)):
-        records[i]["high"], records[i]["low"] = _mix(np.uint64(numbers[i])), np.uint64(0)
-
-
-@numba.njit(cache=True)
-def _table_of(records: Any, slots: Any, again: Any) -> None:  # pragma: no cover - compiled
-    """Open addressing: a slot has the number of a record, or -1. again: of a key's later records the number of its first."""
-    mask = np.uint64(len(slots) - 1)
-    for i in range(len(records)):
-        slot = records[i]["high"] & mask
-        while slots[slot] >= 0:
-            there = slots[slot]
-            if records[there]["high"] == records[i]["high"] and records[there]["low"] == records[i]["low"]:
-                again[i] = there
-                break
-            slot = (slot + np.uint64(1)) & mask
-        if slots[slot] < 0:
-            slots[slot] = i
-
-
-@numba.njit(cache=True)
-def _look_up(wanted: Any, records: Any, slots: Any, numbers: Any) -> None:  # pragma: no cover - compiled
-    mask = np.uint64(len(slots) - 1)
-    for i in range(len(wanted)):
-        slot = wanted[i]["high"] & mask
-        number = -1
-        while slots[slot] >= 0:
-            there = slots[slot]
-            if records[there]["high"] == wanted[i]["high"] and records[there]["low"] == wanted[i]["low"]:
-                number = records[there]["row"]
-                break
-            slot = (slot + np.uint64(1)) & mask
-        numbers[wanted[i]["row"]] = number
-
-
-@numba.njit(cache=True)
-def _ranks(kept: Any, before: Any, records: Any) -> None:  # pragma: no cover - compiled
-    """In place of each record's row how many rows before it are kept; -1 where it is not kept itself."""
-    for i in range(len(records)):
-        row = records[i]["row"]
-        if not kept[row]:
-            records[i]["row"] = -1
-            continue
-        block = row // _BLOCK
-        rank = before[block]
-        for other in range(block * _BLOCK, row):
-            rank += kept[other]
-        records[i]["row"] = rank
+_hash_texts = Entry("hash_texts", "data b, ends l n+1, records l n 3")
+_hash_numbers = Entry("hash_numbers", "numbers l n, records l n 3")
+_fill_slots = Entry("fill_slots", "records l n 3, slots i, again l n")
+"""Open addressing: a slot has the number of a record, or -1. again: of a key's later records the number of its first."""
+_look_up = Entry("look_up_ids", "wanted l w 3, records l n 3, slots i, numbers *")
+_rank_rows = Entry("rank_rows", "kept b, before l, block int, records l n 3")
+"""In place of each record's row how many rows before it are kept; -1 where it is not kept itself."""
 
 
 class _Spilled:
@@ -145,9 +57,9 @@ def keys_of(ids: pa.Array, rows: np.ndarray) -> np.ndarray:
     records = np.empty(len(ids), _RECORD)
     records["row"] = rows
     if pa.types.is_integer(ids.type):
-        _hash_numbers(ids.to_numpy(zero_copy_only=False), records)
+        _hash_numbers(ids.to_numpy(zero_copy_only=False), _words(records))
     else:
-        _hash_texts(*text_arrays(ids), records)
+        _hash_texts(*text_arrays(ids), _words(records))
     return records
 
 
@@ -187,7 +99,7 @@ class IdMap:
         for path in self._spilled.paths:
             records = np.fromfile(path, _RECORD)
             again = np.full(len(records), -1, np.int64)
-            _table_of(records, _slots(len(records)), again)
+            _fill_slots(_words(records), _slots(len(records)), again)
             later = np.flatnonzero(again >= 0)
             yield records["row"][later], records["row"][again[later]]
 
@@ -198,7 +110,7 @@ class IdMap:
         if before[-1] < len(kept):
             for path in self._spilled.paths:
                 records = np.fromfile(path, _RECORD)
-                _ranks(kept, before, records)
+                _rank_rows(kept, before, _BLOCK, _words(records))
                 records[records["row"] >= 0].tofile(path)
         self.count = int(before[-1])
 
@@ -210,8 +122,8 @@ class IdMap:
             if len(wanted):
                 records = np.fromfile(path, _RECORD)
                 slots = _slots(len(records))
-                _table_of(records, slots, np.empty(len(records), np.int64))
-                _look_up(wanted, records, slots, numbers)
+                _fill_slots(_words(records), slots, np.empty(len(records), np.int64))
+                _look_up(_words(wanted), _words(records), slots, numbers)
 
     def ends(self, name: str) -> Ends:
         """What takes ends of edges that are to be looked up. name: of its files."""
@@ -224,3 +136,8 @@ class Ends(_Spilled):
 
 def _slots(records: int) -> np.ndarray:
     return np.full(1 << max(3, (2 * records - 1).bit_length()), -1, np.int32)
+
+
+def _words(records: np.ndarray) -> np.ndarray:
+    """Records [n] as int64 [n, 3], as loops take them."""
+    return records.view(np.int64).reshape(len(records), 3)

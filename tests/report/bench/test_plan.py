@@ -60,7 +60,7 @@ def _parsed(words: tuple[str, ...]) -> RunConfig:
 @pytest.mark.long
 def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [BASE, 0])
-    monkeypatch.setattr(trials, "numba_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     done = run(tmp_path, "bench", "plan", *TINY)
     assert done.returncode == 0, done.stderr

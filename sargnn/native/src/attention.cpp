@@ -1,0 +1,13 @@
+// What the walks of attention have in common, compiled once for each type of rows.
+#include "attention.hpp"
+
+namespace sargnn {
+
+PIECES_OF(, float)
+PIECES_OF(, double)
+PIECES_OF(, bf16)
+template struct Room<float>;
+template struct Room<double>;
+template struct Room<bf16>;
+
+}  // namespace sargnn
