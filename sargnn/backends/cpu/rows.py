@@ -53,11 +53,12 @@ class CpuRows(Rows):
     def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
         """Chunks are combined as Chan, Golub and LeVeque (1979) do: no difference of large numbers anywhere."""
         means, squares = _of_chunks(x), _of_chunks(x)
-        counts = np.empty((len(means), 1))
-        _chunk_moments(x, counted, means, squares, counts[:, 0], _CHUNK_ROWS)
+        numbers = means.new_empty(len(means))
+        _chunk_moments(x, counted, means, squares, numbers, _CHUNK_ROWS)
+        counts, of_chunks = numbers.numpy()[:, None], means.numpy()
         number_of_rows = int(counts.sum())
-        mean = (means * counts).sum(0) / max(number_of_rows, 1)
-        total = squares.sum(0) + (counts * np.square(means - mean)).sum(0)
+        mean = (of_chunks * counts).sum(0) / max(number_of_rows, 1)
+        total = squares.numpy().sum(0) + (counts * np.square(of_chunks - mean)).sum(0)
         return torch.from_numpy(np.concatenate([[number_of_rows], mean, total]))
 
     def norm_act_drop(self, x: Tensor, slope: Tensor, shift: Tensor, after: Activation, out: Tensor) -> None:
@@ -160,14 +161,14 @@ def _after(after: Activation) -> tuple[int, Tensor, tuple[int, ...]]:
     return _CODES[after.name], after.ids, draw_words(after.draw)
 
 
-def _of_chunks(x: Tensor) -> np.ndarray:
+def _of_chunks(x: Tensor) -> Tensor:
     """Room for a sum of each chunk of rows, fp64 [chunks, F]."""
-    return np.empty((-(-len(x) // _CHUNK_ROWS), x.shape[1]))
+    return torch.empty(-(-len(x) // _CHUNK_ROWS), x.shape[1], dtype=torch.float64)
 
 
-def _added(sums: np.ndarray) -> Tensor:
-    """The sum over all chunks, fp64 [F]."""
-    return torch.from_numpy(sums.sum(0))
+def _added(sums: Tensor) -> Tensor:
+    """The sum over all chunks, fp64 [F]; NumPy adds them in their order."""
+    return torch.from_numpy(sums.numpy().sum(0))
 
 
 def _blocks(rows: int) -> Iterator[tuple[slice, int]]:

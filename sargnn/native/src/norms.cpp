@@ -175,7 +175,9 @@ template <class R, class Norm> void backward(const NormCall &c) {
     const bool all_pass = c.activation != RELU;
     parallel(c.sums.rows, [&](int64_t chunk) {
         const Held<R> room(width);
+        const Scratch<T> slopes(c.activation == ELU ? width : 0);
         const Dropout<T> drop(c.draw, width);
+        T *slope = slopes;
         double *total = c.sums.row<double>(chunk), *product = c.products.row<double>(chunk);
         for (int64_t f = 0; f < width; ++f) total[f] = product[f] = 0;
         Norm norm(c);
@@ -189,10 +191,13 @@ template <class R, class Norm> void backward(const NormCall &c) {
                 g[f] = keep((norm.value(row, f) > T(0)) | all_pass, drop(widen(grad[f]), f));
             });
             if (c.activation == ELU) {
-                for (int64_t f = 0; f < width; ++f) {
+                // Of all, for half of them would be a branch that nobody foretells.
+                each_column(width, [&](int64_t f) INLINED {
                     const T v = norm.value(row, f);
-                    g[f] *= exp_of(v > T(0) ? T(0) : v);  // of all, for half of them would be a branch that nobody foretells
-                }
+                    slope[f] = v > T(0) ? T(0) : v;
+                });
+                for (int64_t f = 0; f < width; ++f) slope[f] = exp_of(slope[f]);
+                each_column(width, [&](int64_t f) INLINED { g[f] *= slope[f]; });
             }
             each_column(width, [&](int64_t f) INLINED {
                 total[f] += double(g[f]);
