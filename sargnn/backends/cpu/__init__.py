@@ -1,1 +1,1 @@
-"""Operations as loops that Numba compiles for a CPU."""
+"""Operations of a CPU, by the native library."""
