@@ -106,7 +106,7 @@ class PairLists:
         place = place.to(output_rows.device)
         place[output_rows] = torch.arange(len(output_rows), device=output_rows.device)
         tails = torch.cat([place[self.tails[: self.num_own]], self.tails[self.num_own :]])
-        send = tuple(place[rows] for rows in self.lists.send_rows)
+        send = tuple(place[rows].int() for rows in self.lists.send_rows)
         lists = HaloLists(send, self.lists.receive_rows, self.lists.message_rows, self.lists.near)
         return dataclasses.replace(self, heads=place[self.heads], tails=tails, lists=lists)
 

@@ -105,11 +105,11 @@ class CpuMoves(Moves):
 
     def take_runs(self, sources: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, out: Tensor) -> None:
         if len(rows):
-            _take_rows(sources, _ends(runs), rows, out)
+            _take_rows(sources, _ends(runs), rows.int(), out)
 
     def add_runs(self, targets: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, values: Tensor) -> None:
         if len(rows):
-            _add_rows(targets, _ends(runs), rows, values)
+            _add_rows(targets, _ends(runs), rows.int(), values)
 
 
 def _ends(runs: Sequence[slice]) -> np.ndarray:
