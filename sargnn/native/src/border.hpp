@@ -44,13 +44,13 @@ enum Error : int64_t { WRONG_WORDS = -1, WRONG_TYPE = -2 };
 
 }  // namespace sargnn
 
+// One copy for each type, however often it is called.
+#define APART __attribute__((noinline))
 #if defined(SARGNN_CALLS)  // where compiling must be quick, not what is compiled
 #define INLINE inline
 #define INLINED
 #else
 #define INLINE inline __attribute__((always_inline))
-// One copy for each type, however often it is called.
-#define APART __attribute__((noinline))
 // Of a lambda.
 #define INLINED __attribute__((always_inline))
 #endif
