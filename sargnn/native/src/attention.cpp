@@ -3,9 +3,9 @@
 
 namespace sargnn {
 
-PIECES_OF(, float)
-PIECES_OF(, double)
-PIECES_OF(, bf16)
+WALKS_OF(, float)
+WALKS_OF(, double)
+WALKS_OF(, bf16)
 template struct Room<float>;
 template struct Room<double>;
 template struct Room<bf16>;

@@ -147,7 +147,7 @@ template <class R> struct Room {
     APART void score_pairs(const Ends<R> &ends, const Seen<T> &seen, const Batch &b) {
         const T *att = a.att.as<const T>();
         const Vector<T> slope = splat(T(a.scaling));
-        by_fours(b, [&](int64_t e) INLINED {
+        for (int64_t e = 0; e < b.count; e += TOGETHER) {
             const Four<R> four(ends, b, e);
             T *mine[TOGETHER];
             EACH_OF_FOUR mine[q] = of_edge(seen, b, e + q);
@@ -165,7 +165,7 @@ template <class R> struct Room {
                 });
                 EACH_OF_FOUR weight[(e + q) * held + h] = sum_lanes(sum[q]);
             }
-        });
+        }
     }
 
     // target += sum of h over a batch, whose d x are in `dots`; of_att, if given: += sum of d x LeakyReLU(u); with `writes` an
@@ -181,7 +181,7 @@ template <class R> struct Room {
         Scratch<T> att_sums(OfAtt ? heads * whole : 0);
         __builtin_memset(sums, 0, size_t(heads * whole) * sizeof(T));
         if (OfAtt) __builtin_memset(att_sums, 0, size_t(heads * whole) * sizeof(T));
-        by_fours(b, [&](int64_t e) INLINED {
+        for (int64_t e = 0; e < b.count; e += TOGETHER) {
             const Four<R> four(ends, b, e);
             T *mine[TOGETHER];
             EACH_OF_FOUR mine[q] = of_edge(seen, b, e + q);
@@ -207,7 +207,7 @@ template <class R> struct Room {
                     if constexpr (OfAtt) store(of, att_sums + p);
                 });
             }
-        });
+        }
         add_held(target, sums, heads * whole);
         if constexpr (OfAtt) add_held(of_att, static_cast<T *>(att_sums), heads * whole);
     }
@@ -249,9 +249,9 @@ template <class R> struct Room {
 };
 
 // Compiled once, in attention.cpp.
-PIECES_OF(extern, float)
-PIECES_OF(extern, double)
-PIECES_OF(extern, bf16)
+WALKS_OF(extern, float)
+WALKS_OF(extern, double)
+WALKS_OF(extern, bf16)
 extern template struct Room<float>;
 extern template struct Room<double>;
 extern template struct Room<bf16>;

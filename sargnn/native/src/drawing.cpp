@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "indices.hpp"
-#include "philox_lanes.hpp"
+#include "philox.hpp"
 #include "threads.hpp"
 
 using namespace sargnn;

@@ -15,8 +15,6 @@ namespace {
 constexpr int64_t CHUNK_EDGES = 1024, CHUNK_ROWS = 64;
 constexpr int32_t NO_RANK = 0x7FFFFFFF;
 
-INLINE float exp_of(float x) { return __builtin_expf(x); }
-INLINE double exp_of(double x) { return __builtin_exp(x); }
 
 // f(e) for all edges, those of a destination on one thread and in their order. rows: int32 [E], ascending.
 template <class F> void each_edge(const Table &rows, const F &f) {

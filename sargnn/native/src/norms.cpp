@@ -17,8 +17,6 @@ namespace {
 
 enum Activation : int64_t { RELU, ELU, NONE };
 
-INLINE float exp_of(float x) { return __builtin_expf(x); }
-INLINE double exp_of(double x) { return __builtin_exp(x); }
 INLINE float root_of(float x) { return __builtin_sqrtf(x); }
 INLINE double root_of(double x) { return __builtin_sqrt(x); }
 INLINE float expm1_of(float x) { return __builtin_expm1f(x); }

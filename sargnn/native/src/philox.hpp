@@ -33,6 +33,21 @@ INLINE Words philox(uint64_t source, uint64_t destination, uint64_t group, uint6
     return {{c0, c1, c2, c3}};
 }
 
+// The same for several counters at a time, each in the lower halves of its lanes; the upper halves of words hold anything.
+INLINE void philox_rounds(Longs &c0, Longs &c1, Longs &c2, Longs &c3, uint64_t seed, uint64_t epoch) {
+    const Longs by0 = Longs{} + 0xD2511F53u, by1 = Longs{} + 0xCD9E8D57u;
+    uint32_t key0 = uint32_t(seed), key1 = uint32_t(epoch);
+    UNROLL for (int round = 0; round < 10; ++round) {
+        const Longs product0 = product_of_lower(c0, by0), product1 = product_of_lower(c2, by1);
+        c0 = (product1 >> 32) ^ c1 ^ uint64_t(key0);
+        c1 = product1;
+        c2 = (product0 >> 32) ^ c3 ^ uint64_t(key1);
+        c3 = product0;
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+}
+
 // How many words a row's draws take: whole vectors.
 INLINE int64_t padded_draws(int64_t width) { return (width + LANES<float> - 1) / LANES<float> * LANES<float>; }
 
@@ -40,21 +55,12 @@ INLINE int64_t padded_draws(int64_t width) { return (width + LANES<float> - 1) /
 // holds anything until it is cut off. `node`: the row's original id.
 APART inline void draw_row(uint32_t *words, int64_t width, uint64_t node, const Draw &draw) {
     constexpr int EACH = PART_BYTES / 8;
-    const Longs lower = Longs{} + 0xFFFFFFFF, by0 = Longs{} + 0xD2511F53u, by1 = Longs{} + 0xCD9E8D57u;
+    const Longs lower = Longs{} + 0xFFFFFFFF;
     Longs group = {};
     UNROLL for (int k = 0; k < EACH; ++k) group[k] = uint64_t(k);
     for (int64_t f = 0; f < width; f += 4 * EACH, group += uint64_t(EACH)) {
         Longs c0 = Longs{} + node, c1 = {}, c2 = group, c3 = Longs{} + draw.tag;
-        uint32_t key0 = uint32_t(draw.seed), key1 = uint32_t(draw.epoch);
-        UNROLL for (int round = 0; round < 10; ++round) {
-            const Longs product0 = product_of_lower(c0, by0), product1 = product_of_lower(c2, by1);
-            c0 = (product1 >> 32) ^ c1 ^ uint64_t(key0);
-            c1 = product1;
-            c2 = (product0 >> 32) ^ c3 ^ uint64_t(key1);
-            c3 = product0;
-            key0 += 0x9E3779B9u;
-            key1 += 0xBB67AE85u;
-        }
+        philox_rounds(c0, c1, c2, c3, draw.seed, draw.epoch);
         const Longs first = (c0 & lower) | (c1 << 32), second = (c2 & lower) | (c3 << 32);
         uint64_t pairs[2 * EACH];
         UNROLL for (int k = 0; k < EACH; ++k) pairs[2 * k] = first[k], pairs[2 * k + 1] = second[k];
@@ -63,18 +69,12 @@ APART inline void draw_row(uint32_t *words, int64_t width, uint64_t node, const 
 }
 
 // x where it is kept, else 0; by bits, for a choice between numbers is a branch to GCC.
-INLINE float keep(bool kept, float x) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &x, 4);
-    bits &= -uint32_t(kept);
-    __builtin_memcpy(&x, &bits, 4);
-    return x;
-}
-INLINE double keep(bool kept, double x) {
-    uint64_t bits;
-    __builtin_memcpy(&bits, &x, 8);
-    bits &= -uint64_t(kept);
-    __builtin_memcpy(&x, &bits, 8);
+template <class T> INLINE T keep(bool kept, T x) {
+    typedef typename IntegerOf<T>::type Integer;
+    Integer bits;
+    __builtin_memcpy(&bits, &x, sizeof x);
+    bits &= -Integer(kept);
+    __builtin_memcpy(&x, &bits, sizeof x);
     return x;
 }
 

@@ -1,8 +1,8 @@
 // What operations on heads do to a batch of one row's edges: a row has K heads x D columns, an edge a number for each head.
 //
 // Edges are taken four at a time, a row of zeros and a weight of 0 where there are fewer: their rows are read side by side, from
-// the first column to the last, and what is summed lies in the nearest cache meanwhile. Sums go from edge to edge in the edges' order, products from the first vector of a head to the
-// last, whichever end of an edge a batch belongs to.
+// the first column to the last, and what is summed lies in the nearest cache meanwhile. Sums go from edge to edge in the edges'
+// order, products from the first vector of a head to the last, whichever end of an edge a batch belongs to.
 //
 // Numbers of an edge lie in rows of whole parts of a vector (`held`); sums of a row have each head begin with a new vector.
 #pragma once
@@ -51,16 +51,12 @@ template <class R> struct Four {
 };
 #define EACH_OF_FOUR UNROLL for (int q = 0; q < TOGETHER; ++q)
 
-// f(e) for every fourth edge of a batch, from its start.
-template <class F> INLINE void by_fours(const Batch &b, F f) {
-    for (int64_t e = 0; e < b.count; e += TOGETHER) f(e);
-}
 // A number of an edge and head; 0 of one that is not there.
 template <class T> INLINE T number_of(const T *held_numbers, const Batch &b, int64_t e, int64_t held, int64_t h) {
     return e < b.count ? held_numbers[e * held + h] : T(0);
 }
 
-// f(Whole, at) for each vector of a head's columns; Whole{}: it is all there. R: of the rows that are fetched ahead.
+// f(load, at) for each vector of a head's columns, of which the last may not be all there.
 template <class T, class F> INLINE void each_vector(int64_t width, F f) {
     int64_t at = 0;
     for (; at + LANES<T> <= width; at += LANES<T>) f([](auto *row) INLINED { return load(row); }, at);
@@ -70,95 +66,60 @@ template <class T, class F> INLINE void each_vector(int64_t width, F f) {
     }
 }
 
-// total[h, :] = sum of weight[e, h] * row_e[h, :]
-template <class R>
-APART void sum_weighted(Wide<R> *total, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width, const Wide<R> *weight) {
+// One walk over a batch: a sum of its edges' rows, products of each with the batch's own row, or both.
+//     total[h, :] = sum of weight[e, h] * row_e[h, :]      dots[e, h] = factor <row_e[h, :], own[h, :]>, with `adds` added
+// A product is summed in one order whichever of the two ends is `own`.
+template <class R, bool Sums, bool Dots>
+APART void walk(const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width, const Wide<R> *weight, Wide<R> *total,
+                const Wide<R> *own, Wide<R> *dots, Wide<R> factor, bool adds) {
     typedef Wide<R> T;
     const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
-    __builtin_memset(total, 0, size_t(heads * whole) * sizeof(T));
-    by_fours(b, [&](int64_t e) INLINED {
+    if (Sums) __builtin_memset(total, 0, size_t(heads * whole) * sizeof(T));
+    for (int64_t e = 0; e < b.count; e += TOGETHER) {
         const Four<R> four(ends, b, e);
         for (int64_t h = 0; h < heads; ++h) {
-            Vector<T> factor[TOGETHER];
-            EACH_OF_FOUR factor[q] = splat(number_of(weight, b, e + q, held, h));
+            Vector<T> weights[TOGETHER], products[TOGETHER];
+            EACH_OF_FOUR products[q] = zeros<T>();
+            if constexpr (Sums) EACH_OF_FOUR weights[q] = splat(number_of(weight, b, e + q, held, h));
             each_vector<T>(width, [&](auto get, int64_t at) INLINED {
-                const int64_t f = h * ends.apart + at;
-                T *into = total + h * whole + at;
-                Vector<T> sum = load(into);
-                EACH_OF_FOUR {
-                    if (new_line<R>(f)) fetch(four.later[q] + f);
-                    sum = multiply_add(factor[q], get(four.row[q] + f), sum);
-                }
-                store(sum, into);
-            });
-        }
-    });
-}
-
-// One walk over a batch for the gradients of a row and of its scores:
-//     total[h, :] = sum of weight[e, h] * row_e[h, :]      dots[e, h] = <row_e[h, :], own[h, :]>
-template <class R>
-APART void sum_weighted_and_dots(Wide<R> *total, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width,
-                           const Wide<R> *weight, const Wide<R> *own, Wide<R> *dots) {
-    typedef Wide<R> T;
-    const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
-    __builtin_memset(total, 0, size_t(heads * whole) * sizeof(T));
-    by_fours(b, [&](int64_t e) INLINED {
-        const Four<R> four(ends, b, e);
-        for (int64_t h = 0; h < heads; ++h) {
-            Vector<T> factor[TOGETHER], product[TOGETHER];
-            EACH_OF_FOUR factor[q] = splat(number_of(weight, b, e + q, held, h)), product[q] = zeros<T>();
-            each_vector<T>(width, [&](auto get, int64_t at) INLINED {
-                const int64_t f = h * ends.apart + at;
-                T *into = total + h * whole + at;
-                const Vector<T> mine = load(own + h * whole + at);
-                Vector<T> sum = load(into);
+                const int64_t f = h * ends.apart + at, p = h * whole + at;
+                Vector<T> sum = zeros<T>(), mine = zeros<T>();
+                if constexpr (Sums) sum = load(total + p);
+                if constexpr (Dots) mine = load(own + p);
                 EACH_OF_FOUR {
                     if (new_line<R>(f)) fetch(four.later[q] + f);
                     const Vector<T> value = get(four.row[q] + f);
-                    sum = multiply_add(factor[q], value, sum);
-                    product[q] = multiply_add(value, mine, product[q]);
+                    if constexpr (Sums) sum = multiply_add(weights[q], value, sum);
+                    if constexpr (Dots) products[q] = multiply_add(value, mine, products[q]);
                 }
-                store(sum, into);
+                if constexpr (Sums) store(sum, total + p);
             });
-            EACH_OF_FOUR dots[(e + q) * held + h] = sum_lanes(product[q]);
-        }
-    });
-}
-
-// out[e, h] = factor <row_e[h, :], own[h, :]>, summed in one order whichever of the two ends is `own`; with `adds` added.
-template <class R>
-APART void write_dots(Wide<R> *out, bool adds, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width,
-                const Wide<R> *own, Wide<R> factor) {
-    typedef Wide<R> T;
-    const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
-    by_fours(b, [&](int64_t e) INLINED {
-        const Four<R> four(ends, b, e);
-        for (int64_t h = 0; h < heads; ++h) {
-            Vector<T> product[TOGETHER];
-            EACH_OF_FOUR product[q] = zeros<T>();
-            each_vector<T>(width, [&](auto get, int64_t at) INLINED {
-                const int64_t f = h * ends.apart + at;
-                const Vector<T> mine = load(own + h * whole + at);
-                EACH_OF_FOUR {
-                    if (new_line<R>(f)) fetch(four.later[q] + f);
-                    product[q] = multiply_add(get(four.row[q] + f), mine, product[q]);
-                }
-            });
-            EACH_OF_FOUR {
-                T *to = out + (e + q) * held + h;  // there is room for one that is not there
-                *to = (adds ? *to : T(0)) + sum_lanes(product[q]) * factor;
+            if constexpr (Dots) EACH_OF_FOUR {
+                T *to = dots + (e + q) * held + h;  // there is room for one that is not there
+                *to = (adds ? *to : T(0)) + sum_lanes(products[q]) * factor;
             }
         }
-    });
+    }
+}
+template <class R>
+void sum_weighted(Wide<R> *total, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width, const Wide<R> *weight) {
+    walk<R, true, false>(ends, b, heads, width, weight, total, nullptr, nullptr, 1, false);
+}
+template <class R>
+void sum_weighted_and_dots(Wide<R> *total, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width,
+                           const Wide<R> *weight, const Wide<R> *own, Wide<R> *dots) {
+    walk<R, true, true>(ends, b, heads, width, weight, total, own, dots, 1, false);
+}
+template <class R>
+void write_dots(Wide<R> *dots, bool adds, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width,
+                const Wide<R> *own, Wide<R> factor) {
+    walk<R, false, true>(ends, b, heads, width, nullptr, nullptr, own, dots, factor, adds);
 }
 
-#define PIECES_OF(KEYWORD, R)                                                                                               \
-    KEYWORD template void sum_weighted<R>(Wide<R> *, const Ends<R> &, const Batch &, int64_t, int64_t, const Wide<R> *);    \
-    KEYWORD template void sum_weighted_and_dots<R>(Wide<R> *, const Ends<R> &, const Batch &, int64_t, int64_t,             \
-                                                   const Wide<R> *, const Wide<R> *, Wide<R> *);                            \
-    KEYWORD template void write_dots<R>(Wide<R> *, bool, const Ends<R> &, const Batch &, int64_t, int64_t, const Wide<R> *, \
-                                        Wide<R>);
+#define WALK_OF(KEYWORD, R, SUMS, DOTS)                                                                                      \
+    KEYWORD template void walk<R, SUMS, DOTS>(const Ends<R> &, const Batch &, int64_t, int64_t, const Wide<R> *, Wide<R> *, \
+                                              const Wide<R> *, Wide<R> *, Wide<R>, bool);
+#define WALKS_OF(KEYWORD, R) WALK_OF(KEYWORD, R, true, false) WALK_OF(KEYWORD, R, true, true) WALK_OF(KEYWORD, R, false, true)
 
 // f(place in a row whose heads begin with a new vector, place in a row whose heads do not, tail) for each vector.
 template <class T, class F> INLINE void each_place(int64_t heads, int64_t width, F f) {

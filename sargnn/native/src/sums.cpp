@@ -13,6 +13,13 @@ namespace {
 
 // Vectors of a tile: as many as registers hold beside what is read.
 constexpr int TILE = 8;
+// Calls f.operator()<count>(), for a count from 1 to TILE.
+template <int K = TILE, class F> INLINE void for_count(int64_t count, F f) {
+    if constexpr (K > 1) {
+        if (count < K) return for_count<K - 1>(count, f);
+    }
+    f.template operator()<K>();
+}
 // How many edges ahead rows are fetched where edges have factors of their own, in tiles of up to four vectors and in wider ones.
 constexpr int64_t FAR = 32, FAR_WIDE = 24;
 // How many edges ahead, in tiles of one or two vectors, is what is read in order: rows come so fast there that it is missed.
@@ -114,16 +121,7 @@ template <class R> struct Sum {
             // Never leaves a single vector to the last tile: it would overlap a tile that is stored already.
             const int64_t count = left == TILE + 1 ? TILE - 1 : smaller<int64_t>(left, TILE);
             const int64_t last = smaller(f + (count - 1) * LANES<T>, width - LANES<T>);
-            switch (count) {
-                case 1: tile<F, 1>(run, to, f, last); break;
-                case 2: tile<F, 2>(run, to, f, last); break;
-                case 3: tile<F, 3>(run, to, f, last); break;
-                case 4: tile<F, 4>(run, to, f, last); break;
-                case 5: tile<F, 5>(run, to, f, last); break;
-                case 6: tile<F, 6>(run, to, f, last); break;
-                case 7: tile<F, 7>(run, to, f, last); break;
-                case 8: tile<F, 8>(run, to, f, last); break;
-            }
+            for_count(count, [&]<int K>() INLINED { tile<F, K>(run, to, f, last); });
             f += count * LANES<T>;
         }
     }
@@ -169,9 +167,7 @@ ENTRY(sums, SumCall, c) {
     const int64_t type = c.src.first().type;
     if (type == BF16 && c.out.type == FP32) return sums<bf16, float>(c), 0;
     if (type != c.out.type) return WRONG_TYPE;
-    return for_rows(type, [&]<class R>() INLINED {
-        sums<R, R>(c);
-    });
+    return for_rows(type, [&]<class R>() INLINED { sums<R, R>(c); });
 }
 
 namespace {
@@ -216,17 +212,9 @@ ENTRY(edge_dots, DotCall, c) {
                 const Run run = c.edges.run(a);
                 const R *own = c.grad.row<const R>(run.row);
                 const T scale = c.scale.given() ? c.scale.as<const T>()[run.row] : T(1);
-                for (int64_t f = 0; f < c.grad.width; f += 8 * LANES<T>) {
-                    switch (smaller<int64_t>((c.grad.width - f + LANES<T> - 1) / LANES<T>, 8)) {
-                        case 1: add_dots<1>(c, run, own, f, scale); break;
-                        case 2: add_dots<2>(c, run, own, f, scale); break;
-                        case 3: add_dots<3>(c, run, own, f, scale); break;
-                        case 4: add_dots<4>(c, run, own, f, scale); break;
-                        case 5: add_dots<5>(c, run, own, f, scale); break;
-                        case 6: add_dots<6>(c, run, own, f, scale); break;
-                        case 7: add_dots<7>(c, run, own, f, scale); break;
-                        case 8: add_dots<8>(c, run, own, f, scale); break;
-                    }
+                for (int64_t f = 0; f < c.grad.width; f += TILE * LANES<T>) {
+                    const int64_t count = smaller<int64_t>((c.grad.width - f + LANES<T> - 1) / LANES<T>, TILE);
+                    for_count(count, [&]<int K>() INLINED { add_dots<K>(c, run, own, f, scale); });
                 }
             }
         });
