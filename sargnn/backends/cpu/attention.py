@@ -27,7 +27,6 @@ from sargnn.backends.operations import (
     GatV2Operation,
     RunningSoftmax,
 )
-from sargnn.bf16 import wide
 from sargnn.native import Edges, Entry, draw_words, num_threads
 
 _INPUTS = (
@@ -96,6 +95,10 @@ def destination_records(er: Tensor | None, running: RunningSoftmax, grad: Tensor
     return records
 
 
+_Given = tuple[Tensor, Tensor]
+_Written = tuple[Tensor | None, Tensor | None]
+
+
 class _FusedAttention(AttentionOperation):
     lists_sources = True
     destination_records = staticmethod(destination_records)
@@ -107,6 +110,39 @@ class _FusedAttention(AttentionOperation):
         if block.num_edges:
             given = self._inputs(block, edges_of(block, "forward"), attention, inputs, inputs.weight)
             _forward(*given, running.out, running.max_score, running.denominator, running.edge_out)
+
+    def backward(
+        self,
+        block: EdgeBlock,
+        attention: Attention,
+        inputs: AttentionInputs,
+        records: Tensor,
+        grad: Tensor,
+        into: AttentionGradients,
+        *,
+        add: bool = False,
+    ) -> None:
+        if not block.num_edges:
+            for gradient in () if into.sources is None or add else into.sources:
+                gradient.zero_()
+            return
+        given = records, grad
+        written = self._add_destination_gradients(block, attention, inputs, given, into)
+        if into.sources is not None or self.kind == _GAT:
+            self._write_source_gradients(block, attention, inputs, given, into, add, written)
+
+    def _add_destination_gradients(
+        self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, given: _Given, into: AttentionGradients
+    ) -> _Written:
+        """The walk over destinations.
+
+        Args:
+            given: records and the gradient of the output.
+
+        Returns:
+            Of edges with rows what the walk over sources reads: weights after dropout, and gradients of scores.
+        """
+        return None, None
 
     def _inputs(
         self, block: EdgeBlock, edges: Edges, attention: Attention, inputs: AttentionInputs, weight: Tensor | None
@@ -139,17 +175,12 @@ class _FusedAttention(AttentionOperation):
         block: EdgeBlock,
         attention: Attention,
         inputs: AttentionInputs,
-        given: tuple[Tensor, Tensor],
+        given: _Given,
         into: AttentionGradients,
         add: bool,
-        written: tuple[Tensor | None, Tensor | None] = (None, None),
+        written: _Written,
     ) -> None:
-        """The walk over sources.
-
-        Args:
-            given: records and the gradient of the output.
-            written: of edges with rows what the walk over destinations has written.
-        """
+        """The walk over sources. Arguments: as of ``backward`` and ``_add_destination_gradients``, and what that gave."""
         assert add or block.src_rows is None or into.sources is None, "source rows that are not listed would not be written"
         edges = edges_of(block, "backward", by_lane=self.kind == _GAT)
         weight = None if inputs.weight is None else block.by_source(inputs.weight)
@@ -178,86 +209,43 @@ class _FusedAttention(AttentionOperation):
         )
         _add_of_map(into, d_map, edges)
 
-    def _no_edges(self, into: AttentionGradients, add: bool) -> None:
-        if into.sources is not None and not add:
-            for gradient in into.sources:
-                gradient.zero_()
-
 
 class FusedGat(_FusedAttention, GatOperation):
     kind = _GAT
-
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
-        if not block.num_edges:
-            return self._no_edges(into, add)
-        self._write_source_gradients(block, attention, inputs, (records, grad), into, add)
 
 
 class FusedGatV2(_FusedAttention, GatV2Operation):
     kind = _GATV2
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
-        if not block.num_edges:
-            return self._no_edges(into, add)
+    def _add_destination_gradients(
+        self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, given: _Given, into: AttentionGradients
+    ) -> _Written:
         assert into.att is not None
         edges = edges_of(block, "forward", by_lane=True)
-        given = self._inputs(block, edges, attention, inputs, inputs.weight)
         d_att, d_map = torch.zeros(edges.chunks, into.att.numel(), dtype=torch.float64), _zeros_of_map(inputs, edges)
-        _by_destination(*given, records, grad, into.destinations, d_att, d_map, *[None] * 5)
+        read = self._inputs(block, edges, attention, inputs, inputs.weight)
+        _by_destination(*read, *given, into.destinations, d_att, d_map, *[None] * 5)
         into.att.add_(d_att.sum(0).to(into.att.dtype))
         _add_of_map(into, d_map, edges)
-        if into.sources is not None:
-            self._write_source_gradients(block, attention, inputs, (records, grad), into, add)
+        return None, None
 
 
 class FusedDot(_FusedAttention, DotOperation):
     takes_edge_rows = True
     kind = _DOT
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
-        if not block.num_edges:
-            return self._no_edges(into, add)
-        given = self._inputs(block, edges_of(block, "forward"), attention, inputs, inputs.weight)
-        written: tuple[Tensor | None, Tensor | None] = (None, None)
+    def _add_destination_gradients(
+        self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, given: _Given, into: AttentionGradients
+    ) -> _Written:
+        written: _Written = None, None
         d_out = d_queries = d_rows = None
         if inputs.edges and inputs.edges[0].shape[1]:
             d_out, (d_queries, d_rows) = inputs.edges[2], (*into.edges, None)[:2]
-            held = wide(inputs.sources[0].dtype)
-            dropped, d_scores = (records.new_empty(block.num_edges, attention.heads, dtype=held) for _ in range(2))
-            written = dropped, d_scores
-        _by_destination(*given, records, grad, into.destinations, None, None, d_out, d_queries, d_rows, *written)
-        if into.sources is not None:
-            self._write_source_gradients(block, attention, inputs, (records, grad), into, add, written)
+            shape = block.num_edges, attention.heads
+            written = given[0].new_empty(shape), given[0].new_empty(shape)
+        read = self._inputs(block, edges_of(block, "forward"), attention, inputs, inputs.weight)
+        _by_destination(*read, *given, into.destinations, None, None, d_out, d_queries, d_rows, *written)
+        return written
 
 
 def _zeros_of_map(inputs: AttentionInputs, edges: Edges) -> Tensor | None:

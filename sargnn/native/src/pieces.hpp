@@ -137,12 +137,7 @@ template <class R> APART void narrow_row(const Wide<R> *held, R *row, int64_t he
     typedef Wide<R> T;
     each_place<T>(heads, width, [&](int64_t from, int64_t to, const Tail<T> &t) INLINED { store(load(held + from), row + to, t); });
 }
-// row += total, which is wide
-template <class T> APART void add_row(T *row, const T *total, int64_t heads, int64_t width) {
-    each_place<T>(heads, width, [&](int64_t from, int64_t to, const Tail<T> &t) INLINED {
-        store(load(row + to, t) + load(total + from), row + to, t);
-    });
-}
+// sums += total, as many whole vectors of both
 template <class T> APART void add_held(T *sums, const T *total, int64_t count) {
     for (int64_t f = 0; f < count; f += LANES<T>) store(load(sums + f) + load(total + f), sums + f);
 }

@@ -251,18 +251,18 @@ template <int P> INLINE void store(const Vector<float, P> &x, bf16 *at) {
     }
 }
 
-// Copies less than 64 bytes, a number of 2-byte words, in a few steps: masked stores are slow on some processors.
-INLINE void copy_few(const void *from, void *to, int bytes) {
+// Copies less than Room bytes, a number of 2-byte words, in a few steps: masked stores are slow on some processors.
+template <int Room> INLINE void copy_few(const void *from, void *to, int bytes) {
     const char *in = static_cast<const char *>(from);
     char *out = static_cast<char *>(to);
-    UNROLL for (int step = 32; step >= 2; step /= 2)
+    UNROLL for (int step = Room / 2; step >= 2; step /= 2)
         if (bytes & step) {
             __builtin_memcpy(out, in, size_t(step));
             in += step, out += step;
         }
 }
 
-APART inline void copy_some(const void *from, void *to, int bytes) { copy_few(from, to, bytes); }
+APART inline void copy_some(const void *from, void *to, int bytes) { copy_few<VECTOR_BYTES>(from, to, bytes); }
 
 // The first lanes of a vector: those that are there. Lanes that are not there are 0 when loaded; they are neither read nor
 // written.
@@ -304,7 +304,7 @@ template <class T, int P> INLINE Vector<T, P> load(const T *at, const Tail<T, P>
 }
 template <class T, int P> INLINE void store(const Vector<T, P> &x, T *at, const Tail<T, P> &t) {
     if (t.all()) store(x, at);
-    else if constexpr (P == 1) copy_few(&x, at, t.count * int(sizeof(T)));
+    else if constexpr (P == 1) copy_few<sizeof(x)>(&x, at, t.count * int(sizeof(T)));
     else copy_some(&x, at, t.count * int(sizeof(T)));
 }
 #if defined(__AVX2__) && !defined(__AVX512F__)
