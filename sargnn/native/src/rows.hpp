@@ -25,9 +25,11 @@ using registers::Simd;
 template <class T> struct IntegerOf;
 template <> struct IntegerOf<float> {
     typedef int32_t type;
+    typedef uint32_t bits;
 };
 template <> struct IntegerOf<double> {
     typedef int64_t type;
+    typedef uint64_t bits;
 };
 
 // 64 bytes of numbers, or P parts of them.
@@ -155,7 +157,7 @@ template <> struct ExpOf<double> {
 constexpr double FACTORIALS[] = {1, 1, 2, 6, 24, 120, 720, 5040, 40320, 362880, 3628800, 39916800, 479001600, 6227020800.0};
 template <class T, int P> INLINE Vector<T, P> exp_below_0(const Vector<T, P> &x) {
     typedef ExpOf<T> E;
-    typedef typename Vector<T>::Mask Mask;
+    typedef Simd<typename IntegerOf<T>::bits, PART_BYTES> Bits;  // what is far below 0 overflows
     typedef typename Vector<T>::Part Part;
     const Vector<T, P> magic = splat<P>(T(1.5 * double(int64_t(1) << E::bits)));
     const Vector<T, P> shifted = x * splat<P>(T(1.0 / 0.6931471805599453)) + magic, n = shifted - magic;
@@ -164,7 +166,7 @@ template <class T, int P> INLINE Vector<T, P> exp_below_0(const Vector<T, P> &x)
     UNROLL for (int k = E::terms - 2; k >= 0; --k) value = multiply_add(value, r, splat<P>(T(1.0 / FACTORIALS[k])));
     Vector<T, P> out;
     EACH_PART {
-        const Part scaled = (Part)((Mask)value.part[p] + ((Mask)shifted.part[p] << E::bits));
+        const Part scaled = (Part)((Bits)value.part[p] + ((Bits)shifted.part[p] << E::bits));
         const Part finite = x.part[p] < T(E::lowest) - Part{} ? Part{} : scaled;
         out.part[p] = x.part[p] != x.part[p] ? x.part[p] : finite;
     }
