@@ -82,7 +82,7 @@ def chosen() -> str:
     wanted, can_run = os.environ.get(ISA), usable()
     if wanted and wanted not in [*names_here(), SANITIZED]:
         raise SargnnError(f"{ISA} names no library of this kind of machine.", given=wanted, allowed=can_run)
-    if wanted and lacks(wanted):
+    if wanted and wanted != SANITIZED and lacks(wanted):
         raise SargnnError(f"This processor cannot run {ISA}={wanted}: it lacks {', '.join(lacks(wanted))}.", allowed=can_run)
     if not can_run:
         given = f"{platform.system()} on {platform.machine()}"

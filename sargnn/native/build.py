@@ -67,9 +67,8 @@ LIBRARIES = {
 }
 """By name, of each machine the widest last."""
 SANITIZED = "sanitized"
-"""One more, for tests: it ends the process at a wrong address and at undefined behaviour."""
+"""One more, for tests, of the widest vectors here: it ends the process at a wrong address and at undefined behaviour."""
 _CHECKS = ("-O0", "-g", "-DSARGNN_CALLS", "-fsanitize=address,undefined", "-fno-sanitize-recover")
-_SANITIZED = Library("x86_64", "x86-64-v3", "x86_64_v3", _V3, _CHECKS)
 _FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-fno-math-errno", "-g1"]
 _FLAGS += ["-fvisibility=hidden", "-fno-threadsafe-statics", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-ignored-attributes"]
 _PROBE = (
@@ -101,7 +100,7 @@ def _flags_here() -> frozenset[str]:
 
 def lacks(name: str) -> list[str]:
     """Flags that the processor lacks for a library. Where it tells none, the narrowest library is taken to run."""
-    library = _SANITIZED if name == SANITIZED else LIBRARIES[name]
+    library = LIBRARIES[name]
     if not _flags_here() and name == names_here()[0]:
         return []
     return [flag for flag in library.needs.split() if flag not in _flags_here()]
@@ -110,6 +109,12 @@ def lacks(name: str) -> list[str]:
 def usable() -> list[str]:
     """Names of libraries that this processor can run, the widest last."""
     return [name for name in names_here() if not lacks(name)]
+
+
+def _library(name: str) -> Library:
+    if name != SANITIZED:
+        return LIBRARIES[name]
+    return LIBRARIES[(usable() or names_here())[-1]]._replace(flags=_CHECKS)
 
 
 def digest_of_sources() -> str:
@@ -217,7 +222,7 @@ def build(names: list[str], folder: Path = FOLDER) -> Compiler:
     if not names:
         here = f"{platform.system()} on {platform.machine()}"
         raise BuildError(f"The package's compiled code is for Linux on x86-64 and 64-bit Arm; this is {here}.")
-    libraries = {name: _SANITIZED if name == SANITIZED else LIBRARIES[name] for name in names}
+    libraries = {name: _library(name) for name in names}
     compiler = find_compiler(libraries[names[-1]])
     folder.mkdir(parents=True, exist_ok=True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

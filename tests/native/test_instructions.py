@@ -20,6 +20,8 @@ from tests.processes import ROOT, run_command, search_path
 OTHERS = [name for name in build.usable() if name != build.usable()[-1]]
 V2 = build.LIBRARIES["x86-64-v2"].needs
 AVX2, AVX512 = build.LIBRARIES["avx2"].needs, build.LIBRARIES["avx512"].needs
+CALLING = ["backends", "native/test_entry.py", "native/test_threads.py", "test_rng.py", "partition", "plan", "graph", "tasks"]
+"""Tests of what calls the library."""
 on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="names of x86-64")
 
 
@@ -121,10 +123,7 @@ def test_all_compute_the_same(name: str, dtype: torch.dtype, width: int) -> None
 
 
 def _run_kernel_tests(name: str, folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    files = [
-        *sorted((ROOT / "tests" / "backends").glob("test_*.py")),
-        *(ROOT / "tests" / "native" / f"test_{of}.py" for of in ("entry", "threads")),
-    ]
+    files = [ROOT / "tests" / name for name in CALLING]
     command = [
         sys.executable,
         "-m",
@@ -154,9 +153,7 @@ def test_kernels_with(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(3000)
 def test_kernels_sanitized(tmp_path: Path) -> None:
     """A wrong address or undefined behaviour ends the process."""
-    if platform.machine() != "x86_64" or build.lacks(build.SANITIZED):
-        pytest.skip("the sanitizers are run on AVX2")
-    compiler = build.find_compiler(build.LIBRARIES["avx2"])
+    compiler = build.find_compiler(build.LIBRARIES[build.usable()[-1]])
     runtimes = []
     for runtime in ("libasan.so", "libubsan.so"):
         asked = [*compiler.command, f"-print-file-name={runtime}"]

@@ -83,19 +83,24 @@ def test_shellcheck_looks_at_all_pinned_scripts() -> None:
     assert subprocess.run(["shellcheck", *scripts]).returncode == 0
 
 
-def test_rendering_loads_neither_torch_nor_mlflow_and_takes_less_than_a_second(folder: Path) -> None:
+def test_rendering_loads_neither_torch_nor_mlflow_and_takes_little_more_than_hydra(folder: Path) -> None:
+    """Half a second on a machine where importing Hydra takes a tenth."""
     code = "import sys; from sargnn.cli.main import main; code = main(sys.argv[1:]); " + (
         "loaded = {'torch', 'dgl', 'mlflow', 'pandas'} & set(sys.modules); sys.exit(f'{loaded}' if loaded else code)"
     )
-    taken = []  # core-seconds: what it takes where the machine has nothing else to do
-    for _ in range(4):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-c", code, "slurm", "model=gat", "world=8", "slurm.nodes=2"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert done.returncode == 0, done.stderr
-    assert min(taken) < 1, taken
+    words = ["slurm", "model=gat", "world=8", "slurm.nodes=2"]
+    taken = [(_core_s("import hydra, omegaconf"), _core_s(code, *words)) for _ in range(4)]
+    hydra, rendering = (min(times) for times in zip(*taken, strict=True))
+    assert rendering < 10 * hydra, taken
+
+
+def _core_s(code: str, *words: str) -> float:
+    """Core-seconds of a Python: what it takes where the machine has nothing else to do."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 _PLACES = (

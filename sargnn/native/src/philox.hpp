@@ -48,13 +48,18 @@ INLINE void philox_rounds(Longs &c0, Longs &c1, Longs &c2, Longs &c3, uint64_t s
     }
 }
 
-// How many words a row's draws take: whole vectors.
-INLINE int64_t padded_draws(int64_t width) { return (width + LANES<float> - 1) / LANES<float> * LANES<float>; }
+constexpr int DRAWN_TOGETHER = PART_BYTES / 8;  // counters, of four words each
+
+// How many words a row's draws take: all that are drawn together.
+INLINE int64_t padded_draws(int64_t width) {
+    constexpr int64_t WORDS = 4 * DRAWN_TOGETHER;
+    return (width + WORDS - 1) / WORDS * WORDS;
+}
 
 // The draws of a row's elements, as many as `padded_draws`: several counters at a time, each in a 64-bit lane, whose upper half
 // holds anything until it is cut off. `node`: the row's original id.
 APART inline void draw_row(uint32_t *words, int64_t width, uint64_t node, const Draw &draw) {
-    constexpr int EACH = PART_BYTES / 8;
+    constexpr int EACH = DRAWN_TOGETHER;
     const Longs lower = Longs{} + 0xFFFFFFFF;
     Longs group = {};
     UNROLL for (int k = 0; k < EACH; ++k) group[k] = uint64_t(k);
