@@ -376,7 +376,7 @@ class BufferConfig:
 
     @property
     def bytes(self) -> int:
-        """Raises ``ConfigError`` for a text that is no size of at least 256 MB."""
+        """Raises ``ConfigError`` for a text that is no size of at least 128 MB."""
         return read_size("prepare.buffer", self.buffer, "8GB")
 
 
@@ -410,9 +410,9 @@ class MemoryConfig:
 
 
 def read_size(key: str, text: str, example: str) -> int:
-    """Bytes of a text such as ``500MB``. Raises ``ConfigError`` for what is no size of at least 256 MB."""
+    """Bytes of a text such as ``500MB``. Raises ``ConfigError`` for what is no size of at least 128 MB."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), flags=re.IGNORECASE)
     size = float(match.group(1)) * 1000 ** " KMGT".index(match.group(2).upper() or " ") if match else 0.0
-    if size < 256e6:
-        raise ConfigError(f"'{key}' is no size.", given=text, allowed=f"at least 256MB, such as 500MB or {example}")
+    if size < 128e6:
+        raise ConfigError(f"'{key}' is no size.", given=text, allowed=f"at least 128MB, such as 500MB or {example}")
     return int(size)

@@ -26,7 +26,7 @@ WORDS = [
     "tracking=none",
 ]
 """Tables of 1.5 MB."""
-ON_DISK = ["processes=1", "spill=auto", "memory_budget=64MB"]  # less than the libraries take: all that may go does
+ON_DISK = ["processes=1", "spill=auto", "memory_budget=128MB"]  # less than the libraries take: all that may go does
 
 
 def sargnn(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
