@@ -44,7 +44,6 @@ from sargnn.native.words import NAMES, Edges, codes, draw_words, flat_words, wor
 __all__ = ["Edges", "Entry", "chosen", "describe", "draw_words", "library", "num_threads", "set_threads"]
 
 
-@functools.cache
 def library(name: str | None = None) -> ctypes.CDLL:
     """The library for this processor, or for the one that ``SARGNN_ISA`` names.
 
@@ -54,7 +53,11 @@ def library(name: str | None = None) -> ctypes.CDLL:
     Raises:
         SargnnError: there is none, or it is older than its sources.
     """
-    name = name or chosen()
+    return _load(name or chosen())
+
+
+@functools.cache
+def _load(name: str) -> ctypes.CDLL:
     path, again = library_path(name), f"{AGAIN} {name}"
     if not path.exists():
         raise SargnnError("The package's compiled code is missing.", given=path, hint=again)

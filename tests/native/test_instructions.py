@@ -90,18 +90,18 @@ def test_a_processor_that_cannot_run_the_narrowest(processor: pytest.MonkeyPatch
 def test_a_missing_library(processor: pytest.MonkeyPatch, tmp_path: Path) -> None:
     processor.setattr(native, "library_path", lambda name: tmp_path / f"{name}.so")
     with pytest.raises(SargnnError, match=rf"is missing(?s:.*)python -m sargnn.native {native.chosen()}"):
-        native.library.__wrapped__()
+        native._load.__wrapped__(native.chosen())
 
 
 def test_a_stale_library(processor: pytest.MonkeyPatch) -> None:
     processor.setattr(native, "digest_of_sources", lambda: "of other sources")
     with pytest.raises(SargnnError, match=rf"older than its sources(?s:.*)python -m sargnn.native {native.chosen()}"):
-        native.library.__wrapped__()
+        native._load.__wrapped__(native.chosen())
 
 
 def test_sources_need_not_be_there(processor: pytest.MonkeyPatch, tmp_path: Path) -> None:
     processor.setattr(native, "SOURCES", tmp_path / "src")
-    native.library.__wrapped__()
+    native._load.__wrapped__(native.chosen())
 
 
 @pytest.mark.parametrize("name", OTHERS)
