@@ -6,7 +6,7 @@
 
 namespace sargnn {
 
-// How many listed rows ahead one that is added to is fetched.
+// How many rows ahead one that is added to is fetched.
 constexpr int64_t LATER = 4;
 
 // The edges [start, end) of one listed row.
@@ -29,10 +29,10 @@ struct Edges {
         const int32_t *at = offsets.as<const int32_t>();
         return {row(a), at[a], at[a + 1]};
     }
-    // Fetches the row of `out` that will be added to some listed rows later, where they are not all there.
+    // Fetches the row of `out` that will be added to some rows later: between two of them come so many others that the hardware
+    // does not see an order.
     void fetch_later(const Table &out, int64_t a, int64_t item) const {
-        if (!listed.given()) return;
-        const int64_t later = row(smaller(a + LATER, listed.rows - 1));
+        const int64_t later = row(smaller(a + LATER, offsets.rows - 2));
         fetch(static_cast<const char *>(out.at) + later * out.stride * item, out.width * item);
     }
 };

@@ -56,16 +56,6 @@ template <class T> INLINE T number_of(const T *held_numbers, const Batch &b, int
     return e < b.count ? held_numbers[e * held + h] : T(0);
 }
 
-// f(load, at) for each vector of a head's columns, of which the last may not be all there.
-template <class T, class F> INLINE void each_vector(int64_t width, F f) {
-    int64_t at = 0;
-    for (; at + LANES<T> <= width; at += LANES<T>) f([](auto *row) INLINED { return load(row); }, at);
-    if (at < width) {
-        const Tail<T> there(width - at);
-        f([&](auto *row) INLINED { return load(row, there); }, at);
-    }
-}
-
 // One walk over a batch: a sum of its edges' rows, products of each with the batch's own row, or both.
 //     total[h, :] = sum of weight[e, h] * row_e[h, :]      dots[e, h] = factor <row_e[h, :], own[h, :]>, with `adds` added
 // A product is summed in one order whichever of the two ends is `own`.
@@ -81,7 +71,7 @@ APART void walk(const Ends<R> &ends, const Batch &b, int64_t heads, int64_t widt
             Vector<T> weights[TOGETHER], products[TOGETHER];
             EACH_OF_FOUR products[q] = zeros<T>();
             if constexpr (Sums) EACH_OF_FOUR weights[q] = splat(number_of(weight, b, e + q, held, h));
-            each_vector<T>(width, [&](auto get, int64_t at) INLINED {
+            each_vector<T>(width, [&](auto get, auto, int64_t at) INLINED {
                 const int64_t f = h * ends.apart + at, p = h * whole + at;
                 Vector<T> sum = zeros<T>(), mine = zeros<T>();
                 if constexpr (Sums) sum = load(total + p);

@@ -346,14 +346,24 @@ template <int P> INLINE void store(const Vector<float, P> &x, bf16 *at, const Ta
     copy_some(held, at, t.count * 2);
 }
 
+// f(load, store, at) for each vector of so many columns, of which the last may not be all there.
+template <class T, class F> INLINE void each_vector(int64_t width, F f) {
+    int64_t at = 0;
+    const auto put_all = [](const Vector<T> &x, auto *row) INLINED { store(x, row); };
+    for (; at + LANES<T> <= width; at += LANES<T>) f([](auto *row) INLINED { return load(row); }, put_all, at);
+    if (at < width) {
+        const Tail<T> there(width - at);
+        f([&](auto *row) INLINED { return load(row, there); }, [&](const Vector<T> &x, auto *row) INLINED { store(x, row, there); },
+          at);
+    }
+}
+
 // The upper halves of the bits as they are, not rounded.
-APART inline void store_halves(const Vector<float> &x, bf16 *at, const Tail<float> &t) {
-    bf16 held[LANES<float>];
+INLINE void store_halves(const Vector<float> &x, bf16 *at) {
     UNROLL for (int p = 0; p < PARTS; ++p) {
         const HalfPart half = __builtin_convertvector((BitsPart)x.part[p] >> 16, HalfPart);
-        __builtin_memcpy(held + p * Vector<float>::EACH, &half, PART_BYTES / 2);
+        __builtin_memcpy(at + p * Vector<float>::EACH, &half, PART_BYTES / 2);
     }
-    __builtin_memcpy(at, held, size_t(t.count) * 2);
 }
 
 // Fetch ahead -------------------------------------------------------------------------------------------------------------

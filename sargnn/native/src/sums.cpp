@@ -4,15 +4,21 @@
 //
 // A destination's row is cut into tiles of some vectors, which stay in registers while a tile walks the edges. A width that is
 // no multiple of a vector ends in a vector that overlaps the one before: both hold the same sums. A row of less than a vector is
-// one that is not all there. Sums are gathered in a row of their own, and written or added when all are there.
+// one that is not all there.
 #include "edges.hpp"
 
 using namespace sargnn;
 
 namespace {
 
-// Vectors of a tile: as many as registers hold beside what is read.
+// Vectors of a tile: as many as registers hold beside what is read. AVX-512 has room for twice as many: rows of fp32 and fp64 are
+// read whole then, where they are long enough.
 constexpr int TILE = 8;
+#if defined(__AVX512F__)
+template <class R> constexpr int WIDEST = sizeof(R) > 2 ? 2 * TILE : TILE;
+#else
+template <class R> constexpr int WIDEST = TILE;
+#endif
 // Calls f.operator()<count>(), for a count from 1 to TILE.
 template <int K = TILE, class F> INLINE void for_count(int64_t count, F f) {
     if constexpr (K > 1) {
@@ -20,8 +26,12 @@ template <int K = TILE, class F> INLINE void for_count(int64_t count, F f) {
     }
     f.template operator()<K>();
 }
-// How many edges ahead rows are fetched where edges have factors of their own, in tiles of up to four vectors and in wider ones.
-constexpr int64_t FAR = 32, FAR_WIDE = 24;
+// How many edges ahead rows are fetched: what they have of a tile fits a quarter of the nearest cache.
+constexpr int64_t FAR = 32, NEAR = 8, FETCHED_BYTES = 8192;
+template <class R, int K> constexpr int64_t AHEAD_OF = [] {
+    constexpr int64_t rows = FETCHED_BYTES / int64_t(K * LANES<Wide<R>> * sizeof(R));
+    return rows < NEAR ? NEAR : rows > FAR ? FAR : rows;
+}();
 // How many edges ahead, in tiles of one or two vectors, is what is read in order: rows come so fast there that it is missed.
 constexpr int64_t STREAM = 256;
 
@@ -39,28 +49,41 @@ template <class T> struct Factors {
     }
 };
 
-// out = sum, or out += scale sum. lower: of bf16 rows, the lower halves of fp32 sums whose upper halves `out` holds, or null.
-template <class Out>
-APART void finish(Out *out, int16_t *lower, const Wide<Out> *sums, int64_t width, Wide<Out> scale, bool adds) {
-    typedef Wide<Out> T;
-    for (int64_t f = 0; f < width; f += LANES<T>) {
-        const Tail<T> there(width - f);
-        Vector<T> sum = load(sums + f) * splat(scale);
+// Where the sums of a row go, and what they are multiplied by first.
+template <class Out> struct Target {
+    Out *out;
+    bf16 *lower;  // of bf16 rows, the lower halves of fp32 sums whose upper halves `out` holds, or null
+    Wide<Out> scale;
+    bool adds;
+
+    // out = scale sum, or out += scale sum, of vectors that begin at at(k). Two may overlap: all are read before one is written.
+    template <int K, class At> INLINE void write(Vector<Wide<Out>> (&sums)[K], At at) const {
+        typedef Wide<Out> T;
+        const Vector<T> factor = splat(scale);
+        UNROLL for (int k = 0; k < K; ++k) sums[k] = sums[k] * factor;
         if constexpr (sizeof(Out) == 2) {
             if (lower) {
-                bf16 *low = reinterpret_cast<bf16 *>(lower) + f;
-                sum = sum + joined(load(out + f, there), load(low, there));
-                store_halves(sum, out + f, there);
-                store_halves(lower_halves(sum), low, there);
-                continue;
+                UNROLL for (int k = 0; k < K; ++k) sums[k] = sums[k] + joined(load(out + at(k)), load(lower + at(k)));
+                UNROLL for (int k = 0; k < K; ++k) {
+                    const Vector<T> sum = sums[k];
+                    store_halves(sum, out + at(k));
+                    store_halves(lower_halves(sum), lower + at(k));
+                }
+                return;
             }
         }
-        if (adds) sum = load(out + f, there) + sum;
-        store(sum, out + f, there);
+        if (adds) UNROLL for (int k = 0; k < K; ++k) sums[k] = load(out + at(k)) + sums[k];
+        UNROLL for (int k = 0; k < K; ++k) store(sums[k], out + at(k));
     }
-}
 
-template <class R> struct Sum {
+    // The same of a row that is less than a vector, and has no lower halves.
+    INLINE void write(const Vector<Wide<Out>> &sum, const Tail<Wide<Out>> &there) const {
+        const Vector<Wide<Out>> scaled = sum * splat(scale);
+        store(adds ? load(out, there) + scaled : scaled, out, there);
+    }
+};
+
+template <class R, class Out> struct Sum {
     typedef Wide<R> T;
     Sources<R> src;
     const int32_t *others;
@@ -69,14 +92,14 @@ template <class R> struct Sum {
 
     // K vectors that begin at f, the last of which begins at `last`.
     template <Factor F, int K>
-    APART void tile(const Run &run, T *to, int64_t f, int64_t last) const {
+    APART void tile(const Run &run, const Target<Out> &to, int64_t f, int64_t last) const {
         Vector<T> sums[K];
         UNROLL for (int k = 0; k < K; ++k) sums[k] = zeros<T>();
         // Copies: the compiler keeps them in registers.
         const Sources<R> rows = src.from(f);
         const Factors<T> all = factors;
         const int32_t *const ends = others;
-        const int64_t limit = edges - 1, by = F == OF_EDGE ? (K <= 4 ? FAR : FAR_WIDE) : AHEAD<R>, rest = last - f;
+        const int64_t limit = edges - 1, by = AHEAD_OF<R, K>, rest = last - f;
         for (int64_t e = run.start; e < run.end; ++e) {
             const int64_t j = ends[e];
             const R *row = rows[j], *later = rows[ends[smaller(e + by, limit)]];
@@ -95,11 +118,11 @@ template <class R> struct Sum {
                 if constexpr (F == OF_EDGE) sums[k] = multiply_add(value, factor, sums[k]);
             }
         }
-        UNROLL for (int k = 0; k < K; ++k) store(sums[k], to + (k == K - 1 ? last : f + k * LANES<T>));
+        to.template write<K>(sums, [&](int k) INLINED { return k == K - 1 ? last : f + k * LANES<T>; });
     }
 
     // A row of less than a vector.
-    template <Factor F> APART void narrow(const Run &run, T *to) const {
+    template <Factor F> APART void narrow(const Run &run, const Target<Out> &to) const {
         const Tail<T> there(width);
         Vector<T> sum = zeros<T>();
         for (int64_t e = run.start; e < run.end; ++e) {
@@ -110,18 +133,20 @@ template <class R> struct Sum {
             if constexpr (F == OF_ROW) sum = sum + value * splat(factors.template of<F>(e, j));
             if constexpr (F == OF_EDGE) sum = multiply_add(value, splat(factors.template of<F>(e, j)), sum);
         }
-        store(sum, to);
+        to.write(sum, there);
     }
 
-    template <Factor F> void row(const Run &run, T *to) const {
+    template <Factor F> void row(const Run &run, const Target<Out> &to) const {
         if (width < LANES<T>) return narrow<F>(run, to);
         int64_t f = 0;
         while (f < width) {
             const int64_t left = (width - f + LANES<T> - 1) / LANES<T>;
             // Never leaves a single vector to the last tile: it would overlap a tile that is stored already.
-            const int64_t count = left == TILE + 1 ? TILE - 1 : smaller<int64_t>(left, TILE);
+            const bool widest = left >= WIDEST<R> && left != WIDEST<R> + 1;
+            const int64_t count = widest ? WIDEST<R> : left == TILE + 1 ? TILE - 1 : smaller<int64_t>(left, TILE);
             const int64_t last = smaller(f + (count - 1) * LANES<T>, width - LANES<T>);
-            for_count(count, [&]<int K>() INLINED { tile<F, K>(run, to, f, last); });
+            if (widest) tile<F, WIDEST<R>>(run, to, f, last);
+            else for_count(count, [&]<int K>() INLINED { tile<F, K>(run, to, f, last); });
             f += count * LANES<T>;
         }
     }
@@ -139,9 +164,8 @@ struct SumCall {
 template <class R, class Out> void sums(const SumCall &c) {
     typedef Wide<R> T;
     const Factors<T> factors = {c.of_edge.as<const T>(), c.of_row.as<const T>(), c.places.as<const int32_t>()};
-    const Sum<R> sum = {Sources<R>(c.src), c.edges.ends(), c.edges.count(), c.out.width, factors};
+    const Sum<R, Out> sum = {Sources<R>(c.src), c.edges.ends(), c.edges.count(), c.out.width, factors};
     parallel(c.edges.chunks(), [&](int64_t chunk) {
-        Scratch<T> row(c.out.width + LANES<T>);
         for (int64_t a = c.edges.first(chunk); a < c.edges.first(chunk + 1); ++a) {
             const Run run = c.edges.run(a);
             Out *to = c.out.row<Out>(run.row);
@@ -151,11 +175,11 @@ template <class R, class Out> void sums(const SumCall &c) {
             }
             if (c.adds) c.edges.fetch_later(c.out, a, sizeof(Out));
             if (c.adds && c.lower.given()) c.edges.fetch_later(c.lower, a, 2);
-            if (c.of_edge.given()) sum.template row<OF_EDGE>(run, row);
-            else if (c.of_row.given()) sum.template row<OF_ROW>(run, row);
-            else sum.template row<NONE>(run, row);
             const T scale = c.scale.given() ? c.scale.as<const T>()[run.row] : T(1);
-            finish<Out>(to, c.lower.given() ? c.lower.row<int16_t>(run.row) : nullptr, row, c.out.width, scale, c.adds != 0);
+            const Target<Out> target = {to, c.lower.given() ? c.lower.row<bf16>(run.row) : nullptr, scale, c.adds != 0};
+            if (c.of_edge.given()) sum.template row<OF_EDGE>(run, target);
+            else if (c.of_row.given()) sum.template row<OF_ROW>(run, target);
+            else sum.template row<NONE>(run, target);
         }
     });
 }
