@@ -97,10 +97,15 @@ template <class R> struct Room {
 
     int64_t row_size() const { return larger(heads * larger(width, score_width), a.edge_width()) + LANES<T>; }
     Ends<R> ends(const Sources<R> &of, int64_t columns) const {
-        return {of, a.edges.ends(), a.edges.count() - 1, columns, no_row};
+        return {of, a.edges.ends(), a.edges.count() - 1, columns, no_row, ahead_of(heads * columns * int64_t(sizeof(R)))};
     }
-    Ends<T> number_ends(const Sources<T> &of) const { return {of, a.edges.ends(), a.edges.count() - 1, 0, nullptr}; }
-    Ends<R> edge_ends() const { return {Sources<R>(a.edge_rows), nullptr, a.edges.count() - 1, 0, no_row}; }
+    Ends<T> number_ends(const Sources<T> &of) const {
+        return {of, a.edges.ends(), a.edges.count() - 1, 0, nullptr, ahead_of(heads * int64_t(sizeof(T)))};
+    }
+    Ends<R> edge_ends() const {
+        const int64_t ahead = ahead_of(a.edge_width() * int64_t(sizeof(R)));
+        return {Sources<R>(a.edge_rows), nullptr, a.edges.count() - 1, 0, no_row, ahead};
+    }
     Softmax<T> softmax() const { return {maximum, denominator, factor, carry}; }
 
     // The row whose edges come: what its scores are made of, numbers of gat, else a row.
@@ -150,20 +155,20 @@ template <class R> struct Room {
         for (int64_t e = 0; e < b.count; e += TOGETHER) {
             const Four<R> four(ends, b, e);
             T *mine[TOGETHER];
-            EACH_OF_FOUR mine[q] = of_edge(seen, b, e + q);
+            each<TOGETHER>([&](auto q) INLINED { mine[q] = of_edge(seen, b, e + q); });
             for (int64_t h = 0; h < heads; ++h) {
                 Vector<T> sum[TOGETHER];
-                EACH_OF_FOUR sum[q] = zeros<T>();
+                each<TOGETHER>([&](auto q) INLINED { sum[q] = zeros<T>(); });
                 each_vector<T>(width, [&](auto get, auto, int64_t at) INLINED {
                     const int64_t f = h * width + at;
                     const Vector<T> factor = get(att + f);
-                    EACH_OF_FOUR {
+                    each<TOGETHER>([&](auto q) INLINED {
                         if (new_line<R>(f)) fetch(four.later[q] + f);
                         const Vector<T> u = get(four.row[q] + f) + load(mine[q] + h * whole + at);
                         sum[q] = multiply_add(factor, leaky(u, slope), sum[q]);
-                    }
+                    });
                 });
-                EACH_OF_FOUR weight[(e + q) * held + h] = sum_lanes(sum[q]);
+                each<TOGETHER>([&](auto q) INLINED { weight[(e + q) * held + h] = sum_lanes(sum[q]); });
             }
         }
     }
@@ -184,25 +189,25 @@ template <class R> struct Room {
         for (int64_t e = 0; e < b.count; e += TOGETHER) {
             const Four<R> four(ends, b, e);
             T *mine[TOGETHER];
-            EACH_OF_FOUR mine[q] = of_edge(seen, b, e + q);
+            each<TOGETHER>([&](auto q) INLINED { mine[q] = of_edge(seen, b, e + q); });
             for (int64_t h = 0; h < heads; ++h) {
                 Vector<T> above[TOGETHER], below[TOGETHER];
-                EACH_OF_FOUR {
+                each<TOGETHER>([&](auto q) INLINED {
                     const T d = number_of<T>(dots, b, e + q, held, h);
                     above[q] = splat(d), below[q] = splat(d * T(a.scaling));
-                }
+                });
                 each_vector<T>(width, [&](auto get, auto, int64_t at) INLINED {
                     const int64_t f = h * width + at, p = h * whole + at;
                     const Vector<T> factor = get(att + f);
                     Vector<T> sum = load(sums + p), of = OfAtt ? load(att_sums + p) : zeros<T>();
-                    EACH_OF_FOUR {
+                    each<TOGETHER>([&](auto q) INLINED {
                         const Vector<T> u = get(four.row[q] + f) + load(mine[q] + p);
                         const Vector<T> gradient = where_positive(u, above[q], below[q]);
                         if constexpr (OfAtt) of = multiply_add(gradient, u, of);
                         const Vector<T> through = gradient * factor;
                         sum = sum + through;
                         if (writes) store(through, mine[q] + p);
-                    }
+                    });
                     store(sum, sums + p);
                     if constexpr (OfAtt) store(of, att_sums + p);
                 });

@@ -176,6 +176,8 @@ template <class R> void sources(const SourceCall &c, int64_t chunk, Wide<R> *d_e
         if (d_own != total) __builtin_memset(d_own, 0, size_t(room.own_size) * sizeof(T));
         if (c.adds && to_keys) widen_row(static_cast<const R *>(to_keys), d_own, heads, room.score_width);
         if (c.adds && to_numbers) __builtin_memcpy(d_own, to_numbers, size_t(heads) * sizeof(T));
+        const int64_t later = a.edges.later(l);
+        fetch(values[later], heads * width * int64_t(sizeof(R)));
         widen_row(values[j], static_cast<T *>(own), heads, width);
         room.begin(sums ? key_numbers[j] : nullptr, keys[j]);
         each_batch(run, room.batch, [&](const Batch &b) {

@@ -29,11 +29,12 @@ struct Edges {
         const int32_t *at = offsets.as<const int32_t>();
         return {row(a), at[a], at[a + 1]};
     }
+    // The row that comes so many after the a-th.
+    int64_t later(int64_t a) const { return row(smaller(a + LATER, offsets.rows - 2)); }
     // Fetches the row of `out` that will be added to some rows later: between two of them come so many others that the hardware
     // does not see an order.
     void fetch_later(const Table &out, int64_t a, int64_t item) const {
-        const int64_t later = row(smaller(a + LATER, offsets.rows - 2));
-        fetch(static_cast<const char *>(out.at) + later * out.stride * item, out.width * item);
+        fetch(static_cast<const char *>(out.at) + later(a) * out.stride * item, out.width * item);
     }
 };
 

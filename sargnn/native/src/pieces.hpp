@@ -1,8 +1,7 @@
 // What operations on heads do to a batch of one row's edges: a row has K heads x D columns, an edge a number for each head.
 //
-// Edges are taken four at a time, a row of zeros and a weight of 0 where there are fewer: their rows are read side by side, from
-// the first column to the last, and what is summed lies in the nearest cache meanwhile. Sums go from edge to edge in the edges'
-// order, products from the first vector of a head to the last, whichever end of an edge a batch belongs to.
+// Sums go from edge to edge in the edges' order, products from the first vector of a head to the last, whichever end of an edge a
+// batch belongs to. Pairs of gatv2 are taken four at a time, a row of zeros where there are fewer.
 //
 // Numbers of an edge lie in rows of whole parts of a vector (`held`); sums of a row have each head begin with a new vector.
 #pragma once
@@ -10,8 +9,14 @@
 
 namespace sargnn {
 
-// Edges taken at a time.
+// Edges taken at a time by pairs (gatv2).
 constexpr int TOGETHER = 4;
+// Vectors of a row that stay in registers beside as many of the own one: of 32 registers of 64 bytes, and of 16 of 32.
+#if defined(__AVX512F__)
+constexpr int ROW_TILE = 8;
+#else
+constexpr int ROW_TILE = 4;
+#endif
 
 // Numbers in a row of what is held per edge: K, rounded up.
 template <class T> INLINE int64_t held_of(int64_t heads) {
@@ -28,28 +33,38 @@ template <class R> struct Ends {
     int64_t limit;          // the last edge of all
     int64_t apart;          // columns from one head to the next; 0: all heads have the same
     const R *nothing;       // a row of zeros
+    int64_t ahead;          // how many edges ahead rows are fetched
 
     INLINE const R *row(int64_t edge) const { return rows[others ? others[edge] : edge]; }
-    INLINE const R *later(int64_t edge) const { return row(smaller(edge + AHEAD<R>, limit)); }
+    INLINE const R *later(int64_t edge) const { return row(smaller(edge + ahead, limit)); }
 };
 
 struct Batch {
     int64_t start, count;  // of edges
 };
 
+// f(q) for q from 0 on, a constant: what is held for each lies in a register of its own, which g++ does not find by itself where
+// a loop is unrolled.
+template <int Q> struct Constant {
+    constexpr INLINE operator int() const { return Q; }
+};
+template <int N, class F> INLINE void each(F f) {
+    if constexpr (N > 1) each<N - 1>(f);
+    f(Constant<N - 1>{});
+}
+
 // Four edges of a batch, of which some may not be there: their rows, and those to fetch.
 template <class R> struct Four {
     const R *row[TOGETHER], *later[TOGETHER];
 
     INLINE Four(const Ends<R> &ends, const Batch &b, int64_t e) {
-        UNROLL for (int q = 0; q < TOGETHER; ++q) {
+        each<TOGETHER>([&](auto q) INLINED {
             const bool there = e + q < b.count;
             row[q] = there ? ends.row(b.start + e + q) : ends.nothing;
             later[q] = there ? ends.later(b.start + e + q) : ends.nothing;
-        }
+        });
     }
 };
-#define EACH_OF_FOUR UNROLL for (int q = 0; q < TOGETHER; ++q)
 
 // A number of an edge and head; 0 of one that is not there.
 template <class T> INLINE T number_of(const T *held_numbers, const Batch &b, int64_t e, int64_t held, int64_t h) {
@@ -58,38 +73,81 @@ template <class T> INLINE T number_of(const T *held_numbers, const Batch &b, int
 
 // One walk over a batch: a sum of its edges' rows, products of each with the batch's own row, or both.
 //     total[h, :] = sum of weight[e, h] * row_e[h, :]      dots[e, h] = factor <row_e[h, :], own[h, :]>, with `adds` added
+// A row is cut into tiles of some vectors, of several heads or of a part of one. Their sums stay in registers while the edges are
+// walked: a store between two loads makes the second wait where their addresses end alike.
 // A product is summed in one order whichever of the two ends is `own`.
+template <class R, bool Sums, bool Dots> struct Walk {
+    typedef Wide<R> T;
+    const Ends<R> &ends;
+    const Batch &b;
+    int64_t width;
+    const T *weight;
+    T *total;
+    const T *own;
+    T *dots;
+    T factor;
+    bool adds;
+    int64_t held, whole;
+
+    // H heads from h on, V vectors of each from column `from` on.
+    template <int H, int V> APART void tile(int64_t h, int64_t from) const {
+        const Ends<R> rows = ends;
+        const int64_t start = b.start, count = b.count, stride = held, place = h * rows.apart + from;
+        const Tail<T> there(width - from - (V - 1) * LANES<T>);  // of a head's last vector
+        const bool all = there.all(), more = adds || from > 0;
+        const T *weights = weight + h, scale = factor;
+        T *products = dots + h;
+        Vector<T> sums[H * V], mine[H * V];
+        each<H>([&](auto q) INLINED {
+            each<V>([&](auto v) INLINED {
+                if constexpr (Sums) sums[q * V + v] = zeros<T>();
+                if constexpr (Dots) mine[q * V + v] = load(own + (h + q) * whole + from + v * LANES<T>);
+            });
+        });
+        for (int64_t e = 0; e < count; ++e) {
+            const R *row = rows.row(start + e) + place, *later = rows.row(smaller(start + e + AHEAD<R>, rows.limit)) + place;
+            each<H>([&](auto q) INLINED {
+                const R *at = row + q * rows.apart;
+                const Vector<T> w = Sums ? splat(weights[e * stride + q]) : zeros<T>();
+                Vector<T> product = zeros<T>();
+                each<V>([&](auto v) INLINED {
+                    if (new_line<R>((q * V + v) * LANES<T>)) fetch(later + q * rows.apart + v * LANES<T>);
+                    const Vector<T> value = v < V - 1 || all ? load(at + v * LANES<T>) : load(at + v * LANES<T>, there);
+                    if constexpr (Sums) sums[q * V + v] = multiply_add(w, value, sums[q * V + v]);
+                    if constexpr (Dots) product = multiply_add(value, mine[q * V + v], product);
+                });
+                if constexpr (Dots) {
+                    T *to = products + e * stride + q;
+                    *to = (more ? *to : T(0)) + sum_lanes(product) * scale;
+                }
+            });
+        }
+        if constexpr (Sums)
+            each<H>([&](auto q) INLINED {
+                each<V>([&](auto v) INLINED { store(sums[q * V + v], total + (h + q) * whole + from + v * LANES<T>); });
+            });
+    }
+
+    // V vectors of all heads from column `from` on, and so on while there are as many; then fewer.
+    template <int V> void tiles(int64_t heads, int64_t from) const {
+        constexpr int H = ROW_TILE / V < 4 ? ROW_TILE / V : 4;
+        for (; from + V * LANES<T> <= whole; from += V * LANES<T>) {
+            int64_t h = 0;
+            if constexpr (H > 1)
+                for (; h + H <= heads; h += H) tile<H, V>(h, from);
+            for (; h < heads; ++h) tile<1, V>(h, from);
+        }
+        if constexpr (V > 1) tiles<V / 2>(heads, from);
+    }
+};
+
+// Compiled apart.
 template <class R, bool Sums, bool Dots>
 APART void walk(const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width, const Wide<R> *weight, Wide<R> *total,
                 const Wide<R> *own, Wide<R> *dots, Wide<R> factor, bool adds) {
     typedef Wide<R> T;
-    const int64_t held = held_of<T>(heads), whole = whole_of<T>(width);
-    if (Sums) __builtin_memset(total, 0, size_t(heads * whole) * sizeof(T));
-    for (int64_t e = 0; e < b.count; e += TOGETHER) {
-        const Four<R> four(ends, b, e);
-        for (int64_t h = 0; h < heads; ++h) {
-            Vector<T> weights[TOGETHER], products[TOGETHER];
-            EACH_OF_FOUR products[q] = zeros<T>();
-            if constexpr (Sums) EACH_OF_FOUR weights[q] = splat(number_of(weight, b, e + q, held, h));
-            each_vector<T>(width, [&](auto get, auto, int64_t at) INLINED {
-                const int64_t f = h * ends.apart + at, p = h * whole + at;
-                Vector<T> sum = zeros<T>(), mine = zeros<T>();
-                if constexpr (Sums) sum = load(total + p);
-                if constexpr (Dots) mine = load(own + p);
-                EACH_OF_FOUR {
-                    if (new_line<R>(f)) fetch(four.later[q] + f);
-                    const Vector<T> value = get(four.row[q] + f);
-                    if constexpr (Sums) sum = multiply_add(weights[q], value, sum);
-                    if constexpr (Dots) products[q] = multiply_add(value, mine, products[q]);
-                }
-                if constexpr (Sums) store(sum, total + p);
-            });
-            if constexpr (Dots) EACH_OF_FOUR {
-                T *to = dots + (e + q) * held + h;  // there is room for one that is not there
-                *to = (adds ? *to : T(0)) + sum_lanes(products[q]) * factor;
-            }
-        }
-    }
+    const Walk<R, Sums, Dots> all = {ends, b, width, weight, total, own, dots, factor, adds, held_of<T>(heads), whole_of<T>(width)};
+    all.template tiles<ROW_TILE>(heads, 0);
 }
 template <class R>
 void sum_weighted(Wide<R> *total, const Ends<R> &ends, const Batch &b, int64_t heads, int64_t width, const Wide<R> *weight) {

@@ -19,6 +19,7 @@ template <class T, int Bytes> using Simd = typename SimdOf<T, Bytes>::type;
 typedef Simd<float, 64> F16;
 typedef Simd<double, 64> D8;
 typedef Simd<float, 32> F8;
+typedef Simd<float, 16> F4;
 typedef Simd<double, 32> D4;
 typedef Simd<short, 32> H16;
 typedef Simd<short, 16> H8;
@@ -43,6 +44,7 @@ template <> struct MaskOf<double> {
 INLINE F16 fused(F16 x, F16 y, F16 z) { return _mm512_fmadd_ps(x, y, z); }
 INLINE D8 fused(D8 x, D8 y, D8 z) { return _mm512_fmadd_pd(x, y, z); }
 INLINE F16 load(const float *at, unsigned short bits) { return _mm512_maskz_loadu_ps(bits, at); }
+INLINE F16 load_few(const float *at, unsigned char bits) { return _mm512_zextps128_ps512(_mm_maskz_loadu_ps(bits, at)); }
 INLINE D8 load(const double *at, unsigned char bits) { return _mm512_maskz_loadu_pd(bits, at); }
 INLINE H16 load(const short *at, unsigned short bits) { return (H16)_mm256_maskz_loadu_epi16(bits, at); }
 INLINE I16 widened(H16 x) { return (I16)_mm512_cvtepu16_epi32((__m256i)x); }
@@ -61,6 +63,10 @@ INLINE L2 lower_products(I4 x, I4 y) { return (L2)_mm_mul_epu32((__m128i)x, (__m
 INLINE F16 fused(F16 x, F16 y, F16 z) { return __builtin_ia32_vfmaddps512_mask(x, y, z, 0xFFFF, 4); }
 INLINE D8 fused(D8 x, D8 y, D8 z) { return __builtin_ia32_vfmaddpd512_mask(x, y, z, 0xFF, 4); }
 INLINE F16 load(const float *at, unsigned short bits) { return __builtin_ia32_loadups512_mask(at, F16{}, short(bits)); }
+INLINE F16 load_few(const float *at, unsigned char bits) {
+    const F4 few = __builtin_ia32_loadups128_mask(at, F4{}, char(bits));
+    return F16{few[0], few[1], few[2], few[3]};
+}
 INLINE D8 load(const double *at, unsigned char bits) { return __builtin_ia32_loadupd512_mask(at, D8{}, char(bits)); }
 INLINE H16 load(const short *at, unsigned short bits) { return __builtin_ia32_loaddquhi256_mask(at, H16{}, bits); }
 INLINE I16 widened(H16 x) { return __builtin_ia32_pmovzxwd512_mask(x, I16{}, short(0xFFFF)); }

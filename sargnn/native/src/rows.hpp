@@ -124,16 +124,32 @@ INLINE Vector<T, P> where_not_above(const Vector<T, P> &x, const Vector<T, P> &y
     return out;
 }
 
+// The halves of a vector. Taken over its address, whatever holds the vector would lie in memory.
+#if defined(__clang__) || __GNUC__ >= 12
+template <class V> INLINE auto low_half(V x) {
+    if constexpr (sizeof(V) / sizeof(x[0]) == 4) return __builtin_shufflevector(x, x, 0, 1);
+    else if constexpr (sizeof(V) / sizeof(x[0]) == 8) return __builtin_shufflevector(x, x, 0, 1, 2, 3);
+    else return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+template <class V> INLINE auto high_half(V x) {
+    if constexpr (sizeof(V) / sizeof(x[0]) == 4) return __builtin_shufflevector(x, x, 2, 3);
+    else if constexpr (sizeof(V) / sizeof(x[0]) == 8) return __builtin_shufflevector(x, x, 4, 5, 6, 7);
+    else return __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+#else
+template <class T, class V> INLINE auto half_of(V x, int which) {
+    Simd<T, sizeof(V) / 2> half;
+    __builtin_memcpy(&half, reinterpret_cast<char *>(&x) + which * sizeof(V) / 2, sizeof(V) / 2);
+    return half;
+}
+template <class V> INLINE auto low_half(V x) { return half_of<__typeof__(+x[0])>(x, 0); }
+template <class V> INLINE auto high_half(V x) { return half_of<__typeof__(+x[0])>(x, 1); }
+#endif
+
 // The sum of a vector's lanes, halves added pairwise.
 template <class T, int Bytes> INLINE T sum_of(Simd<T, Bytes> x) {
-    if constexpr (Bytes == 2 * int(sizeof(T))) {
-        return x[0] + x[1];
-    } else {
-        Simd<T, Bytes / 2> low, high;
-        __builtin_memcpy(&low, &x, Bytes / 2);
-        __builtin_memcpy(&high, reinterpret_cast<char *>(&x) + Bytes / 2, Bytes / 2);
-        return sum_of<T, Bytes / 2>(low + high);
-    }
+    if constexpr (Bytes == 2 * int(sizeof(T))) return x[0] + x[1];
+    else return sum_of<T, Bytes / 2>(low_half(x) + high_half(x));
 }
 template <class T> INLINE T sum_lanes(const Vector<T> &x) {
     if constexpr (PARTS == 4) return sum_of<T, PART_BYTES>((x.part[0] + x.part[2]) + (x.part[1] + x.part[3]));
@@ -289,6 +305,10 @@ template <class T, int P = PARTS> struct Tail {
 
 template <class T, int P> INLINE Vector<T, P> load(const T *at, const Tail<T, P> &t) {
 #if defined(__AVX512F__)
+    // A load of 64 bytes waits for a second line also where the mask leaves that out.
+    if constexpr (sizeof(T) == 4) {
+        if (t.count <= 4) return {{registers::load_few(at, uint8_t(t.bits))}};
+    }
     return {{registers::load(at, t.bits)}};
 #elif defined(__AVX2__)
     Vector<T, P> out;
@@ -371,6 +391,11 @@ INLINE void store_halves(const Vector<float> &x, bf16 *at) {
 // How many edges ahead a row is fetched: a random row of a large table comes from far away, and the hardware cannot guess which.
 template <class R> constexpr int AHEAD = 8;
 template <> inline constexpr int AHEAD<bf16> = 32;
+// The same where of each row so many bytes are read: together they have a sixth of the nearest cache.
+INLINE constexpr int64_t ahead_of(int64_t bytes) {
+    const int64_t rows = 8192 / (bytes > 1 ? bytes : 1);
+    return rows < 4 ? 4 : rows > 32 ? 32 : rows;
+}
 
 INLINE void fetch(const void *at) { __builtin_prefetch(at, 0, 3); }
 // `bytes` that begin here.

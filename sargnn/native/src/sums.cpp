@@ -26,12 +26,6 @@ template <int K = TILE, class F> INLINE void for_count(int64_t count, F f) {
     }
     f.template operator()<K>();
 }
-// How many edges ahead rows are fetched: what they have of a tile fits a quarter of the nearest cache.
-constexpr int64_t FAR = 32, NEAR = 8, FETCHED_BYTES = 8192;
-template <class R, int K> constexpr int64_t AHEAD_OF = [] {
-    constexpr int64_t rows = FETCHED_BYTES / int64_t(K * LANES<Wide<R>> * sizeof(R));
-    return rows < NEAR ? NEAR : rows > FAR ? FAR : rows;
-}();
 // How many edges ahead, in tiles of one or two vectors, is what is read in order: rows come so fast there that it is missed.
 constexpr int64_t STREAM = 256;
 
@@ -99,7 +93,7 @@ template <class R, class Out> struct Sum {
         const Sources<R> rows = src.from(f);
         const Factors<T> all = factors;
         const int32_t *const ends = others;
-        const int64_t limit = edges - 1, by = AHEAD_OF<R, K>, rest = last - f;
+        const int64_t limit = edges - 1, by = ahead_of(K * LANES<T> * int64_t(sizeof(R))), rest = last - f;
         for (int64_t e = run.start; e < run.end; ++e) {
             const int64_t j = ends[e];
             const R *row = rows[j], *later = rows[ends[smaller(e + by, limit)]];
@@ -127,7 +121,7 @@ template <class R, class Out> struct Sum {
         Vector<T> sum = zeros<T>();
         for (int64_t e = run.start; e < run.end; ++e) {
             const int64_t j = others[e];
-            fetch(src[others[smaller(e + FAR, edges - 1)]]);
+            fetch(src[others[smaller(e + ahead_of(0), edges - 1)]]);
             const Vector<T> value = load(src[j], there);
             if constexpr (F == NONE) sum = sum + value;
             if constexpr (F == OF_ROW) sum = sum + value * splat(factors.template of<F>(e, j));
