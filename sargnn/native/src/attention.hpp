@@ -111,7 +111,7 @@ template <class R> struct Room {
     // The row whose edges come: what its scores are made of, numbers of gat, else a row.
     void begin(const T *numbers, const R *row) {
         if (a.kind == GAT) {
-            for (int64_t h = 0; h < held; ++h) own[h] = h < heads ? numbers[h] : T(0);
+            by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &there) INLINED { store(load(numbers + h, there), own + h); });
         } else {
             widen_row(row, static_cast<T *>(own), heads, score_width);
         }
@@ -140,12 +140,17 @@ template <class R> struct Room {
         if (a.kind == PRODUCTS) write_dots<R>(weight, false, rows, b, heads, score_width, seen.at, T(a.scaling));
     }
     APART void score_sums(const Ends<T> &ends, const Seen<T> &seen, const Batch &b) {
+        const Ends<T> rows = ends;
+        const Seen<T> own_row = seen;
+        const int64_t start = b.start, count = b.count, stride = held;
+        const Part<T> slope = splat<1>(T(a.scaling));
         by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &there) INLINED {
-            for (int64_t e = 0; e < b.count; ++e) {
-                fetch(ends.later(b.start + e) + h);
-                const Part<T> mine = load<1>(seen.at + e * seen.stride + h);
-                const Part<T> x = leaky(load(ends.row(b.start + e) + h, there) + mine, splat<1>(T(a.scaling)));
-                store(x, weight + e * held + h);
+            const Part<T> shared = load<1>(own_row.at + h);
+            T *to = weight + h;
+            for (int64_t e = 0; e < count; ++e) {
+                fetch(rows.later(start + e) + h);
+                const Part<T> mine = own_row.stride ? load<1>(own_row.at + e * own_row.stride + h) : shared;
+                store(leaky(load(rows.row(start + e) + h, there) + mine, slope), to + e * stride);
             }
         });
     }

@@ -128,16 +128,21 @@ struct SourceCall {
 template <class T>
 APART void add_score_gradients(const SourceCall &c, const Batch &b, const Seen<T> &seen, const T *weight, const T *dropped, T *dots,
                          T *d_own, T *d_er) {
-    const int64_t heads = c.of.heads, held = held_of<T>(heads);
+    const int64_t heads = c.of.heads, held = held_of<T>(heads), count = b.count, stride = c.records.stride;
     const int32_t *others = c.of.edges.ends() + b.start;
+    const T *const records = c.records.as<const T>();
+    const Seen<T> own = seen;
+    const Part<T> slope = splat<1>(T(c.of.scaling));
     by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &there) INLINED {
+        const Part<T> shared = load<1>(own.at + h);
         Part<T> total = load<1>(d_own + h);
-        for (int64_t e = 0; e < b.count; ++e) {
+        for (int64_t e = 0; e < count; ++e) {
             const int64_t i = others[e], at = e * held + h;
-            const T *record = c.records.row<const T>(i) + h;
-            const Part<T> raw = load<1>(seen.at + e * seen.stride + h) + load(record, there), delta = load(record + 3 * heads, there);
+            const T *record = records + i * stride + h;
+            const Part<T> mine = own.stride ? load<1>(own.at + e * own.stride + h) : shared;
+            const Part<T> raw = mine + load(record, there), delta = load(record + 3 * heads, there);
             const Part<T> d = load<1>(dropped + at) * load<1>(dots + at) - load<1>(weight + at) * delta;
-            const Part<T> through = where_positive(raw, d, d * splat<1>(T(c.of.scaling)));
+            const Part<T> through = where_positive(raw, d, d * slope);
             total = total + through;
             store(through, dots + at);
             T *to = d_er + i * heads + h;

@@ -104,7 +104,9 @@ template <class R, bool Sums, bool Dots> struct Walk {
                 if constexpr (Dots) mine[q * V + v] = load(own + (h + q) * whole + from + v * LANES<T>);
             });
         });
-        for (int64_t e = 0; e < count; ++e) {
+        // Products of four heads and edges are summed together.
+        constexpr int G = Dots ? 4 / H : 1;
+        const auto add_edge = [&](int64_t e, Vector<T> *found) INLINED {
             const R *row = rows.row(start + e) + place, *later = rows.row(smaller(start + e + AHEAD<R>, rows.limit)) + place;
             each<H>([&](auto q) INLINED {
                 const R *at = row + q * rows.apart;
@@ -116,12 +118,32 @@ template <class R, bool Sums, bool Dots> struct Walk {
                     if constexpr (Sums) sums[q * V + v] = multiply_add(w, value, sums[q * V + v]);
                     if constexpr (Dots) product = multiply_add(value, mine[q * V + v], product);
                 });
-                if constexpr (Dots) {
-                    T *to = products + e * stride + q;
-                    *to = (more ? *to : T(0)) + sum_lanes(product) * scale;
-                }
+                if constexpr (Dots) found[q] = product;
             });
+        };
+        int64_t e = 0;
+        for (; e + G <= count; e += G) {
+            Vector<T> found[G * H];
+            each<G>([&](auto g) INLINED { add_edge(e + g, found + g * H); });
+            if constexpr (Dots) {
+                const FourSums<T> four = sum_lanes(found[0], found[1], found[2], found[3]);
+                each<G>([&](auto g) INLINED {
+                    each<H>([&](auto q) INLINED {
+                        T *to = products + (e + g) * stride + q;
+                        *to = (more ? *to : T(0)) + four.sum[g * H + q] * scale;
+                    });
+                });
+            }
         }
+        if constexpr (G > 1)
+            for (; e < count; ++e) {
+                Vector<T> found[H];
+                add_edge(e, found);
+                each<H>([&](auto q) INLINED {
+                    T *to = products + e * stride + q;
+                    *to = (more ? *to : T(0)) + sum_lanes(found[q]) * scale;
+                });
+            }
         if constexpr (Sums)
             each<H>([&](auto q) INLINED {
                 each<V>([&](auto v) INLINED { store(sums[q * V + v], total + (h + q) * whole + from + v * LANES<T>); });
@@ -241,10 +263,11 @@ template <class T> struct Records {
 
     // Scores, in place, become weights: exp(x - m) / s.
     APART void weigh(T *weight, const Batch &b, int64_t heads) const {
-        const int64_t held = held_of<T>(heads);
+        const int64_t held = held_of<T>(heads), start = b.start, count = b.count;
+        const Records<T> all = *this;
         by_part<T>(heads, [&](int64_t h, const Tail<T, 1> &there) INLINED {
-            for (int64_t e = 0; e < b.count; ++e) {
-                const T *record = of(b.start + e) + h;
+            for (int64_t e = 0; e < count; ++e) {
+                const T *record = all.of(start + e) + h;
                 const Part<T> top = load(record + heads, there), inverse = load(record + 2 * heads, there);
                 store(exp_below_0(load<1>(weight + e * held + h) - top) * inverse, weight + e * held + h);
             }

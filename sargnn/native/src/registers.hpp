@@ -45,6 +45,7 @@ INLINE F16 fused(F16 x, F16 y, F16 z) { return _mm512_fmadd_ps(x, y, z); }
 INLINE D8 fused(D8 x, D8 y, D8 z) { return _mm512_fmadd_pd(x, y, z); }
 INLINE F16 load(const float *at, unsigned short bits) { return _mm512_maskz_loadu_ps(bits, at); }
 INLINE F16 load_few(const float *at, unsigned char bits) { return _mm512_zextps128_ps512(_mm_maskz_loadu_ps(bits, at)); }
+INLINE D8 load_few(const double *at, unsigned char bits) { return _mm512_zextpd256_pd512(_mm256_maskz_loadu_pd(bits, at)); }
 INLINE D8 load(const double *at, unsigned char bits) { return _mm512_maskz_loadu_pd(bits, at); }
 INLINE H16 load(const short *at, unsigned short bits) { return (H16)_mm256_maskz_loadu_epi16(bits, at); }
 INLINE I16 widened(H16 x) { return (I16)_mm512_cvtepu16_epi32((__m256i)x); }
@@ -66,6 +67,10 @@ INLINE F16 load(const float *at, unsigned short bits) { return __builtin_ia32_lo
 INLINE F16 load_few(const float *at, unsigned char bits) {
     const F4 few = __builtin_ia32_loadups128_mask(at, F4{}, char(bits));
     return F16{few[0], few[1], few[2], few[3]};
+}
+INLINE D8 load_few(const double *at, unsigned char bits) {
+    const D4 few = __builtin_ia32_loadupd256_mask(at, D4{}, char(bits));
+    return D8{few[0], few[1], few[2], few[3]};
 }
 INLINE D8 load(const double *at, unsigned char bits) { return __builtin_ia32_loadupd512_mask(at, D8{}, char(bits)); }
 INLINE H16 load(const short *at, unsigned short bits) { return __builtin_ia32_loaddquhi256_mask(at, H16{}, bits); }

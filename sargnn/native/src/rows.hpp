@@ -157,6 +157,40 @@ template <class T> INLINE T sum_lanes(const Vector<T> &x) {
     return sum_of<T, PART_BYTES>(x.part[0]);
 }
 
+// The same of four vectors.
+template <class T> struct FourSums {
+    T sum[4];
+};
+template <class T>
+INLINE FourSums<T> sum_lanes(const Vector<T> &a, const Vector<T> &b, const Vector<T> &c, const Vector<T> &d) {
+#if defined(__AVX512F__) && (defined(__clang__) || __GNUC__ >= 12)
+    typedef Simd<T, 64> V;
+    const V w = a.part[0], x = b.part[0], y = c.part[0], z = d.part[0];
+    FourSums<T> out;
+    if constexpr (sizeof(T) == 4) {
+        const V wx = __builtin_shufflevector(w, x, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                     __builtin_shufflevector(w, x, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+        const V yz = __builtin_shufflevector(y, z, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                     __builtin_shufflevector(y, z, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+        const V fours = __builtin_shufflevector(wx, yz, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                        __builtin_shufflevector(wx, yz, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+        const V twos = fours + __builtin_shufflevector(fours, fours, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+        const V ones = twos + __builtin_shufflevector(twos, twos, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+        const Simd<T, 16> found = __builtin_shufflevector(ones, ones, 0, 4, 8, 12);
+        __builtin_memcpy(&out, &found, sizeof out);
+    } else {
+        const V wx = __builtin_shufflevector(w, x, 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(w, x, 4, 5, 6, 7, 12, 13, 14, 15);
+        const V yz = __builtin_shufflevector(y, z, 0, 1, 2, 3, 8, 9, 10, 11) + __builtin_shufflevector(y, z, 4, 5, 6, 7, 12, 13, 14, 15);
+        const V twos = __builtin_shufflevector(wx, yz, 0, 1, 4, 5, 8, 9, 12, 13) + __builtin_shufflevector(wx, yz, 2, 3, 6, 7, 10, 11, 14, 15);
+        const Simd<T, 32> found = __builtin_shufflevector(twos, twos, 0, 2, 4, 6) + __builtin_shufflevector(twos, twos, 1, 3, 5, 7);
+        __builtin_memcpy(&out, &found, sizeof out);
+    }
+    return out;
+#else
+    return {{sum_lanes(a), sum_lanes(b), sum_lanes(c), sum_lanes(d)}};
+#endif
+}
+
 // The exponential of x <= 0; 0 where it comes near the smallest normal number; not a number stays so.
 //
 // x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor series, whose remainder is below half a unit in the last place; 2^n by
@@ -306,9 +340,7 @@ template <class T, int P = PARTS> struct Tail {
 template <class T, int P> INLINE Vector<T, P> load(const T *at, const Tail<T, P> &t) {
 #if defined(__AVX512F__)
     // A load of 64 bytes waits for a second line also where the mask leaves that out.
-    if constexpr (sizeof(T) == 4) {
-        if (t.count <= 4) return {{registers::load_few(at, uint8_t(t.bits))}};
-    }
+    if (t.count <= 4) return {{registers::load_few(at, uint8_t(t.bits))}};
     return {{registers::load(at, t.bits)}};
 #elif defined(__AVX2__)
     Vector<T, P> out;

@@ -12,13 +12,8 @@ using namespace sargnn;
 namespace {
 
 // Vectors of a tile: as many as registers hold beside what is read. AVX-512 has room for twice as many: rows of fp32 and fp64 are
-// read whole then, where they are long enough.
+// read whole then, where they are long enough and edges have no factors of their own.
 constexpr int TILE = 8;
-#if defined(__AVX512F__)
-template <class R> constexpr int WIDEST = sizeof(R) > 2 ? 2 * TILE : TILE;
-#else
-template <class R> constexpr int WIDEST = TILE;
-#endif
 // Calls f.operator()<count>(), for a count from 1 to TILE.
 template <int K = TILE, class F> INLINE void for_count(int64_t count, F f) {
     if constexpr (K > 1) {
@@ -31,6 +26,15 @@ constexpr int64_t STREAM = 256;
 
 // What multiplies rows: nothing; a number of the source row; a number of the edge.
 enum Factor { NONE, OF_ROW, OF_EDGE };
+
+#if defined(__AVX512F__)
+template <class R, Factor F> constexpr int WIDEST = sizeof(R) > 2 && F != OF_EDGE ? 2 * TILE : TILE;
+#else
+template <class R, Factor F> constexpr int WIDEST = TILE;
+#endif
+// How many edges ahead rows are fetched, of which a tile has K vectors.
+template <class R, Factor F, int K> constexpr int64_t AHEAD_IN =
+    F == OF_EDGE ? (K <= 4 ? 32 : 24) : ahead_of(K * LANES<Wide<R>> * int64_t(sizeof(R)));
 
 template <class T> struct Factors {
     const T *of_edge, *of_row;
@@ -93,7 +97,7 @@ template <class R, class Out> struct Sum {
         const Sources<R> rows = src.from(f);
         const Factors<T> all = factors;
         const int32_t *const ends = others;
-        const int64_t limit = edges - 1, by = ahead_of(K * LANES<T> * int64_t(sizeof(R))), rest = last - f;
+        const int64_t limit = edges - 1, by = AHEAD_IN<R, F, K>, rest = last - f;
         for (int64_t e = run.start; e < run.end; ++e) {
             const int64_t j = ends[e];
             const R *row = rows[j], *later = rows[ends[smaller(e + by, limit)]];
@@ -136,10 +140,10 @@ template <class R, class Out> struct Sum {
         while (f < width) {
             const int64_t left = (width - f + LANES<T> - 1) / LANES<T>;
             // Never leaves a single vector to the last tile: it would overlap a tile that is stored already.
-            const bool widest = left >= WIDEST<R> && left != WIDEST<R> + 1;
-            const int64_t count = widest ? WIDEST<R> : left == TILE + 1 ? TILE - 1 : smaller<int64_t>(left, TILE);
+            const bool widest = left >= WIDEST<R, F> && left != WIDEST<R, F> + 1;
+            const int64_t count = widest ? WIDEST<R, F> : left == TILE + 1 ? TILE - 1 : smaller<int64_t>(left, TILE);
             const int64_t last = smaller(f + (count - 1) * LANES<T>, width - LANES<T>);
-            if (widest) tile<F, WIDEST<R>>(run, to, f, last);
+            if (widest) tile<F, WIDEST<R, F>>(run, to, f, last);
             else for_count(count, [&]<int K>() INLINED { tile<F, K>(run, to, f, last); });
             f += count * LANES<T>;
         }
