@@ -23,6 +23,7 @@ import pytest
 
 from sargnn.cli import sweep
 from sargnn.cli.main import main
+from sargnn.run import env
 from sargnn.run.env import worker_environment
 from sargnn.tracking.summary import read_summary
 
@@ -48,7 +49,8 @@ def kept_handlers() -> Iterator[None]:
 
 
 def sargnn_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``sargnn`` with these words in ``folder``, 80 columns wide; the environment is as before when it has ended."""
+    """``sargnn`` with these words in ``folder``, 80 columns wide, where each worker has a core: so it has a process, unless the
+    words say otherwise. The environment is as before when it has ended."""
     fork_server()
     stdout, stderr = io.StringIO(), io.StringIO()
     with (
@@ -59,6 +61,7 @@ def sargnn_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
         warnings.simplefilter("ignore")  # of others' code; a command's user sees none of them
         warnings.filterwarnings("error", module="sargnn")
         place.chdir(folder)
+        place.setattr(env, "usual_processes", lambda config: config.world)
         code = main(arguments)
     return subprocess.CompletedProcess(["sargnn", *arguments], code, stdout.getvalue(), stderr.getvalue())
 

@@ -260,11 +260,11 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
     """What is asked, the run's configuration, by mode and number of workers those that are planned, and the numbers."""
     mapping = compose_verb("plan", line.overrides, folders=line.folders)
     asked = _asked(mapping)
-    if (processes := mapping["processes"]) is not None:
+    if (processes := mapping["processes"]) not in (None, "auto"):
         raise ConfigError(
             "A plan is of workers that have a process of their own; one of several workers holds no more than such a worker.",
             given=f"processes={processes}",
-            hint=f"worlds=[{1 if processes == 'auto' else processes}], without processes",
+            hint=f"worlds=[{processes}], without processes",
         )
     run = parse(dict(mapping)).stand_in
     given = {override.lstrip("+").partition("=")[0] for override in line.overrides}

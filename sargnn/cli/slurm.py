@@ -98,9 +98,8 @@ def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmCo
     """What is asked for, and the run. Raises ``ConfigError``."""
     mapping = compose_verb("slurm", overrides, keep=("slurm",), folders=folders)
     slurm = build(SlurmConfig, mapping.pop("slurm"), "slurm.")
-    if mapping.get("processes") == "auto":  # which is known on the node
-        mapping["processes"] = 1
-    world = mapping.get("processes") or mapping.get("world")
+    processes = mapping.get("processes")
+    world = processes if isinstance(processes, int) else mapping.get("world")
     if mapping.get("servers") is None and isinstance(world, int) and world > 0:
         nodes = num_nodes(slurm, world)
         if nodes > 1 and world % nodes == 0 and slurm.ntasks_per_node in (None, world // nodes):
@@ -143,7 +142,7 @@ def make_job(config: RunConfig, run_dirs: Sequence[Path], words: Sequence[str], 
         labels=labels or {},
         words=words,
         folder=Path.cwd(),
-        each=config.world // config.num_processes,
+        each=config.of_ranks.world // config.num_processes,
         on_gpus=config.device == "cuda",
     )
 

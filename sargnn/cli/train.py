@@ -21,7 +21,7 @@ from sargnn.config.run import RunConfig, flatten, parse
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.run.check import check_strategies, partition_of
 from sargnn.run.checkpoints import check_checkpoint, check_epochs_left
-from sargnn.run.env import places_of, with_places
+from sargnn.run.env import places_of, with_processes, with_threads
 from sargnn.run.run_folder import choose_run_dir
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import Steps, say
@@ -132,10 +132,11 @@ def _show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders,
         check_checkpoint(resume)
         folder = f"{show_path(resume)}, on from {checkpoint.existing(resume)[-1].name}"
     epochs = f"{config.epochs} epoch{'s' * (config.epochs != 1)}"
-    workers = f"{config.world} {places_of(with_places(config))}, {epochs}"
+    placed = with_threads(with_processes(config))
+    workers = f"{config.world} {places_of(placed)}, {epochs}"
     if "world=auto" in overrides:
         workers = "auto: as few as fit, known once the dataset is there; as with one:"
-    rows = [("run folder", folder), ("workers", workers), *_store_rows(config)]
+    rows = [("run folder", folder), ("workers", workers), *_store_rows(placed)]
     if config.init_from is not None and resume is None:
         from sargnn.run.checkpoints import find_start
 

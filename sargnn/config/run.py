@@ -312,7 +312,8 @@ class RunConfig:
         init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
         init_digest: of those parameters' content. Launching fills it in.
         device: where rows lie and are computed: ``cpu``, or ``cuda``, a GPU for each process.
-        processes: of the run's workers, which take turns in a process that has several; null: as many as ``world``.
+        processes: in which the run's workers live; null: one for each; ``auto``: as many as are fast on the machine that
+            ``sargnn train`` runs on, in a job one for each.
         spill: what may lie on disk while nobody reads it, in ``spill_dir``: ``none``; ``auto``: what ``memory_budget`` has no
             room for, of each process; ``all``: what is kept until backward in any case.
         spill_dir: a folder on a local disk; null: the run's folder.
@@ -359,7 +360,7 @@ class RunConfig:
     task: str = field(default="nodes", metadata=one_of(("nodes", "links", "edges")) | LOSSES)
     links: LinksConfig = field(default=LinksConfig(), metadata=LOSSES | only_when("predicts_links"))
     edges: EdgesConfig = field(default=EdgesConfig(), metadata=LOSSES | only_when("predicts_edges"))
-    processes: int | Literal["auto"] | None = field(default=None, metadata=AT_LEAST_ONE | FREE)
+    processes: int | Literal["auto"] | None = field(default="auto", metadata=AT_LEAST_ONE | FREE)
     spill: Literal["none", "auto", "all"] = field(default="none", metadata=FREE)
     spill_dir: str | None = field(default=None, metadata=FREE)
 
@@ -468,13 +469,31 @@ class RunConfig:
 
     @property
     def num_processes(self) -> int:
-        """``processes``, of ``auto`` one: as many as ``world`` where nobody says anything."""
-        return self.world if self.processes is None else 1 if self.processes == "auto" else self.processes
+        """``processes``; as many as ``world`` where that is not said."""
+        return self.processes if isinstance(self.processes, int) else self.world
 
     @property
     def of_processes(self) -> RunConfig:
-        """The same with a worker for each process: about what each of these holds is what a process of several holds."""
+        """The same with a worker for each process: what each of these holds is what a process of several holds, or about that
+        where these take turns."""
         return self if self.num_processes == self.world else replace(self, world=self.num_processes, processes=None)
+
+    @property
+    def joins_parts(self) -> bool:
+        """Whether a process of several workers computes their parts as one. Else they take turns: where temporary tables of all
+        parts at once may have no room, and where losses depend on who has which rows."""
+        several, bound = self.num_processes != self.world, self.num_servers > 1 or self.norms_over_batches
+        return several and self.device == "cpu" and not (self.spills or bound)
+
+    @property
+    def joined(self) -> int | None:
+        """The number of processes whose parts lie together as one; None: each part lies by itself."""
+        return self.num_processes if self.joins_parts else None
+
+    @property
+    def of_ranks(self) -> RunConfig:
+        """The same with a worker for each rank that computes: a process whose parts are joined is one."""
+        return self.of_processes if self.joins_parts else self
 
     @property
     def on_host(self) -> RunConfig:
@@ -551,7 +570,7 @@ def parse(mapping: Any) -> RunConfig:
             given=f"mode={config.mode.name} mode.keep=all",
             allowed="mode=no_remat mode.keep=all",
         )
-    _check_processes(config)
+    check_processes(config)
     _check_spill(config)
     _check_device(config)
     config.dataset.check_links()
@@ -571,12 +590,14 @@ def parse(mapping: Any) -> RunConfig:
     return config
 
 
-def _check_processes(config: RunConfig) -> None:
-    """Several workers in a process. Raises ``ConfigError``."""
+def check_processes(config: RunConfig) -> None:
+    """Several workers may share a process. Raises ``ConfigError``."""
     given = f"world={config.world} processes={config.processes}"
-    if config.world % config.num_processes:
+    if config.num_processes > config.world:
+        raise ConfigError("There are more processes than workers.", given=given, allowed=f"at most processes={config.world}")
+    if config.world % config.num_processes and not config.joins_parts:
         fitting = [f"processes={count}" for count in range(1, config.world + 1) if config.world % count == 0]
-        raise ConfigError("All processes have the same number of workers.", given=given, allowed=fitting)
+        raise ConfigError("All processes have the same number of workers where these take turns.", given=given, allowed=fitting)
     config.comm.check_backend(config.device, several=config.num_processes != config.world)
     if config.num_processes == config.world:
         return

@@ -14,6 +14,11 @@ from sargnn.config.partitioner import PartitionerConfig
 from sargnn.config.run import DATASETS, DatasetSettings
 
 
+def parts_of(process: int, processes: int, world: int) -> range:
+    """Which of ``world`` parts, or workers, a process has: as many as others, or one more or less."""
+    return range(process * world // processes, (process + 1) * world // processes)
+
+
 @dataclass(frozen=True)
 class PrepareConfig:
     """``sargnn prepare``."""
@@ -32,9 +37,10 @@ class CheckConfig(PrepareConfig):
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """``sargnn partition``, and what a run asks for, which has no more than the first five and ``servers``.
+    """``sargnn partition``, and what a run asks for, which has no more than the first five, ``servers`` and ``joined``.
 
     Attributes:
+        joined: the number of processes whose parts lie together as one; None: each part is one of the store's.
         compare: partitioners that are set side by side.
         out: the folder of their picture.
     """
@@ -45,6 +51,7 @@ class PartitionConfig:
     store_dir: str
     prepare: BufferConfig = BufferConfig()
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    joined: int | None = None
     compare: list[str] | None = None
     out: str = "compare"
 

@@ -137,6 +137,15 @@ def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
             chosen.partitioner, name="stream", passes=_PASSES, balance="both", target=None, file=None
         )
         part = stream.assign(dataset, world, settings)
+    return cut_of(dataset, part, world, loops)
+
+
+def cut_of(dataset: Dataset, part: np.ndarray, world: int, loops: int) -> Cut:
+    """Of each node's part, int32 [N].
+
+    Args:
+        loops: self-loops that each node gets.
+    """
     halo = quality_of(dataset, part, world).halo_rows
     parts = parts_of_assignment(dataset, part, world, halo)
     return Cut(part, parts, halo, CutEdges.of(dataset, part, world, loops), exact=False)

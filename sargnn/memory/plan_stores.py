@@ -13,7 +13,7 @@ Letters: P workers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,33 @@ class Plans:
     def all_exact(self) -> bool:
         """Whether all cuts so far are partitions that are there."""
         return all(cut.exact for cut in self._cuts.values())
+
+
+def plan_alone(config: RunConfig, store: Path, partition: Path) -> int | None:
+    """What training is to hold in the largest worker of a run whose parts are joined, if each had a process of its own: bytes.
+
+    Args:
+        store: the dataset's.
+        partition: the run's.
+
+    Returns:
+        None where it cannot be planned: a user's own layers may do anything.
+    """
+    if config.model.name == "custom" or config.model.target is not None:
+        return None
+    import numpy as np
+
+    from sargnn.graph.dataset import open_dataset
+    from sargnn.memory.plan_run import cut_of, plan_run
+    from sargnn.memory.plan_worker import Runtime
+    from sargnn.partition.store import ASSIGNMENT
+
+    dataset, part = open_dataset(store, verify=False), np.load(partition / f"{ASSIGNMENT}.npy", mmap_mode="r")
+    cut = cut_of(dataset, part, config.world, int(config.add_self_loops))
+    try:
+        return max(plan_run(replace(config, processes=None), dataset, cut, Runtime(0, 0)).training)
+    except SargnnError:
+        return None
 
 
 @dataclass(frozen=True)

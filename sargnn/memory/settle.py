@@ -105,7 +105,8 @@ def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig,
             config = _chosen(config, AUTO_MODES[-1], "the leanest, since tables may lie on disk")
         return config, None
     if config.of_processes is not config:
-        return dataclasses.replace(config, mode=settle(config.of_processes, store, machine)[0].mode), None
+        settled, planned = settle(config.of_processes, store, machine)
+        return dataclasses.replace(config, mode=settled.mode), planned if config.joins_parts else None
     if config.memory_budget.is_auto:
         config = with_budget(config, machine)
         free = f"{human_bytes(machine.free)} that are free for {machine.workers}"

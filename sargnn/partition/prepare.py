@@ -27,8 +27,8 @@ from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.pairs import put_pairs
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.simple import CANDIDATES, assign_in_servers, choose
-from sargnn.partition.stages import cut_parts, order_parts
-from sargnn.partition.store import FORMAT_VERSION, PartitionInfo, open_part, partition_info
+from sargnn.partition.stages import cut_parts, join_parts, order_parts
+from sargnn.partition.store import ASSIGNMENT, FORMAT_VERSION, PartitionInfo, open_part, partition_info
 from sargnn.partition.unfinished import Unfinished, claim_unfinished, has_assignment
 from sargnn.resolve import resolve
 from sargnn.sources.prepare import key_of
@@ -72,9 +72,12 @@ def _make(
         if settings.target is None and settings.name in ("kaminpar", "stream"):
             threads = threads_of(settings) if settings.name == "kaminpar" else 1  # as repeatable as the cut
         order = order_parts(work, dataset_path, world, settings.order, threads, crew)
+        if config.joined is not None:
+            order = join_parts(dataset.schema, *order, config.joined)
+            writer.put(ASSIGNMENT, work.open_assignment())
         stats = cut_parts(work, writer, dataset_path, *order, crew)
         pairs = {} if dataset.pairs is None else put_pairs(writer, dataset.pairs, *order)
-        writer.meta = _meta(dataset, world) | {
+        writer.meta = _meta(dataset, len(order[0]) - 1) | {
             **pairs,
             "partition_time_s": time.perf_counter() - started,
             "stats": dataclasses.asdict(stats),
@@ -180,6 +183,7 @@ def partition_path(config: RunConfig | PartitionConfig, dataset: Dataset, name: 
             given=f"world={config.world}",
             allowed=f"at most {dataset.num_nodes}",
         )
+    joined = config.joined
     identity = {
         "version": FORMAT_VERSION,
         "order_version": ORDER_VERSION,
@@ -187,6 +191,8 @@ def partition_path(config: RunConfig | PartitionConfig, dataset: Dataset, name: 
         "partitioner": config.partitioner.identity,
         "world": config.world,
         **({"servers": config.num_servers} if config.num_servers > 1 else {}),
+        **({} if joined is None else {"joined": joined}),
     }
-    key = f"{name}-{config.partitioner.name}-w{config.world}-{key_of(identity)}"
+    into = f"w{config.world}" if joined is None else f"w{config.world}-p{joined}"
+    key = f"{name}-{config.partitioner.name}-{into}-{key_of(identity)}"
     return Path(config.store_dir) / "partitions" / key, identity

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sargnn.config.verbs import parts_of
 from sargnn.graph.dataset import group_by, open_dataset
+from sargnn.graph.schema import Schema
 from sargnn.graph.store import StoreWriter
 from sargnn.partition.crew import Crew, Job, do_parts
 from sargnn.partition.cut import Cutter
@@ -73,6 +76,21 @@ def order_parts(
     for name in (_GROUPED, f"{_GROUPED}_offsets", f"{_GROUPED}_place"):
         (work.ground / f"{name}.npy").unlink()
     return offsets, nodes
+
+
+def join_parts(schema: Schema, offsets: np.ndarray, nodes: np.ndarray, processes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The parts of each process as one, in their order, of a typed graph type by type.
+
+    Args:
+        offsets, nodes: from ``order_parts``; ``nodes`` is changed.
+    """
+    world = len(offsets) - 1
+    joined = offsets[[0, *(parts_of(process, processes, world).stop for process in range(processes))]]
+    if schema.typed:
+        for first, last in pairwise(joined):
+            own = nodes[first:last]
+            own[:] = own[np.argsort(schema.types_of(own), kind="stable")]
+    return joined, nodes
 
 
 def open_order(settings: dict[str, Any]) -> Job:

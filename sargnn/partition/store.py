@@ -27,6 +27,8 @@ _OF_ITS_OWN = ("stats", "made_by", "schema", "feature_widths", "pairs", _WEIGHTS
 """What the manifest says that is not a field of ``PartitionInfo`` as it stands there."""
 WEIGHT_ARRAYS = ("in_weights", "out_weights")
 """The files of ``WeightedDegrees``, in the order of its attributes."""
+ASSIGNMENT = "assignment"
+"""The file of each node's part, int32 [N], of a store whose parts are several joined."""
 _COPY_ARRAYS = ("copy_rows", "copy_offsets", "copied_rows", "copied_offsets")
 """The files of ``CopyLists``, likewise (``partition.preload`` writes them)."""
 

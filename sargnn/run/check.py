@@ -176,7 +176,8 @@ class Stores:
 
 def partition_of(config: RunConfig) -> PartitionConfig:
     """The partition that a run works on."""
-    return PartitionConfig(config.dataset, config.partitioner, config.world, config.store_dir, config.prepare, config.servers)
+    where = config.store_dir, config.prepare, config.servers, config.joined
+    return PartitionConfig(config.dataset, config.partitioner, config.world, *where)
 
 
 def prepare_stores(config: RunConfig, *, begins: bool = False, trained: Dataset | None = None) -> Stores:
@@ -212,8 +213,10 @@ def prepare_stores(config: RunConfig, *, begins: bool = False, trained: Dataset 
     if info.weights is not None and not wanted.dataset.edge_weights:
         say("  its edge weights are not used: dataset.edge_weights=false")
     into = f"{wanted.num_servers} servers of {wanted.world // wanted.num_servers}" if wanted.num_servers > 1 else wanted.world
-    say(f"partition by {info.partitioner} into {into}")
-    for line in partition_lines(stats):
+    whose = "worker" if wanted.joined is None else "process"
+    together = f", which lie in {wanted.joined} {'process' if wanted.joined == 1 else 'processes'}" if wanted.joined else ""
+    say(f"partition by {info.partitioner} into {into}{together}")
+    for line in partition_lines(stats, whose) if wanted.joined != 1 else ():
         say(line)
     if preloaded is not None and preloaded.preload is not None:
         for server, held in enumerate(preloaded.preload["servers"]):

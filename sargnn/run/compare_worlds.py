@@ -109,6 +109,7 @@ def _reduced(config: RunConfig) -> RunConfig:
         comm=replace(config.comm, wire="exact"),
         batches=BatchesConfig(),
         memory_budget=MemoryConfig(),
+        processes=None,
         spill="none",
         servers=None,
         preload=PreloadConfig(),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from sargnn.config.run import RunConfig
+from sargnn.config.run import RunConfig, check_processes
+from sargnn.errors import ConfigError
 from sargnn.tracking.provenance import usable_cores
 
 
@@ -16,15 +18,33 @@ def default_threads(processes: int) -> int:
 
 
 def usual_processes(config: RunConfig) -> int:
-    """``processes=auto``: one for each node of the machine's memory if the workers can be shared out, else one."""
-    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
-    return nodes if config.world % nodes == 0 and config.mode.name != "domain_parallel" else 1
+    """``processes=auto``: one for each worker where each has a core, or where nothing less will do; else one for each
+    node of the machine's memory."""
+    nodes = min(config.world, len(_memory_nodes()))
+    for count in (config.world, nodes, 1) if usable_cores() >= config.world else (nodes, 1):
+        with suppress(ConfigError):
+            placed = dataclasses.replace(config, processes=count)
+            check_processes(placed)
+            if count == config.world or placed.joins_parts or config.spills:
+                return count
+    return config.world
 
 
-def with_places(config: RunConfig) -> RunConfig:
-    """With the number of processes and of their threads filled in."""
-    if config.processes == "auto":
-        config = dataclasses.replace(config, processes=usual_processes(config))
+def _memory_nodes() -> list[Path]:
+    """The nodes of this machine's memory that have cores which this process may use; one where the system does not say."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
+    near = [node for node in nodes if any((node / f"cpu{core}").exists() for core in usable)]
+    return near or [Path()]
+
+
+def with_processes(config: RunConfig) -> RunConfig:
+    """With the number of processes that are fast on this machine, where it is ``auto``."""
+    return dataclasses.replace(config, processes=usual_processes(config)) if config.processes == "auto" else config
+
+
+def with_threads(config: RunConfig) -> RunConfig:
+    """With the number of each process's threads filled in."""
     return dataclasses.replace(config, threads=config.threads or default_threads(config.num_processes))
 
 
@@ -56,7 +76,7 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 
 def prepare_process(config: RunConfig) -> RunConfig:
-    """Set what workers inherit, before torch is imported here and the fork server starts; threads and processes filled in."""
-    config = with_places(config)
+    """Set what workers inherit, before torch is imported here and the fork server starts; threads filled in."""
+    config = with_threads(config)
     os.environ.update(worker_environment(config.threads or 1))
     return config

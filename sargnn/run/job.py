@@ -22,6 +22,7 @@ from pathlib import Path
 
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import flatten, load
+from sargnn.config.verbs import parts_of
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.manifest import MANIFEST
 from sargnn.memory.settle import Machine, settle
@@ -153,8 +154,7 @@ def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
     wrong = [str(rank) for rank in ranks if rank >= config.num_processes]
     if wrong:
         raise ConfigError("No such rank.", given=" ".join(wrong), allowed=f"0 to {config.num_processes - 1}")
-    each = config.world // config.num_processes
-    ranks = [rank * each + part for rank in ranks for part in range(each)]
+    ranks = [part for rank in ranks for part in parts_of(rank, config.num_processes, config.of_ranks.world)]
     stores = [Path(location) for location in (inputs.partition, inputs.preloaded) if location is not None]
     paths = [run_dir / name for name in (files.CONFIG, files.INPUTS, files.TOKEN)] + [store / MANIFEST for store in stores]
     paths += sorted({Path(path) for value in flatten(config).values() if (path := file_of_target(value)) is not None})

@@ -14,19 +14,21 @@ from pathlib import Path
 
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig, load
+from sargnn.config.verbs import parts_of
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError, WorkerError
+from sargnn.memory.plan_stores import plan_alone
 from sargnn.memory.settle import Machine, settle
 from sargnn.run.check import Stores, check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_checkpoint, check_epochs_left, choose_checkpoint, find_start
-from sargnn.run.env import prepare_process, usual_processes, workers_of
+from sargnn.run.env import places_of, prepare_process, usual_processes, with_processes, workers_of
 from sargnn.run.gpus import gpu_lines
 from sargnn.run.processes import Failure, Workers, WorkerSettings, start_fork_server
 from sargnn.run.run_folder import begin_run, hold_run_dir, make_run_dir
 from sargnn.tracking import files
 from sargnn.tracking.files import CONFIG, Inputs, write_inputs
 from sargnn.tracking.follow import Follower, Sender
-from sargnn.tracking.progress import say
+from sargnn.tracking.progress import Steps, say
 from sargnn.tracking.provenance import usable_cores
 from sargnn.tracking.summary import FAILED, FINISHED, INTERRUPTED, Summary, read_summary, write_summary
 from sargnn.tracking.target import target_of
@@ -50,8 +52,8 @@ def train(
         SargnnError: anything a user can cause; a failed worker as ``WorkerError`` with its rank and last lines.
         Interrupted: SIGINT, SIGTERM or SIGHUP.
     """
-    started_at = time.time()
-    config = prepare_process(config)
+    started_at, asked = time.time(), config.processes
+    config = prepare_process(with_processes(config))
     check_network(config.comm)
     config.dataset.check_files()
     if slow := without_bf16(config.precision, config.device):
@@ -66,6 +68,8 @@ def train(
 
     stores = prepare_stores(config, begins=resume is None)
     config, planned = settle(config, stores.dataset, Machine.here(config.num_processes))
+    with Steps():
+        alone = plan_alone(config, stores.dataset, stores.partition) if config.joins_parts else None
     from sargnn.engine.serving import baseline_lines  # with PyTorch, which is loaded by now
 
     run_dir = resume.resolve() if resume else make_run_dir(config.run_dir, config.name)
@@ -73,13 +77,22 @@ def train(
     lock = hold_run_dir(run_dir)
     try:
         before = config.precision if resume is None else load(run_dir / CONFIG).precision
-        inputs = begin_run(config, run_dir, stores, started_at=started_at, going_on=resume is not None, planned=planned)
+        inputs = begin_run(
+            dataclasses.replace(config, processes=asked),  # which is chosen anew when the run goes on
+            run_dir,
+            stores,
+            started_at=started_at,
+            going_on=resume is not None,
+            planned=planned,
+            alone=alone,
+            processes=config.num_processes,
+        )
         on_begin(run_dir, inputs.first_epoch)
         start = f", from the parameters in '{config.init_from}'" if config.init_from and resume is None else ""
         changed = "" if before == config.precision else f", in {config.precision} from here on, {before} before"
         say(f"training {run_dir.name}: {workers_of(config)}, {config.epochs} epochs{start}{changed}")
         for line in (
-            *crowd_lines(config),
+            *place_lines(config, chosen=asked != config.processes),
             *gpu_lines(config),
             *baseline_lines(config),
             *loss_lines(config, norms_over_rows=stores.norms_over_rows),
@@ -93,12 +106,18 @@ def train(
     return summary, run_dir
 
 
-def crowd_lines(config: RunConfig) -> list[str]:
-    """What is said where more processes share the machine's cores than there are."""
-    processes, cores = config.num_processes, usable_cores()
-    if processes <= cores or config.mode.name == "domain_parallel":
-        return []
-    return [f"{processes} processes share {cores} core{'s' * (cores > 1)}: processes={usual_processes(config)} would be faster"]
+def place_lines(config: RunConfig, *, chosen: bool) -> list[str]:
+    """What is said where processes have several workers, and where more of them share the machine's cores than there are.
+
+    Args:
+        chosen: the number of processes, here.
+    """
+    processes, cores, world = config.num_processes, usable_cores(), config.world
+    here = f"{cores} core{'s' * (cores > 1)}"
+    if chosen and processes < world:
+        return [f"{here} for {world} workers: fastest {places_of(config)}; processes={world} has a process for each"]
+    usual = usual_processes(config)
+    return [f"{processes} processes share {here}: processes={usual} would be faster"] if processes > max(cores, usual) else []
 
 
 def _run_tracked(
@@ -211,8 +230,8 @@ def _worker_error(run_dir: Path, config: RunConfig, settings: WorkerSettings, fa
             hint += f"; if nobody did that, memory ran out: more workers ({more}) or mode=sar need less each"
     else:
         how = f"failed with exit code {code}"
-    each = config.world // config.num_processes
-    who = f"Worker rank {rank}" if each == 1 else f"The process of ranks {rank * each} to {rank * each + each - 1}"
+    parts = parts_of(rank, config.num_processes, config.world)
+    who = f"Worker rank {rank}" if len(parts) == 1 else f"The process of ranks {parts[0]} to {parts[-1]}"
     tail = "\n".join(f"    {line}" for line in lines)
     return WorkerError(f"{who} {how}. The last lines of its log:\n{tail}", hint=hint)
 

@@ -16,7 +16,7 @@ from sargnn.errors import ConfigError, DataError, SargnnError
 from sargnn.graph.dataset import open_dataset
 from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
-from sargnn.run.env import prepare_process, workers_of
+from sargnn.run.env import prepare_process, with_processes, workers_of
 from sargnn.run.local import run_workers
 from sargnn.run.other_graph import for_other_graph, has_trained_store, labelled_of, learned_rows, trained_store
 from sargnn.run.prediction_tables import write_tables
@@ -70,7 +70,8 @@ def predict(
     config = dataclasses.replace(config, tracking=dataclasses.replace(config.tracking, enabled=False))
     if config.eval == "full":
         config = dataclasses.replace(config, sample=SampleConfig())
-    config = prepare_process(config)
+    processes = config.processes
+    config = prepare_process(with_processes(config))
     check_network(config.comm)
     if not other_graph:  # else it is not known yet what it may lack
         config.dataset.check_files()
@@ -102,7 +103,14 @@ def predict(
     config = dataclasses.replace(config, run_dir=str(run_dir))
     loaded = str(path.resolve()) if path else None
     predict = {"embeddings": False, "pairs": None, "top": 0, "relation": None} | asked
-    inputs = Inputs(str(stores.partition), started_at, stores.dataset_hash, checkpoint=loaded, predict=predict)
+    inputs = Inputs(
+        str(stores.partition),
+        started_at,
+        stores.dataset_hash,
+        checkpoint=loaded,
+        predict=predict,
+        processes=config.num_processes,
+    )
     with _held_empty(folder):
         if trained_on is not None and store is not None:
             opened = open_dataset(stores.dataset, verify=False)
@@ -110,7 +118,7 @@ def predict(
             shape = {"outputs": trained_on.num_classes, "task": trained_on.task, "labelled": labelled_of(trained_on)}
             inputs = dataclasses.replace(inputs, trained=shape | {"rows": rows})
         write_inputs(folder, inputs)
-        save(config, folder / files.CONFIG)
+        save(dataclasses.replace(config, processes=processes), folder / files.CONFIG)
         after = f" after epoch {epoch}" if epoch is not None else ""
         say(f"predicting with {config.name}{after}: {workers_of(config)}")
         run_workers(folder, config, hint="the same command again starts anew")

@@ -25,6 +25,8 @@ def begin_run(
     started_at: float,
     going_on: bool | None,
     planned: tuple[int, ...] | None = None,
+    alone: int | None = None,
+    processes: int | None = None,
 ) -> Inputs:
     """Write what workers read: ``config.yaml`` and ``inputs.json``; drop what the newest checkpoint has not seen.
 
@@ -32,6 +34,8 @@ def begin_run(
         started_at: Unix time at which the command began.
         going_on: False: the run is new. True: from its newest whole checkpoint. None: so if there is one, else anew.
         planned: bytes, per rank what training is to hold at most; None: not known.
+        alone: bytes, what training is to hold in a worker that has a process of its own; None: not planned.
+        processes: that its workers live in, where the configuration leaves that open.
 
     Raises:
         ConfigError: the run is over, or has no checkpoint to go on from, or one of another dataset or other settings.
@@ -47,6 +51,8 @@ def begin_run(
         partition_stats=stats,
         preloaded=None if stores.preloaded is None else str(stores.preloaded),
         planned_train_bytes=None if planned is None else list(planned),
+        planned_alone_bytes=alone,
+        processes=processes,
     )
     if going_on is not False:
         check_epochs_left(config, run_dir)

@@ -27,6 +27,7 @@ from sargnn.comm.parts import Parts
 from sargnn.comm.rates import measure_rates
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig
+from sargnn.config.verbs import parts_of
 from sargnn.cpu import without_bf16
 from sargnn.engine.serving import baseline_lines, usable_device
 from sargnn.errors import SargnnError
@@ -65,10 +66,11 @@ _SLACK = 1 / 8
 
 @dataclass(frozen=True)
 class _Job:
-    """What a worker is to do, and what its process held before its parts were opened.
+    """What a rank is to do, and what its process held before its parts were opened.
 
     Attributes:
-        config: the run's.
+        run: the run's configuration.
+        config: the same with a worker for each rank.
         run_dir: its folder.
         inputs: what its workers start from.
         info: its partition.
@@ -78,6 +80,7 @@ class _Job:
         asked: what signals ask this process's workers for.
     """
 
+    run: RunConfig
     config: RunConfig
     run_dir: Path
     inputs: Inputs
@@ -127,10 +130,11 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
     Args:
         on_joining: gets the heartbeat, which must be told if this process loses a peer.
     """
+    inputs = read_inputs(run_dir)
+    config = dataclasses.replace(config, processes=inputs.processes or config.num_processes)
     if processes != config.num_processes:
         allowed = [str(config.num_processes)]
         raise SargnnError("The number of started workers is not the configured one.", given=processes, allowed=allowed)
-    inputs = read_inputs(run_dir)
     traffics: list[Traffic] = [Traffic()]
     if inputs.measures_network:
         torch.set_num_threads(1)
@@ -140,11 +144,12 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
             files.write_json(run_dir / files.NETWORK, dataclasses.asdict(rates))
         group.close()
         return
-    threads, each = config.threads or 1, config.world // processes
+    run, config, threads, own = config, config.of_ranks, config.threads or 1, parts_of(process, processes, config.world)
     torch.set_num_threads(threads)
     set_threads(threads)
-    ranks = f"rank {process}" if each == 1 else f"ranks {process * each} to {process * each + each - 1}"
-    print(f"{ranks} of {config.world}, process {os.getpid()}, {threads} threads", flush=True)
+    together = " as one" if run.joins_parts else " in turn"
+    ranks = f"rank {process}" if len(own) == 1 else f"ranks {own[0]} to {own[-1]}{together}"
+    print(f"{ranks} of {run.world}, process {os.getpid()}, {threads} threads", flush=True)
     place = usable_device(config.device)
     if slow := without_bf16(config.precision, config.device):
         print(slow, flush=True)
@@ -163,13 +168,13 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
             print(line, flush=True)
         info = partition_info(Path(inputs.partition), group.rank)
         with place.answers_lack_of_memory():
-            _train_part(_Job(config, run_dir, inputs, info, group, *held, asked), **shared)
+            _train_part(_Job(run, config, run_dir, inputs, info, group, *held, asked), **shared)
 
     pool = Pool()
     if config.spills:
         folder = run_dir / "scratch" if config.spill_dir is None else Path(config.spill_dir)
         pool = SpillingPool(SpillFile(folder), config.memory_budget.bytes, spills_all=config.spill == "all")
-    if each == 1:
+    if processes == config.world:
         as_rank(group, **{"make_pool": lambda *, enabled: pool} if config.spills else {})
     else:
         meters = list[PeakMeter]()
@@ -321,17 +326,18 @@ def _train_and_report(job: _Job, trainer: Trainer, choice: Choice | None, first_
     figures = measure_results(trainer, group) | {"mfg": flows, "startup_time_s": startup_time_s}
     if figures["planned_train_bytes"] is None and len(inputs.planned_train_bytes or ()) == config.num_processes:
         figures["planned_train_bytes"] = inputs.planned_train_bytes
+    figures["planned_alone_bytes"] = inputs.planned_alone_bytes
     job.tell(*planned_lines(figures))
     chosen = {"chosen": "none" if trainer.graph.copies is None else "shared"}
     figures["preload"] = chosen if choice is None else choice.as_dict()
     figures["memory_bytes"] = memory_parts(trainer, job.resident_bytes)
     private = group.gather(torch.tensor(job.private_bytes, dtype=torch.int64))
-    figures["private_bytes_before_loading"] = [int(size) for size in private[:: config.world // config.num_processes]]
+    figures["private_bytes_before_loading"] = [int(size) for size in private[:: group.world // config.num_processes]]
     if group.rank == 0:
         status, error = FINISHED, None
         if trainer.loop.stopped:
             status, error = INTERRUPTED, "A signal ended the run; its newest checkpoint has all steps so far."
-        described = describe_run(config, job.info, inputs.git_sha)
+        described = describe_run(job.run, job.info, inputs.git_sha)
         write_summary(job.run_dir, Summary(status=status, error=error, **described, **figures))
 
 
@@ -350,7 +356,7 @@ def _train(job: _Job, trainer: Trainer, first_epoch: int) -> None:
     job.asked.go_to(trainer.loop.requests)
     listeners: list[Listener] = [Rows(on_epoch, spills=job.config.spills)]
     if trainer.optimization.parameters:
-        listeners.append(checkpoint.Checkpoints(trainer, job.config, job.info.dataset_hash, run_dir))
+        listeners.append(checkpoint.Checkpoints(trainer, job.run, job.info.dataset_hash, run_dir))
     trainer.run(first_epoch, *listeners)
     if not trainer.loop.stopped:
         trainer.smooth()

@@ -145,6 +145,8 @@ class Inputs:
         preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
         measures_network: measure how fast workers talk, and do nothing else.
         planned_train_bytes: per rank what training is to hold at most; None: not planned before launch.
+        planned_alone_bytes: what training is to hold at most in a worker that has a process of its own; None: not planned.
+        processes: that the run's workers live in; None: as many as the configuration says.
     """
 
     partition: str
@@ -160,6 +162,8 @@ class Inputs:
     preloaded: str | None = None
     measures_network: bool = False
     planned_train_bytes: list[int] | None = None
+    planned_alone_bytes: int | None = None
+    processes: int | None = None
 
     def with_paths(self, change: Callable[[str], str]) -> Inputs:
         """With each path as ``change`` gives it."""

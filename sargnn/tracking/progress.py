@@ -206,12 +206,12 @@ def graph_lines(
     return lines
 
 
-def partition_lines(stats: dict[str, Any]) -> list[str]:
-    """The partition's quality in a few lines."""
+def partition_lines(stats: dict[str, Any], whose: str = "worker") -> list[str]:
+    """The partition's quality in a few lines. ``whose``: what has a part."""
     halo = stats["halo_rows"]
     lines = [
         f"  edge cut {stats['edge_cut']:.3f} ({stats['cut_edges']} edges)",
-        f"  halo rows {min(halo)} to {max(halo)} a worker, {stats['volume_rows']} travel in one exchange",
+        f"  halo rows {min(halo)} to {max(halo)} a {whose}, {stats['volume_rows']} travel in one exchange",
         f"  balance (largest / mean): nodes {stats['node_balance']:.3f}, edges {stats['edge_balance']:.3f}",
     ]
     if len(stats["type_balance"]) > 1:

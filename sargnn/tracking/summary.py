@@ -161,6 +161,8 @@ class _Held:
         memory_bytes: the parts that add up to ``peak_rss_bytes``: base, graph, features, parameters, training, other
             (``tracking.memory.split_peak``). Of a resumed run, and so is ``peak_rss_bytes``: of the process that ended it,
             while ``peak_train_bytes`` is of all its epochs.
+        planned_alone_bytes: what training is planned to hold in the largest worker, if each had a process of its own; of runs
+            whose processes compute several parts as one.
         planned_train_bytes: what ``peak_train_bytes`` was to be; with ``memory_budget``, and of large graphs.
         batches: of micro-batches their number, rows and edges by micro-batch and layer, and rows computed / distinct rows.
         mfg: rows, halo rows and edges by view and layer; with ``mfg=true``.
@@ -172,6 +174,7 @@ class _Held:
     peak_smooth_bytes: list[int] | None = None
     private_bytes_before_loading: list[int] | None = None
     memory_bytes: dict[str, list[int]] | None = None
+    planned_alone_bytes: int | None = None
     planned_train_bytes: list[int] | None = None
     batches: dict[str, Any] | None = None
     mfg: dict[str, list[dict[str, int]]] | None = None

@@ -50,6 +50,8 @@ def result_table(summary: Summary) -> None:
         rows.append(("most on disk", human_bytes(sum(summary.disk_bytes))))
     whose = "worker" if summary.processes in (None, summary.world) else "process"
     rows.append((f"peak training memory per {whose}", f"{human_bytes(min(peaks))} to {human_bytes(max(peaks))}"))
+    if summary.planned_alone_bytes is not None:
+        rows.append(("of a worker with a process of its own", f"{human_bytes(summary.planned_alone_bytes)}, planned"))
     title = f"{summary.model} on {summary.dataset}, mode {summary.mode}, world {summary.world}"
     table = _table(title, ("figure", "value"), ("figure",))
     for row in rows:

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent.parent
 WORLD = 4
 SMALL = [
     "dataset.num_nodes=1200", "model.hidden=16", "epochs=40", "eval_every=5", "checkpoint.every=2", f"world={WORLD}",
-    "tracking=none", "run_dir=run",
+    "tracking=none", "run_dir=run", "processes=null",
 ]  # fmt: skip
 
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-SMALL = ["dataset.num_nodes=600", "model.hidden=16", "epochs=4", "eval_every=2", "run_dir=run"]
-"""Words with which a run takes a second or two."""
+SMALL = ["dataset.num_nodes=600", "model.hidden=16", "epochs=4", "eval_every=2", "run_dir=run", "processes=null"]
+"""Words with which a run takes a second or two. Each worker has a process."""
 
 
 def summary_of(folder: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from tests.pool import processes
 from tests.processes import family, sargnn_command, started_command
 from tests.run.runs import summary_of
 
-SMALL = ["world=3", "tracking=none", "dataset.num_nodes=600", "model.hidden=16", "run_dir=run"]
+SMALL = ["world=3", "processes=null", "tracking=none", "dataset.num_nodes=600", "model.hidden=16", "run_dir=run"]
 KEYS = ("sargnn/lost", "sargnn/heartbeat/0", "sargnn/heartbeat/1", "0//cpu//0/0", "default_pg/0//cpu//0/1")
 
 

@@ -37,7 +37,7 @@ def sargnn(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_same_losses_and_figures_of_the_disk(tmp_path: Path) -> None:
-    sargnn("train", *WORDS, "processes=1", "run_dir=memory", cwd=tmp_path)
+    sargnn("train", *WORDS, "run_dir=memory", cwd=tmp_path)
     done = sargnn("train", *WORDS, *ON_DISK, "spill_dir=tables", "smooth=cs", "run_dir=disk", cwd=tmp_path)
     assert "written to disk and read per epoch" in done.stdout + done.stderr
     expected, found = summary_of(tmp_path / "memory"), summary_of(tmp_path / "disk")

@@ -83,10 +83,10 @@ def run(config: RunConfig, bench_dir: Path) -> tuple[list[tuple[str, ...]], str,
             ends after one epoch.
     """
     from sargnn.run.check import check_strategies
-    from sargnn.run.env import prepare_process
+    from sargnn.run.env import prepare_process, with_processes
     from sargnn.run.local import train
 
-    config = prepare_process(config)
+    config = prepare_process(with_processes(config))
     config = config.stand_in
     check_strategies(config)
     if config.mode.name not in (counted := counted_modes()):

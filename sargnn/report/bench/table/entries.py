@@ -140,7 +140,8 @@ def _further(case: Case, table: BenchTableConfig) -> list[Precision]:
 def _varied(config: RunConfig, mode: str, world: int, precision: Precision | None = None) -> RunConfig:
     if world % config.num_servers:
         config = dataclasses.replace(config, servers=None, preload=PreloadConfig())
-    return dataclasses.replace(config, mode=ModeConfig(mode), world=world, precision=precision or config.precision)
+    precision = precision or config.precision
+    return dataclasses.replace(config, mode=ModeConfig(mode), world=world, processes=world, precision=precision)
 
 
 def reasons_without_stock(case: Case) -> list[str]:
