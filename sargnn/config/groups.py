@@ -146,7 +146,8 @@ class CommConfig:
             GPU, where each process has one of its own: not run yet.
         wire: what fp32 rows and their gradients are rounded to on their way to other workers; ``exact``: they are not.
         aggregate: who aggregates an edge between two workers: the destination's (``post``), the source's (``pre``), or whoever
-            makes for fewer bytes (``least``); null: ``least`` where the mode can.
+            makes for fewer bytes (``least``); null: ``post`` where ``sargnn train`` starts all processes on one machine, else
+            ``least`` where the mode can.
     """
 
     backend: Literal["gloo", "mpi", "nccl"]

@@ -491,6 +491,11 @@ class RunConfig:
         return self.num_processes if self.joins_parts else None
 
     @property
+    def on_one_machine(self) -> RunConfig:
+        """With rows between processes where nothing is said of partial results: there messages cost more than bytes."""
+        return self if self.comm.aggregate is not None else replace(self, comm=replace(self.comm, aggregate="post"))
+
+    @property
     def of_ranks(self) -> RunConfig:
         """The same with a worker for each rank that computes: a process whose parts are joined is one."""
         return self.of_processes if self.joins_parts else self

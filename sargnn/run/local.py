@@ -52,8 +52,8 @@ def train(
         SargnnError: anything a user can cause; a failed worker as ``WorkerError`` with its rank and last lines.
         Interrupted: SIGINT, SIGTERM or SIGHUP.
     """
-    started_at, asked = time.time(), config.processes
-    config = prepare_process(with_processes(config))
+    started_at, asked = time.time(), config
+    config = prepare_process(with_processes(config)).on_one_machine
     check_network(config.comm)
     config.dataset.check_files()
     if slow := without_bf16(config.precision, config.device):
@@ -78,7 +78,7 @@ def train(
     try:
         before = config.precision if resume is None else load(run_dir / CONFIG).precision
         inputs = begin_run(
-            dataclasses.replace(config, processes=asked),  # which is chosen anew when the run goes on
+            dataclasses.replace(config, processes=asked.processes, comm=asked.comm),  # as is chosen anew when the run goes on
             run_dir,
             stores,
             started_at=started_at,
@@ -92,7 +92,7 @@ def train(
         changed = "" if before == config.precision else f", in {config.precision} from here on, {before} before"
         say(f"training {run_dir.name}: {workers_of(config)}, {config.epochs} epochs{start}{changed}")
         for line in (
-            *place_lines(config, chosen=asked != config.processes),
+            *place_lines(config, chosen=asked.processes != config.processes),
             *gpu_lines(config),
             *baseline_lines(config),
             *loss_lines(config, norms_over_rows=stores.norms_over_rows),

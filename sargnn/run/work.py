@@ -131,7 +131,8 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
         on_joining: gets the heartbeat, which must be told if this process loses a peer.
     """
     inputs = read_inputs(run_dir)
-    config = dataclasses.replace(config, processes=inputs.processes or config.num_processes)
+    if inputs.processes is not None:  # chosen by who has launched all of them on one machine
+        config = dataclasses.replace(config, processes=inputs.processes).on_one_machine
     if processes != config.num_processes:
         allowed = [str(config.num_processes)]
         raise SargnnError("The number of started workers is not the configured one.", given=processes, allowed=allowed)

@@ -146,7 +146,7 @@ class Inputs:
         measures_network: measure how fast workers talk, and do nothing else.
         planned_train_bytes: per rank what training is to hold at most; None: not planned before launch.
         planned_alone_bytes: what training is to hold at most in a worker that has a process of its own; None: not planned.
-        processes: that the run's workers live in; None: as many as the configuration says.
+        processes: that the run's workers live in, all on one machine; None: as many as the configuration says, anywhere.
     """
 
     partition: str
