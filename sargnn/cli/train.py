@@ -54,6 +54,8 @@ def main(line: CommandLine) -> int:
             say(f"world=auto: {world} worker{'s' * (world > 1)}, the fewest that fit")
             overrides = [override for override in overrides if override.lstrip("+").partition("=")[0] != "world"]
             overrides.append(f"world={world}")
+            if config.processes == "auto" and not config.spills:
+                overrides.append("processes=null")  # as they were planned
             config = parse(compose_verb("train", overrides, folders=line.folders))
         _train(config, [*line.folders.arguments, *overrides])
         return 0

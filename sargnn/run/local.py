@@ -226,8 +226,9 @@ def _worker_error(run_dir: Path, config: RunConfig, settings: WorkerSettings, fa
     elif code < 0:
         how = f"was killed by {signal.Signals(-code).name}"
         if code == -signal.SIGKILL:
-            more = f"world={2 * settings.world}"
-            hint += f"; if nobody did that, memory ran out: more workers ({more}) or mode=sar need less each"
+            from sargnn.run.worker import less_memory
+
+            hint += f"; if nobody did that, memory ran out: {less_memory(config, settings.world)}; mode=sar needs least"
     else:
         how = f"failed with exit code {code}"
     parts = parts_of(rank, config.num_processes, config.world)

@@ -15,7 +15,7 @@ import time
 import traceback
 from pathlib import Path
 
-from sargnn.config.run import load
+from sargnn.config.run import RunConfig, load
 from sargnn.errors import CommError, SargnnError
 from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
@@ -55,30 +55,37 @@ def entry(config_path: str) -> None:
     except SargnnError as error:
         _fail(traceback.format_exc() if os.environ.get("SARGNN_FULL_ERROR") else str(error))
     except (MemoryError, RuntimeError) as error:
-        _fail(_out_of_memory(error, rank, world) or traceback.format_exc())
+        _fail(_out_of_memory(error, rank, less_memory(load(Path(config_path)), world)) or traceback.format_exc())
     except OSError as error:
-        _fail(_disk_or_memory_full(error, run_dir, rank, world) or traceback.format_exc())
+        less = less_memory(load(Path(config_path)), world)
+        _fail(_disk_or_memory_full(error, run_dir, rank, less) or traceback.format_exc())
     except BaseException:
         _fail(traceback.format_exc())
 
 
-def _out_of_memory(error: MemoryError | RuntimeError, rank: int, world: int) -> str | None:
-    """What to say if memory ran out; None if something else went wrong."""
+def less_memory(config: RunConfig, processes: int) -> str:
+    """What a run would need less memory with."""
+    if processes < config.world:
+        return "spill=auto memory_budget=auto has tables on the disk"
+    return f"world={2 * processes} on more machines needs about half each"
+
+
+def _out_of_memory(error: MemoryError | RuntimeError, rank: int, less: str) -> str | None:
+    """What to say if memory ran out; None if something else went wrong. ``less``: as of ``less_memory``."""
     asked = re.search(r"tried to allocate (\d+) bytes|Unable to allocate ([^ ]+ [KMGT]?i?B)", str(error))
     if asked is None and not isinstance(error, MemoryError):
         return None
     much = asked.group(2) or human_bytes(int(asked.group(1))) if asked else "memory"
     return (
         f"Rank {rank} ran out of memory: it asked for {much} more than it may have.\n"
-        f"  next:    world={2 * world} needs about half each; mode=sar needs least; comm.prefetch_depth=0 and a smaller "
-        "model.hidden need less"
+        f"  next:    {less}; mode=sar needs least; comm.prefetch_depth=0 and a smaller model.hidden need less"
     )
 
 
-def _disk_or_memory_full(error: OSError, run_dir: Path, rank: int, world: int) -> str | None:
+def _disk_or_memory_full(error: OSError, run_dir: Path, rank: int, less: str) -> str | None:
     """What to say if the disk is full or memory ran out; None if something else went wrong."""
     if error.errno == errno.ENOMEM:
-        return f"Rank {rank} ran out of memory: {error}\n  next:    world={2 * world} needs about half each"
+        return f"Rank {rank} ran out of memory: {error}\n  next:    {less}"
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
     predicts = read_inputs(run_dir).predict is not None

@@ -12,6 +12,7 @@ import pytest
 from sargnn.errors import ConfigError
 from sargnn.run import env
 from sargnn.run.local import place_lines
+from sargnn.run.worker import less_memory
 from tests.configs import config
 from tests.in_process import sargnn_here
 from tests.processes import run_command, sargnn_command, started_command
@@ -134,6 +135,11 @@ def test_what_was_chosen_is_told() -> None:
     assert line.endswith("100000 workers: fastest in 1 process with 2 threads; processes=100000 has a process for each")
     (line,) = place_lines(config("world=100000"), chosen=False)
     assert line.startswith("100000 processes share ") and "would be faster" in line
+
+
+def test_what_needs_less_memory() -> None:
+    assert less_memory(config("world=4"), 1).startswith("spill=auto")
+    assert less_memory(config("world=4"), 4).startswith("world=8 on more machines")
 
 
 def test_a_worker_alone_is_planned(tmp_path: Path) -> None:
