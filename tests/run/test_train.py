@@ -69,8 +69,8 @@ def test_the_summary_keeps_the_contract(finished: tuple[Path, subprocess.Complet
     for name in ("peak_rss_bytes", "peak_train_bytes", "peak_evaluate_bytes", "halo_rows"):
         assert len(summary[name]) == 2 and all(value > 0 for value in summary[name])
     assert 0 <= summary["test_acc"] <= 1 and summary["epoch_time_s"] > 0
-    # layers 2 and 3 send rows and gradients of 16 and 10, or sums where they are fewer; layer 1 sent its constant features once
-    assert 0 < summary["comm_bytes_per_epoch"] < sum(summary["halo_rows"]) * 4 * (2 * 16 + 2 * 10)
+    # layers 2 and 3 send rows and gradients of 16 and 10; layer 1 sent its constant features once
+    assert summary["comm_bytes_per_epoch"] == sum(summary["halo_rows"]) * 4 * (2 * 16 + 2 * 10)
     assert summary["cache_static"] is True and summary["kernel"] == "fused" and summary["profile_s"] is None
     assert all(private < 60e6 for private in summary["private_bytes_before_loading"])
     parts = summary["memory_bytes"]
