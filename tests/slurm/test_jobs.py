@@ -33,7 +33,8 @@ def needs_slurm(test: Callable[..., None]) -> Callable[..., None]:
 
 
 EPOCHS = 100
-RUN = ["model=sage", "model.hidden=16", "mode=sar", "world=2", "threads=1", "tracking.experiment=jobs"]
+RUN = ["model=sage", "model.hidden=16", "mode=sar", "world=2", "threads=1", "tracking.experiment=jobs", "comm.aggregate=post"]
+"""What travels in a job as in a local run, whose sums come in the same order then."""
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +107,10 @@ def wait_for_epochs(cluster: Cluster, job: str, run_dir: Path, epochs: int) -> N
 @needs_slurm
 def test_two_nodes_give_the_local_losses(folder: Path, cluster: Cluster) -> None:
     run_dir = folder / "runs" / "pair"
-    job = submitted(folder, cluster, "pair", "slurm.nodes=2", "world=4", "epochs=20")
+    job = submitted(folder, cluster, "pair", "slurm.nodes=2", "world=4", "epochs=150")
     wait_for_epochs(cluster, job, run_dir, 1)
     shown = sargnn(folder, cluster.environment, "slurm", "--status", "runs/pair")
-    assert f"job {job}: RUNNING on n[1-2]" in shown and re.search(r"epoch \d+ of 20", shown)
+    assert f"job {job}: RUNNING on n[1-2]" in shown and re.search(r"epoch \d+ of 150", shown)
     # A second job of the same run ends at once, and the first one does not mind.
     second = cluster.call("sbatch", "--parsable", str(folder / "slurm" / "pair.sbatch")).strip()
     assert cluster.wait(second) == "FAILED"
@@ -117,7 +118,7 @@ def test_two_nodes_give_the_local_losses(folder: Path, cluster: Cluster) -> None
     assert "under way in another process" in output(run_dir)
     result = summary(run_dir)
     # A node is a server: sums are rounded in the order of the servers.
-    same = ("world=4", "servers=2", "epochs=20", "run_name=pair_here", "tracking=none")
+    same = ("world=4", "servers=2", "epochs=150", "run_name=pair_here", "tracking=none")
     sargnn(folder, dict(os.environ), "train", *RUN, *same)
     assert result["status"] == "finished" and result["losses"] == summary(folder / "runs" / "pair_here")["losses"]
     for rank in range(4):
@@ -283,7 +284,7 @@ def test_sbatch_reads_a_quoted_name_as_it_was_given(folder: Path, cluster: Clust
 @pytest.mark.machine
 def test_torchrun_starts_a_prepared_run(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
-    sargnn(tmp_path, environment, "slurm", "debug=tiny", "world=2", "tracking=none", "run_name=torchrun")
+    sargnn(tmp_path, environment, "slurm", "debug=tiny", "world=2", "tracking=none", "comm.aggregate=post", "run_name=torchrun")
     run_dir = tmp_path / "runs" / "torchrun"
 
     def python(*words: str) -> subprocess.CompletedProcess[str]:
@@ -295,7 +296,7 @@ def test_torchrun_starts_a_prepared_run(tmp_path: Path) -> None:
     assert python("-m", "sargnn.run.job", "begin", "runs/torchrun").returncode == 0
     done = python(*start)
     assert done.returncode == 0, done.stderr
-    sargnn(tmp_path, environment, "train", "debug=tiny", "world=2", "tracking=none", "run_name=local")
+    sargnn(tmp_path, environment, "train", "debug=tiny", "world=2", "tracking=none", "comm.aggregate=post", "run_name=local")
     assert summary(run_dir)["losses"] == summary(tmp_path / "runs" / "local")["losses"]
     assert python("-m", "sargnn.run.job", "end", "runs/torchrun").returncode == 0
     alone = python("-m", "sargnn.run.task", "runs/torchrun")
@@ -306,7 +307,7 @@ def test_torchrun_starts_a_prepared_run(tmp_path: Path) -> None:
 def test_tasks_of_a_job_meet_at_rank_zero(tmp_path: Path) -> None:
     """As srun starts them on one node; a task without the run's token does not take part."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
-    words = ["debug=tiny", "world=2", "tracking=none"]
+    words = ["debug=tiny", "world=2", "tracking=none", "comm.aggregate=post"]
     sargnn(tmp_path, environment, "slurm", *words, "run_name=job", "comm.timeout_s=60", "epochs=200", "eval_every=200")
     run_dir = tmp_path / "runs" / "job"
     begun = run_command([sys.executable, "-m", "sargnn.run.job", "begin", str(run_dir)], tmp_path, timeout_s=300)
