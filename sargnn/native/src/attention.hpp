@@ -164,7 +164,7 @@ template <class R> struct Room {
             for (int64_t h = 0; h < heads; ++h) {
                 Vector<T> sum[TOGETHER];
                 each<TOGETHER>([&](auto q) INLINED { sum[q] = zeros<T>(); });
-                each_vector<T>(width, [&](auto get, auto, int64_t at) INLINED {
+                each_vector<T>(width, [&](auto get, int64_t at) INLINED {
                     const int64_t f = h * width + at;
                     const Vector<T> factor = get(att + f);
                     each<TOGETHER>([&](auto q) INLINED {
@@ -201,7 +201,7 @@ template <class R> struct Room {
                     const T d = number_of<T>(dots, b, e + q, held, h);
                     above[q] = splat(d), below[q] = splat(d * T(a.scaling));
                 });
-                each_vector<T>(width, [&](auto get, auto, int64_t at) INLINED {
+                each_vector<T>(width, [&](auto get, int64_t at) INLINED {
                     const int64_t f = h * width + at, p = h * whole + at;
                     const Vector<T> factor = get(att + f);
                     Vector<T> sum = load(sums + p), of = OfAtt ? load(att_sums + p) : zeros<T>();

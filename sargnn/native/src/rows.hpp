@@ -398,15 +398,13 @@ template <int P> INLINE void store(const Vector<float, P> &x, bf16 *at, const Ta
     copy_some(held, at, t.count * 2);
 }
 
-// f(load, store, at) for each vector of so many columns, of which the last may not be all there.
+// f(load, at) for each vector of so many columns, of which the last may not be all there.
 template <class T, class F> INLINE void each_vector(int64_t width, F f) {
     int64_t at = 0;
-    const auto put_all = [](const Vector<T> &x, auto *row) INLINED { store(x, row); };
-    for (; at + LANES<T> <= width; at += LANES<T>) f([](auto *row) INLINED { return load(row); }, put_all, at);
+    for (; at + LANES<T> <= width; at += LANES<T>) f([](auto *row) INLINED { return load(row); }, at);
     if (at < width) {
         const Tail<T> there(width - at);
-        f([&](auto *row) INLINED { return load(row, there); }, [&](const Vector<T> &x, auto *row) INLINED { store(x, row, there); },
-          at);
+        f([&](auto *row) INLINED { return load(row, there); }, at);
     }
 }
 
