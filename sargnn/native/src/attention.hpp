@@ -90,6 +90,9 @@ template <class R> struct Room {
         __builtin_memset(weight, 0, size_t(rows * held) * sizeof(T));
         __builtin_memset(dots, 0, size_t(rows * held) * sizeof(T));
         __builtin_memset(dropped, 0, size_t(rows * held) * sizeof(T));
+        // What lies behind the heads is computed with, too: subnormal numbers there would take a hundred times as long.
+        __builtin_memset(maximum, 0, size_t(held) * sizeof(T));
+        __builtin_memset(denominator, 0, size_t(held) * sizeof(T));
         __builtin_memset(nothing, 0, size_t(a.features.columns()) * 4);
         __builtin_memset(no_row, 0, size_t(row_size()) * sizeof(R));
         __builtin_memset(no_change, 0, size_t(own_size) * sizeof(T));
