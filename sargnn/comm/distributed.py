@@ -1,10 +1,12 @@
-"""Ranks that are processes, over torch.distributed: gloo or MPI. Tensors on a GPU travel by way of the host, or by NCCL."""
+"""Ranks that are processes, over torch.distributed: gloo or MPI. Tensors on a GPU travel by way of the host, or by NCCL. Rows of
+a machine's processes lie in memory that they share (``comm.shared``)."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sargnn.comm.group import Group, Traffic, Work, bytes_of
+from sargnn.comm.collectives import sum_in_order
+from sargnn.comm.group import Expected, Group, Traffic, Work, bytes_of
 from sargnn.comm.join import Host, join, named_in, silent
+from sargnn.comm.shared import Shared, Waiting, share
 from sargnn.comm.staging import Staging
 from sargnn.errors import CommError
 from sargnn.profile import Profile
@@ -29,12 +33,14 @@ class RankProcesses:
         hosts: of each rank; () where all run on one, or MPI has started them.
         mute: hosts that never answer a probe, such as those behind a firewall: their silence says nothing.
         staging: of messages of tensors on a GPU.
+        shared: memory that this process shares with others; None: nothing.
     """
 
     group: dist.ProcessGroup | None
     hosts: tuple[Host, ...] = ()
     mute: Collection[Host] = ()
     staging: Staging = field(default_factory=Staging)
+    shared: Shared | None = None
 
 
 class DistributedGroup(Group):
@@ -73,6 +79,7 @@ class DistributedGroup(Group):
         profile: Profile | None = None,
         *,
         servers: int = 1,
+        shares: bool = False,
     ) -> Group:
         """Join the group that the environment names (``comm.join``).
 
@@ -84,6 +91,7 @@ class DistributedGroup(Group):
             traffic: what is sent is counted in it.
             profile: where time is recorded.
             servers: as of ``Group``.
+            shares: processes of one machine share memory; alike on all.
 
         Raises:
             CommError: the others could not be reached.
@@ -93,6 +101,8 @@ class DistributedGroup(Group):
         group, hosts = join("gloo" if backend == "nccl" else backend, timeout_s, rank, world, os.environ)
         mute = silent([host for host in hosts if host != hosts[rank]])
         made = cls(rank, world, RankProcesses(group, hosts, mute), traffic, profile, servers=servers)
+        if shares:
+            made.processes = dataclasses.replace(made.processes, shared=share(rank, world, timeout_s, made.gather))
         if backend == "nccl":
             from sargnn.comm.nccl import by_nccl
 
@@ -104,7 +114,57 @@ class DistributedGroup(Group):
 
     def close(self) -> None:
         self.processes.staging.close()
+        if self.processes.shared is not None:
+            self.processes.shared.close()
         dist.destroy_process_group()
+
+    def lend(self, numel: int, like: Tensor) -> Tensor | None:
+        shared = self.processes.shared
+        room = None if shared is None or not like.is_cpu else shared.lend(numel * like.element_size())
+        return None if room is None else room.view(like.dtype)
+
+    def take_back(self, room: Tensor) -> None:
+        assert self.processes.shared is not None
+        self.processes.shared.take_back(room)
+
+    def hand(self, message: Tensor, peer: int, tag: int, at: int) -> Work:
+        if (shared := self._shared_with(peer)) is None:
+            return super().hand(message, peer, tag, at)
+        with self._losing(peer, "sending"):
+            work = shared.post(message, self._first + peer, tag)
+        if work is None:
+            return self.send(message, peer, tag, at)
+        self._count(message, peer)
+        return work
+
+    def expect(self, room: Callable[[], Tensor], numel: int, like: Tensor, peer: int, tag: int, at: int) -> Expected:
+        if (shared := self._shared_with(peer)) is None:
+            return super().expect(room, numel, like, peer, tag, at)
+        return Expected(room, numel, like, peer, tag, at, shared.expect(self._first + peer, tag))
+
+    def take(self, expected: Expected, doing: str) -> Tensor:
+        shared, work, like = self._shared_with(expected.peer), expected.work, expected.like
+        if shared is None:
+            return super().take(expected, doing)
+        assert isinstance(work, Waiting)
+        self.wait(work, expected.peer, doing)
+        message = shared.message(work, expected.numel * like.element_size())
+        if message is not None:
+            expected.message, expected.shared = message.view(like.dtype), True
+            return expected.message
+        arriving = expected.room()
+        self.wait(self.receive(arriving, expected.peer, expected.tag, expected.at), expected.peer, doing)
+        return arriving
+
+    def leave(self, expected: Expected) -> None:
+        if (shared := self._shared_with(expected.peer)) is not None:
+            assert isinstance(expected.work, Waiting)
+            shared.leave(expected.work, expected.message if expected.shared else None)
+
+    def _shared_with(self, peer: int) -> Shared | None:
+        """What this process shares with a peer."""
+        shared = self.processes.shared
+        return shared if shared is not None and self._first + peer in shared.others else None
 
     def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
         def post(memory: Tensor) -> Work:
@@ -133,14 +193,40 @@ class DistributedGroup(Group):
         if self.servers > 1 or not self._is_whole:
             return super()._gather(tensor)
         started = time.perf_counter()
+        if (shared := self.processes.shared) is not None and shared.all:
+            with self._losing_any(), shared.gather(tensor) as parts:
+                found = [part.clone() for part in parts]
+            self.traffic.wait_s += time.perf_counter() - started
+            return found
         own = tensor.cpu().contiguous()
         parts = [torch.empty_like(own) for _ in range(self.world)]
-        try:
+        with self._losing_any():
             dist.all_gather([bytes_of(part) for part in parts], bytes_of(own), group=self.processes.group)
-        except RuntimeError as error:
-            raise self._lost("a peer", "in a collective", error) from error
         self.traffic.wait_s += time.perf_counter() - started
         return [part.to(tensor.device) for part in parts]
+
+    def _sum_large(self, tensor: Tensor) -> Tensor:
+        """Where all share memory each rank adds up a piece of all tensors, and reads the other pieces' sums."""
+        shared = self.processes.shared
+        if self.servers > 1 or not self._is_whole or shared is None or not shared.all:
+            return super()._sum_large(tensor)
+        flat = tensor.reshape(-1)
+        size = -(-len(flat) // self.world)
+        begin = min(self.rank * size, len(flat))
+        own = flat.new_zeros(size)
+        with self._losing_any(), shared.gather(flat) as parts:
+            piece = sum_in_order([part[begin : begin + size] for part in parts])
+            own[: len(piece)] = piece
+        with self._losing_any(), shared.gather(own) as parts:
+            return tensor.copy_(torch.cat(parts)[: len(flat)].view(tensor.shape))
+
+    @contextmanager
+    def _losing_any(self) -> Iterator[None]:
+        """An error within it is the loss of somebody in a collective."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._lost("a peer", "in a collective", error) from error
 
     @contextmanager
     def _losing(self, peer: int, doing: str) -> Iterator[None]:

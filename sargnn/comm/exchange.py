@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from types import TracebackType
 
@@ -39,7 +40,7 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.base import Moves
-from sargnn.comm.group import Group, Traffic, Work
+from sargnn.comm.group import Expected, Group, Traffic, Work
 from sargnn.comm.lists import HaloLists, Layout, Piece, Round, copy_sections
 from sargnn.profile import PACKING
 
@@ -172,6 +173,7 @@ class Exchange:
         self._show, self._take, self._under_way = show, take, 0
         self._given: list[_Shown] = []
         self._buffers: Buffers = {}
+        self._lent: Buffers = {}
         self._near_buffers: Buffers = group.board.setdefault("buffers", {}) if group.near else {}
 
     def held_bytes(self) -> int:
@@ -180,7 +182,7 @@ class Exchange:
 
     def reset(self) -> None:
         """Give all buffers back; not while an exchange is under way."""
-        self._buffers.clear()
+        self._give_back()
         self._near_buffers.clear()
         self.most_held = 0
 
@@ -193,7 +195,7 @@ class Exchange:
         finally:
             self._under_way -= 1
             if self._take is not None and not self._under_way:
-                self._buffers.clear()
+                self._give_back()
 
     def rows(
         self,
@@ -237,7 +239,7 @@ class Exchange:
         rounds = lists.rounds(group.rank)
         largest_in, largest_out, largest_near = _largest(rounds, width)
         near = _Near(group, lists, tensors, self._show)
-        incoming: dict[int, tuple[Tensor, Work | None]] = {}
+        incoming: dict[int, Expected] = {}
         outgoing: dict[int, tuple[Work, int]] = {}  # by slot: a slot's last send may lie several rounds back
         own_memory = keep and not layout.rounds
 
@@ -246,17 +248,18 @@ class Exchange:
             if now.near:
                 return
             numel = now.receive_rows * width
-            message = unit.new_empty(numel) if own_memory else self.buffer("halo", slot, largest_in, numel, unit)
-            incoming[r] = (message, group.receive(message, now.piece.peer, ROWS_TAG, r) if numel else None)
+            if numel:
+                room = partial(unit.new_empty, numel) if own_memory else partial(self.buffer, "halo", slot, largest_in, numel, unit)
+                incoming[r] = group.expect(room, numel, unit, now.piece.peer, ROWS_TAG, r)
             if len(now.send) * width:
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
-                message = self.buffer("own", slot, largest_out, len(now.send) * width, unit)
+                message = self.outgoing("own", slot, largest_out, len(now.send) * width, unit)
                 with self.group.profile.span(PACKING):
                     self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
                     for tensor, section in zip(tensors, layout.sections(message, len(now.send)), strict=True):
                         self.moves.take(tensor, now.send, section)
-                outgoing[slot] = (group.send(message, now.to, ROWS_TAG, r), now.to)
+                outgoing[slot] = (group.hand(message, now.to, ROWS_TAG, r), now.to)
             group.end_round(ROWS_TAG, r)
 
         def read(now: Round) -> Tensor:
@@ -284,12 +287,15 @@ class Exchange:
             while posted < min(r + 1 + depth, len(rounds)):
                 post(posted)
                 posted += 1
+            expected = incoming.pop(r, None)
             if now.near:
                 message = read(now)
+            elif expected is None:
+                message = unit.new_empty(0)
             else:
-                message, work = incoming.pop(r)
-                if work is not None:
-                    group.wait(work, now.piece.peer, "receiving rows")
+                message = group.take(expected, "receiving rows")
+                if own_memory and expected.shared:
+                    message = message.clone()
             sections = layout.sections(message, now.receive_rows)
             if layout.rounds:
                 wide = layout.wide(sections, None if keep else self._room(0, layout, rounds, now, tensors[0]))
@@ -300,6 +306,8 @@ class Exchange:
                 del wide
             yield now.piece, sections
             del message, sections
+            if expected is not None:
+                group.leave(expected)
         for work, peer in outgoing.values():
             group.wait(work, peer, "sending rows")
         near.leave(waits=not given)
@@ -397,6 +405,24 @@ class Exchange:
         """
         return self._of(self._buffers, (kind, slot, like.dtype), largest, numel, like)
 
+    def outgoing(self, kind: str, slot: int, largest: int, numel: int, like: Tensor) -> Tensor:
+        """``buffer``, for what goes out: the memory is shared with peers where that is possible."""
+        key = (kind, slot, like.dtype)
+        if key not in self._buffers or self._buffers[key].numel() < largest:
+            if key in self._lent:
+                self.group.take_back(self._lent.pop(key))
+            room = self.group.lend(largest, like)
+            if room is not None:
+                self._buffers[key] = self._lent[key] = room
+                self.most_held = max(self.most_held, self.held_bytes())
+        return self.buffer(kind, slot, largest, numel, like)
+
+    def _give_back(self) -> None:
+        for room in self._lent.values():
+            self.group.take_back(room)
+        self._lent.clear()
+        self._buffers.clear()
+
     def _near_buffer(self, slot: int, largest: int, numel: int, like: Tensor) -> Tensor:
         """The same for all ranks of this process: it is in use while one of them has the turn."""
         return self._of(self._near_buffers, ("near", slot, like.dtype), largest, numel, like)
@@ -447,7 +473,7 @@ class GradientRounds:
         self._largest_out, self._largest_in, self._largest_near = _largest(self._rounds, self._width)
         self._near_slot = int(beside_rows)
         self._left = Counter(now.to for now in self._rounds if len(now.send))  # messages to come, by rank
-        self._incoming: dict[int, tuple[Tensor, Work]] = {}
+        self._incoming: dict[int, Expected] = {}
         self._outgoing: dict[int, tuple[Work, int]] = {}  # by slot, as in ``Exchange.rows``
         self._messages: dict[int, tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
         self._posted = self._added = 0
@@ -484,7 +510,7 @@ class GradientRounds:
         else:
             if slot in self._outgoing:
                 self._exchange.group.wait(*self._outgoing.pop(slot), "sending gradients")
-            message = self._exchange.buffer("halo", self._first_slot + slot, self._largest_out, numel, self._unit)
+            message = self._exchange.outgoing("halo", self._first_slot + slot, self._largest_out, numel, self._unit)
         written = sections = self._layout.sections(message, now.receive_rows)
         if self._layout.rounds:
             room = self._exchange._room(self._wide_slot, self._layout, self._rounds, now, self._targets[0])
@@ -501,7 +527,7 @@ class GradientRounds:
             if self._rounds[r].near:
                 self._add_near(self._rounds[r], sections)
             else:
-                work = self._exchange.group.send(message, piece.peer, GRADIENTS_TAG, r)
+                work = self._exchange.group.hand(message, piece.peer, GRADIENTS_TAG, r)
                 self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
         self._exchange.group.end_round(GRADIENTS_TAG, r)
         self._add_until(r + 1 - self._depth)
@@ -524,26 +550,27 @@ class GradientRounds:
             numel = len(now.send) * self._width
             if numel:
                 slot = self._first_slot + r % (1 + self._depth)
-                message = self._exchange.buffer("own", slot, self._largest_in, numel, self._unit)
-                self._incoming[r] = (message, self._exchange.group.receive(message, now.to, GRADIENTS_TAG, r))
+                room = partial(self._exchange.buffer, "own", slot, self._largest_in, numel, self._unit)
+                self._incoming[r] = self._exchange.group.expect(room, numel, self._unit, now.to, GRADIENTS_TAG, r)
 
     def _add_until(self, count: int) -> None:
         while self._added < count:
             r, now = self._added, self._rounds[self._added]
             self._added += 1
             if r in self._incoming:
-                self._add(now, *self._incoming.pop(r))
+                self._add(now, self._incoming.pop(r))
             self._post_until(r + 2 + self._depth)
 
-    def _add(self, now: Round, message: Tensor, work: Work) -> None:
+    def _add(self, now: Round, expected: Expected) -> None:
         """Add what another process sends."""
         group, turn = self._exchange.group, (now.to - self._exchange.group.rank) % self._exchange.group.world
         self._near.wait_for_all(turn)
-        group.wait(work, now.to, "receiving gradients")
+        message = group.take(expected, "receiving gradients")
         with group.profile.span(PACKING):
             group.profile.work(PACKING, 3 * message.numel() * message.element_size())
             for target, section in zip(self._targets, self._layout.sections(message, len(now.send)), strict=True):
                 self._exchange.moves.add(target, now.send, section)
+        group.leave(expected)
         self._left[now.to] -= 1
         if not self._left[now.to]:
             self._near.own.pass_turn(group.rank)

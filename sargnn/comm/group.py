@@ -32,6 +32,30 @@ class Work(Protocol):
         """Returns when it is done."""
 
 
+@dataclass(eq=False)
+class Expected:
+    """A message of an exchange that comes.
+
+    Attributes:
+        room: makes where it arrives, contiguous; where it is read in place that is not called.
+        numel, like: its length, and its dtype.
+        peer, tag, at: as of ``Group.receive``.
+        work: what is waited for; of a message that lies in memory shared with its sender, until that says so.
+        message: what has come.
+        shared: it lies in memory that its sender shares.
+    """
+
+    room: Callable[[], Tensor]
+    numel: int
+    like: Tensor
+    peer: int
+    tag: int
+    at: int
+    work: Work | None = None
+    message: Tensor | None = None
+    shared: bool = False
+
+
 @dataclass
 class Traffic:
     """What one rank sent and how long it waited since the last reset.
@@ -169,10 +193,13 @@ class Group(ABC):
         Args:
             at: the round of an exchange that it belongs to, from 0: it is waited for once ``end_round`` was called.
         """
+        self._count(tensor, peer)
+        return self.send_quietly(tensor, peer, tag, at)
+
+    def _count(self, tensor: Tensor, peer: int) -> None:
         self.traffic.sent_bytes += tensor.numel() * tensor.element_size()
         where = EXCHANGE_WAIT if peer in self.mates else BETWEEN_WAIT
         self.profile.work(where, tensor.numel() * tensor.element_size())
-        return self.send_quietly(tensor, peer, tag, at)
 
     def send_quietly(self, tensor: Tensor, peer: int, tag: int, at: int | None = None) -> Work:
         """The same for what is no row exchange: it is counted only where it goes to another server."""
@@ -187,6 +214,37 @@ class Group(ABC):
             at: as of ``send``.
         """
         return self._post_receive(tensor, peer, tag) if at is None else self._post_in_round(tensor, peer, tag, at, sends=False)
+
+    def lend(self, numel: int, like: Tensor) -> Tensor | None:
+        """Room for messages that peers may read in place, ``numel`` of the dtype of ``like``; None: there is none."""
+        return None
+
+    def take_back(self, room: Tensor) -> None:  # noqa: B027 - who lends nothing gets nothing back
+        """Room that was lent, and whose messages have all been read, is free again."""
+
+    def hand(self, message: Tensor, peer: int, tag: int, at: int) -> Work:
+        """``send``, of a message that the peer gets by ``expect``: it may lie in room that was lent, and is then read there."""
+        return self.send(message, peer, tag, at)
+
+    def expect(self, room: Callable[[], Tensor], numel: int, like: Tensor, peer: int, tag: int, at: int) -> Expected:
+        """``receive``, of a message that the peer gives by ``hand``: of ``numel`` of the dtype of ``like``.
+
+        Args:
+            room: makes where it arrives, if it is not read in place.
+        """
+        expected = Expected(room, numel, like, peer, tag, at)
+        expected.message = room()
+        expected.work = self.receive(expected.message, peer, tag, at)
+        return expected
+
+    def take(self, expected: Expected, doing: str) -> Tensor:
+        """Wait for a message and read it, until ``leave``. Raises ``CommError`` as ``wait`` does."""
+        assert expected.work is not None and expected.message is not None
+        self.wait(expected.work, expected.peer, doing)
+        return expected.message
+
+    def leave(self, expected: Expected) -> None:  # noqa: B027 - what has arrived in room of the receiver's is nobody else's
+        """A message that was taken has been read."""
 
     def end_round(self, tag: int, at: int) -> None:  # noqa: B027 - where each message is known by its tag there is nothing to do
         """All messages of a tag that this rank sends or receives in this round of an exchange, or before, have been posted."""
@@ -218,7 +276,7 @@ class Group(ABC):
             if self.world == 1:
                 return tensor
             if self.servers > 1 or (self.world > 2 and tensor.numel() * tensor.element_size() > SMALL_BYTES):
-                return sum_by_messages(self, tensor)
+                return self._sum_large(tensor)
             return tensor.copy_(sum_in_order(self._gather(tensor)))
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
@@ -235,6 +293,9 @@ class Group(ABC):
 
     def _gather(self, tensor: Tensor) -> list[Tensor]:
         return gather_by_messages(self, tensor)
+
+    def _sum_large(self, tensor: Tensor) -> Tensor:
+        return sum_by_messages(self, tensor)
 
     @contextmanager
     def _collective(self) -> Iterator[None]:

@@ -250,7 +250,14 @@ def _join(config: RunConfig, process: int, traffics: list[Traffic], on_joining: 
     servers = config.num_servers if processes == config.world else 1
     profile = Profile(config.profile and processes == config.world)
     return DistributedGroup.from_environment(
-        config.comm.backend, config.comm.timeout_s, process, processes, traffics[0], profile, servers=servers
+        config.comm.backend,
+        config.comm.timeout_s,
+        process,
+        processes,
+        traffics[0],
+        profile,
+        servers=servers,
+        shares=config.comm.backend == "gloo" and config.device == "cpu",
     )
 
 
