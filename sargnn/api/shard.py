@@ -192,7 +192,7 @@ class GraphShard:
             self._graphs[key] = WorkerGraph(
                 self.part,
                 self.engine.exchange,
-                plan_settings(self.config, self.engine),
+                plan_settings(self.config, self.engine, self.part),
                 add_self_loops=add_self_loops,
                 by_relation=by_relation,
             )

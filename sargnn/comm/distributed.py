@@ -1,9 +1,8 @@
-"""Ranks that are processes, over torch.distributed: gloo or MPI. Tensors on a GPU travel by way of the host, or by NCCL. Rows of
-a machine's processes lie in memory that they share (``comm.shared``)."""
+"""Ranks that are processes, over torch.distributed: gloo or MPI. Tensors on a GPU travel by way of the host, or by NCCL. Rows
+of processes on one machine lie in memory that they share (``comm.shared``)."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -102,7 +101,8 @@ class DistributedGroup(Group):
         mute = silent([host for host in hosts if host != hosts[rank]])
         made = cls(rank, world, RankProcesses(group, hosts, mute), traffic, profile, servers=servers)
         if shares:
-            made.processes = dataclasses.replace(made.processes, shared=share(rank, world, timeout_s, made.gather))
+            shared = share(rank, world, timeout_s, made.gather)
+            made = cls(rank, world, RankProcesses(group, hosts, mute, shared=shared), traffic, profile, servers=servers)
         if backend == "nccl":
             from sargnn.comm.nccl import by_nccl
 

@@ -13,9 +13,12 @@ in which they would have arrived. One that shows tables stays until all others h
 
 No deadlock: a rank takes part in every round (k, piece), also in those that bring it nothing; every transfer is posted
 without waiting, and a rank waits only for transfers of its current or earlier rounds. Whoever is in the lowest round
-waits for peers that have all posted theirs. Of ranks in one process rows come from those below this one first and from those
-above it last. So gradients for a rank come first from those above it, in their order, then from other processes, then from
-those below it: who adds to a rank below waits for ranks below, who adds to one above for ranks above.
+waits for peers that have all posted theirs. So it is with windows of rounds (``HaloLists.windows``), whose rows are put
+together before they are computed with: all ranks have the same ones, and no row of a window waits for a gradient of it.
+
+Of ranks in one process rows come from those below this one first and from those above it last. So gradients for a rank come
+first from those above it, in their order, then from other processes, then from those below it: who adds to a rank below waits
+for ranks below, who adds to one above for ranks above.
 
 Memory: 1 + d buffers for the rows of a peer (rows coming in, or their gradients going out) and as many for own rows (rows
 going out, or gradients coming in), each of the largest piece (d = prefetch depth), given back when the exchange ends. Where
@@ -28,6 +31,7 @@ Letters: N own rows, H halo rows, F features, P ranks, d prefetch depth.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +45,7 @@ from torch import Tensor
 
 from sargnn.backends.base import Moves
 from sargnn.comm.group import Expected, Group, Traffic, Work
-from sargnn.comm.lists import HaloLists, Layout, Piece, Round, copy_sections
+from sargnn.comm.lists import Arrival, HaloLists, Layout, Piece, Round, copy_sections
 from sargnn.profile import PACKING
 
 ROWS_TAG, GRADIENTS_TAG = 1, 2
@@ -99,15 +103,15 @@ class _Near:
         shown: _Shown = self._group.board[key]
         return shown
 
-    def wait_for(self, now: Round) -> None:
-        """Wait until all owners of a round's rows show them."""
-        for run in now.near:
-            self.shown(run.piece.peer)
+    def wait_for(self, now: Arrival) -> None:
+        """Wait until all owners of a piece's rows show them."""
+        for run in now.runs:
+            self.shown(run.peer)
 
-    def wait_for_turn(self, now: Round) -> None:
-        """Wait until it is this rank's turn to add gradients to those of a round's owners."""
-        for run in now.near:
-            owner = run.piece.peer
+    def wait_for_turn(self, now: Arrival) -> None:
+        """Wait until it is this rank's turn to add gradients to those of a piece's owners."""
+        for run in now.runs:
+            owner = run.peer
             turn = (self._group.rank - owner) % self._group.world
             shown = self.shown(owner)
             self._group.until(lambda shown=shown, turn=turn: shown.turn == turn, "for its turn to add gradients")  # type: ignore[misc]
@@ -128,15 +132,15 @@ class _Near:
         if self._others and waits:
             self._group.until(lambda: self.own.readers == 0, "until all ranks of this process have read")
 
-    def rows_of(self, now: Round) -> tuple[list[_Shown], list[slice], Tensor]:
-        """What the owners of a round's rows show, for each of its runs, where their rows lie in the piece, and int32, which of
+    def rows_of(self, now: Arrival) -> tuple[list[_Shown], list[slice], Tensor]:
+        """What the owners of a piece's rows show, for each of its runs, where their rows lie in the piece, and int32, which of
         their rows these are."""
-        shown: list[_Shown] = [self._group.board[self._key(run.piece.peer)] for run in now.near]
+        shown: list[_Shown] = [self._group.board[self._key(run.peer)] for run in now.runs]
         if now.piece not in self._lists.near_rows:
             me = self._group.rank
-            parts = [owner.lists.send_rows[me][run.first : run.last] for owner, run in zip(shown, now.near, strict=True)]
+            parts = [owner.lists.send_rows[me][run.first : run.last] for owner, run in zip(shown, now.runs, strict=True)]
             self._lists.near_rows[now.piece] = torch.cat(parts)
-        return shown, [at for _, at in now.near_runs()], self._lists.near_rows[now.piece]
+        return shown, [at for _, at in now.places()], self._lists.near_rows[now.piece]
 
 
 class Exchange:
@@ -236,25 +240,27 @@ class Exchange:
         group.traffic.begun += 1
         layout = Layout.of(tensors, self.wire, exact)
         width, unit = layout.width, tensors[0].new_empty(0, dtype=layout.unit)
-        rounds = lists.rounds(group.rank)
-        largest_in, largest_out, largest_near = _largest(rounds, width)
+        rounds, arrivals = lists.rounds(group.rank), lists.arrivals(group.rank)
+        largest_in, largest_out, largest_near, largest_joined = _largest(lists, group.rank)
         near = _Near(group, lists, tensors, self._show)
         incoming: dict[int, Expected] = {}
         outgoing: dict[int, tuple[Work, int]] = {}  # by slot: a slot's last send may lie several rounds back
         own_memory = keep and not layout.rounds
+        posted = 0
+        single = [not now.joins for now in arrivals for _ in now.rounds]
 
         def post(r: int) -> None:
             now, slot = rounds[r], r % (1 + depth)
-            if now.near:
-                return
             numel = now.receive_rows * width
             if numel:
-                room = partial(unit.new_empty, numel) if own_memory else partial(self.buffer, "halo", slot, largest_in, numel, unit)
-                incoming[r] = group.expect(room, numel, unit, now.piece.peer, ROWS_TAG, r)
+                room = partial(self.buffer, "halo", slot, largest_in * width, numel, unit)
+                if own_memory and single[r]:
+                    room = partial(unit.new_empty, numel)
+                incoming[r] = group.expect(room, numel, unit, now.source, ROWS_TAG, r)
             if len(now.send) * width:
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
-                message = self.outgoing("own", slot, largest_out, len(now.send) * width, unit)
+                message = self.outgoing("own", slot, largest_out * width, len(now.send) * width, unit)
                 with self.group.profile.span(PACKING):
                     self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
                     for tensor, section in zip(tensors, layout.sections(message, len(now.send)), strict=True):
@@ -262,13 +268,21 @@ class Exchange:
                 outgoing[slot] = (group.hand(message, now.to, ROWS_TAG, r), now.to)
             group.end_round(ROWS_TAG, r)
 
-        def read(now: Round) -> Tensor:
+        def take(r: int) -> tuple[Expected | None, Tensor]:
+            nonlocal posted
+            while posted < min(r + 1 + depth, len(rounds)):
+                post(posted)
+                posted += 1
+            expected = incoming.pop(r, None)
+            return expected, unit.new_empty(0) if expected is None else group.take(expected, "receiving rows")
+
+        def read(now: Arrival) -> Tensor:
             near.wait_for(now)
             if before is not None:
                 before(now.piece)
-            numel = now.receive_rows * width
-            message = unit.new_empty(numel) if own_memory else self._near_buffer(0, largest_near, numel, unit)
-            sections = layout.sections(message, now.receive_rows)
+            numel = now.rows * width
+            message = unit.new_empty(numel) if own_memory else self._near_buffer(0, largest_near * width, numel, unit)
+            sections = layout.sections(message, now.rows)
             with self.group.profile.span(PACKING):
                 self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
                 owners, runs, chosen = near.rows_of(now)
@@ -278,34 +292,43 @@ class Exchange:
                     self.moves.take_runs([owner.tensors[t] for owner in owners], runs, chosen, section)
             return message
 
-        posted = 0
+        def join(now: Arrival) -> tuple[Tensor, ...]:
+            joined = self._joined(0, layout, largest_joined, now, tensors[0], keep=keep)
+            for r, (run, at) in zip(now.rounds, now.places(), strict=True):
+                expected, message = take(r)
+                if expected is not None:
+                    with self.group.profile.span(PACKING):
+                        copy_sections(layout.sections(message, run.rows), [table[at] for table in joined])
+                    group.leave(expected)
+            return joined
+
+        def computed(now: Arrival, message: Tensor) -> tuple[Tensor, ...]:
+            """A message's tables, as they are computed with."""
+            sections = layout.sections(message, now.rows)
+            if not layout.rounds:
+                return sections
+            wide = layout.wide(sections, None if keep else self._room(0, layout, lists, now, tensors[0]))
+            copy_sections(sections, wide)
+            if keep:  # the message is used again
+                wide = tuple(rows.clone() if rows is given else rows for rows, given in zip(wide, sections, strict=True))
+            return wide
+
         while posted < min(depth, len(rounds)):
             post(posted)
             posted += 1
         yield Piece(group.rank, 0), tensors
-        for r, now in enumerate(rounds):
-            while posted < min(r + 1 + depth, len(rounds)):
-                post(posted)
-                posted += 1
-            expected = incoming.pop(r, None)
+        for now in arrivals:
+            if now.joins:
+                yield now.piece, join(now)
+                continue
             if now.near:
-                message = read(now)
-            elif expected is None:
-                message = unit.new_empty(0)
-            else:
-                message = group.take(expected, "receiving rows")
-                if own_memory and expected.shared:
-                    message = message.clone()
-            sections = layout.sections(message, now.receive_rows)
-            if layout.rounds:
-                wide = layout.wide(sections, None if keep else self._room(0, layout, rounds, now, tensors[0]))
-                copy_sections(sections, wide)
-                if keep:  # the message is used again
-                    wide = tuple(rows.clone() if rows is given else rows for rows, given in zip(wide, sections, strict=True))
-                sections = wide
-                del wide
-            yield now.piece, sections
-            del message, sections
+                yield now.piece, computed(now, read(now))
+                continue
+            expected, message = take(now.rounds[0])
+            if own_memory and expected is not None and expected.shared:
+                message = message.clone()
+            yield now.piece, computed(now, message)
+            del message
             if expected is not None:
                 group.leave(expected)
         for work, peer in outgoing.values():
@@ -342,10 +365,10 @@ class Exchange:
             outs: [H, F_t] each, written; rows by peer in rank order.
             exact: as for ``rows``.
         """
-        rounds = {now.piece: now for now in lists.rounds(self.group.rank)}
+        arrivals = {now.piece: now for now in lists.arrivals(self.group.rank)}
         for piece, rows in self.rows(lists, tensors, exact=exact):
-            if piece in rounds and len(rows[0]):
-                for at, place in lists.places(rounds[piece]):
+            if piece in arrivals and len(rows[0]):
+                for at, place in lists.places(arrivals[piece]):
                     for out, arrived in zip(outs, rows, strict=True):
                         out[place] = arrived[at]
 
@@ -359,13 +382,12 @@ class Exchange:
             targets: [N, F_t] each.
             exact: as for ``rows``.
         """
-        rounds = {now.piece: now for now in lists.rounds(self.group.rank)}
         with self.gradients(lists, targets, exact=exact) as returning:
             returning.begin()
-            for piece in returning.pieces:
+            for piece, now in returning.arrivals.items():
                 rooms = returning.buffer(piece)
                 if len(rooms[0]):
-                    for at, place in lists.places(rounds[piece]):
+                    for at, place in lists.places(now):
                         for room, grad in zip(rooms, grads, strict=True):
                             room[at] = grad[place]
                 returning.send(piece)
@@ -427,12 +449,27 @@ class Exchange:
         """The same for all ranks of this process: it is in use while one of them has the turn."""
         return self._of(self._near_buffers, ("near", slot, like.dtype), largest, numel, like)
 
-    def _room(self, slot: int, layout: Layout, rounds: list[Round], now: Round, like: Tensor) -> Tensor:
+    def _room(self, slot: int, layout: Layout, lists: HaloLists, now: Arrival, like: Tensor) -> Tensor:
         """Where rows of a piece are computed with that are rounded on their way."""
-        largest = max(r.receive_rows for r in rounds if bool(r.near) == bool(now.near))
+        largest = max(one.rows for one in lists.arrivals(self.group.rank) if one.near == now.near and not one.joins)
         key, width = ("wide", slot, torch.float32), layout.rounded_width
         buffers, like = self._near_buffers if now.near else self._buffers, like.new_empty(0, dtype=torch.float32)
-        return self._of(buffers, key, largest * width, now.receive_rows * width, like)
+        return self._of(buffers, key, largest * width, now.rows * width, like)
+
+    def _joined(
+        self, slot: int, layout: Layout, largest: int, now: Arrival, like: Tensor, *, keep: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Where the rows of a piece of several messages lie, in the dtypes that they are computed with.
+
+        Args:
+            largest: the most rows of such a piece.
+            like: any tensor on their device.
+            keep: as of ``rows``.
+        """
+        held = dataclasses.replace(layout, dtypes=layout.held)
+        numel, unit = now.rows * held.width, like.new_empty(0, dtype=held.unit)
+        room = unit.new_empty(numel) if keep else self.buffer("joined", slot, largest * held.width, numel, unit)
+        return held.sections(room, now.rows)
 
     def _of(self, buffers: Buffers, key: tuple[str, int, torch.dtype], largest: int, numel: int, like: Tensor) -> Tensor:
         buffer = buffers.get(key)
@@ -445,11 +482,16 @@ class Exchange:
         return buffer[:numel]
 
 
-def _largest(rounds: list[Round], width: int) -> tuple[int, int, int]:
-    """The most numbers of a message that comes, of one that goes, and of rows of ranks in this process."""
-    far = [now for now in rounds if not now.near]
-    received, sent = max((r.receive_rows for r in far), default=0), max((len(r.send) for r in far), default=0)
-    return received * width, sent * width, max((r.receive_rows for r in rounds if r.near), default=0) * width
+def _largest(lists: HaloLists, rank: int) -> tuple[int, int, int, int]:
+    """The most rows of a message that comes, of one that goes, of a piece of ranks in this process, and of one of several
+    messages."""
+    rounds, arrivals = lists.rounds(rank), lists.arrivals(rank)
+    return (
+        max((now.receive_rows for now in rounds), default=0),
+        max((len(now.send) for now in rounds), default=0),
+        max((now.rows for now in arrivals if now.near), default=0),
+        max((now.rows for now in arrivals if now.joins), default=0),
+    )
 
 
 class GradientRounds:
@@ -469,15 +511,18 @@ class GradientRounds:
         self._first_slot = 1 + exchange.prefetch_depth if beside_rows else 0
         self._width, self._unit = layout.width, targets[0].new_empty(0, dtype=layout.unit)
         self._rounds, self._lists = lists.rounds(exchange.group.rank), lists
-        self._number = {now.piece: r for r, now in enumerate(self._rounds)}
-        self._largest_out, self._largest_in, self._largest_near = _largest(self._rounds, self._width)
+        self.arrivals = {now.piece: now for now in lists.arrivals(exchange.group.rank)}
+        largest = _largest(lists, exchange.group.rank)
+        self._largest_out, self._largest_in, self._largest_near, self._largest_joined = largest
         self._near_slot = int(beside_rows)
         self._left = Counter(now.to for now in self._rounds if len(now.send))  # messages to come, by rank
         self._incoming: dict[int, Expected] = {}
         self._outgoing: dict[int, tuple[Work, int]] = {}  # by slot, as in ``Exchange.rows``
-        self._messages: dict[int, tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
+        self._sections: tuple[Tensor, ...] = ()
+        self._message: Tensor | None = None
+        self._written: tuple[Tensor, ...] = ()
         self._posted = self._added = 0
-        self.pieces = tuple(self._number)
+        self.pieces = tuple(self.arrivals)
 
     def __enter__(self) -> GradientRounds:
         self._held = self._exchange.under_way()
@@ -493,44 +538,57 @@ class GradientRounds:
 
     def ready(self, piece: Piece) -> None:
         """Wait until gradients of the piece's rows may be added where their owners run in this process."""
-        now = self._rounds[self._number[piece]]
+        now = self.arrivals[piece]
         if now.near:
-            if now.near[0].piece.peer > self._exchange.group.rank:
+            if piece.peer > self._exchange.group.rank:
                 self._add_until(len(self._rounds))  # those of other processes come before these
             self._near.wait_for_turn(now)
 
     def buffer(self, piece: Piece) -> tuple[Tensor, ...]:
         """Where the gradients of the piece's rows go: [rows, F_t] for each tensor, to be overwritten."""
         self.ready(piece)
-        r = self._number[piece]
-        now, slot = self._rounds[r], r % (1 + self._depth)
-        numel = now.receive_rows * self._width
+        now, like = self.arrivals[piece], self._targets[0]
+        if now.joins:
+            self._written = self._exchange._joined(self._wide_slot, self._layout, self._largest_joined, now, like)
+            return self._written
         if now.near:
-            message = self._exchange._near_buffer(self._near_slot, self._largest_near, numel, self._unit)
+            numel = now.rows * self._width
+            self._message = self._exchange._near_buffer(self._near_slot, self._largest_near * self._width, numel, self._unit)
         else:
-            if slot in self._outgoing:
-                self._exchange.group.wait(*self._outgoing.pop(slot), "sending gradients")
-            message = self._exchange.outgoing("halo", self._first_slot + slot, self._largest_out, numel, self._unit)
-        written = sections = self._layout.sections(message, now.receive_rows)
+            self._message = self._leaving(now.rounds[0], now.rows)
+        self._written = self._sections = self._layout.sections(self._message, now.rows)
         if self._layout.rounds:
-            room = self._exchange._room(self._wide_slot, self._layout, self._rounds, now, self._targets[0])
-            written = self._layout.wide(sections, room)
-        self._messages[r] = message, sections, written
-        return written
+            room = self._exchange._room(self._wide_slot, self._layout, self._lists, now, like)
+            self._written = self._layout.wide(self._sections, room)
+        return self._written
+
+    def _leaving(self, r: int, rows: int) -> Tensor:
+        """Room for the message of a round."""
+        slot = r % (1 + self._depth)
+        if slot in self._outgoing:
+            self._exchange.group.wait(*self._outgoing.pop(slot), "sending gradients")
+        numel, largest = rows * self._width, self._largest_out * self._width
+        return self._exchange.outgoing("halo", self._first_slot + slot, largest, numel, self._unit)
 
     def send(self, piece: Piece) -> None:
         """Start sending what was written to ``buffer(piece)``; add what has arrived ``depth`` rounds ago."""
-        r = self._number[piece]
-        message, sections, written = self._messages.pop(r)
-        if message.numel():
-            copy_sections(written, sections)
-            if self._rounds[r].near:
-                self._add_near(self._rounds[r], sections)
-            else:
-                work = self._exchange.group.hand(message, piece.peer, GRADIENTS_TAG, r)
-                self._outgoing[r % (1 + self._depth)] = (work, piece.peer)
-        self._exchange.group.end_round(GRADIENTS_TAG, r)
-        self._add_until(r + 1 - self._depth)
+        now, group, message = self.arrivals[piece], self._exchange.group, self._message
+        if message is not None and message.numel():
+            copy_sections(self._written, self._sections)
+            if now.near:
+                self._add_near(now, self._sections)
+        for r, (run, at) in zip(now.rounds, now.places(), strict=False):
+            if run.rows and self._width:
+                if now.joins:
+                    message = self._leaving(r, run.rows)
+                    with group.profile.span(PACKING):
+                        copy_sections([table[at] for table in self._written], self._layout.sections(message, run.rows))
+                assert message is not None
+                self._outgoing[r % (1 + self._depth)] = group.hand(message, run.peer, GRADIENTS_TAG, r), run.peer
+            group.end_round(GRADIENTS_TAG, r)
+            self._add_until(r + 1 - self._depth)
+        self._message = None
+        self._written = self._sections = ()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
@@ -550,7 +608,7 @@ class GradientRounds:
             numel = len(now.send) * self._width
             if numel:
                 slot = self._first_slot + r % (1 + self._depth)
-                room = partial(self._exchange.buffer, "own", slot, self._largest_in, numel, self._unit)
+                room = partial(self._exchange.buffer, "own", slot, self._largest_in * self._width, numel, self._unit)
                 self._incoming[r] = self._exchange.group.expect(room, numel, self._unit, now.to, GRADIENTS_TAG, r)
 
     def _add_until(self, count: int) -> None:
@@ -575,15 +633,15 @@ class GradientRounds:
         if not self._left[now.to]:
             self._near.own.pass_turn(group.rank)
 
-    def _add_near(self, now: Round, sections: tuple[Tensor, ...]) -> None:
+    def _add_near(self, now: Arrival, sections: tuple[Tensor, ...]) -> None:
         """Add gradients of rows of this process to those of their owners."""
         group = self._exchange.group
         with group.profile.span(PACKING):
             owners, runs, chosen = self._near.rows_of(now)
-            group.traffic.sent_bytes += now.receive_rows * self._layout.row_bytes
-            group.profile.work(PACKING, 3 * now.receive_rows * self._layout.row_bytes)
+            group.traffic.sent_bytes += now.rows * self._layout.row_bytes
+            group.profile.work(PACKING, 3 * now.rows * self._layout.row_bytes)
             for t, section in enumerate(sections):
                 self._exchange.moves.add_runs([owner.tensors[t] for owner in owners], runs, chosen, section)
-            for owner, run in zip(owners, now.near, strict=True):
+            for owner, run in zip(owners, now.runs, strict=True):
                 if run.ends:
-                    owner.pass_turn(run.piece.peer)
+                    owner.pass_turn(run.peer)

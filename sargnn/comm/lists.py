@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise, starmap, zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -15,52 +15,78 @@ from torch import Tensor
 
 NEAR_PIECES = 2
 """Messages' worth of rows of ranks in this process that are read together, about what the buffers of an exchange hold."""
+_JOINED_ROWS = 512
+"""Up to here messages are put together before they are computed with: with fewer rows a call costs more than what it does."""
 
 
 class Piece(NamedTuple):
-    """A message's worth of a peer's halo rows: which peer, and which piece of its rows. Several pieces of ranks in one process
-    that are read together have a number below 0."""
+    """Halo rows that are computed with together: which peer's, or the first peer's, and a number, below 0 where they are made
+    of several messages' worth of rows."""
 
     peer: int
     number: int
 
 
-class NearRun(NamedTuple):
-    """A piece of the rows of a rank in this process, among others that are read together.
+class Run(NamedTuple):
+    """A message's worth of a peer's halo rows.
 
     Attributes:
-        piece: which.
-        first, last: where its rows lie among those that the rank has for this one.
-        ends: it is the last piece of that rank's rows.
+        peer: whose.
+        first, last: where its rows lie among those that the peer has for this rank.
+        ends: it is the last of that peer's rows.
     """
 
-    piece: Piece
+    peer: int
     first: int
     last: int
     ends: bool
 
+    @property
+    def rows(self) -> int:
+        return self.last - self.first
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What comes of a piece.
+
+    Attributes:
+        piece: which.
+        runs: what it is made of, one behind the other.
+        rounds: the rounds that bring them, one each; none where their owners run in this process: there is no message, their
+            rows are read where they lie.
+        near: they do.
+        joins: its messages are put together; one of them, too, where others put several together (``HaloLists.windows``).
+    """
+
+    piece: Piece
+    runs: tuple[Run, ...]
+    rounds: range = range(0)
+    near: bool = False
+    joins: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Of all runs."""
+        return sum(run.rows for run in self.runs)
+
+    def places(self) -> Iterator[tuple[Run, slice]]:
+        """Each run, and where its rows lie in the piece."""
+        first = 0
+        for run in self.runs:
+            yield run, slice(first, first + run.rows)
+            first += run.rows
+
 
 @dataclass(frozen=True)
 class Round:
-    """One step of the exchange: own rows ``send`` (int32, may be empty) to rank ``to``, rows of ``piece`` from its owner.
-
-    Attributes:
-        receive_rows: rows in ``piece``; 0 if the owner has no such piece.
-        near: what ``piece`` is made of where its owners run in this process: no message, their rows are read where they lie.
-    """
+    """One step of the exchange with other processes: own rows ``send`` (int32, may be empty) to rank ``to``, and
+    ``receive_rows`` from rank ``source``."""
 
     to: int
     send: Tensor
-    piece: Piece
+    source: int
     receive_rows: int
-    near: tuple[NearRun, ...] = ()
-
-    def near_runs(self) -> Iterator[tuple[NearRun, slice]]:
-        """Each of ``near``, and where its rows lie in ``piece``."""
-        first = 0
-        for run in self.near:
-            yield run, slice(first, first + run.last - run.first)
-            first += run.last - run.first
 
 
 def cut_list(count: int, message_rows: int) -> list[tuple[int, int]]:
@@ -78,6 +104,8 @@ class HaloLists:
         receive_rows: per peer, how many of its rows are needed here; 0 for the own rank.
         message_rows: no message holds more rows; longer lists travel in pieces of equal size. The same on all ranks.
         near: the ranks of this process, if their rows are read where they lie; else none.
+        windows: steps k of the exchange (``rounds``) whose messages are put together: the first of each such run of steps. The
+            same on all ranks, or they would wait for each other. (): each step by itself.
         near_rows: int32, of which of their rows the pieces consist; known once they were read.
     """
 
@@ -85,8 +113,9 @@ class HaloLists:
     receive_rows: tuple[int, ...]
     message_rows: int = 2**31
     near: range = range(0)
+    windows: tuple[int, ...] = ()
     near_rows: dict[Piece, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _rounds: dict[int, list[Round]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _rounds: dict[int, tuple[list[Round], list[Arrival]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_rounds": {}, "near_rows": {}}
@@ -105,62 +134,62 @@ class HaloLists:
         """The pieces of a list of ``count`` rows: (start, end) each."""
         return cut_list(count, self.message_rows)
 
-    def places(self, now: Round) -> list[tuple[slice, slice]]:
-        """Where rows of a round's piece lie in it, and among all halo rows, which go by peer in rank order."""
-        peer, number = now.piece
-        if now.near:
-            runs = [(run.piece.peer, run.first, at) for run, at in now.near_runs()]
-        else:
-            first, last = self.pieces(self.receive_rows[peer])[number]
-            runs = [(peer, first, slice(0, last - first))]
+    def places(self, arrival: Arrival) -> list[tuple[slice, slice]]:
+        """Where rows of a piece lie in it, and among all halo rows, which go by peer in rank order."""
         places = []
-        for owner, first, at in runs:
-            begin = sum(self.receive_rows[:owner]) + first
-            places.append((at, slice(begin, begin + at.stop - at.start)))
+        for run, at in arrival.places():
+            begin = sum(self.receive_rows[: run.peer]) + run.first
+            places.append((at, slice(begin, begin + run.rows)))
         return places
 
     def rounds(self, rank: int) -> list[Round]:
-        """All rounds of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces.
+        """All messages of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces of lists.
 
-        Rows go to rank + k and come from rank - k. Of ranks in this process those below this one are the first that they come
-        from, and those above it the last: their pieces are joined.
+        Rows go to rank + k and come from rank - k.
         """
+        return self._of(rank)[0]
+
+    def arrivals(self, rank: int) -> list[Arrival]:
+        """What the messages bring, in order; those of a window are put together.
+
+        Of ranks in this process those below this one are the first that rows come from, and those above it the last.
+        """
+        return self._of(rank)[1]
+
+    def _of(self, rank: int) -> tuple[list[Round], list[Arrival]]:
         if rank not in self._rounds:
             world, near = len(self.send_rows), self.near
             below, above = range(rank - 1, near.start - 1, -1), range(near.stop - 1, rank, -1)
-            rounds = self._near_rounds(rank, below if near else (), 0)
-            for k in range(1, world):
-                to, source = (rank + k) % world, (rank - k) % world
-                sent = [] if to in near else self.pieces(len(self.send_rows[to]))
-                received = [] if source in near else self.pieces(self.receive_rows[source])
-                for j, ((start, end), (first, last)) in enumerate(zip_longest(sent, received, fillvalue=(0, 0))):
-                    rounds.append(Round(to, self.send_rows[to][start:end], Piece(source, j), last - first))
-            self._rounds[rank] = rounds + self._near_rounds(rank, above if near else (), len(rounds))
+            rounds: list[Round] = []
+            arrivals = self._near_arrivals(below if near else (), 0)
+            for steps in starmap(range, pairwise((*(self.windows or range(1, world)), world))):
+                first, runs = len(rounds), list[Run]()
+                for k in steps:
+                    to, source = (rank + k) % world, (rank - k) % world
+                    sent = [] if to in near else self.pieces(len(self.send_rows[to]))
+                    received = [] if source in near else self._runs(source)
+                    for part, run in zip_longest(sent, received):
+                        start, end = part or (0, 0)
+                        runs.append(run or Run(source, 0, 0, ends=True))
+                        rounds.append(Round(to, self.send_rows[to][start:end], source, runs[-1].rows))
+                if len(steps) > 1 and runs:
+                    piece = Piece(runs[0].peer, -1 - len(arrivals))
+                    arrivals.append(Arrival(piece, tuple(runs), range(first, len(rounds)), joins=True))
+                    continue
+                for r, run in enumerate(runs, first):
+                    arrivals.append(Arrival(Piece(run.peer, r - first), (run,), range(r, r + 1)))
+            self._rounds[rank] = rounds, arrivals + self._near_arrivals(above if near else (), len(arrivals))
         return self._rounds[rank]
 
-    def _near_rounds(self, rank: int, peers: Iterable[int], number: int) -> list[Round]:
+    def _runs(self, peer: int) -> list[Run]:
+        pieces = self.pieces(self.receive_rows[peer])
+        return [Run(peer, first, last, j + 1 == len(pieces)) for j, (first, last) in enumerate(pieces)]
+
+    def _near_arrivals(self, peers: Iterable[int], number: int) -> list[Arrival]:
         """The pieces of these peers, as many together as ``NEAR_PIECES`` messages may hold. ``number``: of the first."""
-        groups: list[list[NearRun]] = []
-        room = 0
-        for peer in peers:
-            pieces = self.pieces(self.receive_rows[peer])
-            for j, (first, last) in enumerate(pieces):
-                if not groups or room < last - first:
-                    groups.append([])
-                    room = NEAR_PIECES * self.message_rows
-                room -= last - first
-                groups[-1].append(NearRun(Piece(peer, j), first, last, j + 1 == len(pieces)))
-        nothing = self.send_rows[rank][:0]
-        return [
-            Round(
-                rank,
-                nothing,
-                Piece(runs[0].piece.peer, -1 - number - g),
-                sum(run.last - run.first for run in runs),
-                tuple(runs),
-            )
-            for g, runs in enumerate(groups)
-        ]
+        runs = [run for peer in peers for run in self._runs(peer)]
+        groups = _groups(runs, NEAR_PIECES * self.message_rows)
+        return [Arrival(Piece(group[0].peer, -1 - number - g), group, near=True) for g, group in enumerate(groups)]
 
     def buffer_bytes(
         self, rank: int, row_bytes: int, prefetch_depth: int, *, refetch: bool = False, widened_bytes: int = 0
@@ -172,12 +201,49 @@ class HaloLists:
             refetch: the backward pass fetches rows again, while gradients return (case 2).
             widened_bytes: of what of a row is rounded on its way, when it is not.
         """
-        rounds = [now for now in self.rounds(rank) if not now.near]
+        rounds, arrivals = self.rounds(rank), self.arrivals(rank)
         slots = min(1 + prefetch_depth, len(rounds)) + (refetch and len(rounds) > 0)
         received = max((r.receive_rows for r in rounds), default=0)
         largest = received + max((len(r.send) for r in rounds), default=0)
-        near = max((now.receive_rows for now in self.rounds(rank) if now.near), default=0)
-        return slots * largest * row_bytes + (1 + refetch) * (near * row_bytes + max(near, received) * widened_bytes)
+        near = max((now.rows for now in arrivals if now.near), default=0)
+        joined = max((now.rows for now in arrivals if now.joins), default=0)
+        widened = max((now.rows for now in arrivals if not now.joins), default=0)
+        one_each = near * row_bytes + joined * (row_bytes + widened_bytes // 2) + widened * widened_bytes
+        return slots * largest * row_bytes + (1 + refetch) * one_each
+
+
+def join_windows(received: Sequence[Sequence[int]], message_rows: int) -> tuple[int, ...]:
+    """Steps whose messages are put together: ``HaloLists.windows``.
+
+    Args:
+        received: [P][P], how many rows each rank gets from each other one at most.
+        message_rows: as of ``HaloLists``.
+    """
+    world = len(received)
+    most = max(map(max, received))
+    room = min(message_rows, max(_JOINED_ROWS, most))
+    windows: list[int] = []
+    rows = [room + 1] * world  # the first step begins a window
+    for k in range(1, world):
+        for rank in range(world):
+            rows[rank] += received[rank][(rank - k) % world]
+        if max(rows) > room:
+            windows.append(k)
+            rows = [received[rank][(rank - k) % world] for rank in range(world)]
+    return tuple(windows)
+
+
+def _groups(runs: Sequence[Run], room: int) -> list[tuple[Run, ...]]:
+    """Consecutive runs together, as long as they have no more than ``room`` rows."""
+    groups: list[list[Run]] = []
+    left = 0
+    for run in runs:
+        if not groups or left < run.rows:
+            groups.append([])
+            left = room
+        left -= run.rows
+        groups[-1].append(run)
+    return [tuple(group) for group in groups]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock, EndIds
-from sargnn.comm.lists import HaloLists, Piece, Round
+from sargnn.comm.lists import HaloLists, Piece, Run
 from sargnn.errors import StoreError
 from sargnn.graph.edge_columns import ATTR, WEIGHT, Column, EdgeColumns, join
 from sargnn.partition.cut import Part, WeightedDegrees
@@ -41,7 +41,7 @@ class PlanSettings:
         message_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
             the same on all ranks.
         dtype: of the rows, which edge weights and the like get, too.
-        near: the ranks whose rows are read where they lie (``HaloLists.near``).
+        near, windows: as of ``HaloLists``.
         lay: where what is as large as the rows or the edges lies: gives the same tensor there.
         loop_means: a self-loop that is added has the mean features of its node's in-edges; else zeros.
     """
@@ -52,6 +52,7 @@ class PlanSettings:
     message_rows: int = NO_LIMIT
     dtype: torch.dtype = torch.float32
     near: range = range(0)
+    windows: tuple[int, ...] = ()
     lay: Callable[[Tensor], Tensor] = field(default=lambda tensor: tensor, compare=False)
     loop_means: bool = False
 
@@ -181,14 +182,16 @@ def load_plan(
     return _Loader(part, settings, (0, len(outputs.ids)), outputs, id_ranks, sources_first).plan(outputs.own)
 
 
-def halo_lists(part: Part, device: torch.device, message_rows: int = NO_LIMIT, near: range = range(0)) -> HaloLists:
-    """Which rows of a part travel. ``near``: as of ``HaloLists``."""
+def halo_lists(part: Part, device: torch.device, settings: PlanSettings | None = None) -> HaloLists:
+    """Which rows of a part travel."""
+    how = settings or PlanSettings(0, None)
     send, ends = np.asarray(part.send_rows), zip(part.send_offsets, part.send_offsets[1:], strict=False)
     return HaloLists(
         send_rows=tuple(_tensor(send[a:b], device) for a, b in ends),
         receive_rows=tuple(int(size) for size in np.diff(part.halo_offsets)),
-        message_rows=message_rows,
-        near=near,
+        message_rows=how.message_rows,
+        near=how.near,
+        windows=how.windows,
     )
 
 
@@ -203,11 +206,11 @@ def edge_positions(part: Part, plan: LayerPlan) -> np.ndarray:
         destinations = [part.edges(q, 0)[1] for q in range(plan.world)]
         return np.argsort(np.concatenate(destinations), kind="stable")
     positions = []
-    rounds = {now.piece: now for now in plan.lists.rounds(plan.rank)}
+    arrivals = {now.piece: now.runs for now in plan.lists.arrivals(plan.rank)}
     for piece in plan.shards:
-        runs = [(plan.rank, 0, len(part.node_ids))] if piece not in rounds else spans(plan.lists, rounds[piece])
+        runs = arrivals.get(piece, (Run(plan.rank, 0, len(part.node_ids), ends=True),))
         chosen, destinations = [], []
-        for peer, first, last in runs:
+        for peer, first, last, _ in runs:
             src, dst = part.edges(peer, 0)
             some = np.flatnonzero((src >= first) & (src < last))
             chosen.append(part.edge_offsets[peer] + some)
@@ -296,15 +299,6 @@ def peer_span(part: Part, peer: int) -> slice:
     return slice(int(part.edge_offsets[peer * relations]), int(part.edge_offsets[(peer + 1) * relations]))
 
 
-def spans(lists: HaloLists, now: Round) -> list[tuple[int, int, int]]:
-    """Of which peers, and from where to where among their halo rows, a round brings rows."""
-    if now.near:
-        return [(run.piece.peer, run.first, run.last) for run in now.near]
-    pieces = lists.pieces(lists.receive_rows[now.piece.peer])
-    first, last = pieces[now.piece.number] if now.receive_rows else (0, 0)
-    return [(now.piece.peer, first, last)]
-
-
 class _Loader:
     def __init__(
         self,
@@ -332,7 +326,7 @@ class _Loader:
 
     def plan(self, own: tuple[tuple[int, int, int], ...] | None = None) -> LayerPlan:
         part, outputs, layout = self.part, self.outputs, self.settings.layout
-        lists = halo_lists(part, self.device, self.settings.message_rows, self.settings.near)
+        lists = halo_lists(part, self.device, self.settings)
         merged_rows = MergedRows.lay_out(self.row_bounds, self.halo_bounds)
         weights = None
         if outputs.in_weights is not None and part.weights is not None:
@@ -383,14 +377,14 @@ class _Loader:
     def _shards(self, lists: HaloLists) -> dict[Piece, Shard]:
         shards = {Piece(self.rank, 0): Shard(self.rank, self.num_rows, self._own_blocks(), self.own)}
         edges: dict[int, list[Edges]] = {}
-        for now in lists.rounds(self.rank):
-            peer, parts = now.piece.peer, list[tuple[int, int, int, list[Edges]]]()
-            for owner, first, last in spans(lists, now):
+        for now in lists.arrivals(self.rank):
+            parts = list[tuple[int, int, int, list[Edges]]]()
+            for owner, first, last, _ in [run for run in now.runs if run.rows] or now.runs[:1]:
                 if owner not in edges:
                     edges = {owner: [self._edges(owner, r) for r in range(len(self.schema.relations))]}
                 parts.append((owner, first, last, edges[owner]))
             blocks = self._halo_blocks(*parts[0]) if len(parts) == 1 else self._joined_blocks(parts)
-            shards[now.piece] = Shard(peer, now.receive_rows, blocks)
+            shards[now.piece] = Shard(now.piece.peer, now.rows, blocks)
         return shards
 
     def _joined_blocks(self, parts: list[tuple[int, int, int, list[Edges]]]) -> tuple[RelationBlock, ...]:

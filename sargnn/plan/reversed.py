@@ -17,9 +17,10 @@ from torch import Tensor
 
 from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
+from sargnn.comm.lists import Run
 from sargnn.partition.cut import Part
 from sargnn.plan.layer_plan import LayerPlan
-from sargnn.plan.load import Layout, PlanSettings, edge_positions, load_plan, spans
+from sargnn.plan.load import Layout, PlanSettings, edge_positions, load_plan
 
 _Edges = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 _NO_EDGES = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
@@ -96,7 +97,8 @@ def reversed_plan(plan: LayerPlan, group: Group, dtype: torch.dtype) -> tuple[La
         send_offsets=_offsets(needed),
     )
     layout: Layout = "merged" if plan.shards is None else "sharded"
-    settings = PlanSettings(plan.rank, layout, plan.node_ids.device, plan.lists.message_rows, dtype, plan.lists.near)
+    lists = plan.lists
+    settings = PlanSettings(plan.rank, layout, plan.node_ids.device, lists.message_rows, dtype, lists.near, lists.windows)
     made = load_plan(part, settings)
     order = np.concatenate(orders)[edge_positions(part, made)]
     return made, Crossing(tuple(numbers), order)
@@ -108,11 +110,11 @@ def _edges_by_peer(plan: LayerPlan) -> _Edges:
     runs = plan.edge_runs()
     if plan.shards is not None:
         by_peer: dict[int, _Edges] = {peer: [_NO_EDGES] for peer in range(plan.world)}
-        rounds = {now.piece: now for now in plan.lists.rounds(plan.rank)}
+        arrivals = {now.piece: now.runs for now in plan.lists.arrivals(plan.rank)}
         for piece, shard in plan.shards.items():
             src, dst = shard.block.src.cpu().numpy(), shard.block.dst_per_edge().cpu().numpy()
-            at, runs_of_rows = 0, [(plan.rank, 0, shard.num_src)] if piece not in rounds else spans(plan.lists, rounds[piece])
-            for peer, first, last in runs_of_rows:
+            at = 0
+            for peer, first, last, _ in arrivals.get(piece, (Run(plan.rank, 0, shard.num_src, ends=True),)):
                 places = np.flatnonzero((src >= at) & (src < at + last - first))
                 by_peer[peer].append((src[places] + np.int32(first - at), dst[places], runs[piece].start + places))
                 at += last - first

@@ -219,8 +219,8 @@ def _runs(pairs: PairLists, rank: int, piece: Piece) -> Iterator[tuple[slice, in
         yield slice(0, pairs.num_own), 0
         return
     places = pairs.tails[pairs.num_own :]
-    now = next(now for now in pairs.lists.rounds(rank) if now.piece == piece)
-    for at, among in pairs.lists.places(now) if now.receive_rows else ():
+    now = next(now for now in pairs.lists.arrivals(rank) if now.piece == piece)
+    for at, among in pairs.lists.places(now):
         first, last = torch.searchsorted(places, torch.tensor([among.start, among.stop], device=places.device)).tolist()
         yield slice(pairs.num_own + first, pairs.num_own + last), among.start - at.start
 

@@ -15,6 +15,7 @@ from sargnn.backends.memory import Pool
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
+from sargnn.comm.lists import join_windows
 from sargnn.config.groups import BatchesConfig, MemoryConfig, PreloadConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine, EngineSettings
@@ -104,7 +105,7 @@ def make_trainer(
     graph = WorkerGraph(
         part,
         engine.exchange,
-        plan_settings(config, engine),
+        plan_settings(config, engine, part),
         add_self_loops=config.add_self_loops,
         by_relation=model.by_relation,
         labelled=shape.labelled,
@@ -195,13 +196,21 @@ def make_engine(
     return Engine(group, settings, make_pool=make_pool, within_servers=within_servers)
 
 
-def plan_settings(config: RunConfig, engine: Engine) -> PlanSettings:
-    """What all plans of the engine's worker have in common."""
+def plan_settings(config: RunConfig, engine: Engine, part: Part) -> PlanSettings:
+    """What all plans of the engine's worker have in common. All ranks must call it.
+
+    Args:
+        part: the worker's, of the whole graph.
+    """
     message_rows = config.comm.message_rows or NO_LIMIT
     group = engine.exchange.group
     dtype = wide(engine.dtype)
     near, lay, means = group.near, engine.pool.lay, config.dataset.loop_features == "mean"
-    return PlanSettings(group.rank, engine.mode.layout, engine.device, message_rows, dtype, near, lay, means)
+    windows: tuple[int, ...] = ()
+    if group.world > 2 and not near:
+        received = group.gather(torch.from_numpy(np.diff(part.halo_offsets)))
+        windows = join_windows([counts.tolist() for counts in received], message_rows)
+    return PlanSettings(group.rank, engine.mode.layout, engine.device, message_rows, dtype, near, windows, lay, means)
 
 
 def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,18 +22,23 @@ FORMATS = ("fp32", "bf16 rows", "bf16 wire")
 ROW_BYTES = {"fp32": 4 * 31, "bf16 rows": 2 * 30 + 4, "bf16 wire": 2 * 30 + 4}
 
 
-def needed(sender: int, receiver: int) -> torch.Tensor:
-    """Which of the sender's rows the receiver needs: none two ranks on, so that a round without a message lies between."""
+def needed(sender: int, receiver: int, step: int = 2) -> torch.Tensor:
+    """Which of the sender's rows the receiver needs: none two ranks on, so that a round without a message lies between.
+
+    Args:
+        step: every which row; of 50 and 40 messages of two or three ranks are put together.
+    """
     if (receiver - sender) % WORLD in (0, 2):
         return torch.zeros(0, dtype=torch.int32)
-    return torch.arange(receiver, ROWS, 2, dtype=torch.int32)
+    return torch.arange(receiver, ROWS, step, dtype=torch.int32)
 
 
-def lists_of(rank: int, message_rows: int) -> HaloLists:
+def lists_of(rank: int, message_rows: int, step: int = 2) -> HaloLists:
     return HaloLists(
         message_rows=message_rows,
-        send_rows=tuple(needed(rank, q) for q in range(WORLD)),
-        receive_rows=tuple(len(needed(q, rank)) for q in range(WORLD)),
+        send_rows=tuple(needed(rank, q, step) for q in range(WORLD)),
+        receive_rows=tuple(len(needed(q, rank, step)) for q in range(WORLD)),
+        windows={2: (), 50: (1, 2), 40: (1,)}[step],
     )
 
 
@@ -50,47 +55,56 @@ def arrived(sent: tuple[torch.Tensor, ...], form: str) -> tuple[torch.Tensor, ..
     return (sent[0].bfloat16().float(), *sent[1:]) if form == "bf16 wire" else sent
 
 
-def span_of(lists: HaloLists, peer: int, number: int) -> tuple[int, int]:
-    spans = lists.pieces(lists.receive_rows[peer])
-    return spans[number] if number < len(spans) else (0, 0)
+def expected_of(
+    lists: HaloLists, rank: int, piece: Piece, step: int, rows: Callable[[int], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """What a piece brings of each table.
+
+    Args:
+        rows: all of a peer's, as they arrive.
+    """
+    runs = next(now.runs for now in lists.arrivals(rank) if now.piece == piece)
+    parts = [[table[needed(run.peer, rank, step).long()[run.first : run.last]] for table in rows(run.peer)] for run in runs]
+    return tuple(torch.cat(tables) for tables in zip(*parts, strict=True))
 
 
 def run(
     group: Group, depth: int, slow: int, message_rows: int, widths: tuple[int, ...] = WIDTHS, form: str = "fp32",
-    keep: bool = False,
+    keep: bool = False, step: int = 2,
 ) -> dict[str, Any]:  # fmt: skip
     wire = torch.bfloat16 if form == "bf16 wire" else None
-    exchange, lists = Exchange(group, depth, CpuMoves(), wire), lists_of(group.rank, message_rows)
+    exchange, lists = Exchange(group, depth, CpuMoves(), wire), lists_of(group.rank, message_rows, step)
     group.traffic.reset()
     for repeat in range(3):
         if group.rank == slow:
             time.sleep(0.2)  # long enough for a fast peer to reuse a buffer that it must not touch yet
-        seen: dict[int, int] = {}
         own = rows_of(group.rank, repeat, widths, form)
-        for (peer, number), found in iterate(exchange.rows(lists, own, exact=(1,), keep=keep), keep=keep):
-            seen[peer] = seen.get(peer, 0) + len(found[0])
-            if peer != group.rank:
-                start, end = span_of(lists, peer, number)
-                for tensor, whole in zip(found, arrived(rows_of(peer, repeat, widths, form), form), strict=True):
-                    assert torch.equal(tensor, whole[needed(peer, group.rank).long()[start:end]])
-        assert next(iter(seen)) == group.rank
-        assert {q: n for q, n in seen.items() if n} == {
-            group.rank: ROWS,
-            **{q: n for q, n in enumerate(lists.receive_rows) if n},
-        }
+
+        def of_peer(peer: int, repeat: int = repeat) -> tuple[Tensor, ...]:
+            return rows_of(peer, repeat, widths, form)
+
+        pieces = []
+        for piece, found in iterate(exchange.rows(lists, own, exact=(1,), keep=keep), keep=keep):
+            pieces.append(piece)
+            if piece.peer == group.rank:
+                assert found[0] is own[0]
+                continue
+            wanted = expected_of(lists, group.rank, piece, step, lambda peer: arrived(of_peer(peer), form))
+            assert all(torch.equal(tensor, other) for tensor, other in zip(found, wanted, strict=True))
+        assert pieces == [(group.rank, 0), *(now.piece for now in lists.arrivals(group.rank))]
         if group.rank == slow:
             time.sleep(0.2)
         targets = tuple(torch.zeros_like(one) for one in own)
         with exchange.gradients(lists, targets, exact=(1,)) as errors:
             for piece in errors.pieces:
-                start, end = span_of(lists, *piece)
-                for view, whole in zip(errors.buffer(piece), rows_of(piece.peer, repeat, widths, form), strict=True):
-                    view.copy_(whole[needed(piece.peer, group.rank).long()[start:end]])
+                wanted = expected_of(lists, group.rank, piece, step, of_peer)
+                for view, rows in zip(errors.buffer(piece), wanted, strict=True):
+                    view.copy_(rows)
                 errors.send(piece)
         # every peer sent an own row's value back once
         times = torch.zeros(ROWS)
         for q in range(WORLD):
-            times[needed(group.rank, q).long()] += 1
+            times[needed(group.rank, q, step).long()] += 1
         for target, rows in zip(targets, arrived(own, form), strict=True):
             torch.testing.assert_close(target, (rows.float() * times[:, None]).to(target.dtype))
     return {"sent": group.traffic.sent_bytes, "held": exchange.most_held}

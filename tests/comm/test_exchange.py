@@ -24,10 +24,25 @@ def test_buffers_are_not_reused_while_they_travel(depth: int, slow: int, message
         assert answer["held"] <= (2 * (1 + depth) * ROW_BYTES[form] + widened) * min(message_rows, ROWS)
 
 
+@pytest.mark.parametrize("step", [2, 50])
 @pytest.mark.parametrize("form", FORMATS)
-def test_pieces_that_are_kept_outlive_the_iteration(form: str) -> None:
-    answers = processes(WORLD)(run, 1, 0, 64, WIDTHS, form, True)
+def test_pieces_that_are_kept_outlive_the_iteration(form: str, step: int) -> None:
+    answers = processes(WORLD)(run, 1, 0, 64, WIDTHS, form, True, step)
     assert all(answer["sent"] > 0 for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("depth", "slow", "message_rows", "form", "step"),
+    spread([0, 1, 2], [0, 3], [2**31, 25], FORMATS, [50, 40], strength=1),
+)
+def test_messages_that_are_put_together(depth: int, slow: int, message_rows: int, form: str, step: int) -> None:
+    answers = processes(WORLD)(run, depth, slow, message_rows, WIDTHS, form, False, step)
+    for rank, answer in enumerate(answers):
+        lists = lists_of(rank, message_rows, step)
+        assert any(now.joins for now in lists.arrivals(rank))
+        widened = 4 * WIDTHS[0] if form == "bf16 wire" else 0
+        assert answer["sent"] == 3 * (lists.sent_rows + lists.halo_rows) * ROW_BYTES[form]
+        assert 0 < answer["held"] <= lists.buffer_bytes(rank, ROW_BYTES[form], depth, widened_bytes=widened)
 
 
 def all_at_once(group: Group, widths: tuple[int, ...], form: str = "fp32") -> int:
