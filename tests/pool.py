@@ -26,10 +26,12 @@ import torch.distributed as dist
 from sargnn.backends import memory as engine_pool
 from sargnn.comm.distributed import DistributedGroup, RankProcesses
 from sargnn.comm.group import Group
+from sargnn.comm.shared import share
 from tests.in_process import fork_server
+from tests.shared import AdversarialShared
 from tests.turns import AdversarialTurns
 
-_POOLS: dict[int, Processes] = {}
+_POOLS: dict[tuple[int, bool], Processes] = {}
 
 
 class Pool:
@@ -76,7 +78,7 @@ def poisoned_tables() -> Iterator[None]:
         yield
 
 
-def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
+def _serve(rank: int, world: int, shares: bool, store: str, pipe: Connection) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # which the server ignores
         signal.signal(number, signal.SIG_DFL)
     torch.set_num_threads(1)
@@ -86,6 +88,9 @@ def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
             "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
         )
         group = DistributedGroup(rank, world, RankProcesses(dist.group.WORLD))
+        if shares:
+            shared = share(rank, world, 60.0, group.gather, AdversarialShared)
+            group = DistributedGroup(rank, world, RankProcesses(dist.group.WORLD, shared=shared))
     with poisoned_tables():
         while True:
             try:
@@ -100,9 +105,16 @@ def _serve(rank: int, world: int, store: str, pipe: Connection) -> None:
 
 
 class Processes:
-    """``world`` processes in one gloo group; each call runs a module-level function on every rank."""
+    """``world`` processes in one gloo group; each call runs a module-level function on every rank.
 
-    def __init__(self, world: int) -> None:
+    Args:
+        shares: they share memory, in a way that makes mistakes show (``tests.shared``).
+
+    Attributes:
+        ids: of the processes, by rank.
+    """
+
+    def __init__(self, world: int, *, shares: bool = False) -> None:
         context = fork_server()
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")
@@ -110,11 +122,12 @@ class Processes:
         self._processes = []
         for rank in range(world):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, world, store, there), daemon=True)
+            process = context.Process(target=_serve, args=(rank, world, shares, store, there), daemon=True)
             process.start()
             there.close()
             self._pipes.append(here)
             self._processes.append(process)
+        self.ids = [process.pid for process in self._processes]
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """``function(group, *arguments)`` on every rank; the results in rank order."""
@@ -145,11 +158,17 @@ class Processes:
         self._folder.cleanup()
 
 
-def processes(world: int) -> Processes:
+def processes(world: int, *, shares: bool = False) -> Processes:
     """Processes of a gloo group, started on first use and kept for the next test."""
-    if world not in _POOLS:
-        _POOLS[world] = Processes(world)
-    return _POOLS[world]
+    key = world, shares
+    if key not in _POOLS:
+        _POOLS[key] = Processes(world, shares=shares)
+    return _POOLS[key]
+
+
+def sharing(world: int) -> Processes:
+    """The same, and they share memory."""
+    return processes(world, shares=True)
 
 
 @atexit.register

@@ -17,7 +17,7 @@ from torch import Tensor
 from sargnn.comm.collectives import sum_in_order
 from sargnn.comm.group import Expected, Group, Traffic, Work, bytes_of
 from sargnn.comm.join import Host, join, named_in, silent
-from sargnn.comm.shared import Shared, Waiting, share
+from sargnn.comm.shared import LostPeerError, Shared, Waiting, share
 from sargnn.comm.staging import Staging
 from sargnn.errors import CommError
 from sargnn.profile import Profile
@@ -127,6 +127,10 @@ class DistributedGroup(Group):
         assert self.processes.shared is not None
         self.processes.shared.take_back(room)
 
+    def clear_lent(self) -> None:
+        if self.processes.shared is not None:
+            self.processes.shared.clear()
+
     def hand(self, message: Tensor, peer: int, tag: int, at: int) -> Work:
         if (shared := self._shared_with(peer)) is None:
             return super().hand(message, peer, tag, at)
@@ -226,7 +230,8 @@ class DistributedGroup(Group):
         try:
             yield
         except RuntimeError as error:
-            raise self._lost("a peer", "in a collective", error) from error
+            peer = error.peer if isinstance(error, LostPeerError) else None
+            raise self._lost("a peer" if peer is None else f"rank {peer}", "in a collective", error) from error
 
     @contextmanager
     def _losing(self, peer: int, doing: str) -> Iterator[None]:

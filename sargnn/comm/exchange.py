@@ -185,8 +185,9 @@ class Exchange:
         return sum(buffer.numel() * buffer.element_size() for buffer in (self._buffers | self._near_buffers).values())
 
     def reset(self) -> None:
-        """Give all buffers back; not while an exchange is under way."""
+        """Give all buffers back to the system; not while an exchange is under way."""
         self._give_back()
+        self.group.clear_lent()
         self._near_buffers.clear()
         self.most_held = 0
 
@@ -257,13 +258,13 @@ class Exchange:
                 if own_memory and single[r]:
                     room = partial(unit.new_empty, numel)
                 incoming[r] = group.expect(room, numel, unit, now.source, ROWS_TAG, r)
-            if len(now.send) * width:
+            if now.send_rows * width:
                 if slot in outgoing:
                     group.wait(*outgoing.pop(slot), "sending rows")
-                message = self.outgoing("own", slot, largest_out * width, len(now.send) * width, unit)
+                message = self.outgoing("own", slot, largest_out * width, now.send_rows * width, unit)
                 with self.group.profile.span(PACKING):
                     self.group.profile.work(PACKING, 2 * message.numel() * message.element_size())
-                    for tensor, section in zip(tensors, layout.sections(message, len(now.send)), strict=True):
+                    for tensor, section in zip(tensors, layout.sections(message, now.send_rows), strict=True):
                         self.moves.take(tensor, now.send, section)
                 outgoing[slot] = (group.hand(message, now.to, ROWS_TAG, r), now.to)
             group.end_round(ROWS_TAG, r)
@@ -488,7 +489,7 @@ def _largest(lists: HaloLists, rank: int) -> tuple[int, int, int, int]:
     rounds, arrivals = lists.rounds(rank), lists.arrivals(rank)
     return (
         max((now.receive_rows for now in rounds), default=0),
-        max((len(now.send) for now in rounds), default=0),
+        max((now.send_rows for now in rounds), default=0),
         max((now.rows for now in arrivals if now.near), default=0),
         max((now.rows for now in arrivals if now.joins), default=0),
     )
@@ -515,7 +516,7 @@ class GradientRounds:
         largest = _largest(lists, exchange.group.rank)
         self._largest_out, self._largest_in, self._largest_near, self._largest_joined = largest
         self._near_slot = int(beside_rows)
-        self._left = Counter(now.to for now in self._rounds if len(now.send))  # messages to come, by rank
+        self._left = Counter(now.to for now in self._rounds if now.send_rows)  # messages to come, by rank
         self._incoming: dict[int, Expected] = {}
         self._outgoing: dict[int, tuple[Work, int]] = {}  # by slot, as in ``Exchange.rows``
         self._sections: tuple[Tensor, ...] = ()
@@ -605,7 +606,7 @@ class GradientRounds:
         while self._posted < min(count, len(self._rounds)):
             r, now = self._posted, self._rounds[self._posted]
             self._posted += 1
-            numel = len(now.send) * self._width
+            numel = now.send_rows * self._width
             if numel:
                 slot = self._first_slot + r % (1 + self._depth)
                 room = partial(self._exchange.buffer, "own", slot, self._largest_in * self._width, numel, self._unit)
@@ -626,7 +627,7 @@ class GradientRounds:
         message = group.take(expected, "receiving gradients")
         with group.profile.span(PACKING):
             group.profile.work(PACKING, 3 * message.numel() * message.element_size())
-            for target, section in zip(self._targets, self._layout.sections(message, len(now.send)), strict=True):
+            for target, section in zip(self._targets, self._layout.sections(message, now.send_rows), strict=True):
                 self._exchange.moves.add(target, now.send, section)
         group.leave(expected)
         self._left[now.to] -= 1

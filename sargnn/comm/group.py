@@ -222,6 +222,9 @@ class Group(ABC):
     def take_back(self, room: Tensor) -> None:  # noqa: B027 - who lends nothing gets nothing back
         """Room that was lent, and whose messages have all been read, is free again."""
 
+    def clear_lent(self) -> None:  # noqa: B027 - who lends nothing has nothing
+        """Give the memory of room that is free back to the system."""
+
     def hand(self, message: Tensor, peer: int, tag: int, at: int) -> Work:
         """``send``, of a message that the peer gets by ``expect``: it may lie in room that was lent, and is then read there."""
         return self.send(message, peer, tag, at)

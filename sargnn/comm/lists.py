@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise, starmap, zip_longest
 from typing import Any, NamedTuple
 
@@ -80,11 +81,12 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Round:
-    """One step of the exchange with other processes: own rows ``send`` (int32, may be empty) to rank ``to``, and
-    ``receive_rows`` from rank ``source``."""
+    """One step of the exchange with other processes: the ``send_rows`` own rows ``send`` (int32) to rank ``to``, and
+    ``receive_rows`` from rank ``source``; of both there may be none."""
 
     to: int
     send: Tensor
+    send_rows: int
     source: int
     receive_rows: int
 
@@ -171,7 +173,7 @@ class HaloLists:
                     for part, run in zip_longest(sent, received):
                         start, end = part or (0, 0)
                         runs.append(run or Run(source, 0, 0, ends=True))
-                        rounds.append(Round(to, self.send_rows[to][start:end], source, runs[-1].rows))
+                        rounds.append(Round(to, self.send_rows[to][start:end], end - start, source, runs[-1].rows))
                 if len(steps) > 1 and runs:
                     piece = Piece(runs[0].peer, -1 - len(arrivals))
                     arrivals.append(Arrival(piece, tuple(runs), range(first, len(rounds)), joins=True))
@@ -204,7 +206,7 @@ class HaloLists:
         rounds, arrivals = self.rounds(rank), self.arrivals(rank)
         slots = min(1 + prefetch_depth, len(rounds)) + (refetch and len(rounds) > 0)
         received = max((r.receive_rows for r in rounds), default=0)
-        largest = received + max((len(r.send) for r in rounds), default=0)
+        largest = received + max((r.send_rows for r in rounds), default=0)
         near = max((now.rows for now in arrivals if now.near), default=0)
         joined = max((now.rows for now in arrivals if now.joins), default=0)
         widened = max((now.rows for now in arrivals if not now.joins), default=0)
@@ -392,14 +394,20 @@ class Layout:
 
     def sections(self, message: Tensor, rows: int) -> tuple[Tensor, ...]:
         """Contiguous [rows, F_t] views of a message, one for each tensor. The message is counted in units, or in bytes."""
-        if len(self.widths) == 1:
-            return (message.view(self.dtypes[0]).view(rows, self.widths[0]),)
-        sections, start = {}, 0
-        for t in sorted(range(len(self.widths)), key=lambda t: -self.dtypes[t].itemsize):  # each begins where its dtype may
-            numel = rows * self.widths[t] * (self.dtypes[t].itemsize // message.element_size())
-            sections[t] = message[start : start + numel].view(self.dtypes[t]).view(rows, self.widths[t])
+        sections: list[Tensor] = [message] * len(self.widths)
+        start, item = 0, message.element_size()
+        for t, width, dtype in self._order:
+            numel = rows * width * dtype.itemsize // item
+            part = message[start : start + numel]
+            sections[t] = (part if part.dtype == dtype else part.view(dtype)).view(rows, width)
             start += numel
-        return tuple(sections[t] for t in range(len(self.widths)))
+        return tuple(sections)
+
+    @cached_property
+    def _order(self) -> list[tuple[int, int, torch.dtype]]:
+        """In which the tensors stand, each with its width and dtype: each begins where its dtype may."""
+        order = sorted(range(len(self.widths)), key=lambda t: -self.dtypes[t].itemsize)
+        return [(t, self.widths[t], self.dtypes[t]) for t in order]
 
     def wide(self, sections: Sequence[Tensor], room: Tensor | None = None) -> tuple[Tensor, ...]:
         """Where what the sections of a message hold is computed with: in the dtypes that the tensors have. Nothing is copied.

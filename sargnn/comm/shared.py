@@ -45,6 +45,14 @@ _set_word = Entry("set_word", "words l W, at int, value int, bell l V, me int")
 _wait_word = Entry("wait_word", "words l W, at int, value int, bell l V, peer int, nanoseconds int")
 
 
+class LostPeerError(RuntimeError):
+    """A process that was waited for has ended, or did not come in time; ``peer``: which."""
+
+    def __init__(self, peer: int, text: str) -> None:
+        super().__init__(text)
+        self.peer = peer
+
+
 class Segment:
     """A process's segment, mapped here.
 
@@ -77,7 +85,7 @@ class Waiting:
     peer: int
 
     def wait(self) -> None:
-        """Returns when the word is there. Raises ``RuntimeError`` if the peer has ended before, or does not come in time."""
+        """Returns when the word is there. Raises ``LostPeerError``."""
         self.shared.until(self.segment, self.at, self.value, self.peer)
 
 
@@ -125,9 +133,8 @@ class Shared:
         self._given.pop(self._offset(room))
 
     def clear(self) -> None:
-        """Give free pages back to the system."""
-        begin = self.own.first
-        last = max(self._given.values(), default=begin)
+        """Give free pages behind all lent ones back to the system."""
+        last = max(self._given.values(), default=self.own.first)
         with suppress(OSError):  # where the kernel cannot, they stay
             self.own.memory.madvise(_MADV_REMOVE, last, _BYTES - last)
 
@@ -196,9 +203,9 @@ class Shared:
         while not _wait_word(words, at, value, bell, peer, nanoseconds):
             ended = bool(select.select([self._alive[peer]], [], [], 0)[0])
             if ended and not _wait_word(words, at, value, bell, peer, 0):  # it may have written before it ended
-                raise RuntimeError("the process has ended")
+                raise LostPeerError(peer, "the process has ended")
             if time.monotonic() > deadline:
-                raise RuntimeError(f"nothing came within {self._timeout_s:g} s")
+                raise LostPeerError(peer, f"nothing came within {self._timeout_s:g} s")
 
     def close(self) -> None:
         """Nothing is shared any more. What others still read stays until they close, too."""
@@ -225,7 +232,9 @@ def _pair(receiver: int, tag: int) -> int:
     return _FIRST_PAIR + (receiver * _TAGS + tag % _TAGS) * _PAIR_WORDS
 
 
-def share(rank: int, world: int, timeout_s: float, gather: Callable[[Tensor], Sequence[Tensor]]) -> Shared | None:
+def share(
+    rank: int, world: int, timeout_s: float, gather: Callable[[Tensor], Sequence[Tensor]], make: type[Shared] = Shared
+) -> Shared | None:
     """What this process shares with others on its machine; None if nothing. All processes must call it.
 
     Two share memory if each can open the other's segment, which the kernel allows processes of one user.
@@ -234,6 +243,7 @@ def share(rank: int, world: int, timeout_s: float, gather: Callable[[Tensor], Se
         rank, world: of this process, and how many there are.
         timeout_s: as of ``Shared``.
         gather: every process's tensor, in the order of ranks.
+        make: what is made.
     """
     key, file, own = os.urandom(_KEY_BYTES), -1, None
     try:
@@ -264,7 +274,7 @@ def share(rank: int, world: int, timeout_s: float, gather: Callable[[Tensor], Se
     for peer in [peer for peer in others if not opened[peer][rank]]:
         del others[peer]
         os.close(alive.pop(peer))
-    return Shared(rank, world, own, others, alive, timeout_s) if own is not None and others else None
+    return make(rank, world, own, others, alive, timeout_s) if own is not None and others else None
 
 
 def _machine() -> bytes:

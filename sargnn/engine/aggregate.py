@@ -249,6 +249,11 @@ class Engine:
             return 1
         return min(max(widths), math.ceil(shown / (_SHOWN_SHARE * room))) if room > 0 else max(widths)
 
+    def reset_tables(self) -> None:
+        """Give idle tables and the exchange's buffers back to the system."""
+        self.pool.reset()
+        self.exchange.reset()
+
     def agree_on_room(self) -> None:
         """From now on aggregations are made in groups of columns, where tables that all ranks of a process read or write to
         at one time would have no room. All ranks must call it."""

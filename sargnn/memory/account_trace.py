@@ -64,6 +64,10 @@ class Trace(TorchDispatchMode):
         exchanges: how many exchanges are under way.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch imports its compiler: a second, and 160 MB
+
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
@@ -175,12 +179,6 @@ class TracedPool(Pool):
 
     def is_only_holder(self, tensor: Tensor) -> bool:
         return is_held_once(tensor) and tensor.is_contiguous() and self._trace.is_alone(tensor)
-
-
-def load_libraries() -> None:
-    """Import what PyTorch imports for the first record, 75 MB: before a worker's memory is measured."""
-    with Trace():
-        torch.empty(1)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

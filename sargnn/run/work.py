@@ -158,10 +158,6 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
     place.start(number)
     asked = _Asked()
     group = _join(config, process, traffics, on_joining)
-    if config.budget_bytes is not None:
-        from sargnn.memory.account_trace import load_libraries
-
-        load_libraries()
     held = private_bytes(), resident_bytes()
 
     def as_rank(group: Group, **shared: Any) -> None:

@@ -80,8 +80,7 @@ class Evaluator(Listener):
         Args:
             counts: for early stopping.
         """
-        pool = self._engine.pool
-        pool.reset()  # training's tables are of no use to an evaluation, nor the other way round
+        self._engine.reset_tables()  # training's tables are of no use to an evaluation, nor the other way round
         self._meter.begin()
         started = time.perf_counter()
         self._model.eval()
@@ -90,7 +89,7 @@ class Evaluator(Listener):
         self._engine.place.synchronize()
         time_s = time.perf_counter() - started
         peak = self._meter.end()
-        pool.reset()
+        self._engine.reset_tables()
         self.history.add_evaluation(scores, time_s, peak, counts=counts)
         peaks = self._engine.group.gather(torch.tensor(peak, dtype=torch.int64))
         return EvaluationResult(self._task.name, self._task.metric, scores, [int(rank_peak) for rank_peak in peaks])
@@ -112,7 +111,7 @@ class Evaluator(Listener):
             flat = self._flat()
             flat.model.eval()
             scores = flat.evaluator._measure()
-            flat.engine.pool.reset()
+            flat.engine.reset_tables()
             return scores
         logits, targets, columns = [], [], self._forward.columns(None)
         for number in range(len(self.views)):
@@ -148,7 +147,7 @@ class Evaluator(Listener):
 
     def smoothed(self, logits: Tensor) -> Tensor:
         """Scores [N, C] after Correct & Smooth, for what ``predictions`` gave."""
-        self._engine.pool.reset()
+        self._engine.reset_tables()
         targets = self._builder.whole().targets
         engine, graph = self._engine, self._setup.graph
         if self._make_flat is not None:
@@ -164,7 +163,7 @@ class Evaluator(Listener):
         with self._setup.optimization.averaged():
             logits = self.predictions()
         targets = self._builder.whole().targets
-        self._engine.pool.reset()
+        self._engine.reset_tables()
         started = time.perf_counter()
         self._meter.begin()
         scores = self.smoothed(logits)

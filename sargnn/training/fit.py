@@ -201,7 +201,7 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
     if config.draws_flows:
         _ = graph.drawer  # made now: what making it takes is not held beside a step
     graph.release(mapped_only=config.draws_flows)
-    engine.pool.reset()
+    engine.reset_tables()
     trim()
     return fitted
 
@@ -230,7 +230,7 @@ def _pair_steps(setup: Setup, task: PairTask) -> PairSteps:
     if flows:
         _ = setup.graph.drawer
     setup.graph.release(mapped_only=flows)
-    setup.engine.pool.reset()
+    setup.engine.reset_tables()
     trim()
     return steps
 

@@ -123,7 +123,7 @@ class Sar(ManualMode):
             return plan.halo_rows
         # Rows travel while gradients do: one more buffer of each.
         rounds = dataclasses.replace(plan.lists, near=range(0)).rounds(plan.rank)  # all processes choose alike
-        return max((now.receive_rows + len(now.send) for now in rounds), default=0)
+        return max((now.receive_rows + now.send_rows for now in rounds), default=0)
 
 
 class NoRemat(Sar):
