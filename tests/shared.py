@@ -1,4 +1,4 @@
-"""Shared memory that makes mistakes show: messages come late, nobody else changes them, and they hold NaN once they were left."""
+"""Shared memory that makes mistakes show: messages come late, nobody changes them, and they hold NaN once they were left."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -12,44 +10,40 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from tests.comm.exchanges import FORMATS, ROW_BYTES, ROWS, WIDTHS, WORLD, arrived, lists_of, needed, rows_of, run
 from tests.parity.covering import spread
-from tests.pool import Processes, processes, sharing
+from tests.pool import processes, sharing
 
-TRANSPORTS = [processes, sharing]
+TRANSPORTS = {"messages": processes, "memory": sharing}
 
 
 @pytest.mark.parametrize(
     ("transport", "depth", "slow", "message_rows", "form"),
-    spread(TRANSPORTS, [0, 1, 2], [0, 3], [2**31, 64], FORMATS),
+    spread(list(TRANSPORTS), [0, 1, 2], [0, 3], [2**31, 64], FORMATS),
 )
-def test_buffers_are_not_reused_while_they_travel(
-    transport: Callable[[int], Processes], depth: int, slow: int, message_rows: int, form: str
-) -> None:
-    answers = transport(WORLD)(run, depth, slow, message_rows, WIDTHS, form)
+def test_buffers_are_not_reused_while_they_travel(transport: str, depth: int, slow: int, message_rows: int, form: str) -> None:
+    answers = TRANSPORTS[transport](WORLD)(run, depth, slow, message_rows, WIDTHS, form)
     for rank, answer in enumerate(answers):
         lists = lists_of(rank, message_rows)
         widened = 4 * WIDTHS[0] if form == "bf16 wire" else 0
         assert answer["sent"] == 3 * (lists.sent_rows + lists.halo_rows) * ROW_BYTES[form]
         planned = lists.buffer_bytes(rank, ROW_BYTES[form], depth, widened_bytes=widened)
-        assert answer["held"] == planned if transport is processes else 0 < answer["held"] <= planned
+        assert answer["held"] == planned if transport == "messages" else 0 < answer["held"] <= planned
         assert answer["held"] <= (2 * (1 + depth) * ROW_BYTES[form] + widened) * min(message_rows, ROWS)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", list(TRANSPORTS))
 @pytest.mark.parametrize("step", [2, 50])
 @pytest.mark.parametrize("form", FORMATS)
-def test_pieces_that_are_kept_outlive_the_iteration(transport: Callable[[int], Processes], form: str, step: int) -> None:
-    answers = transport(WORLD)(run, 1, 0, 64, WIDTHS, form, True, step)
+def test_pieces_that_are_kept_outlive_the_iteration(transport: str, form: str, step: int) -> None:
+    answers = TRANSPORTS[transport](WORLD)(run, 1, 0, 64, WIDTHS, form, True, step)
     assert all(answer["sent"] > 0 for answer in answers)
 
 
 @pytest.mark.parametrize(
     ("transport", "depth", "slow", "message_rows", "form", "step"),
-    spread(TRANSPORTS, [0, 1, 2], [0, 3], [2**31, 25], FORMATS, [50, 40]),
+    spread(list(TRANSPORTS), [0, 1, 2], [0, 3], [2**31, 25], FORMATS, [50, 40]),
 )
-def test_messages_that_are_put_together(
-    transport: Callable[[int], Processes], depth: int, slow: int, message_rows: int, form: str, step: int
-) -> None:
-    answers = transport(WORLD)(run, depth, slow, message_rows, WIDTHS, form, False, step)
+def test_messages_that_are_put_together(transport: str, depth: int, slow: int, message_rows: int, form: str, step: int) -> None:
+    answers = TRANSPORTS[transport](WORLD)(run, depth, slow, message_rows, WIDTHS, form, False, step)
     for rank, answer in enumerate(answers):
         lists = lists_of(rank, message_rows, step)
         assert any(now.joins for now in lists.arrivals(rank))
