@@ -139,6 +139,7 @@ class DistributedGroup(Group):
         if work is None:
             return self.send(message, peer, tag, at)
         self._count(message, peer)
+        self._count_between(message, peer)
         return work
 
     def expect(self, room: Callable[[], Tensor], numel: int, like: Tensor, peer: int, tag: int, at: int) -> Expected:

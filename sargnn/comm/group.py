@@ -201,10 +201,13 @@ class Group(ABC):
         where = EXCHANGE_WAIT if peer in self.mates else BETWEEN_WAIT
         self.profile.work(where, tensor.numel() * tensor.element_size())
 
-    def send_quietly(self, tensor: Tensor, peer: int, tag: int, at: int | None = None) -> Work:
-        """The same for what is no row exchange: it is counted only where it goes to another server."""
+    def _count_between(self, tensor: Tensor, peer: int) -> None:
         if peer not in self.mates:
             self.traffic.between_bytes += tensor.numel() * tensor.element_size()
+
+    def send_quietly(self, tensor: Tensor, peer: int, tag: int, at: int | None = None) -> Work:
+        """The same for what is no row exchange: it is counted only where it goes to another server."""
+        self._count_between(tensor, peer)
         return self._post_send(tensor, peer, tag) if at is None else self._post_in_round(tensor, peer, tag, at, sends=True)
 
     def receive(self, tensor: Tensor, peer: int, tag: int, at: int | None = None) -> Work:
