@@ -98,6 +98,7 @@ def target_of(
     """
     tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
     tags |= {"dataset": config.dataset.title, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
+    tags["processes"] = str((inputs.processes if inputs is not None else None) or config.num_processes)
     tags |= {"config_hash": config.config_hash, "epochs": str(config.epochs), "run_dir": str(run_dir)}
     label, tracking = label_of(run_dir), config.tracking
     name = run_dir.name

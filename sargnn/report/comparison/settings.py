@@ -111,6 +111,7 @@ def telling(settings: Settings, summary: Summary | None) -> Settings:
     if summary is None:
         return kept
     kept |= {key: value for key, value in _ran(summary).items() if key in kept and value is not None}
+    kept["processes"] = summary.processes if summary.processes != summary.world else None  # as ``null``: one for each worker
     if summary.kernel == "":  # of a model that aggregates nothing
         kept.pop("kernel.name", None)
     provenance: Settings = {"dataset_hash": summary.dataset_hash, "code": _short(summary.git_sha)}

@@ -24,7 +24,7 @@ from sargnn.tracking.scores import column_of, show_score
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _GAP = "  "
 _LOSSES = "losses_depend_on"
-_MEMORY = "memory of the largest worker: train above what it had loaded, total resident"
+_MEMORY = "memory of the largest process: train above what it had loaded, total resident"
 
 
 @dataclass(frozen=True)
