@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.base import Moves
-from sargnn.comm.group import Expected, Group, Traffic, Work
+from sargnn.comm.group import MOST_AHEAD, Expected, Group, Traffic, Work
 from sargnn.comm.lists import Arrival, HaloLists, Layout, Piece, Round, copy_sections
 from sargnn.profile import PACKING
 
@@ -148,7 +148,8 @@ class Exchange:
 
     Args:
         group: the ranks.
-        prefetch_depth: d, how many rounds are posted ahead of the one being consumed; 0 overlaps nothing.
+        prefetch_depth: d, how many rounds are posted ahead of the one being consumed, at most ``MOST_AHEAD``; 0 overlaps
+            nothing.
         moves: what takes rows into messages, and adds messages to rows.
         wire: what fp32 rows and gradients are rounded to on their way; None: nothing is.
         show: called with tensors that other ranks of this process are about to read or write to; what it returns is called
@@ -171,7 +172,7 @@ class Exchange:
     ) -> None:
         self.group = group
         self.moves = moves
-        self.prefetch_depth = prefetch_depth
+        self.prefetch_depth = min(prefetch_depth, MOST_AHEAD)
         self.wire = wire
         self.most_held = 0
         self._show, self._take, self._under_way = show, take, 0

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SMALL_BYTES = 1 << 16
 """Up to here every rank gathers all terms of a sum and adds them itself; larger tensors are summed piece by piece."""
 
+MOST_AHEAD = 7
+"""Rounds of an exchange that are posted ahead at most: as many messages and one more may wait for a peer (``comm.shared``)."""
 
 Leave = Callable[[], Callable[[], None]]
 

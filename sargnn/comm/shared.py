@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.comm.group import bytes_of
+from sargnn.comm.group import MOST_AHEAD, bytes_of
 from sargnn.native import Entry
 
 _BYTES = 1 << 33  # of addresses: a page is memory once it was written to
@@ -32,7 +32,7 @@ _PAGE = mmap.PAGESIZE
 _WORDS_OF_LINE = 8
 _KEY_AT, _KEY_BYTES = 16, 16
 _GATHERED, _GATHERED_AT, _FIRST_PAIR = 24, 32, 40
-_MOST_WAITING = 8
+_MOST_WAITING = 1 + MOST_AHEAD
 _PAIR_WORDS = 2 * _WORDS_OF_LINE + _MOST_WAITING
 _TAGS = 2  # rows, and gradients
 TRAVELS = -1
@@ -201,11 +201,15 @@ class Shared:
             return
         deadline = time.monotonic() + self._timeout_s
         while not _wait_word(words, at, value, bell, peer, nanoseconds):
-            ended = bool(select.select([self._alive[peer]], [], [], 0)[0])
-            if ended and not _wait_word(words, at, value, bell, peer, 0):  # it may have written before it ended
+            if self._has_ended(peer) and not _wait_word(words, at, value, bell, peer, 0):  # it may have written before it ended
                 raise LostPeerError(peer, "the process has ended")
             if time.monotonic() > deadline:
                 raise LostPeerError(peer, f"nothing came within {self._timeout_s:g} s")
+
+    def _has_ended(self, peer: int) -> bool:
+        looked = select.poll()
+        looked.register(self._alive[peer], select.POLLIN)
+        return bool(looked.poll(0))
 
     def close(self) -> None:
         """Nothing is shared any more. What others still read stays until they close, too."""

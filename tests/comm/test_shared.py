@@ -47,6 +47,12 @@ def test_what_finds_no_room_travels(form: str, step: int) -> None:
         assert answer["sent"] == 3 * (lists.sent_rows + lists.halo_rows) * ROW_BYTES[form]
 
 
+def test_more_rounds_ahead_than_messages_may_wait() -> None:
+    """All pieces for a peer are posted before anybody reads."""
+    answers = sharing(WORLD)(run, 40, 0, 64)
+    assert all(answer["sent"] > 0 for answer in answers)
+
+
 def sums(group: Group) -> list[Tensor]:
     generator = torch.Generator().manual_seed(group.rank)
     found = []
