@@ -127,7 +127,7 @@ class Processes:
             there.close()
             self._pipes.append(here)
             self._processes.append(process)
-        self.ids = [process.pid for process in self._processes]
+        self.ids = [process.pid or 0 for process in self._processes]
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """``function(group, *arguments)`` on every rank; the results in rank order."""

@@ -200,9 +200,9 @@ class DistributedGroup(Group):
         started = time.perf_counter()
         if (shared := self.processes.shared) is not None and shared.all:
             with self._losing_any(), shared.gather(tensor) as parts:
-                found = [part.clone() for part in parts]
+                copies = [part.clone() for part in parts]
             self.traffic.wait_s += time.perf_counter() - started
-            return found
+            return copies
         own = tensor.cpu().contiguous()
         parts = [torch.empty_like(own) for _ in range(self.world)]
         with self._losing_any():

@@ -453,7 +453,8 @@ class Exchange:
 
     def _room(self, slot: int, layout: Layout, lists: HaloLists, now: Arrival, like: Tensor) -> Tensor:
         """Where rows of a piece are computed with that are rounded on their way."""
-        largest = max(one.rows for one in lists.arrivals(self.group.rank) if one.near == now.near and not one.joins)
+        arrivals = lists.arrivals(self.group.rank)
+        largest = max(arrival.rows for arrival in arrivals if arrival.near == now.near and not arrival.joins)
         key, width = ("wide", slot, torch.float32), layout.rounded_width
         buffers, like = self._near_buffers if now.near else self._buffers, like.new_empty(0, dtype=torch.float32)
         return self._of(buffers, key, largest * width, now.rows * width, like)

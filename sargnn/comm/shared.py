@@ -182,14 +182,14 @@ class Shared:
         self.own.numbers[_GATHERED_AT + number % 2] = self._offset(room)
         for other in self.others.values():
             _set_word(self.own.words, _GATHERED, number, other.words, self.rank)
-        found = []
+        tensors = []
         for rank in range(self._world):
             segment = self.own if rank == self.rank else self.others[rank]
             if rank != self.rank:
                 self.until(segment, _GATHERED, number, rank)
             first = segment.numbers[_GATHERED_AT + number % 2]
-            found.append(segment.bytes[first : first + len(flat)].view(tensor.dtype).view(tensor.shape))
-        yield found
+            tensors.append(segment.bytes[first : first + len(flat)].view(tensor.dtype).view(tensor.shape))
+        yield tensors
         for other in self.others.values():
             first = other.numbers[_GATHERED_AT + number % 2]
             other.forget(first, first + len(flat))
