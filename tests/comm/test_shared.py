@@ -47,6 +47,15 @@ def test_what_finds_no_room_travels(form: str, step: int) -> None:
         assert answer["sent"] == 3 * (lists.sent_rows + lists.halo_rows) * ROW_BYTES[form]
 
 
+def lends(group: Group) -> list[bool]:
+    memory = shared_of(group)
+    return [memory.lend(count) is not None for count in (shared._BYTES, shared._BYTES - memory.own.first + 1)]
+
+
+def test_nothing_is_lent_that_is_not_there() -> None:
+    assert sharing(2)(lends) == [[False, False]] * 2
+
+
 def test_more_rounds_ahead_than_messages_may_wait() -> None:
     """All pieces for a peer are posted before anybody reads."""
     answers = sharing(WORLD)(run, 40, 0, 64)
