@@ -171,6 +171,12 @@ class DistributedGroup(Group):
         shared = self.processes.shared
         return shared if shared is not None and self._first + peer in shared.others else None
 
+    @property
+    def _shared_by_all(self) -> Shared | None:
+        """What all processes share, where collectives go by this group as a whole."""
+        shared = self.processes.shared
+        return shared if shared is not None and shared.all and self._is_whole and self.servers == 1 else None
+
     def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
         def post(memory: Tensor) -> Work:
             work = dist.isend(memory, group=self.processes.group, tag=tag, group_dst=self._first + peer)
@@ -198,7 +204,7 @@ class DistributedGroup(Group):
         if self.servers > 1 or not self._is_whole:
             return super()._gather(tensor)
         started = time.perf_counter()
-        if (shared := self.processes.shared) is not None and shared.all:
+        if (shared := self._shared_by_all) is not None:
             with self._losing_any(), shared.gather(tensor) as parts:
                 copies = [part.clone() for part in parts]
             self.traffic.wait_s += time.perf_counter() - started
@@ -212,8 +218,7 @@ class DistributedGroup(Group):
 
     def _sum_large(self, tensor: Tensor) -> Tensor:
         """Where all share memory each rank adds up a piece of all tensors, and reads the other pieces' sums."""
-        shared = self.processes.shared
-        if self.servers > 1 or not self._is_whole or shared is None or not shared.all:
+        if (shared := self._shared_by_all) is None:
             return super()._sum_large(tensor)
         flat = tensor.reshape(-1)
         size = -(-len(flat) // self.world)

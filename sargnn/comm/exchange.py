@@ -270,11 +270,14 @@ class Exchange:
                 outgoing[slot] = (group.hand(message, now.to, ROWS_TAG, r), now.to)
             group.end_round(ROWS_TAG, r)
 
-        def take(r: int) -> tuple[Expected | None, Tensor]:
+        def post_until(count: int) -> None:
             nonlocal posted
-            while posted < min(r + 1 + depth, len(rounds)):
+            while posted < min(count, len(rounds)):
                 post(posted)
                 posted += 1
+
+        def take(r: int) -> tuple[Expected | None, Tensor]:
+            post_until(r + 1 + depth)
             expected = incoming.pop(r, None)
             return expected, unit.new_empty(0) if expected is None else group.take(expected, "receiving rows")
 
@@ -315,9 +318,7 @@ class Exchange:
                 wide = tuple(rows.clone() if rows is given else rows for rows, given in zip(wide, sections, strict=True))
             return wide
 
-        while posted < min(depth, len(rounds)):
-            post(posted)
-            posted += 1
+        post_until(depth)
         yield Piece(group.rank, 0), tensors
         for now in arrivals:
             if now.joins:
