@@ -146,8 +146,9 @@ class CommConfig:
             GPU, where each process has one of its own: not run yet.
         wire: what fp32 rows and their gradients are rounded to on their way to other workers; ``exact``: they are not.
         aggregate: who aggregates an edge between two workers: the destination's (``post``), the source's (``pre``), or whoever
-            makes for fewer bytes (``least``); null: ``post`` where ``sargnn train`` starts all processes on one machine, else
-            ``least`` where the mode can.
+            makes for fewer bytes (``least``) or takes less time (``fastest``); null: ``post`` where ``sargnn train`` starts all
+            processes on one machine, else ``fastest`` where the mode can.
+        rate: bytes that a worker sends to others in a second, by which ``fastest`` weighs them against work; null: 1.25 GB.
     """
 
     backend: Literal["gloo", "mpi", "nccl"]
@@ -158,7 +159,13 @@ class CommConfig:
     interface: str | None = None
     port: int | None = field(default=None, metadata=number(low=1, high=65535))
     wire: Literal["exact", "bf16"] = field(default="exact", metadata=LOSSES)
-    aggregate: Literal["post", "pre", "least"] | None = field(default=None, metadata=RUN)
+    aggregate: Literal["post", "pre", "least", "fastest"] | None = field(default=None, metadata=RUN)
+    rate: str | None = field(default=None, metadata=RUN)
+
+    @property
+    def bytes_per_s(self) -> int:
+        """``rate``. Raises ``ConfigError`` for a text that is no size."""
+        return read_size("comm.rate", self.rate or "1.25GB", "12GB", least_mb=1)
 
     def check_backend(self, device: str, *, several: bool) -> None:
         """What carries rows goes together with where they lie, and with the workers of a process. Raises ``ConfigError``.
@@ -410,10 +417,10 @@ class MemoryConfig:
         return self.enforce and self.size is not None
 
 
-def read_size(key: str, text: str, example: str) -> int:
-    """Bytes of a text such as ``500MB``. Raises ``ConfigError`` for what is no size of at least 128 MB."""
+def read_size(key: str, text: str, example: str, least_mb: int = 128) -> int:
+    """Bytes of a text such as ``500MB``. Raises ``ConfigError`` for what is no size of at least ``least_mb`` MB."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), flags=re.IGNORECASE)
     size = float(match.group(1)) * 1000 ** " KMGT".index(match.group(2).upper() or " ") if match else 0.0
-    if size < 128e6:
-        raise ConfigError(f"'{key}' is no size.", given=text, allowed=f"at least 128MB, such as 500MB or {example}")
+    if size < least_mb * 1e6:
+        raise ConfigError(f"'{key}' is no size.", given=text, allowed=f"at least {least_mb}MB, such as 500MB or {example}")
     return int(size)

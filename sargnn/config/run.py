@@ -562,7 +562,14 @@ def parse(mapping: Any) -> RunConfig:
             given=f"precision=fp64, comm.wire={config.comm.wire}",
             hint="precision=fp32, or comm.wire=exact",
         )
-    if config.comm.aggregate in ("pre", "least") and config.mode.target is None and config.mode.name in ONE_GRAPH:
+    if config.comm.rate is not None and config.comm.aggregate not in (None, "fastest"):
+        raise ConfigError(
+            "Only comm.aggregate=fastest asks how fast workers talk.",
+            given=f"comm.aggregate={config.comm.aggregate} comm.rate={config.comm.rate}",
+            hint="leave one of them out",
+        )
+    _ = config.comm.bytes_per_s
+    if config.comm.aggregate in ("pre", "least", "fastest") and config.mode.target is None and config.mode.name in ONE_GRAPH:
         raise ConfigError(
             "This mode aggregates all edges where their destinations are.",
             given=f"mode={config.mode.name} comm.aggregate={config.comm.aggregate}",

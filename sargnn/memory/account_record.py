@@ -48,12 +48,11 @@ from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.cut import Part, WeightedDegrees
 from sargnn.partition.pairs import PartPairs
-from sargnn.plan.cover import shares_of
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.sizes import sizes_of_plans
 from sargnn.tasks.correct_smooth import correct_and_smooth
 from sargnn.tasks.kinds import make_split
-from sargnn.training.build import make_trainer
+from sargnn.training.build import layer_shares, make_trainer
 from sargnn.training.steps import OneStep
 from sargnn.training.trainer import Trainer
 
@@ -367,7 +366,7 @@ class Accounts:
     def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
         engine, typed = trainer.engine, trainer.graph.part.schema.typed
         mode, dtype, refetches = engine.mode, ROW_DTYPES[self._config.precision], False
-        shares = shares_of(self._config.comm.aggregate or "least", trainer.model.partial_costs(engine, counts))
+        shares = layer_shares(self._config, trainer.model.partial_costs(engine, counts))
         layers, plans = _layers_of(trainer.model), trainer.training.flow.plans
         halos = [LayerHalo()] * len(plans)
         for number, (layer, plan) in enumerate(zip(layers, plans, strict=False)):

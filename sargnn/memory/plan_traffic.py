@@ -20,9 +20,9 @@ from sargnn.graph.edge_columns import WEIGHT
 from sargnn.models.base import Model
 from sargnn.models.inputs import EVERY_TYPE, GraphShape
 from sargnn.models.stack import GraphLayer, Stack
-from sargnn.plan.cover import MOST_EDGES, TILT, TILTS_MORE, TRIALS, Share, least_cover, shares_of
+from sargnn.plan.cover import MOST_EDGES, TILT, TILTS_MORE, TRIALS, Share, least_cover
 from sargnn.plan.layer_plan import RowCounts
-from sargnn.training.build import edge_width, label_columns, make_engine, make_model, uses_edge_weights
+from sargnn.training.build import edge_width, label_columns, layer_shares, make_engine, make_model, uses_edge_weights
 
 MOST_CUT_EDGES = 50_000_000
 """Beyond so many the fewest messages are not found: that takes a maximum flow for each pair of parts."""
@@ -95,7 +95,7 @@ class CutEdges:
 
     def fewest(self, ratio: float = 1.0) -> Messages:
         """The cheapest: of each pair of parts a least cover, a partial result at ``ratio`` of a row's price."""
-        covers = [self._cover(pair, ratio) for pair in range(self.world**2)]
+        covers = [self._cover(pair, Share(ratio, 1.0)) for pair in range(self.world**2)]
         return Messages(sum(rows for rows, *_ in covers), sum(partials for _, partials, _ in covers))
 
     def shared_by(self, share: Share | None) -> Messages:
@@ -115,7 +115,7 @@ class CutEdges:
         covers: dict[int, tuple[int, int, int]] = {}
         for _ in range(TRIALS):
             covers |= {
-                p * world + q: self._cover(p * world + q, share.ratio * tilt[q])
+                p * world + q: self._cover(p * world + q, share, tilt[q])
                 for q in range(world)
                 if tilted[q]
                 for p in range(world)
@@ -135,13 +135,13 @@ class CutEdges:
     def _edges(self, pair: int) -> slice:
         return slice(int(self.bounds[pair]), int(self.bounds[pair + 1]))
 
-    def _cover(self, pair: int, ratio: float) -> tuple[int, int, int]:
+    def _cover(self, pair: int, share: Share, tilt: float = 1.0) -> tuple[int, int, int]:
         """Rows and partial results that serve a pair, and the edges that the sources' owner aggregates."""
         some = self._edges(pair)
         if some.start == some.stop:
             return 0, 0, 0
         ids, rows = np.unique(self.source[some], return_inverse=True)
-        by_row = least_cover(rows.astype(np.int32), self.destination[some], len(ids), ratio)[rows]
+        by_row = least_cover(rows.astype(np.int32), self.destination[some], len(ids), share, tilt)[rows]
         return len(np.unique(rows[by_row])), len(np.unique(self.destination[some][~by_row])), int((~by_row).sum())
 
 
@@ -195,7 +195,7 @@ def traffic_by_layer(config: RunConfig, shape: GraphShape, counts: RowCounts, se
         return None
     layers = model.graph_layers
     costs = model.partial_costs(engine, [counts] * len(layers))
-    shares = shares_of(config.comm.aggregate or "least", costs)
+    shares = layer_shares(config, costs)
     serving, traffic = cache(serving), []
     for number, (layer, share) in enumerate(zip(layers, shares, strict=True), 1):
         if not layer.uses_edges:

@@ -30,11 +30,11 @@ from sargnn.memory.plan_traffic import MOST_CUT_EDGES, CutEdges, Messages
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.preload import Bounds
-from sargnn.plan.cover import shares_of
 from sargnn.plan.drawn import Sample
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.target_groups import TargetRows, group_in_order, group_targets
 from sargnn.tasks.kinds import in_split
+from sargnn.training.build import layer_shares
 from sargnn.training.fit import LOOKED_AT, evaluation_sample, holds_constants, sample_numbered, trains_in_batches
 from sargnn.training.steps import shuffled_steps
 
@@ -257,13 +257,13 @@ class Views:
 
     def _serving(self, ranks: range) -> Travelling | None:
         """What travels between a server's workers, where partial results do, too."""
-        aggregate = self._config.comm.aggregate or "least"
-        cut = self._cut(ranks) if len(ranks) > 1 and aggregate != "post" and self._engine.mode.takes_partials else None
+        rows_only = self._config.comm.aggregate == "post" or not self._engine.mode.takes_partials
+        cut = None if len(ranks) == 1 or rows_only else self._cut(ranks)
         if cut is None:
             return None
 
         def serving(depth: np.ndarray, edges: np.ndarray, counts: tuple[RowCounts, ...]) -> list[Messages]:
-            shares = shares_of(aggregate, self._model.partial_costs(self._engine, counts))
+            shares = layer_shares(self._config, self._model.partial_costs(self._engine, counts))
             messages = []
             for layer, share in enumerate(shares):
                 own = np.ascontiguousarray(edges[:, layer])

@@ -28,11 +28,11 @@ from sargnn.memory.plan_reach import Reached
 from sargnn.memory.plan_traffic import bare
 from sargnn.memory.plan_views import WorkerViews, has_views
 from sargnn.models.inputs import GraphShape
-from sargnn.plan.cover import shares_of, spared_shares
+from sargnn.plan.cover import spared_shares
 from sargnn.plan.graph import usual_message_rows
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.sizes import Sizes
-from sargnn.training.build import share_of_sums
+from sargnn.training.build import layer_shares, share_of_sums
 from sargnn.training.fit import holds_constants, trains_in_batches
 
 _EDGE_BYTES, _ROW_BYTES, _HALO_BYTES, _SENT_BYTES = 8, 60, 24, 4
@@ -262,7 +262,7 @@ class Account:
         sums_shared = config.world == 1  # plain sums share cut edges out as some layer's plan of all rows does
         if not sums_shared:
             costs = self.model.partial_costs(self.engine, [None] * self._layers)
-            sums_shared = share_of_sums(config, self.engine) in shares_of(config.comm.aggregate or "least", costs)
+            sums_shared = share_of_sums(config, self.engine) in layer_shares(config, costs)
         plan = graph_bytes(part, 0) if config.add_self_loops or self._shape.schema.typed or not sums_shared else 0
         if views.evaluation is not None:
             plan += graph_bytes(part, sum(part.rows) if config.add_self_loops else 0)  # predictions are of all rows
@@ -293,7 +293,7 @@ class Account:
         if config.world == 1 or (model.by_relation and shape.schema.typed):
             return 1
         costs = model.partial_costs(self.engine, [None] * self._layers)
-        *before, last = spared_shares(shares_of(config.comm.aggregate or "least", costs), model.uses_edges)
+        *before, last = spared_shares(layer_shares(config, costs), model.uses_edges)
         held = len(set(before))
         if shape.schema.typed and last is not None:  # only edges into labelled nodes
             return held + part.edges_into(shape.schema, shape.labelled) / max(1, sum(part.edges))

@@ -9,11 +9,18 @@ destination without limit, destination -> t with capacity w_d. SuperGCN (Zhuang 
 An edge with both ends in the cover stays with its destination. Destinations are made dearer by ``TILT``, so that near ties stay
 there, too, and dearer still at a rank that would aggregate ``MOST_EDGES`` times the edges that end in its rows.
 
+What is least is bytes, or time (``fastest``). An edge that its source's owner aggregates takes longer, by t: few edges meet at
+a destination there, whose result is written, read, sent and added. A source that does not travel so costs t for each of its k
+edges, which leaves w_s - k t of its capacity, 0 at least; and a pair has partial results only where they save more time than
+their messages take. Those times are constants, and the rate of the network is given, not measured: runs have the same bits
+whenever they are started.
+
 Letters: S sources, D destinations, E edges between two parts, P ranks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +33,9 @@ from sargnn.comm.group import Group
 
 TILT, TILTS_MORE, MOST_EDGES, TRIALS = 1.05, 1.1, 1.08, 8
 """How much dearer destinations are made at first, and then at a rank with too many edges; after so many trials it stands."""
+EDGE_S_PER_BYTE, HANDLING_S_PER_BYTE, MESSAGE_S = 0.3e-9, 0.2e-9, 50e-6
+"""How much longer an edge of a partial result takes in a training step, for each byte of its row; what packing and reading take
+for each byte that travels; and what a message takes however short it is (docs/maintainers/measured.md)."""
 _UNIT, _NO_LIMIT = 50, 2**30
 
 
@@ -57,6 +67,11 @@ class Costs:
         """Of the largest message of a partial result, for a row."""
         return max(*self.request, *self.answer)
 
+    @property
+    def messages(self) -> int:
+        """Of a piece of partial results."""
+        return sum(width > 0 for width in (*self.request, *self.answer))
+
 
 @dataclass(frozen=True)
 class Share:
@@ -64,6 +79,8 @@ class Share:
 
     Attributes:
         ratio: bytes of a destination row / bytes of a source row. None: all go to the sources' owners.
+        edge: what an edge takes longer where its source is / what a source row takes to travel.
+        messages: what the messages of a pair's partial results take / likewise.
         widest: how many times as wide as a source row the widest message of a partial result is.
         ranked: see ``Costs``.
     """
@@ -71,14 +88,17 @@ class Share:
     ratio: float | None
     widest: float
     ranked: bool = False
+    edge: float = 0.0
+    messages: float = 0.0
 
 
-def shares_of(aggregate: str, costs: Sequence[Costs | None]) -> list[Share | None]:
+def shares_of(aggregate: str, costs: Sequence[Costs | None], rate: float = 0.0) -> list[Share | None]:
     """How each of a model's layers shares its cut edges; those whose ratios lie within 10 % have one share.
 
     Args:
-        aggregate: ``post``, ``pre`` or ``least``.
+        aggregate: ``post``, ``pre``, ``least`` or ``fastest``.
         costs: per layer; None: it has no partial results.
+        rate: bytes a second of a worker's link to others, for ``fastest``.
 
     Returns:
         Per layer; None: the destinations' owners aggregate all edges.
@@ -90,11 +110,14 @@ def shares_of(aggregate: str, costs: Sequence[Costs | None]) -> list[Share | Non
         assert first is not None
         alike = [k for k in left if aggregate == "pre" or _ratio(costs[k]) <= 1.1 * _ratio(first) <= 1.21 * _ratio(costs[k])]
         members = [cost for k in alike if (cost := costs[k]) is not None]
-        ratio = sum(cost.destination for cost in members) / sum(cost.source for cost in members)
+        source = sum(cost.source for cost in members)
+        source_s = source * (1 / rate + HANDLING_S_PER_BYTE) if aggregate == "fastest" else math.inf
         share = Share(
-            None if aggregate == "pre" else ratio,
+            None if aggregate == "pre" else sum(cost.destination for cost in members) / source,
             max(1.0, *(cost.largest / cost.row for cost in members)),
             any(cost.ranked for cost in members),
+            edge=EDGE_S_PER_BYTE * sum(cost.row for cost in members) / source_s,
+            messages=MESSAGE_S * sum(cost.messages for cost in members) / source_s,
         )
         for k in alike:
             shares[k] = share
@@ -113,16 +136,20 @@ def _ratio(costs: Costs | None) -> float:
     return costs.destination / costs.source
 
 
-def least_cover(src: np.ndarray, dst: np.ndarray, num_src: int, ratio: float) -> np.ndarray:
+def least_cover(src: np.ndarray, dst: np.ndarray, num_src: int, share: Share, tilt: float = 1.0) -> np.ndarray:
     """The sources of a cover of minimum weight, 1 for a source and ``ratio`` for a destination; of several always the same.
 
     Args:
         src: int [E] in [0, S).
         dst: int [E].
+        share: with a ratio.
+        tilt: how much dearer destinations are made.
 
     Returns:
         bool [S].
     """
+    assert share.ratio is not None
+    ratio, degrees = share.ratio * tilt, np.bincount(src, minlength=num_src)
     ends, places = np.unique(dst, return_inverse=True)
     num_dst = len(ends)
     edges = sparse.csr_matrix((np.ones(len(src), np.int32), (src, places)), (num_src, num_dst))
@@ -134,7 +161,8 @@ def least_cover(src: np.ndarray, dst: np.ndarray, num_src: int, ratio: float) ->
     indptr[first:] = np.append(num_src + edges.nnz + np.arange(num_dst + 1), num_src + edges.nnz + num_dst)
     indices = np.concatenate([1 + np.arange(num_src), first + edges.indices, np.full(num_dst, first + num_dst)])
     capacity = np.full(len(indices), _NO_LIMIT, np.int32)
-    capacity[:num_src], capacity[num_src + edges.nnz :] = _UNIT, max(1, round(_UNIT * ratio))
+    capacity[:num_src] = np.rint(_UNIT * np.maximum(0, 1 - share.edge * degrees))
+    capacity[num_src + edges.nnz :] = max(1, round(_UNIT * ratio))
     size = first + num_dst + 1
     network = sparse.csr_matrix((capacity, indices.astype(np.int32), indptr.astype(np.int32)), (size, size))
     residual = network - maximum_flow(network, 0, size - 1).flow
@@ -143,6 +171,10 @@ def least_cover(src: np.ndarray, dst: np.ndarray, num_src: int, ratio: float) ->
     reached = np.zeros(size, bool)
     reached[breadth_first_order(residual, 0, return_predecessors=False)] = True
     covered: np.ndarray = ~reached[1:first]
+    if share.messages:
+        served = ~covered[src]
+        saved = np.count_nonzero(degrees[~covered]) - ratio * len(np.unique(dst[served])) - share.edge * served.sum()
+        covered |= saved <= share.messages
     return covered
 
 
@@ -168,7 +200,7 @@ def choose_edges(
     for _ in range(TRIALS):
         for q, (src, dst) in enumerate(edges):
             if q != rank and len(src) and tilted[q]:
-                chosen[q] = ~least_cover(src, dst, halo_rows[q], share.ratio * tilt[q])[src]
+                chosen[q] = ~least_cover(src, dst, halo_rows[q], share, tilt[q])[src]
         moved = torch.tensor([int(mask.sum()) for mask in chosen])
         moved[rank] = -sum(int(mask.sum()) for mask in chosen)
         tilted = ((total + group.sum_(moved)) > MOST_EDGES * total.clamp(min=1)).numpy()

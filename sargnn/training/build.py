@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from sargnn.models.base import Model
 from sargnn.models.inputs import EVERY_TYPE, GraphShape
 from sargnn.partition.cut import Part, with_columns
 from sargnn.plan.copies import Copies
-from sargnn.plan.cover import Share, shares_of
+from sargnn.plan.cover import Costs, Share, shares_of
 from sargnn.plan.graph import Sharing, WorkerGraph, degree_histogram, find_labelled
 from sargnn.plan.load import NO_LIMIT, PlanSettings
 from sargnn.rng import MAX_ID
@@ -110,9 +110,7 @@ def make_trainer(
         by_relation=model.by_relation,
         labelled=shape.labelled,
         copies=copies,
-        sharing=Sharing(
-            lambda counts: shares_of(config.comm.aggregate or "least", model.partial_costs(engine, counts)), of_sums
-        ),
+        sharing=Sharing(lambda counts: layer_shares(config, model.partial_costs(engine, counts)), of_sums),
     )
     model = model.to(device, wide(dtype))
     rows = model.inputs.load(part, config.seed, device, dtype, copies)
@@ -216,7 +214,12 @@ def plan_settings(config: RunConfig, engine: Engine, part: Part) -> PlanSettings
 def share_of_sums(config: RunConfig, engine: Engine) -> Share | None:
     """How plain sums of rows without gradients share cut edges out."""
     costs = engine.mode.costs(Sum(), (1,), engine.dtype, exchanged_needs_grad=False) if engine.why_rows(Sum()) is None else None
-    return shares_of(config.comm.aggregate or "least", [costs])[0]
+    return layer_shares(config, [costs])[0]
+
+
+def layer_shares(config: RunConfig, costs: Sequence[Costs | None]) -> list[Share | None]:
+    """How layers share cut edges out, as ``comm`` says. Per layer, as ``shares_of`` takes and gives it."""
+    return shares_of(config.comm.aggregate or "fastest", costs, config.comm.bytes_per_s)
 
 
 def number_formats(config: RunConfig) -> dict[str, Any]:

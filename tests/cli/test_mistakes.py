@@ -75,6 +75,8 @@ def test_a_worker_imports_neither_mlflow_nor_pandas_nor_dgl() -> None:
         (["train", "comm.interface=eth77"], ["no network interface", "eth77", "lo"]),
         (["train", "comm.backend=mpi"], ["built without MPI", "comm.backend=gloo"]),
         (["train", "mode=one_shot", "comm.aggregate=least"], ["aggregates all edges", "mode=sar", "comm.aggregate=post"]),
+        (["train", "comm.aggregate=least", "comm.rate=1GB"], ["comm.aggregate=fastest", "comm.rate=1GB"]),
+        (["train", "comm.rate=10gbit"], ["comm.rate", "at least 1MB", "12GB"]),
         (["train", "mode.keep=all"], ["'mode.keep' belongs to mode=no_remat"]),
         (["train", "+mode.keep=all"], ["Only no_remat keeps", "mode=no_remat mode.keep=all"]),
         (["train", "mode=no_remat", "mode.keep=all"], ["no attention", "model=gat", "mode.keep=rows"]),

@@ -183,7 +183,7 @@ def steps(draw: st.DrawFn) -> Case:
         "partitioner": draw(st.sampled_from([*sorted(set(PARTITIONERS) - {"given", "kaminpar"}), "empty", "apart", "by_type"])),
         "message_rows": draw(st.sampled_from([None, 1, 7, 23])),
         "prefetch_depth": draw(st.integers(0, 2)),
-        "aggregate": draw(st.sampled_from([None, "post", "pre", "least"])),
+        "aggregate": draw(st.sampled_from(["post", "pre", "least", "fastest"])),
         "keep_layers": draw(st.sampled_from(["all", 1, 2])),
         "column_groups": draw(st.sampled_from([None, 2])),
     }

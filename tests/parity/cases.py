@@ -287,7 +287,8 @@ def run_config(
             timeout_s=60.0,
             message_rows=message_rows,
             wire=wire,  # type: ignore[arg-type]
-            aggregate=aggregate,  # type: ignore[arg-type]
+            aggregate=aggregate or "least",  # type: ignore[arg-type]
+            rate="1MB",  # so that fastest has partial results on small graphs
         ),  # fmt: skip
         checkpoint=CheckpointConfig(every=None, keep=2),
         engine=EngineConfig(cache_static=cache_static, keep_layers=keep_layers, column_groups=column_groups),  # type: ignore[arg-type]

@@ -12,7 +12,17 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.comm.lists import Piece
 from sargnn.partition.cut import parts_of
-from sargnn.plan.cover import MOST_EDGES, Costs, Share, choose_edges, least_cover, shares_of
+from sargnn.plan.cover import (
+    EDGE_S_PER_BYTE,
+    HANDLING_S_PER_BYTE,
+    MESSAGE_S,
+    MOST_EDGES,
+    Costs,
+    Share,
+    choose_edges,
+    least_cover,
+    shares_of,
+)
 from sargnn.plan.layer_plan import RelationBlock
 from sargnn.plan.load import PlanSettings
 from sargnn.plan.partials import load_shared_plan
@@ -22,9 +32,12 @@ from tests.pool import pool
 GRAPHS = {"plain": nasty_graph(), "typed": typed_graph(0)}
 
 
+@pytest.mark.parametrize("messages", [0.0, 1.5])
+@pytest.mark.parametrize("edge", [0.0, 0.2, 0.5])
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.6, 2.0])
-def test_a_cover_weighs_least(ratio: float) -> None:
-    """Against all covers of small graphs, with parallel edges among them."""
+def test_a_cover_weighs_least(ratio: float, edge: float, messages: float) -> None:
+    """Against all covers of small graphs, with parallel edges among them; edges of partial results and messages weigh, too."""
+    share = Share(ratio, 1.0, edge=edge, messages=messages)
     random = np.random.default_rng(3)
     for _ in range(60):
         sources, destinations, edges = random.integers(1, 7), random.integers(1, 7), random.integers(1, 15)
@@ -32,12 +45,14 @@ def test_a_cover_weighs_least(ratio: float) -> None:
 
         def weight(chosen: Any, src: np.ndarray = src, dst: np.ndarray = dst) -> float:
             covered = np.array(chosen, bool)
-            return float(covered.sum() + ratio * len(np.unique(dst[~covered[src]])))
+            served = ~covered[src]
+            more = edge * served.sum() + messages * served.any()
+            return float(len(np.unique(src[~served])) + ratio * len(np.unique(dst[served])) + more)
 
         least = min(weight(chosen) for chosen in product((0, 1), repeat=int(sources)))
-        found = least_cover(src, dst, int(sources), ratio)
-        assert weight(found) == pytest.approx(least)
-        assert np.array_equal(found, least_cover(src, dst, int(sources), ratio))
+        cover = least_cover(src, dst, int(sources), share)
+        assert weight(cover) == pytest.approx(least)
+        assert np.array_equal(cover, least_cover(src, dst, int(sources), share))
 
 
 def _ends(one: RelationBlock) -> list[tuple[int, int, int]]:
@@ -117,6 +132,19 @@ def test_layers_share_a_cover() -> None:
     ]
     first, none, third, last = shares_of("least", costs)
     assert none is None and first is third and first is not last
+    assert first is not None and first.edge == first.messages == 0
     assert shares_of("post", costs) == [None] * 4
     pre = shares_of("pre", costs)
     assert pre[0] is pre[3] and pre[0] is not None and pre[0].ratio is None and pre[1] is None
+
+
+def test_the_slower_the_network_the_more_partial_results() -> None:
+    """A row of 1,000 bytes and three messages, by what 1e6 and 1e9 bytes a second make of an edge and of a message."""
+    costs = [Costs(3000, 1000, request=(10, 1000), answer=(1000, 0))]
+    (slow,), (fast,), (least,) = shares_of("fastest", costs, 1e6), shares_of("fastest", costs, 1e9), shares_of("least", costs)
+    assert slow is not None and fast is not None and least is not None
+    assert slow.ratio == fast.ratio == least.ratio == pytest.approx(2010 / 3000)
+    for share, rate in ((slow, 1e6), (fast, 1e9)):
+        source_s = 3000 * (1 / rate + HANDLING_S_PER_BYTE)
+        assert share.edge == pytest.approx(1000 * EDGE_S_PER_BYTE / source_s)
+        assert share.messages == pytest.approx(3 * MESSAGE_S / source_s)

@@ -46,7 +46,7 @@ _CHOICES: dict[str, tuple[str | float | None, ...]] = {
     "model.norm": (None, None, "layer", "none"),
     "model.dropout": (0.0, 0.5),
     "precision": (None, None, None, "bf16", "mixed", "fp64"),
-    "comm.aggregate": (None, None, "post", "pre", "least"),
+    "comm.aggregate": (None, None, "post", "pre", "least", "fastest"),
     "comm.prefetch_depth": (0, 1, 2, 3),
     "labels": (None, None, "masked"),
     "engine.keep_layers": (None, None, "sqrt", 1, 2),
