@@ -16,11 +16,11 @@ install: .venv/.native  ## set up .venv with the command sargnn
 train: .venv/.native  ## train the embedded graph on four local workers
 	$(BIN)/sargnn train
 
-test: .venv/.dev .venv/.native  ## run the tests
-	$(BIN)/pytest $(SPREAD)
+test: .venv/.dev .venv/.native  ## run the tests; TENTH=N, 0 to 9: and a tenth of the long ones
+	$(BIN)/pytest $(SPREAD) $(TENTH:%=-m "not machine" --tenth=%)
 
 test-full: .venv/.dev .venv/.native  ## run all tests that share a machine, also the long ones (tests/README.md)
-	SARGNN_TEST_EPOCHS=30 $(BIN)/pytest $(SPREAD) -m "not machine"
+	$(BIN)/pytest $(SPREAD) -m "not machine"
 
 test-machine: .venv/.dev .venv/.native  ## run the tests that need a machine for themselves: faults, clusters, memory
 	$(BIN)/pytest -m machine

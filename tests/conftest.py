@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
+from zlib import crc32
 
 import pytest
 
@@ -106,6 +107,15 @@ SHARED = Path(__file__).parent.parent.parent / "shared"
 _mark = pytest.StashKey[str]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tenth", type=int, metavar="N", help="of the tests that are marked long only the tenth N, 0 to 9")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    tenth = config.option.tenth
+    return None if tenth is None else f"of the long tests tenth {tenth} of 0 to 9; again: make test TENTH={tenth}"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Mark what this session starts; for workers of pytest-xdist their parent has done it."""
     from tests import configs
@@ -117,8 +127,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_mark] = leftovers.mark_session()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long files first, then those with the most tests; the order within a file stays."""
+    if (tenth := config.option.tenth) is not None:  # drawn by names, so that it does not move when a test is added
+        items[:] = [one for one in items if not one.get_closest_marker("long") or crc32(one.nodeid.encode()) % 10 == tenth]
     size = Counter(item.nodeid.partition("::")[0] for item in items)
 
     def place(item: pytest.Item) -> tuple[int, int]:

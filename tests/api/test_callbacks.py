@@ -38,6 +38,7 @@ def test_every_epoch_and_checkpoint_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert later.epochs == list(enumerate(run.losses))[4:] and later.checkpoints == ["epoch_000006"]
 
 
+@pytest.mark.long
 def test_a_callback_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     watch = Watch(last=1)
@@ -47,6 +48,7 @@ def test_a_callback_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert list((run.folder / "checkpoints").iterdir())
 
 
+@pytest.mark.long
 def test_what_a_callback_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 

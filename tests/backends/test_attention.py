@@ -25,6 +25,7 @@ from sargnn.native import num_threads, set_threads
 from sargnn.rng import Draw, Purpose, edge_mask
 from tests.backends.attention_cases import SHAPES, SLOPE, Case, expected, make, run
 from tests.backends.blocks import CPU_KERNELS
+from tests.parity.covering import spread
 
 OPERATIONS = ["gat", "gatv2", "dot"]
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5}  # fp32: rounding of some hundred sums
@@ -51,10 +52,10 @@ def kernel(request: pytest.FixtureRequest) -> Kernel:
     return make_kernel(request.param)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("p", [0.0, 0.4])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("operation", "shape", "p", "dtype"),
+    spread(OPERATIONS, list(SHAPES), [0.0, 0.4], [torch.float32, torch.float64], strength=2),
+)
 def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
     check(kernel, make(shape, 3, 7, p), operation, dtype)
 
@@ -77,11 +78,17 @@ def test_edge_weights(kernel: Kernel, operation: str, shape: str, p: float, dtyp
     check(kernel, make(shape, 3, 7, p, weighted=True), operation, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("p", [0.0, 0.4])
-@pytest.mark.parametrize(("shape", "heads"), [("small", 3), ("hub", 17), ("fan", 3), ("no_edges", 3)])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("operation", "shape", "heads", "p", "weighted", "dtype"),
+    spread(
+        OPERATIONS,
+        [("small", 3), ("hub", 17), ("fan", 3), ("no_edges", 3)],
+        [0.0, 0.4],
+        [False, True],
+        [torch.float32, torch.float64, torch.bfloat16],
+        strength=2,
+    ),
+)
 def test_kept_scores(
     kernel: Kernel, operation: str, shape: str, heads: int, p: float, weighted: bool, dtype: torch.dtype
 ) -> None:  # fmt: skip
@@ -236,6 +243,8 @@ from sargnn.backends.choose import make_kernel
 from tests.backends.blocks import CPU_KERNELS
 from tests.backends.attention_cases import expected, make, run
 from sargnn.native import num_threads
+from tests.parity.covering import spread
+from tests.parity.covering import spread
 assert num_threads() == 3
 kernel = make_kernel("fused")
 for operation in ("gat", "gatv2", "dot"):

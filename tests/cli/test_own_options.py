@@ -128,6 +128,7 @@ def test_which_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sa
     assert done.returncode == 1 and "no flag '--config-dir'" in done.stderr
 
 
+@pytest.mark.long
 def test_runs_sweeps_and_job_scripts_have_what_they_were_given(tmp_path: Path, sargnn: Sargnn) -> None:
     """Also where it is started again from elsewhere: a run is resumed without the folder that made it."""
     write(tmp_path / "ours", model__wide="defaults: [sage]\nhidden: 12\n", kernel__plain="# Slow\nname: reference\n")

@@ -147,6 +147,7 @@ def test_an_experiment_may_be_a_sweep(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.count("finished") == 1, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_ui(sargnn: Sargnn, tmp_path: Path) -> None:
     done = sargnn("ui")
     assert done.returncode == 1 and "no MLflow store" in done.stderr

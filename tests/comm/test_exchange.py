@@ -30,9 +30,7 @@ def test_buffers_are_not_reused_while_they_travel(transport: str, depth: int, sl
         assert answer["held"] <= (2 * (1 + depth) * ROW_BYTES[form] + widened) * min(message_rows, ROWS)
 
 
-@pytest.mark.parametrize("transport", list(TRANSPORTS))
-@pytest.mark.parametrize("step", [2, 50])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("transport", "form", "step"), spread(list(TRANSPORTS), FORMATS, [2, 50]))
 def test_pieces_that_are_kept_outlive_the_iteration(transport: str, form: str, step: int) -> None:
     answers = TRANSPORTS[transport](WORLD)(run, 1, 0, 64, WIDTHS, form, True, step)
     assert all(answer["sent"] > 0 for answer in answers)

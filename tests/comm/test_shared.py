@@ -21,6 +21,7 @@ from sargnn.comm.group import Group
 from sargnn.comm.shared import Shared, share
 from sargnn.errors import CommError
 from tests.comm.exchanges import FORMATS, ROW_BYTES, WIDTHS, WORLD, lists_of, run
+from tests.parity.covering import spread
 from tests.pool import Processes, processes, sharing
 
 
@@ -33,8 +34,7 @@ def refuse(group: Group, refuses: bool) -> None:
     shared_of(group).refuses = refuses and group.rank % 2 == 0  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("step", [2, 40])
+@pytest.mark.parametrize(("form", "step"), spread(FORMATS, [2, 40]))
 def test_what_finds_no_room_travels(form: str, step: int) -> None:
     """Half of the ranks lend none: the others' messages lie in memory, theirs do not."""
     try:

@@ -82,7 +82,7 @@ def assert_alike(away: list[dict[str, Any]], here: list[dict[str, Any]]) -> None
 @pytest.mark.parametrize(
     ("name", "world"),
     [
-        pytest.param(name, world, marks=[pytest.mark.long] if (name in LONG) or (world > 1 and name not in SEVERAL) else [])
+        pytest.param(name, world, marks=[] if world == 1 + 2 * (name in SEVERAL) and name not in LONG else [pytest.mark.long])
         for name in RUNS
         for world in (1, 3)
     ],
@@ -118,7 +118,8 @@ def resumed(group: Group, config: RunConfig, model: str, folder: str, start: str
     return trainer.loop.history.losses
 
 
-@pytest.mark.parametrize("model", [pytest.param("sage", marks=pytest.mark.long), "rgcn"])
+@pytest.mark.parametrize("model", ["sage", "rgcn"])
+@pytest.mark.long
 def test_a_checkpoint_goes_on_elsewhere(tmp_path: Path, model: str) -> None:
     config = dataclasses.replace(config_of(model, 2), checkpoint=CheckpointConfig(every=1, keep=9))
     losses = on_ranks(config, resumed, model, str(tmp_path / "here"), None)[0]

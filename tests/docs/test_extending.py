@@ -114,7 +114,11 @@ def test_the_modules_are_those_of_the_examples() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) == 13
 
 
-@pytest.mark.parametrize("words", SINGLE, ids=lambda words: " ".join(words[:3]))
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, marks=pytest.mark.long if number % 4 else ()) for number, words in enumerate(SINGLE)],
+    ids=lambda words: " ".join(words[:3]),
+)
 def test_an_example_trains_in_every_mode_and_precision_alike(words: list[str], mine: Path) -> None:
     words = words if "epochs=2" in words else [*words, *SHORT]
     exact = [*words, "precision=fp64", "partitioner.order=original"]
@@ -146,6 +150,7 @@ def test_the_own_reducer_and_kernel_sum_bf16_rows_in_fp32(kernel: str, mine: Pat
 
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] == "check"], ids=lambda words: words[2])
+@pytest.mark.long
 def test_the_check_of_two_worlds_agrees(words: list[str], mine: Path) -> None:
     done = run(mine, *words)
     assert done.returncode == 0 and "All agree on 1 and on 3 workers" in done.stdout, done.stdout + done.stderr

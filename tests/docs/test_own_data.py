@@ -12,9 +12,10 @@ import pytest
 
 from sargnn.tracking.summary import read_summary
 from tests.in_process import points_here, sargnn_here
+from tests.parity.covering import only
 from tests.processes import ROOT, run_command
 
-OF_DATA = ("export", "own-arrays", "own-tables", "own-function", "edge-weights", "edge-features", "labels")
+OF_DATA = ("export", "own-arrays", "own-tables", "own-function", "edge-weights", "edge-features", "labels", "links")
 OF_PYTHON = ("from-python", "own-loop")
 SAME_GRAPH = ("sage-sar-w2-s0", "sage-sar-w2-s0-2", "sage-sar-w2-s0-3")
 """Runs of own-function.md, on a mapping, a DGLGraph and a Data."""
@@ -51,7 +52,7 @@ def run_page(page: str, folder: Path) -> str:
     return printed
 
 
-@pytest.mark.parametrize("page", [*OF_DATA, pytest.param("links", marks=pytest.mark.long)])
+@pytest.mark.parametrize("page", only(["own-arrays", "edge-features"], OF_DATA))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_pages_of_own_data(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept = points_here(monkeypatch, tmp_path)

@@ -18,6 +18,7 @@ from sargnn.plan.load import PlanSettings, load_plan
 from sargnn.resolve import resolve
 from tests.engine.toy import Toy
 from tests.graphs import assign, nasty_graph
+from tests.parity.covering import spread
 from tests.parity.oracle import adjacency
 from tests.pool import pool
 
@@ -61,11 +62,10 @@ def run(group: Group, mode: str, partitioner: str, depth: int, constant: bool, m
     }
 
 
-@pytest.mark.parametrize("constant", [False, True])
-@pytest.mark.parametrize(("depth", "message_rows"), [(0, 2**31), (1, 2**31), (3, 2**31), (0, 13), (1, 5), (3, 13)])
-@pytest.mark.parametrize("partitioner", ["metis", "empty", "apart"])
-@pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "world", "partitioner", "depth", "message_rows", "constant"),
+    spread(list(MODES), [1, 2, 4], ["metis", "empty", "apart"], [0, 1, 3], [2**31, 5, 13], [False, True], strength=2),
+)
 def test_parity(mode: str, world: int, partitioner: str, depth: int, message_rows: int, constant: bool) -> None:
     z, s, local, theta, grad = inputs()
     leaves = [t.clone().requires_grad_() for t in (z, s, local, theta)]

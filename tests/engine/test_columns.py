@@ -19,7 +19,6 @@ DRAW = Draw(0, 0, Purpose.DROPOUT, 0, 0.5)
     spread(
         ["sage", "gat", "gatv2", "gcn", "gin"],
         [("sar", "post"), ("sar", "least"), ("no_remat", "post"), ("no_remat", "least"), ("one_shot", "post")],
-        strength=1,
     ),
 )
 def test_the_same_bits_over_messages(model: str, mode: str, aggregate: str) -> None:

@@ -131,9 +131,7 @@ def test_other_precisions(variant: str, aggregate: str, mode: str, kernel: str, 
     check(variant, pool(2)(run, variant, mode, kernel, "random", aggregate, dtype, "rows"), dtype)
 
 
-@pytest.mark.parametrize(
-    ("variant", "aggregate", "kernel"), spread(list(VARIANTS), ["pre", "post"], ["fused", "dgl"], strength=1)
-)
+@pytest.mark.parametrize(("variant", "aggregate", "kernel"), spread(list(VARIANTS), ["pre", "post"], ["fused", "dgl"]))
 def test_kept_scores(variant: str, aggregate: str, kernel: str) -> None:
     """``mode.keep=all``, also on the side of a partial result's sources."""
     check(variant, pool(4)(run, variant, "no_remat", kernel, "random", aggregate, torch.float64, "all"))

@@ -55,7 +55,7 @@ def run_in_turn(group: Group, configs: Sequence[RunConfig], recording: Sequence[
     ]
 
 
-@pytest.mark.parametrize(("other", "world"), spread(list(OTHERS), [1, 2], strength=1))
+@pytest.mark.parametrize(("other", "world"), spread(list(OTHERS), [1, 2]))
 def test_each_trains_as_it_does_alone(other: str, world: int) -> None:
     """To the last bit: losses, accuracies, bytes sent, memory of the pool, spans and the work that is counted."""
     configs, recording = [ONE, OTHERS[other]], [True, True]

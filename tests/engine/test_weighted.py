@@ -65,7 +65,7 @@ def run(
 
 
 CASES = spread(
-    list(REDUCERS), PAIRS, [1, 2], ["random", "empty"], [(False, False), (True, False), (True, True)], strength=3
+    list(REDUCERS), PAIRS, [1, 2], ["random", "empty"], [(False, False), (True, False), (True, True)], strength=2
 )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ from sargnn.sources.own.folder import arrays_reader
 from sargnn.sources.own.reader import object_reader
 from sargnn.sources.settings import ArraysConfig, PythonConfig
 from tests.graphs import assign, nasty_graph, typed_graph, with_weights
-from tests.parity.covering import covering
+from tests.parity.covering import spread
 from tests.partition.cuts import write_parts
 from tests.pool import pool
 from tests.sources.dgl_files import write_parts as write_dgl
@@ -188,7 +188,7 @@ def run(
 MODES = ["sar", "no_remat", "one_shot", "domain_parallel"]
 VIEWS = ["full", "mfg", "micro-batches", "drawn", "samples"]
 RELATIONS = [
-    (mode, world, "random", ("typed", False), "relations", "post", world == 4)
+    (mode, world, "random", "typed", False, "relations", "post", world == 4)
     for mode, world in (("sar", 1), ("domain_parallel", 2), ("no_remat", 4), ("one_shot", 7))
 ]
 AXES: Any = (
@@ -200,16 +200,15 @@ AXES: Any = (
     ["post", "pre", "least"],
     [False, True],
 )
-CASES = [tuple(axis[k] for axis, k in zip(AXES, case, strict=True)) for case in sorted(covering(*AXES))] + RELATIONS
+CASES = spread(*AXES) + RELATIONS
 
 
-@pytest.mark.parametrize(("mode", "world", "partitioner", "graph", "view", "aggregate", "on_disk"), CASES)
+@pytest.mark.parametrize(("mode", "world", "partitioner", "kind", "loops", "view", "aggregate", "on_disk"), CASES)
 def test_in_every_plan(
-    mode: str, world: int, partitioner: str, graph: tuple[str, bool], view: str, aggregate: str, on_disk: bool, tmp_path: Path
+    mode: str, world: int, partitioner: str, kind: str, loops: bool, view: str, aggregate: str, on_disk: bool, tmp_path: Path
 ) -> None:
     """Every edge of every block has its own row; together the ranks have all edges into the rows that a layer computes."""
-    kind, loops = graph
-    ranks = pool(world)(run, tmp_path if on_disk else None, mode, partitioner, graph, view, aggregate)
+    ranks = pool(world)(run, tmp_path if on_disk else None, mode, partitioner, (kind, loops), view, aggregate)
     edges = set(EDGES[kind])
     if loops:
         edges = {edge for edge in edges if edge[0] != edge[1]} | {(v, v, 0, -1) for v in range(GRAPHS[kind].num_nodes)}

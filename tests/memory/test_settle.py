@@ -62,6 +62,7 @@ def test_what_is_named_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("known")
+@pytest.mark.long
 def test_a_mode_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest where there is room, else the leanest; nothing where not even that fits."""
     graph = [*GRAPH, "model.hidden=128", "epochs=1", "eval_every=1"]

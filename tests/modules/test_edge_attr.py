@@ -22,7 +22,7 @@ from sargnn.partition.cut import parts_of
 from sargnn.plan.load import PlanSettings, load_plan
 from tests.graphs import assign, nasty_graph
 from tests.modules.attr_layers import CASES, IN, close, with_attr
-from tests.parity.covering import spread_within
+from tests.parity.covering import spread
 from tests.pool import pool
 
 HELD = {"categories", "gat_reversed", "normed", "own", "pdn", "pdn_without_loops"}
@@ -85,7 +85,7 @@ def on_a_part(group: Group, name: str, mode: str, kernel: str = "auto") -> dict[
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "mode", "world"), spread_within(list(CASES), list(MODES), [1, 2, 4, 7]))
+@pytest.mark.parametrize(("name", "mode", "world"), spread(list(CASES), list(MODES), [1, 2, 4, 7]))
 def test_layer(name: str, mode: str, world: int) -> None:
     wanted = on_the_whole_graph(name)
     for answer in pool(world)(on_a_part, name, mode):

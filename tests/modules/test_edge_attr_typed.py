@@ -25,7 +25,7 @@ from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.load import PlanSettings
 from tests.graphs import assign, typed_graph
 from tests.modules.attr_layers import D, close, with_attr
-from tests.parity.covering import spread_within
+from tests.parity.covering import spread
 from tests.pool import pool
 
 pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
@@ -151,7 +151,7 @@ def on_a_part(group: Group, name: str, mode: str) -> dict[str, Any]:
     return {"ids": ids.numpy(), "all": plan.node_ids.numpy(), "out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads}
 
 
-@pytest.mark.parametrize(("name", "mode", "world"), spread_within(list(CASES), list(MODES), [1, 2, 4, 7]))
+@pytest.mark.parametrize(("name", "mode", "world"), spread(list(CASES), list(MODES), [1, 2, 4, 7]))
 def test_layer(name: str, mode: str, world: int) -> None:
     wanted = on_the_whole_graph(name)
     for answer in pool(world)(on_a_part, name, mode):

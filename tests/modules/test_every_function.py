@@ -1,6 +1,6 @@
 """What PyTorch's functions give of rows on two and three workers: what they give on one, gradients too, or one message.
 
-A tenth of the functions with every run of the tests, all of them with the long ones.
+A fortieth of the functions with every run of the tests, all of them with the long ones.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sargnn.modules.tag import Mark
 from tests.modules.every_function import ROWS, Case, alone, cases_of, functions, on_workers, verdict
 from tests.pool import pool
 
-SHARES = 10
+SHARES = 40
 
 
 @cache
 def cases(share: int) -> tuple[Case, ...]:
-    """The calls of every tenth function."""
+    """The calls of every fortieth function."""
     chosen = [(space, name) for space, name in functions() if zlib.crc32(f"{space}.{name}".encode()) % SHARES == share]
     return tuple(case for space, name in chosen for case in cases_of(space, name))
 

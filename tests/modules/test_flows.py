@@ -179,10 +179,10 @@ def test_flows_on_disk(tmp_path: Path) -> None:
 
 
 def designed(name: str) -> list[Any]:
-    """Every two values of the other axes, and every module in turn; ``long``: every two values of all."""
+    """Every value of the other axes, and every module in turn; ``long``: every two values of all."""
     others = (tuple(VIEWS), MODES, WORLDS, PARTITIONS[name])
     axes = (LAYERS[name], *others)
-    few = {(number % len(LAYERS[name]), *case) for number, case in enumerate(sorted(covering(*others)))}
+    few = {(number % len(LAYERS[name]), *case) for number, case in enumerate(sorted(covering(*others, strength=1)))}
     found = []
     for case in sorted(few | covering(*axes)):
         kind, view, mode, world, partition = values = [axis[place] for axis, place in zip(axes, case, strict=True)]

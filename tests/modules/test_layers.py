@@ -80,7 +80,7 @@ def close(found: np.ndarray, wanted: np.ndarray) -> None:
     assert np.linalg.norm(found - wanted) <= TOLERANCE * max(float(np.linalg.norm(wanted)), 1e-3)
 
 
-@pytest.mark.parametrize(("name", "mode", "world"), spread(list(CASES), list(MODES), [1, 2, 4]))
+@pytest.mark.parametrize(("name", "mode", "world"), spread(list(CASES), list(MODES), [1, 2, 4], strength=2))
 def test_layer(name: str, mode: str, world: int) -> None:
     if not CASES[name].folds and mode in ("sar", "no_remat"):
         with pytest.raises(AssertionError, match="cannot be folded shard by shard"):

@@ -23,7 +23,7 @@ from sargnn.partition.cut import parts_of
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.load import PlanSettings
 from tests.graphs import assign, typed_graph
-from tests.parity.covering import spread_within
+from tests.parity.covering import spread
 from tests.pool import pool
 
 pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
@@ -204,7 +204,7 @@ def close(got: np.ndarray, wanted: np.ndarray) -> None:
     assert np.linalg.norm(got - wanted) <= 1e-9 * max(float(np.linalg.norm(wanted)), 1e-3)
 
 
-@pytest.mark.parametrize(("name", "mode", "world"), spread_within(list(CASES), list(MODES), [1, 2, 4, 7]))
+@pytest.mark.parametrize(("name", "mode", "world"), spread(list(CASES), list(MODES), [1, 2, 4, 7]))
 def test_layer(name: str, mode: str, world: int) -> None:
     wanted = on_the_whole_graph(name)
     for answer in pool(world)(on_a_part, name, mode):

@@ -1,14 +1,14 @@
 """Fewer cases than a full product, chosen so that every pair (or triple) of values still meets.
 
-What goes wrong in a product goes wrong where two or three of its choices meet. ``spread`` marks the cases of a covering design
-to be run by default and the others as ``long``: ``make test-full`` runs the whole product.
+What goes wrong in a product goes wrong where two or three of its choices meet, and who wants products whole makes ten thousands
+of cases of which each meets nothing new: random ones (``tests/generated``) find more in the same time.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -48,34 +48,25 @@ def _covering(sizes: tuple[int, ...], strength: int) -> set[tuple[int, ...]]:
     return chosen
 
 
+def only(chosen: Collection[str], everything: Iterable[str]) -> list[Any]:
+    """All of them for ``parametrize``; those that are not chosen are long."""
+    return [pytest.param(name, marks=() if name in chosen else pytest.mark.long) for name in everything]
+
+
 LONG = True
-"""Whether ``spread`` has what is marked ``long``; a session that leaves it out does not make some 16,000 cases first."""
+"""Whether ``spread`` has what is marked ``long``; a session that leaves it out need not make it first."""
 
 
-def spread(*axes: Sequence[Any], strength: int = 2) -> list[Any]:
-    """The product of the axes for ``parametrize``, in its order; cases outside the covering design are ``long``.
+def spread(*axes: Sequence[Any], strength: int = 1) -> list[Any]:
+    """Cases for ``parametrize``: every combination of values of any ``strength`` axes; marked long, those of one axis more.
 
     A value that is a tuple gives several arguments.
     """
-    cases = product(*(range(len(axis)) for axis in axes)) if LONG else None
-    return _parameters(axes, cases, covering(*axes, strength=strength))
-
-
-def spread_within(*axes: Sequence[Any], strength: int = 2) -> list[Any]:
-    """Every value of every axis; marked long, those of a covering design. The whole product would be ten thousand cases."""
-    few = covering(*axes, strength=1)
-    return _parameters(axes, sorted(few | covering(*axes, strength=strength)) if LONG else None, few)
-
-
-def _parameters(
-    axes: Sequence[Sequence[Any]], cases: Iterable[tuple[int, ...]] | None, chosen: set[tuple[int, ...]]
-) -> list[Any]:
-    """These cases, or the chosen ones; long where they are not chosen."""
+    few = covering(*axes, strength=strength)
     parameters = []
-    for case in sorted(chosen) if cases is None else cases:
+    for case in sorted(few | covering(*axes, strength=strength + 1) if LONG else few):
         values = [axis[place] for axis, place in zip(axes, case, strict=True)]
         flat = [argument for value in values for argument in (value if isinstance(value, tuple) else (value,))]
-        marks = () if case in chosen else pytest.mark.long
         name = "-".join(str(getattr(argument, "id", argument)) for argument in flat)
-        parameters.append(pytest.param(*flat, marks=marks, id=name))
+        parameters.append(pytest.param(*flat, marks=() if case in few else pytest.mark.long, id=name))
     return parameters

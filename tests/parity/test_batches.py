@@ -12,7 +12,7 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LabelsConfig
 from tests.graphs import nasty_graph
 from tests.parity import cases
-from tests.parity.cases import MASKED, QUICK, REUSED, WHERE, thinned
+from tests.parity.cases import MASKED, QUICK, REUSED, WHERE, spread_models
 from tests.parity.checks import assert_same_curve, first_step, together
 from tests.parity.covering import spread
 from tests.pool import pool
@@ -45,7 +45,7 @@ def check_step(name: str, norm: str, labels: LabelsConfig, world: int, **choices
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world", "count", "by", "norm", "labels"),
-    thinned(QUICK, WHERE, [2, 3, 8], GROUPINGS, ["none", "layer"], [LabelsConfig(), MASKED, REUSED]),
+    spread_models(QUICK, WHERE, [2, 3, 8], GROUPINGS, ["none", "layer"], [LabelsConfig(), MASKED, REUSED]),
 )
 def test_micro_batches_first_step(
     name: str, mode: str, kernel: str, partitioner: str, world: int, count: int, by: str, norm: str, labels: LabelsConfig
@@ -59,7 +59,7 @@ def test_micro_batches_first_step(
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world", "keep", "norm", "residual"),
-    thinned(QUICK, WHERE, ["sqrt", 1, 2, 3], ["batch", "layer", "none"], [False, True]),
+    spread_models(QUICK, WHERE, ["sqrt", 1, 2, 3], ["batch", "layer", "none"], [False, True]),
 )
 def test_kept_layers_first_step(
     name: str, mode: str, kernel: str, partitioner: str, world: int, keep: str | int, norm: str, residual: bool

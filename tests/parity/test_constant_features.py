@@ -24,28 +24,19 @@ from sargnn.comm.group import Group
 from tests.graphs import NUM_FEATURES, constant_graph
 from tests.parity import cases, oracle
 from tests.parity.checks import assert_same_curve
+from tests.parity.covering import spread
 from tests.pool import pool
 
 EPOCHS = 6
 MODELS = {"sage": {}, "gcn": {}, "gat": {"attn_dropout": 0.0}}  # dropped edges would tell the rows apart
 GRAPHS = {"ones": constant_graph(), "some": constant_graph(NUM_FEATURES // 2)}
-# mode, kernel, world
-FEW = [("sar", "fused", 1), ("sar", "dgl", 1), ("sar", "reference", 2), ("one_shot", "fused", 4), ("domain_parallel", "dgl", 2)]
-MANY = [
-    ("sar", "reference", 1), ("one_shot", "fused", 1), ("domain_parallel", "dgl", 1), ("sar", "fused", 2),
-    ("no_remat", "dgl", 2), ("sar", "fused", 4), ("no_remat", "reference", 4), ("domain_parallel", "dgl", 4),
-]  # fmt: skip
 # On ones in-degrees tell GCN's rows apart, so no variance is rounding. But every column of its first layer is a multiple of the
 # same one, whose factor no loss depends on and which passes through 0 as Adam moves it: fp32 loses the curve on one worker.
 CASES = [
-    (name, features, precision, *where)
-    for precision in ("fp64", "fp32")
-    for name in MODELS
-    for features in GRAPHS
-    for where in FEW
-    if (name, features, precision) != ("gcn", "ones", "fp32")
+    one
+    for one in spread(list(MODELS), list(GRAPHS), ["fp64", "fp32"], cases.PAIRS, [1, 2, 4])
+    if one.values[:3] != ("gcn", "ones", "fp32")
 ]
-LONG = [(name, "ones", "fp64", *where) for name in MODELS for where in MANY]
 
 
 @cache
@@ -67,10 +58,7 @@ def check(name: str, features: str, precision: str, mode: str, kernel: str, worl
 
 @pytest.mark.parametrize(
     ("name", "features", "precision", "mode", "kernel", "world"),
-    [
-        *(one if one[1:3] != ("some", "fp32") else pytest.param(*one, marks=pytest.mark.long) for one in CASES),
-        *(pytest.param(*one, marks=pytest.mark.long) for one in LONG),
-    ],
+    CASES,
 )
 def test_the_same_losses_everywhere(name: str, features: str, precision: str, mode: str, kernel: str, world: int) -> None:
     check(name, features, precision, mode, kernel, world)

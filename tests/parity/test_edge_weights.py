@@ -47,8 +47,8 @@ def ones(dataset: Dataset) -> Dataset:
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world"),
     [
-        *cases.spread_models(PAIRS, WHERE, [1, 2, 4], strength=1),
-        *spread(["label_propagation"], PAIRS, WHERE, [1, 2, 4], strength=1),
+        *cases.spread_models(PAIRS, WHERE, [1, 2, 4]),
+        *spread(["label_propagation"], PAIRS, WHERE, [1, 2, 4]),
     ],
 )
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
@@ -56,13 +56,13 @@ def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: 
     checks.check(model, f"weighted-{name}", mode=mode, kernel=kernel, partitioner=partitioner, world=world)
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "precision"), spread(SIGNED, PAIRS, ["fp64", "fp32"], strength=1))
+@pytest.mark.parametrize(("name", "mode", "kernel", "precision"), spread(SIGNED, PAIRS, ["fp64", "fp32"]))
 def test_negative_weights(name: str, mode: str, kernel: str, precision: str) -> None:
     checks.check(model_of(name), "signed", mode=mode, kernel=kernel, precision=precision, world=4)
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "rows"), spread(["sage", "gcn", "gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30], strength=1)
+    ("name", "mode", "rows"), spread(["sage", "gcn", "gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30])
 )
 def test_messages_in_pieces(name: str, mode: str, rows: int) -> None:
     """Every piece has the weights of its own edges; the first layer's errors travel too."""
@@ -71,7 +71,7 @@ def test_messages_in_pieces(name: str, mode: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), spread(["sage", "gcn", "gat", "rgcn"], ["sar", "one_shot", "domain_parallel"], strength=1)
+    ("name", "mode"), spread(["sage", "gcn", "gat", "rgcn"], ["sar", "one_shot", "domain_parallel"])
 )  # fmt: skip
 def test_message_flow(name: str, mode: str) -> None:
     """The rows that the training nodes need: their edges keep their weights."""
@@ -130,15 +130,12 @@ def test_curve(name: str, mode: str, kernel: str, partitioner: str, world: int, 
     choices: dict[str, Any] = {"mode": mode, "kernel": kernel, "partitioner": partitioner, "world": world}
     config = cases.run_config(learning(name), precision=precision, seed=SEEDS[precision], **choices)
     want = single(name, precision)
-    learned = 0.95 if config.epochs == cases.CONTRACT_EPOCHS else 1.0
-    assert want["losses"][-1] < learned * want["losses"][0]  # it learns, so the comparison means something
+    assert want["losses"][-1] < want["losses"][0]  # it learns, so the comparison means something
     for answer in pool(world)(cases.curve, config, graph(name)):
         assert_same_curve(answer["losses"], want["losses"], precision)
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"), spread(["sage", "sum", "gcn", "gat", "gatv2", "rgcn", "sums"], list(MODES), strength=1)
-)
+@pytest.mark.parametrize(("name", "mode"), spread(["sage", "sum", "gcn", "gat", "gatv2", "rgcn", "sums"], list(MODES)))
 def test_weights_of_ones_are_no_weights(name: str, mode: str) -> None:
     """To rounding: sums of products instead of sums."""
     plain = dataclasses.replace(graph(name), columns=EdgeColumns())

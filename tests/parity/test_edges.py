@@ -154,7 +154,6 @@ def test_types_and_learned_rows(model: str, name: str, decoder: str, mode: str, 
             ("sage", "regression", "sar", 7, "metis"),
         ],
         [(1, 1, None), (3, 1, None), (2, 2, None), (2, 1, [3, 3, 3]), (1, 2, [3, 3, -1])],
-        strength=1,
     ),
 )
 def test_curve(

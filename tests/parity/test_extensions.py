@@ -50,18 +50,18 @@ def toy_model(folder: Path) -> cases.Model:
     return model
 
 
-@pytest.mark.parametrize(("mode", "kernel", "world", "mfg"), spread(PAIRS, WORLDS, [False, True], strength=1))
+@pytest.mark.parametrize(("mode", "kernel", "world", "mfg"), spread(PAIRS, WORLDS, [False, True]))
 def test_a_model(folder: Path, mfg: bool, mode: str, kernel: str, world: int) -> None:
     check(toy_model(folder), "sage", Definition(isomorphism), mode=mode, kernel=kernel, world=world, mfg=mfg)
 
 
-@pytest.mark.parametrize(("mode", "kernel", "world"), spread(PAIRS, WORLDS, strength=1))
+@pytest.mark.parametrize(("mode", "kernel", "world"), spread(PAIRS, WORLDS))
 def test_a_reducer(folder: Path, mode: str, kernel: str, world: int) -> None:
     model = cases.model_config("sage", aggregator=f"{folder}/toy_reducer.py:Half")
     check(model, definition=Definition(half_of_the_sum), mode=mode, kernel=kernel, world=world)
 
 
-@pytest.mark.parametrize(("name", "kernel", "world"), cases.spread_models(cases.CPU_KERNELS, WORLDS, strength=1))
+@pytest.mark.parametrize(("name", "kernel", "world"), cases.spread_models(cases.CPU_KERNELS, WORLDS))
 def test_a_mode(folder: Path, name: str, kernel: str, world: int) -> None:
     check(cases.model_config(name), mode=f"{folder}/toy_mode.py:Patient", kernel=kernel, world=world)
 
@@ -82,7 +82,7 @@ def test_a_backend(folder: Path, name: str, mode: str, world: int) -> None:
     check(model, mode=mode, kernel=f"{folder}/toy_kernel.py:Dense", world=world)
 
 
-@pytest.mark.parametrize(("name", "mode", "world"), cases.spread_models(list(MODES), [2, 4], strength=1))
+@pytest.mark.parametrize(("name", "mode", "world"), cases.spread_models(list(MODES), [2, 4]))
 def test_a_partitioner(folder: Path, name: str, mode: str, world: int) -> None:
     target = f"{folder}/toy_partitioner.py:in_turn"
     assert assign(GRAPHS["sage"], target, 3)[:4].tolist() == [0, 1, 2, 0]

@@ -42,13 +42,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world"),
-    cases.spread_models(PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4]),
+    cases.spread_models(PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4], strength=2),
 )
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world)
 
 
-@pytest.mark.parametrize(("reducer", "mode", "kernel"), spread(list(REDUCERS), PAIRS, strength=1))
+@pytest.mark.parametrize(("reducer", "mode", "kernel"), spread(list(REDUCERS), PAIRS))
 def test_every_reducer(reducer: str, mode: str, kernel: str) -> None:
     """The model of its case folds with it, and is right."""
     name, changes = cases.REDUCER_CASES[reducer]
@@ -62,13 +62,13 @@ def test_every_reducer(reducer: str, mode: str, kernel: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "world"),
-    spread([name for name in cases.WRITTEN_MODELS if name not in cases.NAMES], PAIRS, [1, 4], strength=1),
+    spread([name for name in cases.WRITTEN_MODELS if name not in cases.NAMES], PAIRS, [1, 4]),
 )
 def test_models_that_learn_nothing_from_edges(name: str, mode: str, kernel: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner="empty", world=world)
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "variant"), cases.spread_models(PAIRS, list(VARIANTS), strength=1))
+@pytest.mark.parametrize(("name", "mode", "kernel", "variant"), cases.spread_models(PAIRS, list(VARIANTS)))
 def test_model_variants(name: str, mode: str, kernel: str, variant: str) -> None:
     changes = cases.known(name, **VARIANTS[variant])
     if name == "resgcn":  # whose blocks are added to their input always
@@ -84,7 +84,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("variant", "v2", "mode", "kernel", "mfg"), spread(list(ATTENTION), [False, True], PAIRS, [False, True], strength=1)
+    ("variant", "v2", "mode", "kernel", "mfg"), spread(list(ATTENTION), [False, True], PAIRS, [False, True])
 )
 def test_options_of_attention(variant: str, v2: bool, mode: str, kernel: str, mfg: bool) -> None:
     changes = dict(ATTENTION[variant], v2=v2)
@@ -93,7 +93,7 @@ def test_options_of_attention(variant: str, v2: bool, mode: str, kernel: str, mf
     check(cases.model_config("gat", **changes), mode=mode, kernel=kernel, world=4, mfg=mfg)
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel"), cases.spread_models(PAIRS, strength=1))
+@pytest.mark.parametrize(("name", "mode", "kernel"), cases.spread_models(PAIRS))
 def test_fp32(name: str, mode: str, kernel: str) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, world=4, precision="fp32")
 
@@ -140,7 +140,7 @@ GINS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("number", "mode", "mfg"), spread(range(len(GINS)), list(MODES), [False, True], strength=1))
+@pytest.mark.parametrize(("number", "mode", "mfg"), spread(range(len(GINS)), list(MODES), [False, True]))
 def test_gin_variants(number: int, mode: str, mfg: bool) -> None:
     """eps learned or not, perceptrons of one to three maps, the first before the sum or behind it."""
     check(cases.model_config("gin", **GINS[number]), mode=mode, world=4, mfg=mfg)
@@ -148,7 +148,7 @@ def test_gin_variants(number: int, mode: str, mfg: bool) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "kernel", "precision", "world", "partitioner"),
-    spread(PAIRS, ["fp64", "fp32"], [1, 4], ["metis", "empty", "apart"], strength=1),
+    spread(PAIRS, ["fp64", "fp32"], [1, 4], ["metis", "empty", "apart"]),
 )
 def test_max_aggregator(mode: str, kernel: str, precision: str, world: int, partitioner: str) -> None:
     """Dropped rows are zeros, so maxima tie; input dropout makes the first layer's errors travel too."""
@@ -167,14 +167,14 @@ def test_prefetch_depth_changes_nothing(depth: int) -> None:
     check(cases.model_config("sage"), world=4, prefetch_depth=depth)
 
 
-@pytest.mark.parametrize(("aggregator", "rows", "depth"), spread(["mean", "max"], [1, 7, 30], [0, 1, 3], strength=1))
+@pytest.mark.parametrize(("aggregator", "rows", "depth"), spread(["mean", "max"], [1, 7, 30], [0, 1, 3]))
 def test_messages_in_pieces_change_nothing(aggregator: str, rows: int, depth: int) -> None:
     model = cases.model_config("sage", aggregator=aggregator, input_dropout=0.3)
     check(model, world=4, partitioner="metis", message_rows=rows, prefetch_depth=depth)
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "rows", "depth"), spread(["gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30], [0, 1, 3], strength=1)
+    ("name", "mode", "rows", "depth"), spread(["gat", "gatv2", "rgcn"], ["sar", "no_remat"], [1, 7, 30], [0, 1, 3])
 )
 def test_case_two_in_pieces_changes_nothing(name: str, mode: str, rows: int, depth: int) -> None:
     """The running maximum changes from piece to piece, and sar fetches the pieces again in backward."""
@@ -184,7 +184,7 @@ def test_case_two_in_pieces_changes_nothing(name: str, mode: str, rows: int, dep
 
 @pytest.mark.parametrize(
     ("partitioner", "depth", "rows", "mode", "name"),
-    spread(["metis", "apart"], [0, 1, 2], [None, 10], ["sar", "no_remat"], ["sage", "gat", "rgcn"], strength=1),
+    spread(["metis", "apart"], [0, 1, 2], [None, 10], ["sar", "no_remat"], ["sage", "gat", "rgcn"]),
 )
 def test_buffers_never_exceed_the_plan(partitioner: str, depth: int, rows: int | None, mode: str, name: str) -> None:
     config = cases.run_config(
@@ -203,7 +203,7 @@ def test_the_forced_partitions_are_what_they_claim() -> None:
     assert apart[3]["halo_rows"] == 0 and len(apart[3]["ids"]) > 0
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "world"), cases.spread_models(PAIRS, [1, 2, 4], strength=1))
+@pytest.mark.parametrize(("name", "mode", "kernel", "world"), cases.spread_models(PAIRS, [1, 2, 4]))
 def test_bytes_equal_the_plan(name: str, mode: str, kernel: str, world: int) -> None:
     """Of rows; with partial results: ``test_partials.py``."""
     config = cases.run_config(cases.model_config(name), mode=mode, kernel=kernel, world=world, aggregate="post")

@@ -169,7 +169,6 @@ def expected(model: str, links: LinksConfig, graph: str) -> dict[str, Any]:
         [False, True],
         QUICK,
         [("random", 1), ("metis", 2), ("empty", 2), ("random", 4), ("metis", 7)],
-        strength=1,
     ),
 )
 def test_first_step(
@@ -210,7 +209,6 @@ def test_shared_negatives() -> None:
     spread(
         [("gcn", "sar", 2, "metis"), ("gat", "no_remat", 4, "random"), ("sage", "sar", 7, "metis")],
         [(1, 1, None), (3, 1, None), (2, 2, None), (2, 1, [3, 3, 3]), (1, 2, [3, 3, -1])],
-        strength=1,
     ),
 )
 def test_curve(name: str, mode: str, world: int, partitioner: str, steps: int, count: int, fanouts: list[int] | None) -> None:

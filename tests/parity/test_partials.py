@@ -39,7 +39,7 @@ def model_of(name: str) -> cases.Model:
 
 @pytest.mark.parametrize(
     ("name", "aggregate", "mode", "kernel", "partitioner", "world"),
-    spread(list(MODELS), WAYS, MODES, KERNELS, PARTITIONERS, [2, 4, 8], strength=1),
+    spread(list(MODELS), WAYS, MODES, KERNELS, PARTITIONERS, [2, 4, 8]),
 )
 def test_first_step(name: str, aggregate: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     where: dict[str, Any] = {"mode": mode, "kernel": kernel, "partitioner": partitioner, "world": world}
@@ -48,7 +48,7 @@ def test_first_step(name: str, aggregate: str, mode: str, kernel: str, partition
 
 @pytest.mark.parametrize(
     ("name", "aggregate", "rows", "depth", "mfg"),
-    spread(["sage", "max", "gat", "gatv2", "rgcn"], ["pre", "least"], [1, 7, None], [0, 1, 3], [False, True], strength=1),
+    spread(["sage", "max", "gat", "gatv2", "rgcn"], ["pre", "least"], [1, 7, None], [0, 1, 3], [False, True]),
 )
 def test_pieces_and_message_flow(name: str, aggregate: str, rows: int | None, depth: int, mfg: bool) -> None:
     check(
@@ -64,7 +64,7 @@ def test_labels_as_input(name: str, aggregate: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "aggregate", "kernel", "mfg", "world"),
-    spread(["gat", "gatv2", "half_dropped"], ["pre", "least", "post"], KERNELS, [False, True], [1, 2, 4], strength=1),
+    spread(["gat", "gatv2", "half_dropped"], ["pre", "least", "post"], KERNELS, [False, True], [1, 2, 4]),
 )
 def test_kept_scores(name: str, aggregate: str, kernel: str, mfg: bool, world: int) -> None:
     """``mode.keep=all``, also on the side of a partial result's sources."""
@@ -93,7 +93,7 @@ def test_wire(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "aggregate", "mode", "world"),
-    spread(["sage", "max", "gat", "gatv2", "rgcn", "appnp", "gcnii"], WAYS, MODES, [1, 2, 4, 8], strength=1),
+    spread(["sage", "max", "gat", "gatv2", "rgcn", "appnp", "gcnii"], WAYS, MODES, [1, 2, 4, 8]),
 )
 def test_bytes_equal_the_plan(name: str, aggregate: str, mode: str, world: int) -> None:
     """Of every rank; and its buffers are no larger than the plan says."""
@@ -126,7 +126,7 @@ CURVES = ["sage", "max", "gat", "gatv2", "rgcn"]
 @pytest.mark.parametrize(
     ("name", "aggregate", "world"),
     [
-        *spread(CURVES, ["pre", "least"], [2, 4], strength=1),
+        *spread(CURVES, ["pre", "least"], [2, 4]),
         *(pytest.param(name, way, 8, marks=pytest.mark.long) for name in CURVES for way in ("pre", "least")),
     ],
 )

@@ -19,7 +19,7 @@ from tests.graphs import NUM_CLASSES
 from tests.parity import cases
 from tests.parity.cases import MASKED, QUICK, REUSED
 from tests.parity.checks import GRAPHS, assert_same_curve, check
-from tests.parity.covering import spread
+from tests.parity.covering import only, spread
 from tests.parity.oracle import carried_labels, needed_rows
 from tests.pool import pool
 
@@ -42,7 +42,7 @@ GRAPHS["few mlp"] = GRAPHS["few sage"]
 WHERE = [("range", 1), ("random", 2), ("range", 4), ("apart", 4)]
 
 
-@pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), cases.spread_models(QUICK, WHERE, strength=1))
+@pytest.mark.parametrize(("name", "mode", "kernel", "partitioner", "world"), cases.spread_models(QUICK, WHERE))
 def test_message_flow_first_step(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     """Few training nodes, so that some ranks keep no row of some layers; batch norm over the rows that are kept."""
     model = cases.model_config(name, **({"residual": True} if name == "gcn" else {}))
@@ -51,7 +51,7 @@ def test_message_flow_first_step(name: str, mode: str, kernel: str, partitioner:
 
 @pytest.mark.parametrize(
     ("mode", "kernel", "order", "partitioner"),
-    spread(QUICK, ["transform_first", "aggregate_first"], ["metis", "by_type"], strength=1),
+    spread(QUICK, ["transform_first", "aggregate_first"], ["metis", "by_type"]),
 )
 def test_message_flow_where_ranks_lack_types(mode: str, kernel: str, order: str, partitioner: str) -> None:
     model = cases.model_config("rgcn", order=order, bases=2)
@@ -61,8 +61,8 @@ def test_message_flow_where_ranks_lack_types(mode: str, kernel: str, order: str,
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "reuse", "mfg"),
     [
-        *cases.spread_models(QUICK, [0, 2], [False, True], strength=1),
-        *spread(["mlp"], QUICK, [0, 2], [False, True], strength=1),
+        *cases.spread_models(QUICK, [0, 2], [False, True]),
+        *spread(["mlp"], QUICK, [0, 2], [False, True]),
     ],
 )
 def test_labels_first_step(name: str, mode: str, kernel: str, reuse: int, mfg: bool) -> None:
@@ -73,9 +73,7 @@ def test_labels_first_step(name: str, mode: str, kernel: str, reuse: int, mfg: b
 
 @pytest.mark.parametrize(
     ("variant", "mode"),
-    spread(
-        ["input_dropout", "residual", "one_layer", "max", "aggregate_first"], ["sar", "one_shot", "domain_parallel"], strength=1
-    ),
+    spread(["input_dropout", "residual", "one_layer", "max", "aggregate_first"], ["sar", "one_shot", "domain_parallel"]),
 )
 def test_label_variants(variant: str, mode: str) -> None:
     changes: dict[str, dict[str, Any]] = {
@@ -102,6 +100,9 @@ CURVES: dict[str, tuple[str, str, str, str, int, LabelsConfig, bool]] = {
 }
 
 
+FEW = ("sage-sar-4", "sage-domain_parallel-2", "rgcn-sar-4", "appnp-one_shot-4", "mlp-sar-4", "label_propagation-one_shot-4")
+
+
 def graph(name: str) -> Dataset:
     return GRAPHS[name] if name in GRAPHS else GRAPHS["sage"]
 
@@ -112,10 +113,7 @@ def single(name: str, labels: LabelsConfig, mfg: bool) -> dict[str, Any]:
     return cases.curve(Group.single(), config, graph(name))
 
 
-LONG = ("sage-one_shot-4", "gcn-sar-8", "rgcn-domain_parallel-4", "gatv2-no_remat-2", "sgc-sar-4", "gcnii-sar-4", "gat-sar-4")
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] if case in LONG else []) for case in CURVES])
+@pytest.mark.parametrize("case", only(FEW, CURVES))
 def test_curve(case: str) -> None:
     """With dropout, batch norm and label draws, and the last evaluation, on any number of workers."""
     name, mode, kernel, partitioner, world, labels, mfg = CURVES[case]
@@ -130,7 +128,7 @@ def test_curve(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode", "reuse", "norm"),
-    cases.spread_models(["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse], ["none", "layer"], strength=1),
+    cases.spread_models(["sar", "one_shot", "domain_parallel"], [None, REUSED.reuse], ["none", "layer"]),
 )
 def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, reuse: int | None, norm: str) -> None:
     runs, labels = [], LabelsConfig() if reuse is None else REUSED
@@ -173,7 +171,7 @@ def _logits(group: Group, config: RunConfig, dataset: Dataset, epoch: int | None
 
 
 @pytest.mark.parametrize(
-    ("name", "world", "reuse", "mfg"), spread(["sage", "gat", "rgcn"], [1, 4], [0, 1], [False, True], strength=1)
+    ("name", "world", "reuse", "mfg"), spread(["sage", "gat", "rgcn"], [1, 4], [0, 1], [False, True])
 )  # fmt: skip
 def test_no_label_leaks(name: str, world: int, reuse: int, mfg: bool) -> None:
     """Flipping the labels of the predicted nodes changes no logit, in training and in evaluation; of a carried one it does."""
@@ -200,7 +198,7 @@ def test_no_label_leaks(name: str, world: int, reuse: int, mfg: bool) -> None:
     assert not np.array_equal(before, answers(train, None))
 
 
-@pytest.mark.parametrize(("name", "mode"), spread(["sage", "gcn", "max", "sgc"], ["sar", "no_remat", "one_shot"], strength=1))
+@pytest.mark.parametrize(("name", "mode"), spread(["sage", "gcn", "max", "sgc"], ["sar", "no_remat", "one_shot"]))
 def test_only_label_columns_are_aggregated_every_epoch(name: str, mode: str) -> None:
     """The features' aggregate is kept: less travels from the second epoch on, and nothing else changes."""
     model = cases.model_config("sage", aggregator="max") if name == "max" else cases.model_config(name)

@@ -29,7 +29,7 @@ WHERE = [("range", 1), ("random", 2), ("by_type", 4), ("apart", 4)]
 
 
 @pytest.mark.parametrize(
-    ("mode", "kernel", "order", "bases", "partitioner", "world"), spread(QUICK, ORDERS, [None, 1, 3], WHERE, strength=1)
+    ("mode", "kernel", "order", "bases", "partitioner", "world"), spread(QUICK, ORDERS, [None, 1, 3], WHERE)
 )
 def test_orders_and_bases(mode: str, kernel: str, order: str, bases: int | None, partitioner: str, world: int) -> None:
     model = cases.model_config("rgcn", order=order, bases=bases, residual=bases == 3)
@@ -51,7 +51,7 @@ def test_embeddings_of_another_width_map_all_features(mode: str, order: str) -> 
 
 @pytest.mark.parametrize(
     ("mode", "kernel", "order", "kind", "layers"),
-    spread(QUICK, ["auto", *ORDERS], ["sink", "features", "one_type", "names", "homogeneous"], [1, 3], strength=1),
+    spread(QUICK, ["auto", *ORDERS], ["sink", "features", "one_type", "names", "homogeneous"], [1, 3]),
 )
 def test_graphs_at_the_edge(mode: str, kernel: str, order: str, kind: str, layers: int) -> None:
     """No relation into the labelled type; constant inputs; one type; awkward names; no types at all."""

@@ -18,9 +18,9 @@ from sargnn.graph.schema import SPLITS
 from sargnn.partition.preload import Bounds
 from tests.graphs import assign, with_weights
 from tests.parity import cases, oracle
-from tests.parity.cases import MASKED, QUICK, REUSED, thinned
+from tests.parity.cases import MASKED, QUICK, REUSED, spread_models
 from tests.parity.checks import assert_same_curve, check_step, first_step, together
-from tests.parity.covering import spread
+from tests.parity.covering import only, spread
 from tests.pool import pool
 
 # (partitioner, workers, servers)
@@ -61,7 +61,7 @@ def graph_of(name: str, *, weighted: bool = False) -> Dataset:
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world", "servers", "flow", "norm", "labels"),
-    thinned(QUICK, PLACES, FLOWS, ["batch", "layer", "none"], [LabelsConfig(), MASKED, REUSED]),
+    spread_models(QUICK, PLACES, FLOWS, ["batch", "layer", "none"], [LabelsConfig(), MASKED, REUSED]),
 )
 def test_first_step(
     name: str, mode: str, kernel: str, partitioner: str, world: int, servers: int, flow: str, norm: str, labels: LabelsConfig
@@ -73,7 +73,7 @@ def test_first_step(
 
 
 @pytest.mark.parametrize(
-    ("name", "flow", "partitioner", "world", "servers"), spread(["sage", "gcn", "rgcn"], FLOWS, PLACES[:3], strength=1)
+    ("name", "flow", "partitioner", "world", "servers"), spread(["sage", "gcn", "rgcn"], FLOWS, PLACES[:3])
 )
 def test_edge_weights(name: str, flow: str, partitioner: str, world: int, servers: int) -> None:
     config = served(name, (partitioner, world, servers), flow, "layer")
@@ -96,10 +96,9 @@ CURVES: dict[str, tuple[str, tuple[str, int, int], str, str, str, LabelsConfig]]
     "gin": ("gin", ("random", 4, 2), "domain_parallel", "whole", "fp64", REUSED),
     "rgcn, bf16": ("rgcn", ("metis", 4, 2), "sar", "whole", "bf16", LabelsConfig()),
 }
-LONG = ("gat", "sage, samples", "gin", "rgcn, bf16", "gcn, fp32")
 
 
-@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.long] if one in LONG else []) for one in CURVES])
+@pytest.mark.parametrize("name", only(["sage", "rgcn"], CURVES))
 def test_curve(name: str) -> None:
     """With batch norm and dropout: losses and scores of one worker."""
     model, place, mode, flow, precision, labels = CURVES[name]

@@ -18,7 +18,7 @@ from sargnn.config.run import RunConfig
 from sargnn.graph.schema import SPLITS
 from tests.graphs import with_weights
 from tests.parity import cases, oracle
-from tests.parity.cases import MASKED, QUICK, REUSED, WHERE, thinned
+from tests.parity.cases import MASKED, QUICK, REUSED, WHERE, spread_models
 from tests.parity.checks import assert_same_curve, check_step
 from tests.parity.covering import spread
 from tests.pool import pool
@@ -66,7 +66,7 @@ def graph_of(name: str, weighted: bool = False) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world", "draw", "norm", "labels"),
-    thinned(QUICK, WHERE, list(DRAWS), ["batch", "layer"], [LabelsConfig(), MASKED, REUSED]),
+    spread_models(QUICK, WHERE, list(DRAWS), ["batch", "layer"], [LabelsConfig(), MASKED, REUSED]),
 )
 def test_first_step(
     name: str, mode: str, kernel: str, partitioner: str, world: int, draw: str, norm: str, labels: LabelsConfig
@@ -77,7 +77,7 @@ def test_first_step(
 
 @pytest.mark.parametrize(
     ("name", "draw", "world"),
-    spread(["sage", "gcn", "gat", "rgcn", "appnp"], ["steps", "both", "some layers"], [1, 2], strength=1),
+    spread(["sage", "gcn", "gat", "rgcn", "appnp"], ["steps", "both", "some layers"], [1, 2]),
 )
 def test_edge_weights(name: str, draw: str, world: int) -> None:
     """Sums of weights are those of the chosen edges."""
@@ -105,7 +105,7 @@ def test_other_aggregators(aggregator: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world", "draw", "count", "by", "norm"),
-    thinned(QUICK, WHERE, list(DRAWS), [2, 8], ["star", "metis", "random"], ["none", "layer"]),
+    spread_models(QUICK, WHERE, list(DRAWS), [2, 8], ["star", "metis", "random"], ["none", "layer"]),
 )
 def test_micro_batches(
     name: str, mode: str, kernel: str, partitioner: str, world: int, draw: str, count: int, by: str, norm: str

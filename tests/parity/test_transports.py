@@ -14,8 +14,7 @@ WORLD, EPOCHS = 3, 3
 PRECISIONS = list(ROW_DTYPES)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "precision"), spread(list(MODES), PRECISIONS))
 def test_the_same_bits(mode: str, precision: str) -> None:
     model = cases.model_config("gat")
     config = cases.run_config(model, mode=mode, precision=precision, world=WORLD, epochs=EPOCHS)

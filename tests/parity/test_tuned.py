@@ -35,6 +35,7 @@ def tuned(name: str, residual: Any, norm: str, pre_norm: bool, input_linear: boo
         HEADS,
         QUICK,
         [("random", 1), ("metis", 2), ("random", 4)],
+        strength=2,
     ),
 )
 def test_first_step(
@@ -66,10 +67,12 @@ def test_with_all_else(name: str, residual: Any, norm: str, pre_norm: bool, jump
 
 
 @pytest.mark.parametrize(
-    ("name", "residual", "pre_norm", "jumping"),
-    [("sage", "linear", False, "max"), ("gcn", True, True, "sum"), ("gat", "linear", True, "cat")],
+    ("name", "residual", "pre_norm", "jumping", "steps", "count", "fanouts"),
+    spread(
+        [("sage", "linear", False, "max"), ("gcn", True, True, "sum"), ("gat", "linear", True, "cat")],
+        [(1, 2, None), (2, 1, None), (2, 1, [3, 3, 3])],
+    ),
 )
-@pytest.mark.parametrize(("steps", "count", "fanouts"), [(1, 2, None), (2, 1, None), (2, 1, [3, 3, 3])])
 def test_curve(
     name: str, residual: Any, pre_norm: bool, jumping: str, steps: int, count: int, fanouts: list[int] | None
 ) -> None:
@@ -87,7 +90,7 @@ def test_curve(
 
 @pytest.mark.parametrize(
     ("name", "norm", "dropout", "mode", "kernel", "partitioner", "world"),
-    spread(MODELS, ["batch", "layer", "none"], [0.0, 0.4], QUICK, [("random", 1), ("metis", 2), ("random", 4)], strength=1),
+    spread(MODELS, ["batch", "layer", "none"], [0.0, 0.4], QUICK, [("random", 1), ("metis", 2), ("random", 4)]),
 )
 def test_reversible_blocks(name: str, norm: str, dropout: float, mode: str, kernel: str, partitioner: str, world: int) -> None:
     """Gradients are those of plain autograd, with masks and statistics of the first pass."""

@@ -160,7 +160,7 @@ def check(answers: list[Answer], graph: Dataset, relations: list[int], outputs: 
     assert sum(answer.halo for answer in answers) == sum(answer.sent for answer in answers)
 
 
-CASES = spread(["sar", "one_shot"], [1, 2, 3], ["random", "by_type", "empty"], list(GRAPHS), ["whole", "flow"], strength=3)
+CASES = spread(["sar", "one_shot"], [1, 2, 3], ["random", "by_type", "empty"], list(GRAPHS), ["whole", "flow"], strength=2)
 
 
 @pytest.mark.parametrize(("mode", "world", "partitioner", "kind", "rows"), CASES)

@@ -25,6 +25,7 @@ def test_fault(undisturbed: tuple[Path, list[float]], tmp_path: Path, name: str,
     check(name, *undisturbed, tmp_path, monkeypatch)
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_named_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two, on a small graph."""
     few = {"world": 2, "dataset.num_nodes": 300, "epochs": 150, "eval_every": 75, "checkpoint.every": 25}

@@ -202,6 +202,7 @@ def _listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     return found
 
 
+@pytest.mark.long
 def test_a_local_run_listens_on_loopback_only_and_a_stranger_changes_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": ""}
     del environment["GLOO_SOCKET_IFNAME"]

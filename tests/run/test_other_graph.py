@@ -190,6 +190,7 @@ def test_learned_rows(tmp_path: Path) -> None:
     assert not list((tmp_path / "mean").glob("rows_*"))
 
 
+@pytest.mark.long
 def test_from_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph that is an object, without labels; and a table of what was predicted."""
     import sargnn

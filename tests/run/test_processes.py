@@ -40,7 +40,7 @@ MORE = ["model=gat", "labels=masked", "precision=bf16", "mode=no_remat"]
         pytest.param(["model=sage", IN_TURN], (4, 2, 1), 0.0, marks=pytest.mark.long),
         pytest.param([*MORE, IN_TURN], (4, 1), 0.0, marks=pytest.mark.long),
         ([*MORE, IN_TURN], (2, 1), 0.0),
-        (["model=gat"], (4, 3, 1), 1e-5),
+        pytest.param(["model=gat"], (4, 3, 1), 1e-5, marks=pytest.mark.long),
         pytest.param(["model=rgcn", "dataset=mag_like", "dataset.scale=0.001"], (4, 3, 1), 1e-5, id="typed"),
     ],
 )
@@ -81,6 +81,7 @@ def test_everything_else_that_a_run_does(tmp_path: Path) -> None:
     sargnn("predict", "run=run", "processes=1", cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_a_signal_asks_for_a_checkpoint(tmp_path: Path) -> None:
     words = [*SMALL, "epochs=100000", "processes=1", "checkpoint.every=null", "tracking=none"]
     with started_command(sargnn_command("train", *words), tmp_path) as process:

@@ -59,7 +59,7 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return run_dir
 
 
-@pytest.mark.parametrize(("verb", "damage"), spread(["compare", "track", "status", "end"], list(DAMAGES), strength=1))
+@pytest.mark.parametrize(("verb", "damage"), spread(["compare", "track", "status", "end"], list(DAMAGES)))
 def test_a_damaged_file_is_named_in_one_message(
     run_dir: Path, damage: str, verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,6 +290,7 @@ def test_a_new_mode_is_one_file_one_yaml_and_one_line(
     assert deviation(patient["losses"], sar["losses"], "fp32").within
 
 
+@pytest.mark.long
 def test_the_curve_on_cora_is_the_same_in_the_launched_run(cora: Path, tmp_path: Path) -> None:
     common = ["dataset=ogb_dir", f"dataset.root={cora}", "dataset.add_inverse_edges=false", "experiment=cora_sage"]
     for world, mode in ((4, "sar"), (1, "domain_parallel")):

@@ -51,7 +51,7 @@ TRAINED = {
     "rgcn": ["model=rgcn", *TYPED],
     "custom": ["model=custom", WRITTEN, *SMALL],
 }
-OTHERS = {"sage": "one_shot", "gat": "no_remat", "rgcn": "sar"}
+OTHERS = {"sage": "one_shot"}
 RUNS = [*((name, "domain_parallel") for name in TRAINED), *OTHERS.items()]
 COMMANDS: dict[str, list[str]] = {
     **{f"{name} {mode}": ["train", *TRAINED[name], f"mode={mode}", f"run_dir={name}-{mode}"] for name, mode in RUNS},

@@ -105,6 +105,7 @@ def wait_for_epochs(cluster: Cluster, job: str, run_dir: Path, epochs: int) -> N
 
 
 @needs_slurm
+@pytest.mark.long
 def test_two_nodes_give_the_local_losses(folder: Path, cluster: Cluster) -> None:
     run_dir = folder / "runs" / "pair"
     job = submitted(folder, cluster, "pair", "slurm.nodes=2", "world=4", "epochs=150")

@@ -136,11 +136,11 @@ def _tools(folder: Path) -> Path:
     return tools
 
 
-def test_no_value_of_200_hostile_ones_runs_anything_or_breaks_anything(tmp_path: Path) -> None:
+def test_no_hostile_value_runs_anything_or_breaks_anything(tmp_path: Path) -> None:
     """In every place where a person's text goes; the script then runs, with stand-ins for SLURM's programs."""
     tools = _tools(tmp_path)
     refused = ran = 0
-    for seed in range(200):
+    for seed in range(40):
         text = _hostile(seed)
         place = _PLACES[seed % len(_PLACES)]
         work = tmp_path / str(seed)

@@ -121,7 +121,7 @@ def check(dataset: Dataset, smooth: SmoothConfig, **choices: Any) -> None:
     ("kind", "world", "autoscale", "form"),
     [
         *spread(["isolated", "component", "typed"], [1, 2, 4], [True, False], FORMS),
-        *spread(["weighted", "weighted_typed"], [1, 2], [True, False], FORMS, strength=1),
+        *spread(["weighted", "weighted_typed"], [1, 2], [True, False], FORMS),
     ],
 )
 def test_against_scipy(kind: str, world: int, autoscale: bool, form: str) -> None:
@@ -129,9 +129,7 @@ def test_against_scipy(kind: str, world: int, autoscale: bool, form: str) -> Non
     check(GRAPHS[kind], smooth, world=world, partitioner="by_type" if "typed" in kind else "random")
 
 
-@pytest.mark.parametrize(
-    ("precision", "mode"), spread(["fp64", "fp32"], ["no_remat", "one_shot", "domain_parallel"], strength=1)
-)
+@pytest.mark.parametrize(("precision", "mode"), spread(["fp64", "fp32"], ["no_remat", "one_shot", "domain_parallel"]))
 def test_in_every_mode(precision: str, mode: str) -> None:
     for kind, name in (("component", "sage"), ("typed", "rgcn"), ("weighted", "gcn"), ("weighted_typed", "rgcn")):
         check(GRAPHS[kind], SmoothConfig("cs"), mode=mode, world=2, precision=precision, mfg=True, name=name)

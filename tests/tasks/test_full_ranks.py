@@ -145,7 +145,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "_FIRST_TILE", 2)
 
 
-@pytest.mark.parametrize(("name", "world"), spread([*DECODERS, "mlp", "own"], [1, 2, 4], strength=1))
+@pytest.mark.parametrize(("name", "world"), spread([*DECODERS, "mlp", "own"], [1, 2, 4]))
 @pytest.mark.usefixtures("small_tiles")
 def test_ranks_are_those_of_a_search(name: str, world: int) -> None:
     decoder = decoder_of(name)
@@ -161,7 +161,7 @@ def test_ranks_are_those_of_a_search(name: str, world: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    spread(["dot", "cosine", "bilinear", "mlp"], [torch.float32, torch.float64, torch.bfloat16], strength=1),
+    spread(["dot", "cosine", "bilinear", "mlp"], [torch.float32, torch.float64, torch.bfloat16]),
 )
 def test_ranks_do_not_depend_on_tiles(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of any numbers, of which many are there several times: their products differ from tile to tile."""
@@ -269,8 +269,9 @@ def test_without_candidates_or_queries() -> None:
     assert [tuple(ids.shape) for ids, _ in pool(2)(partners_of, unasked, decoder_of("mlp"), 3)] == [(0, 3), (0, 3)]
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize(("name", "k"), [("dot", 1), ("complex", 5), ("cosine", 40), ("mlp", 5), ("own", 100)])
+@pytest.mark.parametrize(
+    ("name", "k", "world"), spread([("dot", 1), ("complex", 5), ("cosine", 40), ("mlp", 5), ("own", 100)], [1, 2, 4])
+)
 @pytest.mark.usefixtures("small_tiles")
 def test_partners_are_those_of_a_search(name: str, k: int, world: int) -> None:
     """In the order of scores, then of ids; -1 where there are no more candidates."""

@@ -64,6 +64,7 @@ def records(content: bytes) -> Iterator[bytes]:
             parts = b""
 
 
+@pytest.mark.long
 def test_wandb_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2

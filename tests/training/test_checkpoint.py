@@ -56,7 +56,7 @@ def test_epochs_written(tmp_path: Path) -> None:
     assert names[-2:] == ["epoch_000008", "epoch_000010"]  # every fourth, and the last
 
 
-@pytest.mark.parametrize(("name", "world", "precision"), spread(list(GRAPHS), [1, 4], ["fp32", "fp64"], strength=1))
+@pytest.mark.parametrize(("name", "world", "precision"), spread(list(GRAPHS), [1, 4], ["fp32", "fp64"]))
 def test_going_on_is_bit_identical(tmp_path: Path, name: str, world: int, precision: str) -> None:
     config = config_of(name, world=world, partitioner="random", precision=precision)
     keep_all = dataclasses.replace(config, checkpoint=CheckpointConfig(every=HALF, keep=9))

@@ -157,7 +157,7 @@ def _train(group: Group, config: RunConfig, dataset: Dataset, run_dir: str, star
 
 @pytest.mark.parametrize(
     ("model", "target"),
-    spread(["rgcn", "sage"], ["SGD", "NAdam", "RMSprop", "Rprop", "Adafactor", "Halved", "Slow"], strength=1),
+    spread(["rgcn", "sage"], ["SGD", "NAdam", "RMSprop", "Rprop", "Adafactor", "Halved", "Slow"]),
 )
 def test_the_same_on_all_worlds_and_after_a_resume(model: str, target: str, file: Path, tmp_path: Path) -> None:
     """Also where rows are learned, which live on different workers, and resumed on another number of them."""
@@ -330,6 +330,7 @@ def test_the_page_s_metric(tmp_path: Path) -> None:
     assert done.returncode == 0 and "top3" in done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_from_the_command_line(file: Path) -> None:
     """A run, its summary, its evaluation and the comparison say what the metric is called."""
 

@@ -151,6 +151,7 @@ def test_one_server_has_nothing_to_choose(tmp_path: Path, capsys: pytest.Capture
     assert "preload=auto: none. One server has all nodes." in log
 
 
+@pytest.mark.long
 def test_chosen_by_what_is_measured(tmp_path: Path) -> None:
     """Between workers that pretend the network is as fast as memory; the numbers are in the summary and the log."""
     own = train(tmp_path, "own", "preload=auto", "servers=2")

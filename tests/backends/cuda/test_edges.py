@@ -21,6 +21,7 @@ from sargnn.rng import Draw, Purpose
 from tests.backends.attention_cases import SHAPES as ATTENTIONS
 from tests.backends.attention_cases import expected, make, run
 from tests.backends.blocks import block_of, integers
+from tests.parity.covering import spread
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 SHAPES = [(6, 9, 20), (3, 2, 40), (5, 7, 0), (0, 4, 0)]
@@ -115,17 +116,19 @@ def test_what_is_not_a_number_is_not_hidden(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "heads", "width", "p", "weighted", "dtype"),
-    [
-        ("small", 2, 7, 0.4, True, torch.float64),
-        ("small", 1, 5, 0.0, False, torch.float32),
-        ("small", 1, 16, 0.4, False, torch.bfloat16),
-        ("one", 3, 1, 0.4, False, torch.float32),
-        ("no_edges", 1, 3, 0.4, False, torch.float32),
-        ("no_rows", 1, 3, 0.4, False, torch.float32),
-    ],
+    ("operation", "shape", "heads", "width", "p", "weighted", "dtype"),
+    spread(
+        ["gat", "gatv2", "dot", "one_table"],
+        [
+            ("small", 2, 7, 0.4, True, torch.float64),
+            ("small", 1, 5, 0.0, False, torch.float32),
+            ("small", 1, 16, 0.4, False, torch.bfloat16),
+            ("one", 3, 1, 0.4, False, torch.float32),
+            ("no_edges", 1, 3, 0.4, False, torch.float32),
+            ("no_rows", 1, 3, 0.4, False, torch.float32),
+        ],
+    ),
 )
-@pytest.mark.parametrize("operation", ["gat", "gatv2", "dot", "one_table"])
 def test_attention(
     device: str, operation: str, shape: str, heads: int, width: int, p: float, weighted: bool, dtype: torch.dtype
 ) -> None:

@@ -15,7 +15,8 @@ from sargnn.report.bench import epoch
 from tests.in_process import sargnn_here as run
 
 
-@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.long
 def test_the_work_of_graph_sage(world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch, "measure_roofline", cache(epoch.measure_roofline))  # else before and after the run
     words = ["dataset.scale=0.001", "epochs=3", f"world={world}", "threads=1", "model.hidden=32", "model.dropout=0.5"]

@@ -66,6 +66,7 @@ def test_curves(runs_here: list[str], tmp_path: Path) -> None:
         assert f"| {name} | {one['losses'][-1]:.3g} | {one['val_metric']:.3g} |" in table
 
 
+@pytest.mark.long
 def test_shares_and_a_run_that_fails(runs_here: list[str], tmp_path: Path) -> None:
     """The others are drawn, the failure is named, and the same command runs only that one again."""
     words = ["reproduce", "sar.fig9", "tracking=none", "model.hidden=8", "model.num_layers=2", "world=1"]
