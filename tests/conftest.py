@@ -171,6 +171,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """When a process ends, Triton's bindings list all that they have, on hundreds of lines; nobody else writes any more."""
+    if "triton" in sys.modules:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 @pytest.fixture
 def cora() -> Path:
     """The folder of Cora in OGB's raw layout."""

@@ -1,29 +1,39 @@
-"""Random cases: a small graph with what goes wrong, a model, a view, a way to compute it, and what that must give.
+"""Random cases: a small graph with what goes wrong, a task, a model or a module of PyG's, a view and a way to compute it.
 
 Every number is drawn by hypothesis, so that a case that fails shrinks to few nodes, edges, layers and workers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
+from sargnn.config.links import DECODERS, EDGE_DECODERS, EdgesConfig, LinksConfig
+from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset, by_destination
+from sargnn.graph.edge_columns import NO_COLUMNS
 from sargnn.graph.schema import SPLITS, Relation
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import PARTITIONERS
+from sargnn.sources.given_pairs import EdgeLabels, label_edges
+from sargnn.sources.links import draw_links
 from tests.graphs import NUM_CLASSES, NUM_FEATURES, with_weights
 from tests.parity import cases
 
 PLAIN = [name for name in cases.NAMES if name not in ("rgcn", "rgat")]
 TYPED = ["rgcn", "rgat"]
 AGGREGATORS = ["mean", "sum", "max", "pool"]
+MODULES = [f"module {kind}" for kind in ("sage", "sage_max", "gcn", "gat", "gatv2", "gin", "graph", "transformer", "edge")]
+_STACKS = Path(cases.__file__).parent / "toys" / "pyg_stacks.py"
 
 
 @dataclass(frozen=True)
@@ -98,10 +108,11 @@ class Case:
 
     Attributes:
         graph: what it is made on.
-        model: a key of the models' cases; settings: what is changed of it.
+        model: a key of the models' cases, or one of ``MODULES``; settings: what is changed of it.
         view: choices of ``cases.run_config`` that change what is computed.
         way: choices that change nothing but how: mode, kernel, workers, ...
         near: rows of other ranks are read where they lie.
+        task: what is predicted; pairs: its settings, where these are pairs.
     """
 
     graph: Graph
@@ -110,14 +121,53 @@ class Case:
     view: dict[str, Any]
     way: dict[str, Any]
     near: bool = False
+    task: str = "nodes"
+    pairs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_oracle(self) -> bool:
+        """Dense matrices compute it, too; else one worker does."""
+        return self.task == "nodes" and self.model not in MODULES
+
+    def data(self) -> Dataset:
+        """Its graph, with pairs where these are predicted."""
+        graph = self.graph.make()
+        if self.task == "links":
+            return draw_links(graph, [0.6, 0.15, 0.15], seed=self.graph.seed, messages=self.graph.loops % 2 == 0)
+        if self.task == "edges":
+            return label_edges(graph, list(self._labels(graph)), messages=self.graph.loops % 2 == 0)
+        return graph
+
+    def _labels(self, graph: Dataset) -> Iterator[EdgeLabels]:
+        """Of the edges of each relation, some of them unknown."""
+        rng = np.random.default_rng(self.graph.seed)
+        destinations = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+        of = np.zeros(graph.num_edges, np.int64) if graph.relation is None else np.asarray(graph.relation)
+        for r, relation in enumerate(graph.schema.relations):
+            edges = rng.permutation(np.flatnonzero(of == r))
+            sources = np.asarray(graph.indices, np.int64)[edges] - graph.schema.offsets[relation.source]
+            ends = Edges(relation, sources, destinations[edges] - graph.schema.offsets[relation.destination], NO_COLUMNS)
+            labels = rng.integers(-1, NUM_CLASSES, len(edges))
+            yield EdgeLabels(ends, r, labels, np.where(labels >= 0, rng.integers(0, 4, len(edges)), 0).astype(np.uint8))
 
     def config(self, *, alone: bool = False) -> RunConfig | None:
         """Of its run, or of one worker that computes it in the plainest way; None where that is refused."""
-        way = {"mode": "sar", "kernel": "reference"} if alone else self.way
+        module = self.model in MODULES
+        way = {"mode": "sar", "kernel": "auto" if module else "reference"} if alone else self.way
         try:
-            return cases.run_config(cases.model_config(self.model, **self.settings), **self.view, **way)
+            if module:
+                kind = {"kind": self.model.removeprefix("module ")}
+                model: Any = CustomSettings("custom", target=f"{_STACKS}:Stack", args=kind)
+            else:
+                model = cases.model_config(self.model, **self.settings)
+            config = cases.run_config(model, **self.view, **way)
         except ConfigError:
             return None
+        if self.task == "links":
+            return dataclasses.replace(config, task="links", links=LinksConfig(**self.pairs))
+        if self.task == "edges":
+            return dataclasses.replace(config, task="edges", edges=EdgesConfig(**self.pairs))
+        return config
 
 
 def graphs(typed: bool) -> st.SearchStrategy[Graph]:
@@ -142,11 +192,27 @@ def graphs(typed: bool) -> st.SearchStrategy[Graph]:
     return types.flatmap(with_types)
 
 
+def links() -> st.SearchStrategy[dict[str, Any]]:
+    """Settings of ``task=links``."""
+    return st.fixed_dictionaries(
+        {
+            "decoder": st.sampled_from(DECODERS),
+            "embedding_dim": st.just(6),
+            "loss": st.sampled_from(["bce", "softmax", "margin"]),
+            "negatives": st.integers(1, 4),
+            "corrupt": st.sampled_from(["tail", "head", "both", "ends"]),
+            "strict": st.booleans(),
+        }
+    )
+
+
 @st.composite
 def steps(draw: st.DrawFn) -> Case:
     """First steps of models."""
     typed = draw(st.integers(0, 3)) == 3
-    model = draw(st.sampled_from(TYPED if typed else PLAIN))
+    task = draw(st.sampled_from(["nodes", "nodes", "nodes", "links", "edges"]))
+    module = not typed and draw(st.integers(0, 5)) == 0
+    model = draw(st.sampled_from(TYPED if typed else MODULES if module else PLAIN))
     layers = draw(st.integers(1, 3))
     norm = draw(st.sampled_from(["none", "batch", "layer"]))
     changes: dict[str, Any] = {
@@ -173,7 +239,7 @@ def steps(draw: st.DrawFn) -> Case:
         )
         view["batches"] = BatchesConfig(steps=draw(st.integers(1, 3)))
         view["sample"] = SampleConfig(fanouts=fanouts, every="step")
-    if draw(st.integers(0, 3)) == 0:
+    if task == "nodes" and draw(st.integers(0, 3)) == 0:
         view["labels"] = LabelsConfig("masked", 0.4, 0)
     mode, kernel = draw(st.sampled_from(cases.PAIRS))
     way: dict[str, Any] = {
@@ -186,6 +252,15 @@ def steps(draw: st.DrawFn) -> Case:
         "aggregate": draw(st.sampled_from(["post", "pre", "least", "fastest"])),
         "keep_layers": draw(st.sampled_from(["all", 1, 2])),
         "column_groups": draw(st.sampled_from([None, 2])),
+        "precision": draw(st.sampled_from(["fp64", "fp64", "fp64", "fp32"])),
     }
-    settings = cases.known(model, **changes)
-    return Case(draw(graphs(typed)), model, settings, view, way, near=draw(st.booleans()))
+    pairs: dict[str, Any] = {}
+    if task == "links":
+        pairs = draw(links())
+    elif task == "edges":
+        pairs = {"decoder": draw(st.sampled_from(EDGE_DECODERS)), "embedding_dim": 6}
+    if model in MODULES:
+        way["kernel"], settings = "auto", {}
+    else:
+        settings = cases.known(model, **changes)
+    return Case(draw(graphs(typed)), model, settings, view, way, near=draw(st.booleans()), task=task, pairs=pairs)
