@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -309,14 +310,21 @@ def run_config(
 
 def trainer_of(group: Group, config: RunConfig, dataset: Dataset, make_pool: Callable[..., Pool] = Pool) -> Trainer:
     """This rank's trainer on a dataset cut in memory; of a run with servers that preload on disk."""
-    assignment = assign(dataset, config.partitioner.choice, group.world)
-    flat = next(islice(parts_of(dataset, assignment, group.world), group.rank, None))
+    choice, world = config.partitioner.choice, group.world
+    assignment = _once(("assignment", choice, world), dataset, lambda: assign(dataset, choice, world))
+    flat = _once(("parts", choice, world), dataset, lambda: list(parts_of(dataset, assignment, world)))[group.rank]
     if config.preload.name != "shared":
         return make_trainer(config, flat, dataset.num_classes, group, make_pool=make_pool, budget=chooser)
     group = group.again(servers=config.num_servers)
     hops = sum(reads_edges(config))
     bounds = Bounds(hops, config.preload.max_hop, config.preload.fanout, config.seed)
-    part = preloaded_part(dataset, assignment, config.num_servers, group.world, group.rank, bounds)
+    servers = config.num_servers
+    preloaded = _once(
+        ("preloaded", choice, world, servers, bounds),
+        dataset,
+        lambda: preloaded_parts(dataset, assignment, servers, world, bounds),
+    )
+    part = preloaded[group.rank]
     return make_trainer(config, part, dataset.num_classes, group, make_pool=make_pool, flat=lambda: flat, budget=chooser)
 
 
@@ -326,8 +334,21 @@ def reads_edges(config: RunConfig) -> list[bool]:
     return [reads for _, reads in definition.layers(config.model)] if definition.stack else definition.reads(config.model)
 
 
-def preloaded_part(dataset: Dataset, assignment: np.ndarray, servers: int, world: int, rank: int, bounds: Bounds) -> Part:
-    """A worker's part of a server that preloads."""
+_KEPT: dict[tuple[Any, ...], Any] = {}
+
+
+def _once(key: tuple[Any, ...], dataset: Dataset, make: Callable[[], Any]) -> Any:
+    """What several ranks, each with a dataset of its own, and tests want of the same content; of the last few."""
+    key = (hashlib.blake2b(pickle.dumps(dataset)).digest(), *key)
+    if key not in _KEPT:
+        _KEPT[key] = make()
+        for old in list(_KEPT)[:-24]:
+            del _KEPT[old]
+    return _KEPT[key]
+
+
+def preloaded_parts(dataset: Dataset, assignment: np.ndarray, servers: int, world: int, bounds: Bounds) -> list[Part]:
+    """Of servers that preload."""
     offsets, nodes = group_by(assignment, world)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "preloaded"
@@ -338,7 +359,7 @@ def preloaded_part(dataset: Dataset, assignment: np.ndarray, servers: int, world
             writer.meta = {
                 "schema": dataset.schema.to_json(), "num_classes": dataset.num_classes, "preload": {}, **weighted, **carried
             }  # fmt: skip
-        return open_part(path, rank)
+        return [open_part(path, rank) for rank in range(world)]
 
 
 def graph_layers(trainer: Trainer) -> list[GraphLayer]:

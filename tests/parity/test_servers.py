@@ -208,7 +208,7 @@ def bounded_curve(group: Group, config: RunConfig, dataset: Dataset, servers: np
     assignment = (servers * size + np.arange(len(servers)) % size).astype(np.int32)
     group = group.again(servers=2)
     bounds = Bounds(3, config.preload.max_hop, config.preload.fanout, config.seed)
-    part = cases.preloaded_part(dataset, assignment, 2, group.world, group.rank, bounds)
+    part = cases.preloaded_parts(dataset, assignment, 2, group.world, bounds)[group.rank]
     flat = list(cases.parts_of(dataset, assignment, group.world))[group.rank]
     trainer = cases.make_trainer(config, part, dataset.num_classes, group, flat=lambda: flat)
     history = trainer.run()
