@@ -177,8 +177,8 @@ def main(words: Sequence[str]) -> int:
     if not getattr(kaminpar, "__64bit__", True) and max(num_nodes, entries) >= _NARROW_SUM:
         sys.exit(f"this build of KaMinPar numbers no more than {_NARROW_SUM} nodes and entries")
     kaminpar.reseed(wanted["seed"])
-    # Made first: it says how many threads there are, also for reading the graph. Each has random numbers of its own, by the order
-    # in which they come.
+    # Made first: it says how many threads there are, also for reading the graph. Each draws numbers of its own, by the order in
+    # which they come.
     partitioner = kaminpar.KaMinPar(wanted["threads"], kaminpar.context_by_name(wanted["preset"]))
     graph = kaminpar.load_graph(wanted["path"], kaminpar.GraphFileFormat.PARHIP, compress=True)
     with contextlib.suppress(OSError):

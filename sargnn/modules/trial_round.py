@@ -186,7 +186,7 @@ class Round:
         trial, self._count = self.trial, 0
         args = self._argument(trial.args, trial.described[0], rows)
         kwargs = self._argument(trial.kwargs, trial.described[1], rows)
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # not also that of a GPU, which would note who asked, a stack each time
         try:
             out = (func or trial.func)(*args, **kwargs)
         except Waits:

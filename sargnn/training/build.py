@@ -254,7 +254,7 @@ def make_model(config: RunConfig, shape: GraphShape) -> Model:
     Raises:
         ConfigError: the model cannot work on such a graph.
     """
-    torch.manual_seed(config.seed)
+    torch.default_generator.manual_seed(config.seed)  # it is made on the host
     model: Model = config.model.build(shape)
     if shape.schema.typed and config.add_self_loops:
         raise ConfigError(

@@ -217,7 +217,7 @@ class Recorder:
         number = 1000 * trainer.engine.group.world + trainer.engine.group.rank
         random.seed(number)
         np.random.seed(number)
-        torch.manual_seed(number)
+        torch.default_generator.manual_seed(number)
         for step in range(steps):
             self._step, self._during = step + 1, FORWARD
             result = trainer.loop.train_epoch(step)

@@ -60,19 +60,19 @@ def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: tor
     check(kernel, make(shape, 3, 7, p), operation, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 8, 16, 33, 100, 128, 130, 300])
-@pytest.mark.parametrize("heads", [1, 2, 5, 8, 17, 33])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("operation", "heads", "width", "dtype"),
+    spread(OPERATIONS, [1, 2, 5, 8, 17, 33], [1, 8, 16, 33, 100, 128, 130, 300], [torch.float32, torch.float64], strength=2),
+)
 def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
     """Every shape of tile: several heads in one, one head in several, more heads than a vector has lanes."""
     check(make_kernel("fused"), make("small", heads, width, 0.3), operation, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("p", [0.0, 0.4])
-@pytest.mark.parametrize("shape", ["small", "no_edges", "few_rows", "hub", "fan"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("operation", "shape", "p", "dtype"),
+    spread(OPERATIONS, ["small", "no_edges", "few_rows", "hub", "fan"], [0.0, 0.4], [torch.float32, torch.float64], strength=2),
+)
 def test_edge_weights(kernel: Kernel, operation: str, shape: str, p: float, dtype: torch.dtype) -> None:
     """Positive, zero and negative ones; the softmax does not see them."""
     check(kernel, make(shape, 3, 7, p, weighted=True), operation, dtype)

@@ -10,6 +10,7 @@ from sargnn.backends.operations import WeightedSumOperation
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.profile import AGGREGATION, REST, Profile
 from tests.backends.blocks import CPU_KERNELS, SHAPES, block_of, integers
+from tests.parity.covering import spread
 
 
 def sums_of(name: str) -> WeightedSumOperation:
@@ -18,14 +19,20 @@ def sums_of(name: str) -> WeightedSumOperation:
     return operation
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["given", "own"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 3, 16, 33, 130, 257, 300])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", CPU_KERNELS)
-def test_weighted_sum(name: str, shape: tuple[int, int, int], width: int, dtype: torch.dtype, own: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "number", "width", "dtype", "own"),
+    spread(
+        CPU_KERNELS,
+        range(len(SHAPES)),
+        [1, 3, 16, 33, 130, 257, 300],
+        [torch.float32, torch.float64],
+        [False, True],
+        strength=2,
+    ),
+)
+def test_weighted_sum(name: str, number: int, width: int, dtype: torch.dtype, own: bool) -> None:
     """Weights of either sign and 0. ``own``: they are the block's, which it also has in the order of its sources."""
-    num_src, num_dst, num_edges = shape
+    num_src, num_dst, num_edges = shape = SHAPES[number]
     block, _ = block_of(*shape)
     weight = integers(num_edges, 1, dtype, 5)[:, 0]
     block.columns = EdgeColumns.of({"weight": weight if own else None})
