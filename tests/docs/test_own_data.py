@@ -52,7 +52,7 @@ def run_page(page: str, folder: Path) -> str:
     return printed
 
 
-@pytest.mark.parametrize("page", only(["own-arrays", "edge-features"], OF_DATA))
+@pytest.mark.parametrize("page", only(["own-arrays"], OF_DATA))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_pages_of_own_data(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept = points_here(monkeypatch, tmp_path)
