@@ -60,7 +60,7 @@ def test_a_class_of_modules_as_words(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "epochs=2", "model=custom", f"model.target='{__file__}:MeanPool'", "world=2"
     ]  # fmt: skip
     monkeypatch.setattr(MeanPool, "__module__", "__main__")
-    with pytest.raises(ConfigError, match="workers would run all of that again"):
+    with pytest.raises(ConfigError, match="defined where it is trained"):
         as_words((), {"model": MeanPool})
     package = tmp_path / "some_nets"
     package.mkdir()
@@ -71,20 +71,20 @@ def test_a_class_of_modules_as_words(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {
-    "a graph and a dataset": (("dataset=synthetic",), {"graph": GRAPH}, ("dataset is named, too", "dataset=synthetic")),
-    "a graph in a text's place": ((GRAPH,), {}, ("override is a text", "dict", "graph=...")),
+    "a graph and a dataset": (("dataset=synthetic",), {"graph": GRAPH}, ("graph", "dataset=synthetic")),
+    "a graph in a text's place": ((GRAPH,), {}, ("override", "dict", "graph=...")),
     "no setting": ((), {"wrold": 4}, ("There is no setting 'wrold'", "world")),
     "no value": ((), {"world": object()}, ("'world'", "no setting can have")),
-    "a model that is made": ((), {"model": MeanPool()}, ("is made already", "a MeanPool", "model=MeanPool")),
-    "a model inside a function": ((), {"model": inner()}, ("cannot be found by a name", "inner.<locals>.Inner")),
+    "a model that is made": ((), {"model": MeanPool()}, ("made already", "a MeanPool", "model=MeanPool")),
+    "a model inside a function": ((), {"model": inner()}, ("by a name", "inner.<locals>.Inner")),
     "no model": (("model=gatt",), {}, ("'model' has no option 'gatt'", "gat")),
     "a sweep": (("model=gat,sage",), {}, ("several values",)),
     "an experiment that is one": (("experiment=modes_sweep",), {}, ("is a sweep", "loop")),
-    "no graph": ((), {"graph": 7}, ("the graph is no graph", "int", "DGLGraph")),
+    "no graph": ((), {"graph": 7}, ("no graph", "int", "DGLGraph")),
     "a graph that is wrong": ((), {"graph": {**GRAPH, "y": None}}, ("the graph has no labels",)),
     "a graph that was not returned": ((), {"graph": None}, ("graph= is None", "return graph")),
-    "a folder": ((), {"graph": "here"}, ("the graph is no graph", "dataset=arrays")),
-    "a function": ((), {"graph": as_words}, ("the graph is no graph", "call it: as_words()")),
+    "a folder": ((), {"graph": "here"}, ("no graph", "dataset=arrays")),
+    "a function": ((), {"graph": as_words}, ("no graph", "call it: as_words()")),
     "a graph for a run that is there": ((), {"graph": GRAPH, "resume": "x"}, ("has its graph", "leave graph= out")),
     "no run": ((), {"resume": "nowhere"}, ("no such run", "nowhere")),
 }
@@ -110,7 +110,7 @@ def test_one_of_several_ranks_trains_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_runs_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such run"):
         sargnn.load(tmp_path)
-    with pytest.raises(ConfigError, match="no run to compare"):
+    with pytest.raises(ConfigError, match="compare"):
         sargnn.compare([])
 
 
@@ -136,7 +136,7 @@ def test_what_went_wrong_there_is_raised_here(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(sargnn.SargnnError, match="without an answer"):
         process.ask({}, quiet=True)
     answering(monkeypatch, None, code=-2)
-    with pytest.raises(KeyboardInterrupt, match="before the run had begun"):
+    with pytest.raises(KeyboardInterrupt, match="had begun"):
         process.ask({}, quiet=True)
 
 

@@ -51,16 +51,16 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "another class": (whole("class Nets(nn.Module):\n    pass"), "names nothing in"),
     "a class that is no module": (
-        whole("class Net:\n    def __init__(self, in_size, out_size):\n        pass"), "names no class of modules",
+        whole("class Net:\n    def __init__(self, in_size, out_size):\n        pass"), "no class of modules",
     ),
-    "a module that is made": (whole("Net = nn.Linear(2, 3)"), "names no class of modules"),
-    "a number": (whole("Net = 3"), "names no class of modules"),
-    "a function that returns none": (whole("def Net(in_size):  # here\n    return None"), "'Net' returns no torch.nn.Module."),
+    "a module that is made": (whole("Net = nn.Linear(2, 3)"), "no class of modules"),
+    "a number": (whole("Net = 3"), "no class of modules"),
+    "a function that returns none": (whole("def Net(in_size):  # here\n    return None"), "'Net' returns no torch.nn.Module"),
     "a syntax error": ("class Net(:  # here\n    pass\n", "cannot be loaded: SyntaxError"),
     "an error on loading": ("import torch\ntorch.nothing  # here\n", "cannot be loaded: AttributeError"),
     "a constructor that fails": (
         whole("class Net(nn.Module):\n    def __init__(self, in_size):\n        super().__init__()\n        1 / 0  # here"),
-        "The model's constructor failed: ZeroDivisionError: division by zero",
+        "constructor failed: ZeroDivisionError: division by zero",
     ),
     "a constructor that needs more": (
         whole("class Net(nn.Module):  # here\n    def __init__(self, in_size, out_size, heads):\n        super().__init__()"),
@@ -74,48 +74,48 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "a forward that takes one": (
         MODULE.format(head="  # here", body="        return x").replace("self, graph, x", "self, x"),
-        "The model's forward must take rows and edges, or a graph and rows",
+        "forward must take",
     ),
     "a forward that takes three": (
         MODULE.format(head="  # here", body="        return x").replace("self, graph, x", "self, graph, x, y"),
-        "The model's forward must take rows and edges, or a graph and rows",
+        "forward must take",
     ),
     "none": (module("self.linear(x)"), "returns no tensor."),
     "a list": (module("return [self.linear(x)]"), "returns no tensor."),
-    "another width": (module("return x"), "has another width than there are outputs."),
-    "heads": (module("return self.linear(x)[:, None]"), "has another width than there are outputs."),
-    "fewer rows": (module("return self.linear(x)[x[:, 0] > 9]"), "has not one row for each node."),
-    "one row": (module("return self.linear(x).mean(0, keepdim=True)"), "has not one row for each node."),
-    "rows in another order": (module("return self.linear(x).flip(0)"), "has not the graph's rows in their order."),
-    "rows of nobody": (module("return self.linear(torch.ones(6, x.shape[1]))"), "made without the graph's rows."),
+    "another width": (module("return x"), "another width"),
+    "heads": (module("return self.linear(x)[:, None]"), "another width"),
+    "fewer rows": (module("return self.linear(x)[x[:, 0] > 9]"), "one row for each node"),
+    "one row": (module("return self.linear(x).mean(0, keepdim=True)"), "one row for each node"),
+    "rows in another order": (module("return self.linear(x).flip(0)"), "in their order"),
+    "rows of nobody": (module("return self.linear(torch.ones(6, x.shape[1]))"), "without the graph's rows"),
     "a field in another order": (
-        module('graph.ndata["h"] = x.flip(0)  # here\nreturn self.linear(x)'), "no table of the graph's rows",
+        module('graph.ndata["h"] = x.flip(0)  # here\nreturn self.linear(x)'), "no table of",
     ),
-    "another precision": (module("return self.linear(x).half()"), "has another precision than the run."),
-    "cut off": (module("return self.linear(x).detach()"), "depends on none of its parameters"),
-    "an exception": (module('raise KeyError("k")  # here'), "The model's forward failed: KeyError: 'k'"),
-    "a name that is not there": (module("return nothing  # here"), "The model's forward failed: NameError"),
-    "shapes that do not fit": (module("return self.linear(x.T)  # here"), "The model's forward failed: RuntimeError"),
-    "an exit": (module("raise SystemExit(3)  # here"), "The model's forward failed: SystemExit: 3"),
+    "another precision": (module("return self.linear(x).half()"), "another precision"),
+    "cut off": (module("return self.linear(x).detach()"), "none of its parameters"),
+    "an exception": (module('raise KeyError("k")  # here'), "forward failed: KeyError: 'k'"),
+    "a name that is not there": (module("return nothing  # here"), "forward failed: NameError"),
+    "shapes that do not fit": (module("return self.linear(x.T)  # here"), "forward failed: RuntimeError"),
+    "an exit": (module("raise SystemExit(3)  # here"), "forward failed: SystemExit: 3"),
     "a backward that fails": (
         module("x = self.linear(x)\nx.register_hook(lambda g: g / None)  # here\nreturn x"),
-        "The model's backward failed: TypeError",
+        "backward failed: TypeError",
     ),
-    "a write to the rows": (module("x += 1  # here\nreturn self.linear(x)"), "may not write to its input"),
+    "a write to the rows": (module("x += 1  # here\nreturn self.linear(x)"), "write to its input"),
     "a hidden write to the rows": (
-        module("x.numpy()[0] = 1  # here\nreturn self.linear(x)"), "numbers of this worker's rows alone",
+        module("x.numpy()[0] = 1  # here\nreturn self.linear(x)"), "'numpy' gives numbers",
     ),
     "a write to a field": (
-        module('graph.ndata["h"] = x\ngraph.ndata["h"].mul_(2)  # here\nreturn self.linear(x)'), "may not write to its input",
+        module('graph.ndata["h"] = x\ngraph.ndata["h"].mul_(2)  # here\nreturn self.linear(x)'), "write to its input",
     ),
-    "a field that is not there": (module('return graph.ndata["hh"]  # here'), "have no field 'hh'."),
+    "a field that is not there": (module('return graph.ndata["hh"]  # here'), "field 'hh'"),
     "a field of another length": (
-        module('graph.ndata["h"] = x[x[:, 0] > 9]  # here'), "has not one row for each of the nodes.",
+        module('graph.ndata["h"] = x[x[:, 0] > 9]  # here'), "The field 'h'",
     ),
-    "a field that is no tensor": (module('graph.ndata["h"] = 3  # here'), "The field 'h' is no tensor."),
+    "a field that is no tensor": (module('graph.ndata["h"] = 3  # here'), "'h' is no tensor"),
     "a message of another length": (
         module('graph.ndata["h"] = x\ngraph.update_all(lambda e: {"m": e.src["h"][:2]}, add)  # here'),
-        "has not one row per edge",
+        "row per edge",
     ),
     "a message that is no mapping": (
         module('graph.ndata["h"] = x\ngraph.update_all(lambda e: e.src["h"], add)  # here'), "gives no messages",
@@ -129,47 +129,47 @@ WRONG: dict[str, tuple[str, str]] = {
     "a reduce that is no mapping": (
         module('graph.ndata["h"] = x\ngraph.update_all(copy, lambda n: n.mailbox["m"].sum(1))  # here'), "",
     ),
-    "something a graph does not have": (module("graph.adj()  # here"), "A sharded graph has no 'adj'."),
+    "something a graph does not have": (module("graph.adj()  # here"), "no 'adj'"),
     "self-loops": (
-        module("import dgl\ngraph = dgl.add_self_loop(graph)  # here\nreturn x"), "dataset.add_self_loops=true gives each node",
+        module("import dgl\ngraph = dgl.add_self_loop(graph)  # here\nreturn x"), "dataset.add_self_loops=true",
     ),
-    "features of the data": (module('return self.linear(graph.ndata["feat"])  # here'), "features are what forward gets"),
+    "features of the data": (module('return self.linear(graph.ndata["feat"])  # here'), "what forward gets"),
     "a graph that is shown": (
         module("raise ValueError(graph)  # here"), "ShardedGraph(this worker's: 6 '_N' nodes, 12 '_E' edges into 6 '_N' nodes",
     ),
     "random numbers for nodes": (
         module("return self.linear(x) * torch.randperm(graph.num_nodes())[:, None]  # here"),
-        "randperm draws numbers for the rows",
+        "randperm draws numbers",
     ),
-    "rows by number": (module("return self.linear(x[[1, 0]])  # here"), "Rows are picked by their number"),
+    "rows by number": (module("return self.linear(x[[1, 0]])  # here"), "by their number"),
     "a checkpoint": (
         module("from torch.utils.checkpoint import checkpoint\nreturn checkpoint(self.linear, x, use_reentrant=False)  # here"),
-        "calls a module again in backward",
+        "torch.utils.checkpoint",
     ),
     "a reentrant checkpoint": (
         module(
             "import torch.utils.checkpoint as c\nx = x.clone().requires_grad_(torch.is_grad_enabled())\n"
             "def f(y):\n    return self.linear(y)\nreturn c.checkpoint(f, x, use_reentrant=True)  # here"
         ),
-        "calls a module again in backward",
+        "torch.utils.checkpoint",
     ),
-    "random numbers": (module("return self.linear(torch.poisson(x.abs()))  # here"), "draws numbers for the rows"),
+    "random numbers": (module("return self.linear(torch.poisson(x.abs()))  # here"), "poisson draws numbers"),
 }  # fmt: skip
 WRONG_TYPED: dict[str, tuple[str, str]] = {
     "no such relation": (module('graph["likes"]  # here'), "likes"),
     "no rows of the labelled type": (
-        module('return {"author": self.linear(x["author"])}'), "returns no rows of the labelled node type 'paper'.",
+        module('return {"author": self.linear(x["author"])}'), "labelled node type 'paper'",
     ),
-    "the rows of another type": (module('return self.linear(x["author"])'), "has rows of something else."),
+    "the rows of another type": (module('return self.linear(x["author"])'), "something else"),
     "all rows in one": (
-        module('return self.linear(torch.cat([x["author"], x["paper"]]))'), "has not one row for each node.",
+        module('return self.linear(torch.cat([x["author"], x["paper"]]))'), "one row for each node",
     ),
-    "a mapping as rows": (module("return self.linear(x)  # here"), "The model's forward failed: TypeError"),
+    "a mapping as rows": (module("return self.linear(x)  # here"), "forward failed: TypeError"),
 }  # fmt: skip
 ARGUMENTS: dict[str, tuple[list[str], str]] = {
-    "an argument that is not there": (["model.args.hiden=3"], "takes no argument 'hiden'."),
-    "a width of one's own": (["model.args.in_width=3"], "The model's forward failed: RuntimeError"),
-    "a name that is no text": (["model.args.hidden={1: 2}"], "'model.args.hidden' has a name that is no text."),
+    "an argument that is not there": (["model.args.hiden=3"], "no argument 'hiden'"),
+    "a width of one's own": (["model.args.in_width=3"], "forward failed: RuntimeError"),
+    "a name that is no text": (["model.args.hidden={1: 2}"], "'model.args.hidden'"),
 }
 
 
@@ -207,7 +207,7 @@ def test_the_right_module_is_none_of_these(tmp_path: Path) -> None:
     ("words", "wanted"),
     [
         (["model.target=net.py:Net", "model.args.hiden=3"], "allowed: model.args.hidden"),
-        (["model.target=no.py:Net"], "names a file that does not exist"),
+        (["model.target=no.py:Net"], "no.py"),
         (["model.target=net.py:Net"], "net.py line"),
         ([], "The setting 'model.target' must be given."),
     ],

@@ -123,7 +123,7 @@ def test_flat_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     echo.call(table, ids)
     assert echo.words == [table.data_ptr(), 24, 1, 1, 0, ids.ctypes.data, 8, 1, 1, 5]
     for bad in (table[:, :2], table.numpy()[:, :2]):
-        with pytest.raises(ValueError, match="echo: a has numbers that do not lie side by side: shape .2, 2, 4."):
+        with pytest.raises(ValueError, match="echo: a .*side by side.*2, 2, 4."):
             echo.call(bad, ids)
 
 
@@ -161,14 +161,14 @@ def test_letters_of_what_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     "table, problem",
     [
         (None, "a is missing"),
-        (torch.zeros(4, 2).T, "a has rows whose numbers do not lie side by side"),
-        (torch.zeros(2, 8)[:, ::2], "a has rows whose numbers do not lie side by side"),
-        (torch.zeros(2, 2, 2), "a has 3 dimensions"),
-        (torch.tensor(1.0), "a has 0 dimensions"),
+        (torch.zeros(4, 2).T, "echo: a .*strides"),
+        (torch.zeros(2, 8)[:, ::2], "echo: a .*strides"),
+        (torch.zeros(2, 2, 2), "a .*3 dimensions"),
+        (torch.tensor(1.0), "a .*0 dimensions"),
         (torch.zeros(2, 4, device="meta"), "a is on meta"),
-        (torch.zeros(2, 4, dtype=torch.float16), "the library knows no float16"),
-        (np.zeros((2, 4), np.complex64), "the library knows no complex64"),
-        (np.zeros((4, 2), np.float32).T, "a has rows whose numbers do not lie side by side"),
+        (torch.zeros(2, 4, dtype=torch.float16), "float16"),
+        (np.zeros((2, 4), np.complex64), "complex64"),
+        (np.zeros((4, 2), np.float32).T, "echo: a .*strides"),
     ],
 )
 def test_tables_that_are_refused(monkeypatch: pytest.MonkeyPatch, table: Any, problem: str) -> None:
@@ -187,7 +187,7 @@ def test_vectors_that_are_refused(monkeypatch: pytest.MonkeyPatch, vector: Any) 
 def test_tables_of_a_list_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     echo = Echo(monkeypatch, "src xs S F")
     for tables in ([], [torch.zeros(2, 3), torch.zeros(2, 4)], [torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.float64)]):
-        with pytest.raises(ValueError, match="echo: src needs tables of one width and type"):
+        with pytest.raises(ValueError, match="echo: src .*one width"):
             echo.call(tables)
 
 
@@ -203,16 +203,14 @@ def test_a_number_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         Echo(monkeypatch, "a int", "b int").call(1)
 
 
-@pytest.mark.parametrize(
-    "answer, problem", [(-1, "other words than are declared"), (-2, "not there for rows"), (-9, "with -9")]
-)
+@pytest.mark.parametrize("answer, problem", [(-1, "other words"), (-2, "not there for rows"), (-9, "with -9")])
 def test_a_call_that_fails(monkeypatch: pytest.MonkeyPatch, answer: int, problem: str) -> None:
     with pytest.raises(ValueError, match=f"echo.*{problem}"):
         Echo(monkeypatch, "a int", answer=answer).call(1)
 
 
 def test_the_library_counts_words() -> None:
-    with pytest.raises(ValueError, match="sums takes other words than are declared"):
+    with pytest.raises(ValueError, match="sums .*other words"):
         Entry("sums", "a int")(1)
 
 

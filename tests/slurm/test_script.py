@@ -193,13 +193,13 @@ def test_no_hostile_value_runs_anything_or_breaks_anything(first: int, tmp_path:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["world=9", "slurm.nodes=2", "slurm.ntasks_per_node=4"], "9 workers do not fit on 2 nodes of 4 tasks"),
-        (["world=2", "slurm.nodes=4"], "more nodes than workers"),
+        (["world=9", "slurm.nodes=2", "slurm.ntasks_per_node=4"], "9 workers do not fit"),
+        (["world=2", "slurm.nodes=4"], "more nodes"),
         (["world=4", "slurm.nodes=2", "slurm.gloo_ifname=lo"], "loopback"),
         (["world=4", "slurm.nodes=2", "comm.interface=lo"], "loopback"),
         (["world=4", "slurm.nodes=2", "slurm.master_addr=127.0.0.1"], "loopback"),
         (["threads=4", "slurm.cpus_per_task=2"], "more threads than CPUs"),
-        (["slurm.time=2"], "no time to train"),
+        (["slurm.time=2"], "time limit"),
         (["slurm.time=soon"], "form that SLURM knows"),
         (["slurm.mem=lots"], "form that SLURM knows"),
         (["slurm.partition=''"], "is empty"),
@@ -207,7 +207,7 @@ def test_no_hostile_value_runs_anything_or_breaks_anything(first: int, tmp_path:
         (["slurm.node=2"], "There is no setting 'slurm.node'"),
         (["slurm=nowhere"], "'slurm' has no option 'nowhere'"),
         (["slurm.gpus=1"], "asks for no GPUs"),
-        (["device=cuda", "world=4", "slurm.nodes=2", "slurm.gpus=3"], "some would do nothing"),
+        (["device=cuda", "world=4", "slurm.nodes=2", "slurm.gpus=3"], "next:    slurm.gpus=2"),
         (["device=cuda", "+slurm.additional_parameters.gpus=2"], "see: gpus"),
         (["-m", "device=cpu,cuda", "slurm.array=true"], "'device' cannot be swept"),
         (["slurm.setup=['if true']"], "bash cannot read"),
@@ -215,14 +215,14 @@ def test_no_hostile_value_runs_anything_or_breaks_anything(first: int, tmp_path:
         (["+slurm.additional_parameters.Bad=2"], "another form"),
         (["+slurm.additional_parameters.outpu=2"], "set by sargnn"),
         (["+slurm.additional_parameters.export=NONE"], "set by sargnn"),
-        (["-m", "seed=0,1", "comm.port=29500"], "meet at one port"),
+        (["-m", "seed=0,1", "comm.port=29500"], "one port"),
         (["-m", "seed=range(0,0)"], "has no point"),
         (["world=4", "slurm.nodes=2", "slurm.master_addr=LOCALHOST"], "loopback"),
-        (["slurm.template=nowhere.sbatch"], "template cannot be read"),
-        (["comm.max_restarts=2"], "not started again by itself"),
+        (["slurm.template=nowhere.sbatch"], "nowhere.sbatch"),
+        (["comm.max_restarts=2"], "comm.max_restarts=2"),
         (["-m", "world=2,4", "slurm.array=true"], "'world' cannot be swept"),
         (["-m", "slurm.time=60,120", "slurm.array=true"], "'slurm.*' cannot be swept"),
-        (["--status"], "--status takes one run, or one sweep"),
+        (["--status"], "sargnn slurm --status NAME"),
         (["--status", "nowhere"], "no such run"),
         (["model=sag"], "'model' has no option 'sag'"),
         (["epochs=0"], "out of range"),
@@ -257,7 +257,7 @@ def test_the_same_run_keeps_its_folder_and_another_gets_its_own(folder: Path, ca
     assert sorted(path.name for path in (folder / "runs").iterdir()) == ["sage-sar-w4-s0", "sage-sar-w4-s0-2"]
     assert "--time=" not in (folder / "slurm" / "sage-sar-w4-s0.sbatch").read_text()
     assert sargnn(["slurm", "run_dir=runs/sage-sar-w4-s0", "epochs=5"]) == 1
-    assert "already holds a run" in capsys.readouterr().err
+    assert "holds a run" in capsys.readouterr().err
     finished = Summary(
         "finished", model="sage", dataset="synthetic", mode="sar", world=4, epoch_time_s=1.0, comm_wait_time_s=0.0,
         comm_bytes_per_epoch=1, peak_train_bytes=[1] * 4,
@@ -286,7 +286,7 @@ def test_going_on_with_a_run_on_another_number_of_workers(folder: Path, capsys: 
     assert "--ntasks=8" in text and "--nodes=4" in text and "--time=60" in text
     assert "world: 8" in (folder / "runs" / "one" / "config.yaml").read_text()
     assert sargnn(["slurm", "resume=runs/one", "seed=7"]) == 1
-    assert "keeps what decides its losses" in capsys.readouterr().err
+    assert "its losses" in capsys.readouterr().err
 
 
 def test_a_job_without_progress_is_not_queued_again(folder: Path) -> None:
@@ -340,7 +340,7 @@ def test_submitting_without_sbatch_is_said(
     assert sargnn(["slurm", "slurm.submit=true"]) == 1
     assert "no sbatch" in capsys.readouterr().err
     assert sargnn(["slurm", "--status", "runs/sage-sar-w4-s0"]) == 0
-    assert "there is no scontrol on this machine" in capsys.readouterr().out
+    assert "no scontrol" in capsys.readouterr().out
 
 
 def test_times_are_read_as_slurm_reads_them() -> None:

@@ -81,7 +81,7 @@ def test_each_point_has_a_script_and_a_folder_of_its_own_and_one_command_submits
     sweep = folder_of_train("world=4,8,16")
     scripts = folder / "slurm" / f"sweep-{sweep.name}"
     assert lines[-1] == f"bash slurm/{scripts.name}/submit.sh"
-    assert lines[-2] == f"how far they are: sargnn slurm --status {sweep}"
+    assert lines[-2].endswith(f": sargnn slurm --status {sweep}")
     assert [line.split() for line in lines[:3]] == [[f"slurm/{scripts.name}/00{n}.sbatch", f"world={4 << n}"] for n in range(3)]
     assert sorted(path.name for path in scripts.iterdir()) == ["000.sbatch", "001.sbatch", "002.sbatch", "submit.sh"]
     asked = [directives(scripts / f"00{n}.sbatch") for n in range(3)]
@@ -127,7 +127,7 @@ def test_bash_and_shellcheck_read_all_that_is_written(folder: Path) -> None:
 def test_what_sbatch_refuses_is_named_and_the_others_are_submitted(folder: Path) -> None:
     done = submitted(told(*WORLDS)[-1], folder / "tools", refuse="001.sbatch")
     assert done.returncode == 1 and re.findall(r"world=\d+", done.stdout) == ["world=4", "world=16"]
-    assert re.search(r"did not take it; later: sbatch \S+/001\.sbatch\n", done.stderr)
+    assert re.search(r": sbatch \S+/001\.sbatch\n", done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_memory_is_each_points_own_and_planned_once(folder: Path) -> None:
     found = [directives(path)["mem"] for path in sorted(scripts.glob("*.sbatch"))]
     two, four = (f"{-(-(int(number * gib * 1.1) + 400_000_000) // 1024**2)}M" for number in (2, 4))
     assert found == [two, two, four, four]
-    assert f"world=6 seed=1: --mem={four}: workers of up to" in done.stderr
+    assert f"world=6 seed=1: --mem={four}: " in done.stderr
     unknown = NotPlanned("nothing is known")
     with patch("sargnn.memory.plan_stores.plan_memory", lambda config: unknown):
         done = sargnn_here(folder, "slurm", "-m", "world=2,3")
@@ -195,9 +195,9 @@ def test_finished_points_and_those_under_way_are_left_out(folder: Path) -> None:
     with hold_run_dir(sweep / "002"):
         done = sargnn_here(folder, "slurm", *WORLDS)
     assert done.returncode == 0, done.stderr
-    assert "1 of 3 points are finished already and are skipped; skip_finished=false runs them again" in done.stderr
+    assert "1 of 3 points" in done.stderr and "skip_finished=false" in done.stderr
     lines = done.stdout.splitlines()
-    assert lines[:2] == [f"{sweep}/001  world=8: finished, left out", f"{sweep}/002  world=16: under way, left out"]
+    assert lines[0].startswith(f"{sweep}/001  world=8: finished") and lines[1].startswith(f"{sweep}/002  world=16: under way")
     submit = folder / shlex.split(lines[-1])[1]
     assert re.findall(r"^submit (\S+)", submit.read_text(), flags=re.M) == ["000.sbatch"]
     assert re.findall(r"^submit (\S+)", (told(*WORLDS), submit.read_text())[1], flags=re.M) == ["000.sbatch", "002.sbatch"]
@@ -208,7 +208,7 @@ def test_finished_points_and_those_under_way_are_left_out(folder: Path) -> None:
     finish(sweep / "000")
     finish(sweep / "002")
     lines = told(*WORLDS)
-    assert len(lines) == 4 and lines[-1] == f"no point is left to submit: sargnn compare {sweep}/*/"
+    assert len(lines) == 4 and lines[-1].endswith(f": sargnn compare {sweep}/*/")
 
 
 def test_a_point_goes_on_where_its_job_was_and_not_where_a_local_run_was(folder: Path) -> None:
@@ -230,7 +230,7 @@ def test_an_array_has_what_is_left(folder: Path) -> None:
     finish(sweep / "003")
     with hold_run_dir(sweep / "001"):
         lines = told(*words)
-    assert [line.rpartition(": ")[2] for line in lines[:2]] == ["under way, left out", "finished, left out"]
+    assert [line.rpartition(": ")[2].partition(",")[0] for line in lines[:2]] == ["under way", "finished"]
     text = (folder / "slurm" / f"sweep-{sweep.name}.sbatch").read_text()
     assert "#SBATCH --array=0,2,4-5%2\n" in text and "#     4  seed=4\n" in text and "seed=3" not in text
     assert read_job(sweep / "004")["index"] == 4 and label_of(sweep / "004") == "seed=4"
@@ -244,27 +244,27 @@ def test_a_dry_run_says_what_would_be_asked_and_writes_nothing(folder: Path) -> 
     assert not list(folder.iterdir())
     finish(folder_of_train("world=4,8,16") / "001")
     lines = told(*WORLDS, "--dry-run")
-    assert lines[4] == "       finished, would be left out" and lines[-1].startswith("2 would be submitted")
+    assert lines[4].startswith("       finished") and lines[-1].startswith("2 would be submitted")
 
 
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["world=4,8", "slurm.nodes=8"], "so none was started: world=4\n  There are more nodes than workers"),
-        (["world=2,9", "slurm.nodes=2", "slurm.ntasks_per_node=4"], "so none was started: world=9\n  9 workers do not fit"),
-        (["seed=0,1", "epochs=3,0"], "so none was started: seed=0 epochs=0\n  "),
+        (["world=4,8", "slurm.nodes=8"], ": world=4\n  There are more nodes"),
+        (["world=2,9", "slurm.nodes=2", "slurm.ntasks_per_node=4"], ": world=9\n  9 workers"),
+        (["seed=0,1", "epochs=3,0"], ": seed=0 epochs=0\n  'epochs'"),
         (["model=sage,gat", "model.heads=2"], "model=sage"),
-        (["slurm.time=60,2"], "slurm.time=2\n  The time limit leaves no time"),
-        (["seed=0,1", "slurm.setup=['if true']"], "so none was started: seed=0\n  bash cannot read"),
-        (["seed=0,1", "run_dir=runs/one"], "A sweep chooses its run folders itself"),
-        (["seed=0,1", "resume=runs/one"], "A sweep cannot be resumed as one"),
-        (["seed=0,1", "comm.port=29500"], "meet at one port"),
-        (["seed=0,1", "comm.max_restarts=1"], "not started again by itself"),
-        (["seed=0,1", "skip_finished=perhaps"], "'skip_finished' has a value that is not known"),
-        (["seed=0,1", "slurm.array_parallelism=2"], "Only a job array bounds how many points run at once"),
+        (["slurm.time=60,2"], ": slurm.time=2\n  The time limit"),
+        (["seed=0,1", "slurm.setup=['if true']"], ": seed=0\n  bash"),
+        (["seed=0,1", "run_dir=runs/one"], "run_dir"),
+        (["seed=0,1", "resume=runs/one"], "resumed"),
+        (["seed=0,1", "comm.port=29500"], "one port"),
+        (["seed=0,1", "comm.max_restarts=1"], "comm.max_restarts"),
+        (["seed=0,1", "skip_finished=perhaps"], "'skip_finished'"),
+        (["seed=0,1", "slurm.array_parallelism=2"], "job array"),
         (["seed=0,1", "slurm.array=true,false"], "'slurm.*' cannot be swept"),
         (["seed=0,1", "threads=1,2", "slurm.array=true"], "'threads' cannot be swept"),
-        (["seed=0,1", "comm.port=1,2", "slurm.array=true"], "meet at one port"),
+        (["seed=0,1", "comm.port=1,2", "slurm.array=true"], "one port"),
         (["seed=0,1", "world=auto"], "world=auto"),
     ],
 )
@@ -279,7 +279,7 @@ def test_an_array_cannot_run_finished_points_again(folder: Path) -> None:
     words = ("slurm", "-m", "seed=0,1", "slurm.array=true", "skip_finished=false")
     finish(folder_of_train("seed=0,1") / "000")
     done = sargnn_here(folder, *words)
-    assert done.returncode == 1 and "finished ones cannot run again" in done.stderr
+    assert done.returncode == 1 and all(word in done.stderr for word in ("skip_finished=false", "slurm.array=false"))
 
 
 def test_ports_of_their_own_are_taken(folder: Path) -> None:

@@ -213,12 +213,12 @@ def damage(folder: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("truncated", "data.npz"), ("flipped", "data.npz"), ("swapped", "no array 'edge_index' in raw/data.npz"),
-        ("release", "another release"), ("missing", "no raw/node-label.npz"), ("pickled", "form that is not read"),
-        ("counts", "does not hold 'edge_index' as the counts"), ("outside", "does not exist in row 41"),
+        ("truncated", "data.npz"), ("flipped", "data.npz"), ("swapped", "'edge_index' in raw/data.npz"),
+        ("release", "another release"), ("missing", "no raw/node-label.npz"), ("pickled", "not read"),
+        ("counts", "'edge_index'"), ("outside", "not exist in row 41"),
         ("nan", "not finite in row 18, column 3"), ("large", "too large in row 18, column 3"),
-        ("two graphs", "does not hold 'num_nodes_list'"), ("negative", "does not exist in row 8"),
-        ("infinite", "not a class in row 21.\n  given:   inf"), ("billion", "row 21.\n  given:   label 1000000000"),
+        ("two graphs", "'num_nodes_list'"), ("negative", "not exist in row 8"),
+        ("infinite", "row 21.\n  given:   inf"), ("billion", "row 21.\n  given:   label 1000000000"),
         ("header", "header is damaged"),
     ],
 )  # fmt: skip
@@ -249,7 +249,7 @@ def test_relations_that_point_outside_their_types(tmp_path: Path) -> None:
     _, folder = folder_of("ogbn-mag", tmp_path)
     edge = folder / "raw/relations/author___affiliated_with___institution/edge.csv.gz"
     _table(edge, [np.array([[0, 1]] * 39 + [[2, 6]])])
-    with pytest.raises(DataError, match="affiliated_with.*institution that does not exist in row 40"):
+    with pytest.raises(DataError, match="affiliated_with.*institution .*in row 40"):
         write_and_read(ogb_named(config("ogbn-mag", tmp_path)))
 
 
@@ -310,7 +310,7 @@ def test_download_resumes_and_unpacks(tmp_path: Path, archive: bytes, monkeypatc
     monkeypatch.setattr("sargnn.sources.ogb.named.address_of", lambda name: server.address)
     settings = config("ogbn-products", tmp_path / "data", download=True)
     server.limits = [len(archive) // 3, 0]  # it breaks off, and then nothing comes
-    with pytest.raises(DataError, match="(?s)could not be fetched.*started again it goes on"):
+    with pytest.raises(DataError, match=f"(?s){server.address}.*{len(archive) // 3} bytes"):
         ogb_named(settings)
     part = tmp_path / "data" / "products.zip.part"
     assert part.stat().st_size == len(archive) // 3 and not part.with_name("products.zip").exists()
@@ -354,21 +354,21 @@ def test_answers_of_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answ
         threading.Thread(target=serve, daemon=True).start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/products.zip"
         monkeypatch.setattr("sargnn.sources.ogb.named.address_of", lambda name: address)
-        with pytest.raises(DataError, match="could not be fetched"):
+        with pytest.raises(DataError, match=f"{address}.*fetched"):
             ogb_named(config("ogbn-products", tmp_path, download=True))
 
 
 def test_folders_of_something_else(tmp_path: Path) -> None:
     _, folder = folder_of("ogbn-products", tmp_path)
-    with pytest.raises(DataError, match="(?s)folder of ogbn-products.*dataset=ogbn-products"):
+    with pytest.raises(DataError, match="(?s)ogbn-products.*dataset=ogbn-products"):
         ogb_named(config("ogbn-arxiv", folder))
     (tmp_path / "raw").mkdir()  # of somebody's own
     assert write_and_read(ogb_named(config("ogbn-products", tmp_path))).num_nodes == 300
     (tmp_path / "ogbn_papers100M").mkdir()
-    with pytest.raises(DataError, match="holds no raw files"):
+    with pytest.raises(DataError, match="no raw files"):
         ogb_named(config("ogbn-papers100M", tmp_path, download=True))
     (tmp_path / "ogbn_papers100M" / "raw").mkdir()
-    with pytest.raises(DataError, match="(?s)parts are missing.*no raw/data.npz"):
+    with pytest.raises(DataError, match="(?s)missing.*no raw/data.npz"):
         ogb_named(config("ogbn-papers100M", tmp_path))
 
 
@@ -414,7 +414,7 @@ def test_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         silent.listen()
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/products.zip"
         monkeypatch.setattr("sargnn.sources.ogb.named.address_of", lambda name: address)
-        with pytest.raises(DataError, match="could not be fetched"):
+        with pytest.raises(DataError, match=f"{address}.*fetched"):
             ogb_named(config("ogbn-products", tmp_path, download=True))
     with pytest.raises(DataError, match="dataset.download=true"):
         ogb_named(config("ogbn-products", tmp_path))

@@ -156,7 +156,7 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path: Path, part: str) -> N
         (tmp_path / f"ind.citeseer.{part}").write_bytes(pickle.dumps(content, protocol=2))
         with pytest.raises(DataError) as caught:
             read(tmp_path)
-        assert f"ind.citeseer.{part}' names what no array needs" in str(caught.value) and "system" in str(caught.value)
+        assert f"ind.citeseer.{part}'" in str(caught.value) and "system" in str(caught.value)
         assert not there.exists()
 
 
@@ -169,7 +169,7 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path: Path, part: str) -> N
 )  # fmt: skip
 def test_names_that_arrays_do_not_need(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "one").write_bytes(content)
-    with pytest.raises(DataError, match="one' names what no array needs"):
+    with pytest.raises(DataError, match="one' .*pickle"):
         load_array(tmp_path / "one")
 
 
@@ -242,9 +242,9 @@ def replace(folder: Path, how: str) -> None:
         ("outside", ["graph'", f"7 to {LAST + 1}", f"0 to {LAST}"]), ("negative", ["graph'", "7 to -1"]),
         ("no list", ["graph'", "node 7"]), ("nan", ["allx'", "row 3, column 2"]), ("few", ["ally'", "520, of which 30 train"]),
         ("cut off", ["allx' cannot be read"]), ("empty", ["graph' cannot be read", "ends too early"]),
-        ("swapped", ["tx'", "[6, 7]", "[10, 7]"]), ("an array for a matrix", ["allx' does not hold a sparse matrix"]),
-        ("a matrix for an array", ["ty' does not hold an array"]), ("a list for a mapping", ["graph' does not hold a mapping"]),
-        ("two classes", ["y' does not name one class in row 1", "[1, 1, 1]"]), ("texts", ["ty' cannot be read"]),
+        ("swapped", ["tx'", "[6, 7]", "[10, 7]"]), ("an array for a matrix", ["allx'", "a sparse matrix"]),
+        ("a matrix for an array", ["ty'", "an array"]), ("a list for a mapping", ["graph'", "a mapping"]),
+        ("two classes", ["y'", "one class in row 1", "[1, 1, 1]"]), ("texts", ["ty' cannot be read"]),
         ("objects", ["ty' cannot be read"]), ("no number", ["test.index'", "line 4", "5x2", "520"]),
         ("a node of allx", ["test.index'", "line 4", "519"]), ("twice", ["test.index' names node 527 twice", "1 and 4"]),
         ("a line less", ["test.index'", "9", "10"]), ("far away", ["test.index'", "line 10", "9999"]),
@@ -267,7 +267,7 @@ def test_commands(tmp_path: Path) -> None:
     words = ("dataset=citeseer", "dataset.root=files")
     for verb in ("prepare", "train"):
         done = sargnn_here(tmp_path, verb, *words)
-        assert done.returncode == 1 and "The files of citeseer are not there." in done.stderr, done.stderr
+        assert done.returncode == 1 and "files of citeseer" in done.stderr, done.stderr
         assert "ind.citeseer.test.index" in done.stderr and "planetoid" in done.stderr and "Traceback" not in done.stderr
     citations().write(tmp_path / "files", "citeseer")
     for part in ("ty", "graph"):

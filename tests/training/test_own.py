@@ -185,12 +185,12 @@ def test_the_same_on_all_worlds_and_after_a_resume(model: str, target: str, file
         ("torch.optim:LBFGS", {}, "cannot be used(.|\n)*closure"),
         ("torch.optim:SGD", {"args": {"momentun": 0.9}}, "cannot be used(.|\n)*momentun"),
         ("torch.optim:SGD", {"args": {"momentum": -1}}, "cannot be used(.|\n)*momentum"),
-        ("torch.optim:Rprop", {"weight_decay": 0.1}, "has no weight decay"),
-        ("torch.nn:Linear", {}, "does not name an optimizer"),
+        ("torch.optim:Rprop", {"weight_decay": 0.1}, "weight decay"),
+        ("torch.nn:Linear", {}, "torch.optim.Optimizer"),
         ("torch.optim:Adm", {}, "Adm"),
-        ("FILE:not_one", {}, "does not name an optimizer"),
+        ("FILE:not_one", {}, "torch.optim.Optimizer"),
         ("FILE:Listed", {}, "tensors and numbers(.|\n)*'all' is a list"),
-        ("torch.optim:Rprop", {"weight_decay_of": {"first": 0.1}}, "has no weight decay"),
+        ("torch.optim:Rprop", {"weight_decay_of": {"first": 0.1}}, "weight decay"),
     ],
 )
 def test_wrong_optimizers(target: str, changes: dict[str, Any], words: str, file: Path) -> None:
@@ -207,9 +207,9 @@ def test_an_optimizer_needs_a_target_and_a_target_custom() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"args": {"betas": [0.5, 0.9]}}, "of an optimizer of your own"),
-        ({"name": "custom", "target": "torch.optim:SGD", "args": {"lr": 1.0}}, "does not set lr"),
-        ({"name": "custom", "target": "torch.optim:SGD", "args": {"weight_decay": 1.0}}, "does not set weight_decay"),
+        ({"args": {"betas": [0.5, 0.9]}}, "optim=custom"),
+        ({"name": "custom", "target": "torch.optim:SGD", "args": {"lr": 1.0}}, "optim.lr="),
+        ({"name": "custom", "target": "torch.optim:SGD", "args": {"weight_decay": 1.0}}, "optim.weight_decay="),
     ],
 )
 def test_arguments_that_nothing_would_read(settings: dict[str, Any], words: str) -> None:
@@ -252,13 +252,13 @@ def test_another_loss_is_the_same_on_all_worlds() -> None:
 @pytest.mark.parametrize(
     ("loss", "changes", "words"),
     [
-        ("FILE:mean_only", {}, "do not add up"),
+        ("FILE:mean_only", {}, "add up"),
         ("FILE:not_one", {}, "names no loss"),
         ("FILE:Learned", {}, "it has parameters"),
         ("torch.nn:Linear", {}, "names no loss"),
         ("torch.nn.functional:mse_loss", {}, "names no loss"),
-        ("torch.nn.functional:cross_entropy", {"label_smoothing": 0.1}, "of the labels' own loss"),
-        ("torch.nn.functional:cross_entropy", {"class_weights": "balanced"}, "of the labels' own loss"),
+        ("torch.nn.functional:cross_entropy", {"label_smoothing": 0.1}, "labels' own loss"),
+        ("torch.nn.functional:cross_entropy", {"class_weights": "balanced"}, "labels' own loss"),
     ],
 )
 def test_wrong_losses(loss: str, changes: dict[str, Any], words: str, file: Path) -> None:
@@ -301,9 +301,9 @@ def test_a_metric_that_ranks_would_not_agree_on(file: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
-        ("FILE:accuracy", "has a name of its own"),
-        ("torch:argmin", "gives a number"),
-        ("FILE:not_one", "gives a number"),
+        ("FILE:accuracy", "none of .*accuracy"),
+        ("torch:argmin", "a number"),
+        ("FILE:not_one", "a number"),
         ("FILE:none", "none"),
     ],
 )

@@ -28,28 +28,28 @@ SMALL = ["dataset=synthetic", "dataset.num_nodes=400", "world=4", "threads=1", "
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["servers=3"], "same number of workers.*world=4 servers=3.*servers=1, servers=2, servers=4"),
-        (["servers=0"], "'servers' is out of range.*at least 1"),
-        (["preload=shared"], "One server has all nodes.*servers=1.*preload=none"),
+        (["servers=3"], "world=4 servers=3.*servers=1, servers=2, servers=4"),
+        (["servers=0"], "'servers'.*at least 1"),
+        (["preload=shared"], "One server.*servers=1.*preload=none"),
         (["servers=2", "preload=half"], "'preload' has no option 'half'"),
         (["servers=2", "preload.max_hop=1"], "Nothing is preloaded.*preload.max_hop=1.*preload=shared"),
         (["servers=2", "preload=auto", "preload.fanout=3"], "changes no loss.*preload.fanout=3.*preload=shared"),
-        (["servers=2", "preload=shared", "preload.max_hop=0"], "'preload.max_hop' is out of range.*at least 1"),
-        (["servers=2", "preload=shared", "preload.fanout=0"], "'preload.fanout' is out of range.*at least 1"),
-        (["servers=2", "preload=shared", "model=label_propagation"], "as many hops away as it takes steps.*preload=none"),
+        (["servers=2", "preload=shared", "preload.max_hop=0"], "'preload.max_hop'.*at least 1"),
+        (["servers=2", "preload=shared", "preload.fanout=0"], "'preload.fanout'.*at least 1"),
+        (["servers=2", "preload=shared", "model=label_propagation"], "Label propagation.*hops.*preload=none"),
         (
             ["servers=2", "preload=shared", "model=custom", "model.target=examples/layers/dgl_sage.py:Sage"],
-            "asks about all rows counts each of them once.*preload=none",
+            "module of your own.*preload=none",
         ),
         (
             ["servers=2", "preload=shared", "preload.max_hop=1", "sample.fanouts=[3,3,3]", "eval=sampled"],
-            "evaluations read the full graph.*eval=full",
+            "evaluations.*full graph.*eval=full",
         ),
         (
             ["servers=2", "preload=shared", "preload.max_hop=1", "memory_budget=1GB"],
-            "evaluations read the full graph at once.*no memory_budget",
+            "evaluations.*full graph.*no memory_budget",
         ),
-        (["model=resgcn", "model.residual=true"], "added to their input already.*model.residual=false"),
+        (["model=resgcn", "model.residual=true"], "ResGCN.*model.residual=false"),
     ],
 )
 def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,8 +74,8 @@ def test_a_run_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     own = train(tmp_path, "own", *words, "servers=2", "preload=shared", "smooth=cs")
     shown = capsys.readouterr()
     said = shown.out + shown.err
-    assert "partition by metis into 2 servers of 2" in said and re.search(r"server 1: 2\d\d nodes and copies of \d+ \(", said)
-    assert "bytes between servers per epoch" in said and "wait between servers" in said
+    assert "metis into 2 servers of 2" in said and re.search(r"server 1: 2\d\d nodes and .*\d+ \(", said)
+    assert "bytes between servers" in said and "wait between servers" in said
     assert own["losses"] == pytest.approx(flat["losses"], rel=1e-12) and own["test_acc"] == flat["test_acc"]
     assert (own["preload"], flat["preload"]) == ({"chosen": "shared"}, {"chosen": "none"})
     assert 0 < own["between_servers_bytes_per_epoch"] < flat["between_servers_bytes_per_epoch"]
@@ -148,7 +148,7 @@ def test_one_server_has_nothing_to_choose(tmp_path: Path, capsys: pytest.Capture
     own = train(tmp_path, "own", "preload=auto", "epochs=1")
     assert own["preload"] == {"chosen": "none"} and own["between_servers_bytes_per_epoch"] == 0
     log = (tmp_path / "own" / "logs" / "rank_00.log").read_text()
-    assert "preload=auto: none. One server has all nodes." in log
+    assert "preload=auto: none. One server" in log
 
 
 @pytest.mark.long
@@ -161,7 +161,7 @@ def test_chosen_by_what_is_measured(tmp_path: Path) -> None:
     assert found["chosen"] in ("none", "shared") and found["step_s_with"] > 0 and found["between_servers_bytes_per_s"] > 0
     assert (found["step_s_with"] < found["step_s_without"]) == (found["chosen"] == "shared")
     log = (tmp_path / "own" / "logs" / "rank_00.log").read_text()
-    assert f"preload=auto: {found['chosen']}, for a step takes" in log and "between servers each worker sends" in log
+    assert f"preload=auto: {found['chosen']}, " in log and "between servers each worker" in log
 
 
 def choice(group: Group, config: RunConfig, dataset: Dataset, between: float) -> dict[str, Any]:
@@ -210,4 +210,4 @@ def test_choice(name: str, between: float, chosen: bool) -> None:
     assert all(ratio >= 1 for ratio in answers[0]["more"])
     single = cases.trainer_of(Group.single(), cases.run_config(config.model), graph)
     assert answers[0]["loss"] == pytest.approx(single.loop.gradients().value, rel=1e-9)  # the trial has changed nothing
-    assert re.match(r"preload=auto: (shared|none), for a step takes", answers[0]["lines"][0])
+    assert re.match(r"preload=auto: (shared|none), .*step", answers[0]["lines"][0])

@@ -277,7 +277,7 @@ def test_the_commands(tmp_path: Path) -> None:
     done = sargnn_here(tmp_path, "prepare", "dataset=arrays", "dataset.root=mine")
     assert done.returncode == 0 and "6 nodes, 11 directed edges" in done.stderr, done.stderr
     done = sargnn_here(tmp_path, "check", "dataset=arrays", "dataset.root=mine")
-    assert done.returncode == 0 and "train 4, valid 1, test 3" in done.stdout and "the same both ways" in done.stdout
+    assert done.returncode == 0 and "train 4, valid 1, test 3" in done.stdout and "both ways" in done.stdout
     assert "1 negatives" in done.stdout and "2 tails" in done.stdout and "labelled" not in done.stdout
     assert "validation nodes" not in done.stdout
     done = sargnn_here(tmp_path, "check", "dataset=arrays", "dataset.root=mine", "json=true")
@@ -298,7 +298,7 @@ WRONG: dict[str, tuple[given.Arrays, tuple[str, ...]]] = {
     "a tail below all": ({"test_pairs": [[0, 1], [0, -1], [3, 4]]}, ("test_pairs.npy", "pair 1", "given:   -1")),
     "pairs of fractions": ({"valid_pairs": [[0.5, 1.0]]}, ("valid_pairs.npy", "whole numbers", "float64")),
     "pairs of three": ({"valid_pairs": np.zeros((3, 3), int)}, ("valid_pairs.npy", "[3, 3]", "[2, number of pairs]")),
-    "flat pairs": ({"valid_pairs": np.zeros(4, int)}, ("valid_pairs.npy", "[4]", "a head and a tail")),
+    "flat pairs": ({"valid_pairs": np.zeros(4, int)}, ("valid_pairs.npy", "[4]", "head")),
     "a negative that is no node": ({"valid_negatives": [[0, 6]]}, ("valid_negatives.npy", "pair 0", "given:   6")),
     "few candidates": ({"test_candidates": [[0, 1]]}, ("test_candidates.npy", "int64 [1, 2], 3 pairs", "[3, 1 or more]")),
     "no candidates": ({"test_candidates": np.zeros((3, 0), int)}, ("test_candidates.npy", "[3, 0]")),
@@ -318,7 +318,7 @@ WRONG: dict[str, tuple[given.Arrays, tuple[str, ...]]] = {
         {"train_pairs": [[0, 1], [4, 5], [5, 0]], "train_pair_weights": [1, np.nan, 2]},
         ("train_pair_weights.npy", "not finite", "pair 1", "nan"),
     ),
-    "a negative weight": ({"train_pairs": [[0, 1]], "train_pair_weights": [-1.0]}, ("weight of a pair", "negative")),
+    "a negative weight": ({"train_pairs": [[0, 1]], "train_pair_weights": [-1.0]}, ("weight", "negative")),
     "two names": ({"val_pairs": [[0, 1]]}, ("'valid_pairs'", "'val_pairs'", "mean the same")),
     "a name misspelt": ({"test_pairs": None, "test_pair": [[0, 1]]}, ("'test_pair'", "test_pairs")),
     "every edge is held": ({"edge_index": [[0], [3]]}, ("no training pairs",)),
@@ -344,7 +344,7 @@ def test_no_labels_and_no_pairs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     given.save_arrays(tmp_path / "mine", HELD)
     done = sargnn_here(tmp_path, "prepare", "dataset=arrays", "dataset.root=mine", "dataset.link_split=[1,0,0]")
-    assert done.returncode == 1 and "are given with their split" in done.stderr
+    assert done.returncode == 1 and "dataset.link_split" in done.stderr
 
 
 def test_wrong_typed_pairs() -> None:
@@ -369,20 +369,20 @@ def test_wrong_labels_of_pyg() -> None:
     parts = splits_of_pyg()
     label = parts[1].edge_label.clone()
     parts[1].edge_label[2] = 2
-    with pytest.raises(DataError, match=r"valid.edge_label holds a label that is neither 0 nor 1, of pair 2"):
+    with pytest.raises(DataError, match=r"valid.edge_label .*neither 0 nor 1.*pair 2"):
         of_object(parts)
     parts[1].edge_label = label[:-1]
-    with pytest.raises(DataError, match="valid.edge_label does not have a label for each pair"):
+    with pytest.raises(DataError, match="valid.edge_label .*each pair"):
         of_object(parts)
     parts[1].edge_label, parts[1].edge_label_index = label, parts[1].edge_label_index.T
-    with pytest.raises(DataError, match="valid.edge_label_index must have two rows"):
+    with pytest.raises(DataError, match="valid.edge_label_index .*two rows"):
         of_object(parts)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_wrong_masks_of_dgls_edges() -> None:
     flags = np.arange(BOTH.shape[1]) < 2
-    with pytest.raises(DataError, match=r"edata\['test_mask'\] is no mask of edges"):
+    with pytest.raises(DataError, match=r"edata\['test_mask'\] .*mask"):
         of_object(as_dgl(test_mask=flags * 2))
     with pytest.raises(DataError, match="mean the same"):
         of_object(as_dgl(val_mask=flags, valid_mask=flags))

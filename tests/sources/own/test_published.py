@@ -48,10 +48,10 @@ def test_both_directions_each_once_and_a_row_of_the_masks(tmp_path: Path) -> Non
     ("changes", "settings", "words"),
     [
         ({}, {}, r"train_masks' holds 2 splits(.|\n)*dataset.split_column=0"),
-        ({}, {"split_column": 2}, r"train_masks' has no such column: it holds 2 splits"),
-        ({}, {"split_column": 0, "add_inverse_edges": True}, "read in both directions(.|\n)*add_inverse_edges=false"),
+        ({}, {"split_column": 2}, r"train_masks'.*2 splits"),
+        ({}, {"split_column": 0, "add_inverse_edges": True}, "both directions(.|\n)*add_inverse_edges=false"),
         ({"edges": FILE["edges"].T}, {"split_column": 0}, r"edges' must have two columns(.|\n)*\[2, 6\]"),
-        ({"edges": FILE["edges"] / 2}, {"split_column": 0}, "edges' does not hold whole numbers"),
+        ({"edges": FILE["edges"] / 2}, {"split_column": 0}, "edges' .*whole numbers"),
         ({"node_labels": None}, {"split_column": 0}, r"lacks y.npy"),
         ({"val_masks": np.zeros((2, 4), bool)}, {"split_column": 0}, r"val_masks' has 2 rows"),
     ],
@@ -64,7 +64,7 @@ def test_mistakes(changes: dict[str, Any], settings: dict[str, Any], words: str,
 def test_a_node_that_is_not_there_is_named_by_its_row_in_the_file(tmp_path: Path) -> None:
     edges = FILE["edges"].copy()
     edges[3, 0] = 5
-    with pytest.raises(DataError, match=r"that does not exist, in edge 3 \(counted from 0\)(.|\n)*0 to 4"):
+    with pytest.raises(DataError, match=r"in edge 3 \(counted from 0\)(.|\n)*0 to 4"):
         list(reader_of(tmp_path, {"edges": edges}, split_column=0).edges(10))
 
 
@@ -132,11 +132,11 @@ def test_files_of_pyg_s_amazon(tmp_path: Path) -> None:
     ("changes", "settings", "words"),
     [
         ({}, {}, r"lacks train_mask.npy(.|\n)*dataset.split"),
-        ({}, {"split": [0.5, 0.5, 0], "add_inverse_edges": True}, "read in both directions"),
+        ({}, {"split": [0.5, 0.5, 0], "add_inverse_edges": True}, "both directions"),
         ({"adj_indptr": np.array([0, 1, 3, 4, 9])}, {"split": [1, 0, 0]}, r"damaged: 'adj_indptr'(.|\n)*\[4, 4\], 5 entries"),
         ({"attr_indices": np.array([0, 2, 3])}, {"split": [1, 0, 0]}, "damaged: 'attr_indptr'"),
-        ({"attr_data": np.array([1, np.nan, 1])}, {"split": [1, 0, 0]}, "'attr_data' holds a value that is no finite number"),
-        ({"attr_data": np.array(["a", "b", "c"])}, {"split": [1, 0, 0]}, "no finite number"),
+        ({"attr_data": np.array([1, np.nan, 1])}, {"split": [1, 0, 0]}, "'attr_data' .*finite"),
+        ({"attr_data": np.array(["a", "b", "c"])}, {"split": [1, 0, 0]}, "'attr_data' .*finite"),
         ({"adj_shape": np.array([4, 9])}, {"split": [1, 0, 0]}, r"adj_shape(.|\n)*\[4, 9\](.|\n)*\[4, 4\]"),
         ({"labels": np.array([0, 1])}, {"split": [1, 0, 0]}, "labels' has 2 rows"),
     ],
@@ -178,13 +178,13 @@ def test_wikics(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"links": None, "labels": None}, "no data.json of WikiCS: it lacks labels, links"),
-        ({"links": [[1], [0], 3, [], []]}, "'links' does not give node 2 a list of nodes"),
-        ({"links": [[1], ["a"], [], [], []]}, "'links' does not hold numbers"),
-        ({"links": [[1], [7], [], [], []]}, r"source that does not exist, in edge 1 \(counted from 0\)"),
-        ({"features": [[1.0], [1.0, 2.0]] * 2}, "'features' does not hold numbers in rows of one length"),
-        ({"train_masks": [[1, 0, 0, 0, 0]] * 2}, "'train_masks' does not hold true and false"),
-        ({"stopping_masks": [[False] * 5]}, "'val_masks' and 'stopping_masks' are of different shapes"),
+        ({"links": None, "labels": None}, "data.json.* labels, links"),
+        ({"links": [[1], [0], 3, [], []]}, "'links' .*node 2"),
+        ({"links": [[1], ["a"], [], [], []]}, "'links' .*numbers"),
+        ({"links": [[1], [7], [], [], []]}, r"source .*in edge 1 \(counted from 0\)"),
+        ({"features": [[1.0], [1.0, 2.0]] * 2}, "'features' .*one length"),
+        ({"train_masks": [[1, 0, 0, 0, 0]] * 2}, "'train_masks' .*true and false"),
+        ({"stopping_masks": [[False] * 5]}, "'val_masks' and 'stopping_masks' .*shapes"),
         ({"labels": [0, 1]}, "labels' has 2 rows"),
     ],
 )
