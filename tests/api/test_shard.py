@@ -55,7 +55,7 @@ def test_edge_weights(here: Path) -> None:
     for found, wanted in ((part.sum(x, weighted=True), dense @ x), (part.mean(x, weighted=True), mean)):
         assert torch.allclose(found, wanted, rtol=0, atol=1e-12)
     assert not torch.allclose(part.sum(x), dense @ x)
-    with pytest.raises(ConfigError, match="'sage' cannot use edge weights"):
+    with pytest.raises(ConfigError, match="'sage' .*edge weights"):
         part.build_model("model=sage", "model.aggregator=max")
     without = sargnn.shard(arrays, None, "dataset.edge_weights=false", precision="fp64")
     assert torch.equal(without.sum(x, weighted=True), part.sum(x)) and not without.plan.weighted
@@ -113,7 +113,7 @@ def test_attention_that_keeps_its_scores(here: Path) -> None:
 
 def test_what_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = sargnn.shard("dataset=synthetic", None, "dataset.num_nodes=300")
-    with pytest.raises(ConfigError, match="not those of this rank"):
+    with pytest.raises(ConfigError, match="this rank"):
         part.mean(torch.ones(3, 2))
     with pytest.raises(ConfigError, match="sends rows"):
         sargnn.shard("dataset=synthetic", None, "dataset.num_nodes=300", "comm.aggregate=least")

@@ -108,7 +108,7 @@ def test_files_that_are_no_text_or_have_another_suffix(sargnn: Sargnn, tmp_path:
     done = sargnn("train", "model=other")
     assert done.returncode == 1 and "conf/model/other.yaml" in done.stderr, done.stderr
     done = sargnn("train", "model=late")
-    assert done.returncode == 1 and "name the file late.yaml" in done.stderr
+    assert done.returncode == 1 and "late.yaml" in done.stderr
 
 
 def test_which_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sargnn: Sargnn) -> None:

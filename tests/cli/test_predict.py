@@ -33,7 +33,7 @@ def test_a_run_with_the_whole_recipe(folder: Path) -> None:
     layers = summary["mfg"]["training"]
     assert len(layers) == 3 and layers[2]["rows"] < layers[0]["input_rows"] and layers[2]["edges"] < layers[0]["edges"]
     log = (folder / "one" / "logs" / "rank_00.log").read_text()
-    assert f"message flow, training, layer 3: computes {layers[2]['rows']} rows" in log
+    assert f"layer 3: computes {layers[2]['rows']} rows" in log
 
 
 def test_predict_and_evaluate(sargnn: Sargnn, folder: Path) -> None:
@@ -66,7 +66,7 @@ def test_what_predict_refuses(sargnn: Sargnn, folder: Path, tmp_path: Path) -> N
     (tmp_path / "full" / "thesis.txt").write_text("")
     for words, message in (
         (["run=nowhere"], "no such run"),
-        ([], "run must be named"),
+        ([], "sargnn train makes one"),
         ([f"run={folder / 'one'}", "model.hidden=3"], "model.hidden"),
         ([f"run={folder / 'one'}", "checkpoint=last"], "newest, best"),
         ([f"run={folder / 'one'}", "embeddings=yes"], "true or false"),

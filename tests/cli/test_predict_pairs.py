@@ -90,10 +90,10 @@ def test_pairs_that_are_told_by_their_ends_alone(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["predict", "run=edges", "top=3"], ["Only links have best partners", "allowed: task=links"]),
-        (["predict", "run=edges", "pairs=ask.npy"], ["told by their own features", "edges.features=false"]),
+        (["predict", "run=edges", "top=3"], ["partners", "allowed: task=links"]),
+        (["predict", "run=edges", "pairs=ask.npy"], ["own features", "edges.features=false"]),
         (["predict", "run=bare", "pairs=x.npy"], ["x.npy", "cannot be read"]),
-        (["predict", "run=links", "pairs=far.npy"], ["names a node that there is not", "given:   99", "0 to 59"]),
+        (["predict", "run=links", "pairs=far.npy"], ["far.npy", "given:   99", "0 to 59"]),
         (["evaluate", "run=links", "predictions=links_2"], ["There are no predictions"]),
     ],
 )

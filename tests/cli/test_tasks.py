@@ -150,9 +150,9 @@ def test_rocauc_of_two_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 def test_a_split_of_one_class_has_no_rocauc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_reader(tmp_path)
     done = run(tmp_path, "train", *SMALL, "tracking=none", "dataset.kind=lone", "metric=rocauc", "run_dir=lone")
-    assert done.returncode == 0 and "test rocauc, last epoch" in done.stdout, done.stderr
+    assert done.returncode == 0 and "test rocauc" in done.stdout, done.stderr
     (record,) = caplog.records
-    assert "not defined on the split 'valid': all its nodes are of class 0" in record.message
+    assert all(word in record.message for word in ("'valid'", "class 0"))
     summary = json.loads((tmp_path / "lone" / "summary.json").read_text())
     assert summary["val_metric"] is None and summary["best_val_metric"] is None and summary["test_metric"] > 0
 
@@ -179,20 +179,20 @@ def test_summaries_of_before_there_were_tasks(folder: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["metric=mse"], "'mse' is no metric of this dataset's task, multilabel.*metric=mse.*rocauc, f1"),
+        (["metric=mse"], "'mse'.*multilabel.*metric=mse.*rocauc, f1"),
         (["dataset.kind=classes", "metric=f1"], "task, classes.*metric=f1.*accuracy, rocauc"),
-        (["dataset.kind=classes", "metric=rocauc"], "there are not two.*metric=rocauc, [3-9] classes.*metric=accuracy"),
+        (["dataset.kind=classes", "metric=rocauc"], "metric=rocauc, [3-9] classes.*metric=accuracy"),
         (
             ["dataset.kind=lone", "metric=rocauc", "early_stopping=2"],
-            "validation nodes of both classes.*all are of class 0, early_stopping=2.*metric=accuracy",
+            "both classes.*class 0, early_stopping=2.*metric=accuracy",
         ),
-        (["dataset.kind=lone", "metric=ap", "early_stopping=2"], "for metric=ap.*all are of class 0, early_stopping=2"),
-        (["metric=auk"], "'metric' has a value that is not known.*rocauc"),
-        (["metric=auc"], "'auc' is no metric of this dataset's task.*rocauc"),
-        (["smooth=cs"], "Correct & Smooth spreads the shares of classes.*multilabel.*smooth=none"),
+        (["dataset.kind=lone", "metric=ap", "early_stopping=2"], "metric=ap.*class 0, early_stopping=2"),
+        (["metric=auk"], "'metric'.*auk.*rocauc"),
+        (["metric=auc"], "'auc'.*multilabel.*rocauc"),
+        (["smooth=cs"], "Correct & Smooth.*multilabel.*smooth=none"),
         (["dataset.kind=regression", "optim.label_smoothing=0.1"], "label smoothing.*regression.*optim.label_smoothing=0"),
-        (["model=label_propagation"], "'label_propagation' spreads the shares of classes.*multilabel"),
-        (["task=regression"], "The labels of 'ours' are of another task.*task=regression.*task=multilabel"),
+        (["model=label_propagation"], "'label_propagation'.*multilabel"),
+        (["task=regression"], "labels of 'ours'.*task=regression.*task=multilabel"),
     ],
 )
 def test_what_train_refuses(sargnn: Sargnn, tmp_path: Path, words: list[str], message: str) -> None:
@@ -209,8 +209,8 @@ def test_the_task_holds_for_every_verb(sargnn: Sargnn, tmp_path: Path) -> None:
     write_reader(tmp_path)
     for verb, *more in (("prepare",), ("partition", "world=2"), ("export-ogb", "out=raw")):
         done = sargnn(verb, "dataset=ours", "task=classes", *more)
-        assert done.returncode == 1 and "of another task" in done.stderr, done.stderr
+        assert done.returncode == 1 and "task=multilabel" in done.stderr, done.stderr
     done = sargnn("export-ogb", "dataset=ours", "out=raw")
-    assert done.returncode == 1 and "labels of the task multilabel" in done.stderr and not (tmp_path / "raw").exists()
+    assert done.returncode == 1 and "task multilabel" in done.stderr and not (tmp_path / "raw").exists()
     done = sargnn("prepare", "dataset=ours", "task=multilabel")
     assert done.returncode == 0 and "4 labels" in done.stderr, done.stderr

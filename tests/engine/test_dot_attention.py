@@ -278,7 +278,7 @@ def test_rows_of_edges(p: float, mode: str, kernel: str, world: int, learned: bo
 def test_kernels_without_rows_of_edges_say_so() -> None:
     part = next(parts_of(GRAPH, assign(GRAPH, "random", 1), 1))
     (v, k, q, _), weight, table = edge_inputs()
-    for mode, message in (("sar", "takes no rows of edges"), ("domain_parallel", "take no rows of edges")):
+    for mode, message in (("sar", "no rows of edges"), ("domain_parallel", "no rows of edges")):
         engine = Engine(Group.single(), EngineSettings(mode=mode, kernel="dgl", dtype=torch.float64))
         plan = load_plan(part, PlanSettings(0, engine.mode.layout, dtype=engine.dtype))
         source, destination = plan.edge_ends()

@@ -54,9 +54,9 @@ def test_weights_that_none_can_use(tmp_path: Path, wrong: float) -> None:
     graph = with_weights(nasty_graph())
     assert graph.columns.weight is not None
     graph.columns.weight[[70, 900]] = wrong
-    with pytest.raises(DataError, match=r"(?s)'nasty' holds an edge weight that is.*edge 70 \(counted from 0\)"):
+    with pytest.raises(DataError, match=r"(?s)'nasty' .*edge weight.*edge 70 \(counted from 0\)"):
         write_dataset(tmp_path / "store", graph, made_by={})
-    with pytest.raises(DataError, match="edge_weight of a wrong form"):
+    with pytest.raises(DataError, match="edge_weight .*form"):
         write_dataset(
             tmp_path / "store",
             dataclasses.replace(graph, columns=EdgeColumns.of({"weight": np.ones(7, np.float32)})),

@@ -83,7 +83,7 @@ def test_more_batches_than_targets() -> None:
 
 def test_a_budget_that_nothing_fits() -> None:
     """The process is larger than that already."""
-    for norm, says in (("layer", "No number of micro-batches fits"), ("batch", "Nothing that changes no loss fits")):
+    for norm, says in (("layer", "number of micro-batches"), ("batch", "changes no loss")):
         model = cases.model_config("sage", norm=norm)
         config = dataclasses.replace(
             cases.run_config(model, precision="fp32", batches=BatchesConfig(count="auto")), memory_budget=MemoryConfig("257MB")
@@ -95,15 +95,15 @@ def test_a_budget_that_nothing_fits() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["batches.count=auto"], "depends on the memory.*memory_budget=6GB"),
-        (["batches.count=0"], "'batches.count' is out of range.*at least 1"),
-        (["batches.count=many"], "'batches.count' has a value that is not known.*auto, a whole number"),
-        (["batches.by=regg"], "'batches.by' has a value that is not known.*reg"),
-        (["engine.keep_layers=0"], "'engine.keep_layers' is out of range.*at least 1"),
-        (["engine.keep_layers=most"], "'engine.keep_layers' has a value that is not known.*all, sqrt, a whole number"),
+        (["batches.count=auto"], "the memory.*memory_budget=6GB"),
+        (["batches.count=0"], "'batches.count'.*at least 1"),
+        (["batches.count=many"], "'batches.count'.*many.*auto, a whole number"),
+        (["batches.by=regg"], "'batches.by'.*'regg'.*reg"),
+        (["engine.keep_layers=0"], "'engine.keep_layers'.*at least 1"),
+        (["engine.keep_layers=most"], "'engine.keep_layers'.*most.*all, sqrt, a whole number"),
         (["batches.count=auto", "memory_budget=6"], "'memory_budget' is no size"),
-        (["model=label_propagation", "batches.count=2"], "reads all nodes in every step.*batches.count=1"),
-        (["model=custom", f"model.target={_MODULE}:Gat", "engine.keep_layers=2"], "does not say where its layers end"),
+        (["model=label_propagation", "batches.count=2"], "all nodes.*batches.count=1"),
+        (["model=custom", f"model.target={_MODULE}:Gat", "engine.keep_layers=2"], "layers end"),
     ],
 )
 def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(TEXT + "# another\n")
     again = load(tmp_path / "config.yaml")
     assert again.config_hash == before.config_hash, "a run that is read has the hash that it had"
-    with pytest.raises(ConfigError, match="has changed since the run was made"):
+    with pytest.raises(ConfigError, match="has changed since"):
         check_strategies(again)
 
 
@@ -131,7 +131,7 @@ def test_a_module_as_the_target_of_another_model(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(TEXT)
     mapping = compose_verb("train", ["model=sage"])
     mapping["model"]["target"] = f"{tmp_path}/net.py:Net"
-    with pytest.raises(ConfigError, match=r"does not name a class of settings(.|\n)*model=custom takes a torch.nn.Module"):
+    with pytest.raises(ConfigError, match=r"a class of settings(.|\n)*model=custom takes a torch.nn.Module"):
         parse(mapping)
 
 

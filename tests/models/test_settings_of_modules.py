@@ -47,7 +47,7 @@ def configured(folder: Path, *words: str) -> RunConfig:
 def test_scores_are_kept_of_attention_only(tmp_path: Path) -> None:
     keeps = ("mode=no_remat", "mode.keep=all")
     make_model(configured(tmp_path, *keeps, "model.args.attention=true"), SHAPE)
-    with pytest.raises(ConfigError, match=r"no attention whose scores could be kept(.|\n)*net.py line 14(.|\n)*mode.keep=rows"):
+    with pytest.raises(ConfigError, match=r"no attention(.|\n)*net.py line 14(.|\n)*mode.keep=rows"):
         make_model(configured(tmp_path, *keeps), SHAPE)
 
 
@@ -68,7 +68,7 @@ def test_evaluations_in_groups_need_blocks(layers: int, refused: bool, tmp_path:
     monkeypatch.setattr(budget_module.Budget, "fits", fits)
     config = configured(tmp_path, "memory_budget=900GB", "world=1", f"model.args.layers={layers}")
     if refused:
-        with pytest.raises(ConfigError, match=r"only a module that asks for graph\.blocks"):
+        with pytest.raises(ConfigError, match=r"graph\.blocks"):
             cases.trainer_of(Group.single(), config, nasty_graph())
     else:
         assert len(cases.trainer_of(Group.single(), config, nasty_graph()).evaluator.views) == 2

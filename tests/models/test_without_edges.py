@@ -68,7 +68,7 @@ def test_a_layer_that_refuses_them_is_found_before_workers_start(layer: str, tmp
     said = str(caught.value)
     assert "0-in-degree nodes" in said and f"{tmp_path}/net.py line 11" in said
     assert "dataset.add_self_loops=true" in said and "allow_zero_in_degree=True" in said
-    assert "nodes without an edge into them: " in said
+    assert "without an edge" in said
 
 
 def test_what_does_not_meet_them_is_not_refused(tmp_path: Path) -> None:

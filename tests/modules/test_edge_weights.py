@@ -105,7 +105,7 @@ def test_the_made_up_graph_has_them_where_the_graph_has(file: Path, name: str, s
 def test_without_their_use_there_is_no_such_field(file: Path) -> None:
     run = config(file, False)
     run = dataclasses.replace(run, dataset=dataclasses.replace(run.dataset, edge_weights=False))
-    with pytest.raises(ConfigError, match="edges have no field 'w'"):
+    with pytest.raises(ConfigError, match="field 'w'"):
         losses(Group.single(), run)
 
 

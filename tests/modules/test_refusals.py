@@ -48,7 +48,7 @@ def test_writes_to_an_input(name: str) -> None:
     before = x.clone()
     with (
         calls_on(IDS, path=__file__),
-        pytest.raises(ConfigError, match=r"may not write to its input(.|\n)*test_refusals.py line"),
+        pytest.raises(ConfigError, match=r"write to its input(.|\n)*test_refusals.py line"),
     ):
         WRITES[name](x)
     assert torch.equal(x, before)
@@ -120,6 +120,6 @@ def pick(group: Group) -> dict[str, str]:
 def test_picks_by_number() -> None:
     for messages in pool(2)(pick):
         for name, message in messages.items():
-            assert ("picked by their number" in message) == (name in PICKS), (name, message)
+            assert ("by their number" in message) == (name in PICKS), (name, message)
             assert not message or "test_refusals.py line" in message
     assert not any(pool(1)(pick)[0].values())

@@ -148,10 +148,10 @@ def test_dropout_in_place_writes_there() -> None:
 
 def test_rows_that_are_no_longer_a_types_are_refused() -> None:
     with calls_on(IDS, IDS, path=__file__):
-        with pytest.raises(ConfigError, match=r"test_row_dropout.py line \d+: rows of several types were joined"):
+        with pytest.raises(ConfigError, match=r"test_row_dropout.py line \d+: rows of several types"):
             F.dropout(torch.cat([rows(COUNT, 4), rows(COUNT, 4, type=1)]), P)
         x = rows(COUNT, 4)
-        with pytest.raises(ConfigError, match="a part of them was taken"):
+        with pytest.raises(ConfigError, match="a part of them"):
             F.dropout(x[x[:, 0] > 0], P)
 
 

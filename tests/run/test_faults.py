@@ -60,7 +60,7 @@ def test_what_resume_refuses(tmp_path: Path) -> None:
     losses = summary_of(tmp_path / "run")["losses"]
     for arguments, words in (
         (["resume=nowhere"], ["no such run", "nowhere"]),
-        (["resume=run"], ["trained all its epochs", "epochs=MORE goes on", "init_from="]),
+        (["resume=run"], ["all its epochs", "epochs=MORE goes on", "init_from="]),
         (["resume=run", "optim.lr=0.5", "seed=3"], ["optim.lr: 0.5 instead of 0.01", "seed: 3 instead of 0"]),
         (["resume=run", "epochs=3"], ["trained 4 epochs already", "more than 4"]),
         (["resume=run", "run_dir=other"], ["keeps its folder"]),

@@ -167,10 +167,8 @@ def _prove(group: object, tokens: list[str]) -> str:
 
 def test_a_peer_without_the_token_is_refused() -> None:
     assert processes(2)(_prove, ["secret", "secret"]) == ["proved", "proved"]
-    assert processes(2)(_prove, ["secret", "guessed"]) == [
-        "What answers rank 0 as rank 1 is no worker of this run.",
-        "What answers rank 1 as rank 0 is no worker of this run.",
-    ]
+    zero, one = processes(2)(_prove, ["secret", "guessed"])
+    assert "rank 0 as rank 1" in zero and "rank 1 as rank 0" in one
 
 
 def test_a_job_listens_on_the_address_that_its_ranks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_fewer_classes_and_other_settings(folder: Path) -> None:
 def test_what_does_not_fit(folder: Path) -> None:
     x, y = arrays(0)["x"], arrays(0)["y"]
     cases = {
-        "wide": (arrays(0, x=np.concatenate([x, x], 1)), (), "features of a node.*14.*node: 7"),
+        "wide": (arrays(0, x=np.concatenate([x, x], 1)), (), "features of.*14.*node: 7"),
         "classes": (arrays(0, y=y + 3), (), "labels are others.*classes, 7.*classes, 4"),
         "blank": (arrays(0, y=None, train_mask=None, val_mask=None, test_mask=None), ("smooth=cs",), "Smooth spreads labels"),
     }
@@ -124,14 +124,14 @@ def test_what_does_not_fit(folder: Path) -> None:
         said = refused(folder, "predict", "arrays", save(folder / name, given), "out=wrong", *words)
         assert all(part in said for part in message.split(".*")), said
     said = refused(folder, "predict", "arrays", "dataset=synthetic", *SYNTHETIC, "out=wrong")
-    assert "features of a node" in said
+    assert "features of" in said
     said = refused(folder, "predict", "arrays", "model.hidden=9", f"dataset.root={folder / 'first'}", "out=wrong")
     assert "keeps what decides" in said and "dataset" not in said.partition("next")[0]
     links = ["task=links", *SYNTHETIC, "dataset.link_split=[0.8,0.1,0.1]"]
     done(folder, *TRAIN, *links, "run_name=links")
-    assert "predicts on its own graph" in refused(folder, "predict", "links", "dataset.seed=3", "out=wrong")
+    assert "own graph" in refused(folder, "predict", "links", "dataset.seed=3", "out=wrong")
     said = refused(folder, "predict", "arrays", save(folder / "far", arrays(2)), f"store_dir={folder / 'none'}", "out=wrong")
-    assert "trained on is gone" in said and "prepare" in said
+    assert "is gone" in said and "prepare" in said
 
 
 def test_tables_take_over_encodings(tmp_path: Path) -> None:
@@ -183,9 +183,7 @@ def test_learned_rows(tmp_path: Path) -> None:
         file.unlink()
     pq.write_table(pa.table(places), tmp_path / "later" / "places" / "all.parquet")
     said = refused(tmp_path, "predict", "typed", f"dataset.root={later}", "out=wrong")
-    assert (
-        "learned a row for each node of type 'shop'" in said and "1 of 4 nodes, such as new" in said and "new_rows=mean" in said
-    )
+    assert "'shop'" in said and "1 of 4 nodes" in said and "new_rows=mean" in said
     done(tmp_path, "predict", "typed", f"dataset.root={later}", "out=mean", "new_rows=mean")
     assert not list((tmp_path / "mean").glob("rows_*"))
 

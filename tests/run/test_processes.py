@@ -100,9 +100,9 @@ def test_a_signal_asks_for_a_checkpoint(tmp_path: Path) -> None:
     [
         (["processes=5"], "at most processes=4"),
         (["processes=3", "spill=all"], "processes=1, processes=2, processes=4"),
-        (["processes=1", "mode=domain_parallel"], "a process for each worker"),
-        (["processes=1", "memory_budget=1GB"], "A memory budget is kept by"),
-        (["processes=1", "comm.backend=mpi"], "MPI has a process for each worker"),
+        (["processes=1", "mode=domain_parallel"], "mode=domain_parallel"),
+        (["processes=1", "memory_budget=1GB"], "memory budget"),
+        (["processes=1", "comm.backend=mpi"], "MPI"),
     ],
 )
 def test_what_is_refused(words: list[str], message: str) -> None:
@@ -133,7 +133,7 @@ def test_where_workers_live_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_chosen_is_told() -> None:
     assert place_lines(config("world=1"), chosen=True) == []
     (line,) = place_lines(config("world=100000", "processes=1", "threads=2"), chosen=True)
-    assert line.endswith("100000 workers: fastest in 1 process with 2 threads; processes=100000 has a process for each")
+    assert all(word in line for word in ("100000 workers", "1 process with 2 threads", "processes=100000"))
     (line,) = place_lines(config("world=100000"), chosen=False)
     assert line.startswith("100000 processes share ") and "would be faster" in line
 
@@ -146,7 +146,7 @@ def test_what_needs_less_memory() -> None:
 def test_a_worker_alone_is_planned(tmp_path: Path) -> None:
     """Near to what it holds; in so small a run what libraries take counts."""
     words = ["dataset.num_nodes=20000", "epochs=2", "eval_every=2", "tracking=none", "threads=1", "run_dir=one", "processes=1"]
-    assert "of a worker with a process of its own" in sargnn("train", *words, cwd=tmp_path).stdout
+    assert "process of its own" in sargnn("train", *words, cwd=tmp_path).stdout
     sargnn("train", *words, "run_dir=four", "processes=4", cwd=tmp_path)
     alone, measured = summary_of(tmp_path / "one")["planned_alone_bytes"], summary_of(tmp_path / "four")["peak_train_bytes"]
     assert max(measured) < alone < 1.5 * max(measured)

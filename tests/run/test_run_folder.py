@@ -77,7 +77,7 @@ def test_a_damaged_file_is_named_in_one_message(
         words = {"compare": ["compare", "run"], "track": ["track", "run"], "status": ["slurm", "--status", "run"]}[verb]
         assert sargnn(words) == 1
     message = capsys.readouterr().err
-    assert "A file of a run cannot be read." in message and str(Path("run") / name) in message
+    assert str(Path("run") / name) in message and "next:" in message
 
 
 def test_a_summary_is_read_as_it_was_written(run_dir: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_secret_is_for_this_user_only(tmp_path: Path) -> None:
 
 def test_a_held_folder_is_refused_until_it_is_released(tmp_path: Path) -> None:
     lock = hold_run_dir(tmp_path)
-    with pytest.raises(ConfigError, match="under way in another process"):
+    with pytest.raises(ConfigError, match="under way"):
         hold_run_dir(tmp_path)
     lock.release()
     hold_run_dir(tmp_path).release()
@@ -180,7 +180,7 @@ def test_what_an_interrupted_run_is_offered(tmp_path: Path) -> None:
     def said() -> str:
         return str(Interrupted(signal.SIGINT, tmp_path))
 
-    assert "no epoch was over" in said() and "no checkpoint was written yet" in said() and "resume" not in said()
+    assert "no epoch" in said() and "no checkpoint" in said() and "resume" not in said()
     (tmp_path / files.METRICS).touch()
     assert "figures so far" in said() and "resume" not in said()
     (tmp_path / checkpoint.FOLDER / "epoch_000002").mkdir(parents=True)

@@ -99,7 +99,7 @@ def _wait_for_checkpoint(folder: Path, epoch: int) -> int:
     ("words", "message"),
     [
         (["spill=auto"], "memory_budget"),
-        (["spill=all", "mode=domain_parallel"], "baseline.*mode=domain_parallel"),
+        (["spill=all", "mode=domain_parallel"], "baseline(.|\n)*mode=domain_parallel"),
         (["spill=auto", "memory_budget=1GB", "batches.count=auto"], "batches.count=auto spill=auto"),
     ],
 )

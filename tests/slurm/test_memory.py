@@ -69,7 +69,7 @@ def test_a_script_asks_for_what_a_nodes_workers_are_planned_to_hold(folder: Path
     one, two, three = planned()
     assert min(one, two, three) > BASE
     mem, said = asked()
-    assert mem == as_text(one + two + three) and f"--mem={mem}: workers of up to" in said
+    assert mem == as_text(one + two + three) and f"--mem={mem}: " in said
     assert asked("slurm.nodes=2")[0] == as_text(max(one + two, two + three))
     written = sargnn_here(folder, "slurm", *RUN, "slurm.nodes=3", "servers=1", "run_name=own")
     assert written.returncode == 0, written.stderr
@@ -85,7 +85,7 @@ def test_of_an_array_the_largest_point_counts(folder: Path) -> None:
 def test_a_users_own_stays_and_too_little_is_said(folder: Path) -> None:
     enough = as_text(sum(planned()))
     mem, said = asked("slurm.mem=900M")
-    assert mem == "900M" and f"warning: slurm.mem=900M is less than is planned for a node: {enough}" in said
+    assert mem == "900M" and all(word in said for word in ("warning: slurm.mem=900M ", f": {enough}"))
     mem, said = asked("slurm.mem=64G")
     assert mem == "64G" and "warning" not in said
     for word, there in (("site", None), ("0", "0")):
@@ -95,13 +95,13 @@ def test_a_users_own_stays_and_too_little_is_said(folder: Path) -> None:
 
 def test_without_a_plan_the_sites_default_stays(folder: Path) -> None:
     mem, said = asked("dataset.num_nodes=4001")
-    assert mem is None and "--mem stays the site's default, for it cannot be planned: the dataset is not prepared here" in said
+    assert mem is None and all(word in said for word in ("--mem", "default", "not prepared"))
     assert asked("dataset.num_nodes=4001", "slurm.mem=1M") == ("1M", "")
     found = plan_memory(parse(compose_verb("train", [*RUN[1:], "dataset=ogbn-products"])))
-    assert found == NotPlanned("the dataset is not prepared here")
+    assert isinstance(found, NotPlanned) and "not prepared" in found.reason
     done = sargnn_here(folder, "slurm", *RUN[1:], "dataset=stored", "dataset.root=nowhere", "--dry-run")
     assert done.returncode == 0 and "#SBATCH --mem" not in done.stdout
-    assert "cannot be planned: '" in done.stderr and "holds no dataset store" in done.stderr
+    assert "nowhere'" in done.stderr and "no dataset store" in done.stderr
     assert not list(folder.glob("slurm")) and not list(folder.glob("runs"))
 
 

@@ -186,7 +186,7 @@ def test_without_original_ids_those_of_dgl_are_kept(tmp_path: Path) -> None:
     graph = plain()
     old = write_parts(tmp_path, graph, 2, original=False).numpy()
     done = sargnn_here(tmp_path, "import-dgl", "mine.json", "name=other")
-    assert done.returncode == 0 and "no original ids are stored" in done.stderr, done.stderr
+    assert done.returncode == 0 and "no original ids" in done.stderr, done.stderr
     found = open_dataset(tmp_path / done.stdout.splitlines()[0], verify=True)
     assert found.name == "other" and np.array_equal(found.labels, graph.labels[old])
     assert np.array_equal(found.split, graph.split[old]) and np.array_equal(found.features[0], graph.features[0][old])
@@ -298,7 +298,7 @@ def test_mistakes_are_answered(fault: str, written: dict[str, Path], tmp_path: P
 
 def test_a_file_must_be_named(written: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = sargnn_here(tmp_path, "import-dgl")
-    assert done.returncode == 1 and "One partition must be named" in done.stderr
+    assert done.returncode == 1 and "One partition" in done.stderr
     monkeypatch.chdir(written["plain"])
     assert {"mine.json", "part0/", "inverse="} <= set(candidates(["import-dgl", ""]))
     monkeypatch.chdir(tmp_path)

@@ -346,7 +346,7 @@ def test_a_stored_graph(tmp_path: Path) -> None:
     assert_same(open_dataset(path, verify=True).pairs, draw_links(nasty_graph(), [0.5, 0.2, 0.2]).pairs)
     (tmp_path / "plain").rename(tmp_path / "elsewhere")
     assert prepare_dataset(config(*words, f"dataset.root={tmp_path / 'elsewhere'}").dataset, str(tmp_path)) == path
-    with pytest.raises(ConfigError, match="are given with their split(.|\n)*leave dataset.link_split out"):
+    with pytest.raises(ConfigError, match="with their split(.|\n)*leave dataset.link_split out"):
         prepare_dataset(config(*words, f"dataset.root={path}").dataset, str(tmp_path))
 
 

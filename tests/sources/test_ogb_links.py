@@ -222,14 +222,14 @@ WRONG: dict[str, tuple[str, Callable[[Split], None], tuple[str, ...]]] = {
     "few targets": (
         "ogbl-citation2",
         put("target_node", "train", lambda a: a[1:]),
-        ("train.pt", "a target for each", "90, 89"),
+        ("train.pt", "target", "90, 89"),
     ),
     "few candidates": (
         "ogbl-citation2",
         put("target_node_neg", "valid", lambda a: a[1:]),
         ("valid.pt", "[9, 6]", "[10, 'any']"),
     ),
-    "few weights": ("ogbl-collab", put("weight", "train", lambda a: a[1:]), ("train.pt", "a weight for each pair", "91, 92")),
+    "few weights": ("ogbl-collab", put("weight", "train", lambda a: a[1:]), ("train.pt", "weight", "91, 92")),
     "a weight that is none": (
         "ogbl-collab",
         put("weight", "train", lambda a: a * np.nan),
@@ -266,7 +266,7 @@ def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     refused("valid.pt", "cannot be read")
     assert "no" not in capsys.readouterr().out.split()
     torch.save([1, 2], file)
-    refused("valid.pt", "holds no arrays by name", "list")
+    refused("valid.pt", "arrays by name", "list")
     file.write_bytes(whole)
     write_gz(folder / "raw" / "edge_weight.csv.gz", "1\n")
     refused("edge_weight.csv.gz", "1 rows", "92 rows")

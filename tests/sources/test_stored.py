@@ -51,7 +51,7 @@ def test_a_store_that_was_replaced_is_another_dataset(tmp_path: Path) -> None:
     assert after.config_hash != before.config_hash
     again = read_resumed([f"resume={run}"])
     assert again is not None and again[0].config_hash == before.config_hash
-    with pytest.raises(ConfigError, match="holds another dataset than the run is of") as caught:
+    with pytest.raises(ConfigError, match="another dataset") as caught:
         prepare_dataset(again[0].dataset, str(tmp_path / "stores"))
     assert str(tmp_path / "one") in str(caught.value)
     with pytest.raises(ConfigError, match="dataset.content: .* instead of "):

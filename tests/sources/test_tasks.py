@@ -86,10 +86,10 @@ IN_SPLIT = int(np.flatnonzero(SEVERAL.split)[3])
         (changed(SEVERAL, [0, 1, 1, -2]), "node 7, column 3"),
         (changed(NUMBERS, [0, np.inf, 1, 0]), "node 7, column 1.*inf"),
         (changed(NUMBERS, [0, 0, -1e20, 0]), "node 7, column 2.*1e15"),
-        (changed(SEVERAL, -1, IN_SPLIT), f"Node {IN_SPLIT} of 'multilabel' is in the split but has no label"),
-        (changed(NUMBERS, np.nan, IN_SPLIT), f"Node {IN_SPLIT} of 'regression' is in the split but has no label"),
-        (dataclasses.replace(NUMBERS, num_classes=3), r"labels of a wrong form.*\[300, 4\].*\[300, 3\]"),
-        (dataclasses.replace(NUMBERS, labels=NUMBERS.labels[:, 0]), r"labels of a wrong form.*\[300\].*\[300, 4\]"),
+        (changed(SEVERAL, -1, IN_SPLIT), f"Node {IN_SPLIT} of 'multilabel' .*no label"),
+        (changed(NUMBERS, np.nan, IN_SPLIT), f"Node {IN_SPLIT} of 'regression' .*no label"),
+        (dataclasses.replace(NUMBERS, num_classes=3), r"labels .*\[300, 4\].*\[300, 3\]"),
+        (dataclasses.replace(NUMBERS, labels=NUMBERS.labels[:, 0]), r"labels .*\[300\].*\[300, 4\]"),
         (dataclasses.replace(NUMBERS, labels=NUMBERS.labels.astype(np.float64)), "float64.*float32 .regression."),
         (dataclasses.replace(SEVERAL, num_classes=0, labels=SEVERAL.labels[:, :0]), "no column"),
     ],
@@ -102,7 +102,7 @@ def test_what_is_refused(tmp_path: Path, dataset: Dataset, words: str) -> None:
 
 def test_columns_are_outputs() -> None:
     assert count_classes(np.asarray(SEVERAL.labels), "file") == count_classes(np.asarray(NUMBERS.labels), "file") == 4
-    with pytest.raises(DataError, match="'file' holds a label that is none in row 3, column 1"):
+    with pytest.raises(DataError, match="'file' .*row 3, column 1"):
         count_classes(np.array([[0], [1], [5]], np.int8), "file")
 
 

@@ -122,7 +122,7 @@ def test_rocauc_of_two_classes_is_scikit_learns(world: int) -> None:
 
 def test_rocauc_of_classes_is_of_two() -> None:
     for classes in (1, 3):
-        with pytest.raises(ConfigError, match=rf"there are not two.*\n.*metric=rocauc, {classes} class(.|\n)*metric=accuracy"):
+        with pytest.raises(ConfigError, match=rf"two.*\n.*metric=rocauc, {classes} class(.|\n)*metric=accuracy"):
             node_task([0, 0], [1, 2], metric="rocauc", num_classes=classes)
 
 

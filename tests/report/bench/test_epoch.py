@@ -54,13 +54,13 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "taken" / "epoch.md").mkdir(parents=True)
     for words, what in (
-        (["epochs=1"], "first epoch is left out"),
+        (["epochs=1"], "epochs=1"),
         (["-m", "world=1,2"], "no sweeps"),
         (["experiment=modes_sweep"], "no sweeps"),
         (["world=0"], "world"),
-        (["resume=runs/bench"], "a run of its own"),
-        (["skip_finished=true"], "a run of its own"),
-        (["profile=false"], "a run of its own"),
+        (["resume=runs/bench"], "of its own"),
+        (["skip_finished=true"], "of its own"),
+        (["profile=false"], "of its own"),
         (["mode=domain_parallel"], "sar, no_remat, one_shot"),
         (["comm.max_restarts=1"], "second start"),
         (["bench_dir=taken"], "cannot be written"),

@@ -57,8 +57,8 @@ def test_they_decide_the_content() -> None:
         ([2, 0], NUMBERS, ["no category", "edge 0 (counted from 0), feature 1", "given:   2", "0 to 1"]),
         ([3, 10], NUMBERS, ["edge 1 (", "feature 2", "given:   -1", "0 to 9"]),
         ([3, 0], NUMBERS + 0.5, ["edge 0 (", "feature 1", "given:   2.5", "whole numbers"]),
-        ([3], NUMBERS, ["columns of edge features", "[3], 1 columns", "2 entries"]),
-        ([3], None, ["columns of edge features", "null: it has none"]),
+        ([3], NUMBERS, ["edge features", "[3], 1 columns", "2 entries"]),
+        ([3], None, ["edge features", "null: it has none"]),
     ],
 )
 def test_wrong_ones(sizes: list[int], numbers: np.ndarray | None, words: list[str]) -> None:

@@ -55,8 +55,8 @@ FOLDERS: dict[str, tuple[Arrays, tuple[str, ...]]] = {
     "a huge feature": (at("x", (0, 0), 1e30), ("x.npy", "node 0, column 1", "too large")),
     "features of a cube": (changed(x=np.zeros((N, 2, 2))), ("x.npy", "[6, 2, 2]", "[N, F]")),
     "fewer features than labels": (changed(x=GRAPH["x"][:4]), ("y.npy", "6 rows", "x.npy", "has 4")),
-    "nobody to train on": (changed(train_mask=np.zeros(N, bool)), ("train_mask.npy", "no node to train on")),
-    "features on their side": (changed(x=np.ones((2, N))), ("y.npy", "x.npy", "lies on its side", "x.T")),
+    "nobody to train on": (changed(train_mask=np.zeros(N, bool)), ("train_mask.npy", "no node")),
+    "features on their side": (changed(x=np.ones((2, N))), ("y.npy", "x.npy", "its side", "x.T")),
     "an adjacency matrix": (changed(edge_index=np.eye(N, dtype=int)), ("edge_index.npy", "np.nonzero")),
     "counted from 1": (at("edge_index", (1, 4), N), ("counted from 1",)),
     "nothing at all": (changed(x=None, y=None, train_mask=None), ("x.npy, y.npy, train_mask.npy", "edge_index.npy   whole")),
@@ -75,7 +75,7 @@ FOLDERS: dict[str, tuple[Arrays, tuple[str, ...]]] = {
     "edge features of no column": (changed(edge_attr=np.ones((5, 0))), ("edge_attr.npy", "[5, 0]", "leave it out")),
     "an edge feature that is none": (
         changed(edge_attr=np.array([[1, 1], [1, 1], [1, np.nan], [1, 1], [1, 1]])),
-        ("edge_attr.npy", "an edge feature that is not finite", "edge 2", "feature 2", "nan"),
+        ("edge_attr.npy", "not finite", "edge 2", "feature 2", "nan"),
     ),
     "a huge edge feature": (changed(edge_attr=np.array([1, 1e39, 3, 4, 5])), ("too large", "edge 1", "feature 1", "1e+39")),
     "an edge feature that fp32 rounds": (
@@ -156,7 +156,7 @@ FILES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda folder: save_arrays(folder, changed(edge_index={"author_paper": GRAPH["edge_index"]})),
         ("author_paper", "SOURCE___RELATION___DESTINATION"),
     ),
-    "labels of two types": (two_labelled_types, ("labels on several node types", "a, b")),
+    "labels of two types": (two_labelled_types, ("several node types", "a, b")),
 }  # fmt: skip
 
 
@@ -202,7 +202,7 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "no edges": ("def graph():\n    return {k: v for k, v in G.items() if k != 'edge_index'}", ("no edges", "line 5, graph")),
     "no labels": ("def graph():\n    return {**G, 'y': None}", ("no labels", "line 5, graph")),
-    "no split": ("def graph():\n    return {**G, 'train_mask': None}", ("which nodes to train on", "dataset.split", "line 5")),
+    "no split": ("def graph():\n    return {**G, 'train_mask': None}", ("train on", "dataset.split", "line 5")),
     "text features": ("def graph():\n    return {**G, 'x': [['a'], ['b'], ['c']]}", ("'x'", "no numbers", "line 5")),
     "ragged features": ("def graph():\n    return {**G, 'x': [[1], [1, 2]]}", ("'x'", "no numbers", "line 5")),
     "a far feature": (
@@ -237,7 +237,7 @@ FUNCTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "weights of another relation": (
         "def graph():\n    e = {('a', 'to', 'b'): G['edge_index']}\n"
         "    return {'edge_index': e, 'edge_weight': {('a', 'too', 'b'): np.ones(2)}, 'y': {'a': G['y']}}",
-        ("a relation that has no edges", "a too b", "a to b", "line 5, graph"),
+        ("no edges", "a too b", "a to b", "line 5, graph"),
     ),
     "weights of networkx that are words": (
         "def graph():\n    import networkx as nx\n    g = nx.path_graph(3)\n    nx.set_edge_attributes(g, 'x', 'weight')\n"

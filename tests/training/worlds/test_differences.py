@@ -71,12 +71,12 @@ WRONG = {
 }  # fmt: skip
 REFUSED = {
     "a permutation": ("h = h * torch.randperm(len(h))[:, None]", "randperm draws numbers"),
-    "row numbers": ("h = h * torch.arange(len(h))[:, None]", "counts this worker's rows"),
+    "row numbers": ("h = h * torch.arange(len(h))[:, None]", "this worker's rows"),
     "a hook": ("if h.requires_grad:\n    h.register_hook(lambda g: g - g.mean(0))", "A hook on rows"),
-    "a backward of its own": ("h = Twice.apply(h)", "'Twice' is not computed row by row"),
-    "an evaluation": ("h = h if self.training else h * torch.arange(len(h))[:, None]", "counts this worker's rows"),
-    "rows in pieces": ("for one in h.split(50):\n    F.relu(one)", "picked by their number"),
-    "numpy": ("h = h + float(h.detach().numpy().mean())", "numbers of this worker's rows alone"),
+    "a backward of its own": ("h = Twice.apply(h)", "'Twice'"),
+    "an evaluation": ("h = h if self.training else h * torch.arange(len(h))[:, None]", "this worker's rows"),
+    "rows in pieces": ("for one in h.split(50):\n    F.relu(one)", "by their number"),
+    "numpy": ("h = h + float(h.detach().numpy().mean())", "'numpy' gives numbers"),
 }
 RIGHT = {
     "a mean over rows": "h = h - h.mean(0)",
