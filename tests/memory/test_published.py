@@ -66,7 +66,7 @@ def test_the_command_needs_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     mag = sargnn_here(tmp_path, "plan", "dataset=ogbn-mag", "model=rgcn", "worlds=[2,4]", "modes=sar", "halo=0.5")
     assert mag.returncode == 0 and "0.5 with 2" in mag.stderr, mag.stderr
     for more, says in (
-        (["dataset=synthetic", "halo=1"], "cut"),
+        (["dataset=synthetic", "halo=1"], "ogbn-mag"),
         (["dataset=ogbn-mag", "model=rgcn", "times=true"], "trials"),
         (["halo=-1"], "'halo'"), (["what=all"], "'what'"), (["times=2"], "'times'"), (["picture=plan.txt"], "PNG or SVG"),
         (["dataset=ogbn-arxiv", "modes=sar", "worlds=2", "picture=/proc/none/plan.png"], "cannot be written"),

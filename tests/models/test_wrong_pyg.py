@@ -61,7 +61,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "an own write": (net("x += 1  # here\nreturn self.conv(x, edge_index)"), "write to its input"),
     "rows in another order": (net("return self.conv(x.flip(0), edge_index)  # here"), "no table of"),
     "numbers of rows": (
-        net("return self.conv(x * torch.arange(x.size(0))[:, None], edge_index)  # here"), "this worker's rows",
+        net("return self.conv(x * torch.arange(x.size(0))[:, None], edge_index)  # here"), "'arange' counts",
     ),
     "sorted rows": (net("x = x.sort(0)[0]  # here\nreturn self.conv(x, edge_index)"), "'sort' over rows"),
     "all pairs of rows": (net("a = (x @ x.t()).softmax(-1)  # here\nreturn self.lin(a @ x)"), "each row with all"),

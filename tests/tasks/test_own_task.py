@@ -129,11 +129,11 @@ def test_what_a_step_is_made_of_is_nothing_to_it(choices: dict[str, Any]) -> Non
 
 def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text("from sargnn.tasks.base import Task\nclass Half(Task):\n    pass\nLoss = 3\n")
-    with pytest.raises(ConfigError, match="name a task"):
+    with pytest.raises(ConfigError, match="NodeTask"):
         load_task(f"{tmp_path}/wrong.py:Loss")
     with pytest.raises(ConfigError, match="not complete.*(?s:.)*loss"):
         load_task(f"{tmp_path}/wrong.py:Half")
     done = run(tmp_path, "train", *SMALL, "task=wrong.py:Loss")
-    assert done.returncode == 1 and "name a task" in done.stderr
+    assert done.returncode == 1 and "NodeTask" in done.stderr
     done = run(tmp_path, "train", *SMALL, "task=focal")
-    assert done.returncode == 1 and "'task'" in done.stderr
+    assert done.returncode == 1 and "'task'" in done.stderr and "'focal'" in done.stderr

@@ -71,10 +71,10 @@ WRONG = {
 }  # fmt: skip
 REFUSED = {
     "a permutation": ("h = h * torch.randperm(len(h))[:, None]", "randperm draws numbers"),
-    "row numbers": ("h = h * torch.arange(len(h))[:, None]", "this worker's rows"),
+    "row numbers": ("h = h * torch.arange(len(h))[:, None]", "'arange' counts"),
     "a hook": ("if h.requires_grad:\n    h.register_hook(lambda g: g - g.mean(0))", "A hook on rows"),
     "a backward of its own": ("h = Twice.apply(h)", "'Twice'"),
-    "an evaluation": ("h = h if self.training else h * torch.arange(len(h))[:, None]", "this worker's rows"),
+    "an evaluation": ("h = h if self.training else h * torch.arange(len(h))[:, None]", "'arange' counts"),
     "rows in pieces": ("for one in h.split(50):\n    F.relu(one)", "by their number"),
     "numpy": ("h = h + float(h.detach().numpy().mean())", "'numpy' gives numbers"),
 }
