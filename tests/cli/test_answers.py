@@ -16,18 +16,18 @@ from sargnn.models import MODELS
 from tests.cli.conftest import Sargnn
 from tests.cli.own_options import write
 
-NO_SETTING, NO_DASHES = "There is no setting '{}'.", "A setting is written without dashes."
-ONE_WORD = "A setting and its value are one word, with = between them."
-HYDRA = "Hydra's own settings do nothing here."
+NO_SETTING, NO_DASHES = "no setting '{}'", "without dashes"
+ONE_WORD = "one word, with ="
+HYDRA = "Hydra's own"
 
-# What is typed: what is wrong; given, allowed, next (None: no such line; "...": any).
+# What is typed: what the first line names; given, allowed, next (None: no such line; "...": any words).
 ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     # a value of a setting that has few
     "train task=clases": (
-        "'task' has a value that is not known.", "'clases'",
+        "'task'", "'clases'",
         "classes, multilabel, regression, nodes, links, edges, FILE.py:CLASS", None,
     ),
-    "prepare task=nodes": ("'task' has a value that is not known.", "'nodes'", "classes, multilabel, regression", None),
+    "prepare task=nodes": ("'task'", "'nodes'", "classes, multilabel, regression", None),
     # a setting by its last part, by another name, misspelt
     "train lr=0.1": (NO_SETTING.format("lr"), None, "optim.lr", "optim.lr=0.1"),
     "train learning_rate=0.1": (NO_SETTING.format("learning_rate"), None, "optim.lr", "optim.lr=0.1"),
@@ -43,11 +43,11 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train +model.hiden=3": (NO_SETTING.format("model.hiden"), None, "model.hidden", "model.hidden=3"),
     "train nodes=300": (NO_SETTING.format("nodes"), None, "dataset.num_nodes", "dataset.num_nodes=300"),
     "train batch_size=32": (
-        "There is no setting 'batch_size': the steps of an epoch are counted.", None, None,
-        "batches.steps=16 for sixteen optimizer steps an epoch",
+        "no setting 'batch_size': the steps", None, None,
+        "batches.steps=16...",
     ),
-    "train gpus=2": ("There is no setting 'gpus': each process computes on one GPU.", None, None, "..."),
-    "train zzz=1": (NO_SETTING.format("zzz"), None, None, "sargnn train --help lists all groups and settings"),
+    "train gpus=2": ("no setting 'gpus': each process", None, None, "..."),
+    "train zzz=1": (NO_SETTING.format("zzz"), None, None, "sargnn train --help..."),
     "train scale=2": (
         NO_SETTING.format("scale"), None,
         "dataset.scale (with dataset=products_like), smooth.scale (with smooth=cs)", None,
@@ -65,39 +65,39 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
         None, None, "dataset=products_like dataset.scale=0.1",
     ),
     "train losses=equal": (
-        "There is no setting 'losses' here: it belongs to sargnn compare.",
+        "'losses' here: it belongs to sargnn compare",
         None, "optim.loss, links.loss", "sargnn compare losses=equal",
     ),
-    "info what=all": ("There is no setting 'what' here: it belongs to sargnn clean.", None, None, "sargnn clean what=all"),
+    "info what=all": ("'what' here: it belongs to sargnn clean", None, None, "sargnn clean what=all"),
     "predict optm.lr=3": (NO_SETTING.format("optm.lr"), None, "optim.lr", "optim.lr=3"),
     # options
-    "train gat": ("'gat' is an option of 'model'.", None, None, "model=gat"),
+    "train gat": ("'gat' is an option of 'model'", None, None, "model=gat"),
     "train none": (
-        "'none' is an option of 'labels', 'smooth', 'preload' and 'tracking'.", None, None,
+        "'none' is an option of 'labels', 'smooth', 'preload' and 'tracking'", None, None,
         "labels=none or smooth=none or preload=none or tracking=none",
     ),
     "train gatt": (
-        "A word cannot be read.", "gatt",
+        "A word cannot", "gatt",
         "model=gat, model=rgat, experiment=cora_gat, partitioner=auto, mode=auto, kernel=auto, preload=auto", "...",
     ),
     "train model=products_like": (
-        "'model' has no option 'products_like': it is one of 'dataset'.", None, None, "dataset=products_like",
+        "'products_like': it is one of 'dataset'", None, None, "dataset=products_like",
     ),
-    "train model=SAGE": ("'model' has no option 'SAGE'.", None, "sage, sgc", None),
+    "train model=SAGE": ("'model' has no option 'SAGE'", None, "sage, sgc", None),
     "train dataset=ppi": (
-        "'dataset' has no option 'ppi'.", None, None,
-        "sargnn train dataset --help lists them; conf/dataset/ppi.yaml would be one of your own",
+        "'dataset' has no option 'ppi'", None, None,
+        "sargnn train dataset --help...conf/dataset/ppi.yaml...",
     ),
-    "train dataset=./data": ("'dataset' has no option './data'.", None, None, "dataset=arrays dataset.root=./data"),
+    "train dataset=./data": ("'dataset' has no option './data'", None, None, "dataset=arrays dataset.root=./data"),
     "train optim=sgd": (
-        "'optim' has no option 'sgd'.", None, "adam, adamw, custom", "conf/optim/sgd.yaml would be one of your own",
+        "'optim' has no option 'sgd'", None, "adam, adamw, custom", "conf/optim/sgd.yaml...",
     ),
-    "train model.name=gat": ("'model.name' does not choose an option.", "model.name=gat", None, "model=gat"),
+    "train model.name=gat": ("'model.name'", "model.name=gat", None, "model=gat"),
     "train model": (
-        "'model' needs one of its options.", None, None, "write model=OPTION; sargnn train model --help lists them",
+        "'model' needs", None, None, "write model=OPTION; sargnn train model --help...",
     ),
-    "train model=[sage,gat]": ("'model' takes one option.", "model=[sage,gat]", None, "-m model=sage,gat runs them all"),
-    "train model=": ("'model' takes one option.", "model=", None, "write model=OPTION"),
+    "train model=[sage,gat]": ("'model' takes one option", "model=[sage,gat]", None, "-m model=sage,gat runs them all"),
+    "train model=": ("'model' takes one option", "model=", None, "write model=OPTION"),
     # signs, spaces, dashes
     "train --model gat": (NO_DASHES, "--model gat", None, "model=gat"),
     "train --model=gat": (NO_DASHES, "--model=gat", None, "model=gat"),
@@ -110,16 +110,16 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train world= 4": (ONE_WORD, "world= 4", None, "world=4"),
     "train world =4": (ONE_WORD, "world =4", None, "world=4"),
     "train model:gat": (ONE_WORD, "model:gat", None, "model=gat"),
-    "train model=sage, gat": ("A list is one word.", "model=sage, gat", None, "-m model=sage,gat"),
-    "train epochs": ("'epochs' needs a value.", None, None, "epochs=60"),
-    "train 'model = gat'": ("An override cannot be read.", "model = gat", None, "model=gat"),
-    "train model==gat": ("An override cannot be read.", "model==gat", None, "model=gat"),
-    "train 'model=gat;world=2'": ("An override cannot be read.", "model=gat;world=2", None, "model=gat world=2"),
-    "train 'run_dir=a (1)'": ("An override cannot be read.", "run_dir=a (1)", None, "\"run_dir='a (1)'\""),
-    "train optim.lr=1e-3,": ("An override cannot be read.", "optim.lr=1e-3,", None, "optim.lr=1e-3"),
-    "train --config-name=x": ("There is no flag '--config-name'.", None, None, "..."),
-    "train --version": ("There is no flag '--version'.", None, None, "sargnn --version"),
-    "train -v": ("There is no flag '-v'.", None, "--help, --config-dir, --cfg, -m, --dry-run", None),
+    "train model=sage, gat": ("A list", "model=sage, gat", None, "-m model=sage,gat"),
+    "train epochs": ("'epochs' needs a value", None, None, "epochs=60"),
+    "train 'model = gat'": ("An override cannot", "model = gat", None, "model=gat"),
+    "train model==gat": ("An override cannot", "model==gat", None, "model=gat"),
+    "train 'model=gat;world=2'": ("An override cannot", "model=gat;world=2", None, "model=gat world=2"),
+    "train 'run_dir=a (1)'": ("An override cannot", "run_dir=a (1)", None, "\"run_dir='a (1)'\""),
+    "train optim.lr=1e-3,": ("An override cannot", "optim.lr=1e-3,", None, "optim.lr=1e-3"),
+    "train --config-name=x": ("no flag '--config-name'", None, None, "..."),
+    "train --version": ("no flag '--version'", None, None, "sargnn --version"),
+    "train -v": ("no flag '-v'", None, "--help, --config-dir, --cfg, -m, --dry-run", None),
     # values
     "train world=[2,4]": ("'world' takes one value.", "[2, 4]", "a whole number", "-m world=2,4 runs them all"),
     "train model.hidden=[64]": ("'model.hidden' takes one value.", "[64]", "a whole number", "model.hidden=64"),
@@ -128,50 +128,50 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "train precision=[fp32]": (
         "'precision' takes one value.", "['fp32']", "fp32, fp64, bf16, mixed", "precision=fp32"
     ),
-    "train epochs=10.0": ("'epochs' has the wrong type.", "10.0", "a whole number", "epochs=10"),
+    "train epochs=10.0": ("'epochs'", "10.0", "a whole number", "epochs=10"),
     "train checkpoint=5": (
-        "'checkpoint' must be a group of settings.", "5", "checkpoint.every, checkpoint.keep", None,
+        "'checkpoint' must be a group", "5", "checkpoint.every, checkpoint.keep", None,
     ),
-    "train \"epochs='5'\"": ("'epochs' has the wrong type.", "'5'", "a whole number", "epochs=5"),
-    "train threads=None": ("'threads' would be a text.", "'None'", None, "threads=null"),
-    "train world=2,4": ("An override has several values.", "world=2,4", None, "..."),
+    "train \"epochs='5'\"": ("'epochs'", "'5'", "a whole number", "epochs=5"),
+    "train threads=None": ("'threads' would be a text", "'None'", None, "threads=null"),
+    "train world=2,4": ("several values", "world=2,4", None, "..."),
     "train dataset=python 'dataset.target=fn.py:f()'": (
-        "A function is named without parentheses.", "dataset.target=fn.py:f()", None, "dataset.target=fn.py:f",
+        "without parentheses", "dataset.target=fn.py:f()", None, "dataset.target=fn.py:f",
     ),
     # sweeps
     "train -m optim.lr=interval(0,1)": (
-        "An interval has no end of values, and a sweep runs them all.", "optim.lr=interval(0,1)", None, "...",
+        "An interval", "optim.lr=interval(0,1)", None, "...",
     ),
     "train -m model=glob(x*)": (
         "No option of 'model' is like this.", "model=glob(x*)", None, "sargnn train model --help lists its options",
     ),
-    "train -m world=glob(*)": ("glob() is for the options of a group.", "world=glob(*)", None, "..."),
-    "train -m seed=range(0,1e9)": ("A sweep has too many values.", "seed=range(0,1e9)", "at most 10,000", None),
+    "train -m world=glob(*)": ("glob()", "world=glob(*)", None, "..."),
+    "train -m seed=range(0,1e9)": ("too many values", "seed=range(0,1e9)", "at most 10,000", None),
     # Hydra's own
     "train hydra.run.dir=out": (HYDRA, "hydra.run.dir=out", None, "run_dir=out"),
     "train -m hydra.sweep.dir=out seed=1,2": (HYDRA, "hydra.sweep.dir=out", None, "..."),
     "train hydra.job.name=tour": (HYDRA, "hydra.job.name=tour", None, "run_name=tour"),
-    "train hydra/launcher=joblib": (HYDRA, "hydra/launcher=joblib", None, "sargnn slurm -m writes a job for each point"),
+    "train hydra/launcher=joblib": (HYDRA, "hydra/launcher=joblib", None, "sargnn slurm -m..."),
     "train +hydra/sweeper=optuna": (HYDRA, "+hydra/sweeper=optuna", None, "..."),
     "train hydra.searchpath=[file://mine]": (
         HYDRA, "hydra.searchpath=[file://mine]", None,
-        "--config-dir mine, or a folder conf/ here: both add options",
+        "--config-dir mine,...conf/...",
     ),
     # verbs, runs, folders
-    "trian": ("There is no verb 'trian'.", None, "train, track", "sargnn --help lists them"),
-    "model=gat world=2": ("There is no verb 'model=gat'.", None, None, "sargnn train model=gat world=2"),
-    "-m seed=1,2": ("There is no verb '-m'.", None, None, "sargnn train -m seed=1,2"),
-    "gat": ("There is no verb 'gat'.", None, None, "sargnn train model=gat"),
-    "eval": ("There is no verb 'eval'.", None, None, "sargnn evaluate RUN"),
-    "train compare": ("One verb at a time.", "train ... compare", None, "sargnn compare"),
-    "train tour": ("A word alone says nothing here.", "tour", None, "sargnn train resume=tour"),
-    "check graph": ("A word alone says nothing here.", "graph", None, "sargnn check dataset=arrays dataset.root=graph"),
-    "predict tuor": ("There is no such run.", "tuor", "tour", None),
-    "evaluate tuor": ("There is no such run.", "tuor", "tour", None),
-    "track tuor": ("There is no such run.", "tuor", "tour", None),
-    "slurm --status tuor": ("There is no such run.", "tuor", "tour", None),
-    "train resume=tuor": ("There is no such run.", "tuor", "tour", None),
-    "predict": ("A run must be named.", None, "tour", "its name or its folder: run=NAME"),
+    "trian": ("no verb 'trian'", None, "train, track", "sargnn --help lists them"),
+    "model=gat world=2": ("no verb 'model=gat'", None, None, "sargnn train model=gat world=2"),
+    "-m seed=1,2": ("no verb '-m'", None, None, "sargnn train -m seed=1,2"),
+    "gat": ("no verb 'gat'", None, None, "sargnn train model=gat"),
+    "eval": ("no verb 'eval'", None, None, "sargnn evaluate RUN"),
+    "train compare": ("One verb", "train ... compare", None, "sargnn compare"),
+    "train tour": ("A word alone", "tour", None, "sargnn train resume=tour"),
+    "check graph": ("A word alone", "graph", None, "sargnn check dataset=arrays dataset.root=graph"),
+    "predict tuor": ("no such run", "tuor", "tour", None),
+    "evaluate tuor": ("no such run", "tuor", "tour", None),
+    "track tuor": ("no such run", "tuor", "tour", None),
+    "slurm --status tuor": ("no such run", "tuor", "tour", None),
+    "train resume=tuor": ("no such run", "tuor", "tour", None),
+    "predict": ("A run must", None, "tour", "...run=NAME"),
 }  # fmt: skip
 MUST_FIT = re.compile(r"belongs to|would be one of your own")
 """Lines that may be longer than 80 columns: they list, or name a place."""
@@ -198,9 +198,10 @@ def test_an_answer(sargnn: Sargnn, tmp_path: Path, typed: str) -> None:
     done = sargnn(*words)
     assert done.returncode == 1 and not done.stdout and "Traceback" not in done.stderr, done.stderr
     found = lines_of(done.stderr)
-    assert found["what"] == what, done.stderr
+    assert what in str(found["what"]), done.stderr
     for key, expected in (("given", given), ("allowed", allowed), ("next", following)):
-        assert found[key] == expected or (expected == "..." and found[key]), done.stderr
+        pattern = ".+".join(map(re.escape, (expected or "").split("...")))
+        assert (found[key] is None) == (expected is None) and re.fullmatch(pattern, found[key] or ""), done.stderr
     assert all(len(line) <= 80 or MUST_FIT.search(line) for line in done.stderr.splitlines()), done.stderr
     listed = (found["allowed"] or "").split(", ")
     assert len(listed) <= MOST_SHOWN

@@ -66,7 +66,7 @@ def test_what_predict_refuses(sargnn: Sargnn, folder: Path, tmp_path: Path) -> N
     (tmp_path / "full" / "thesis.txt").write_text("")
     for words, message in (
         (["run=nowhere"], "no such run"),
-        ([], "sargnn train makes one"),
+        ([], "next:    sargnn train"),
         ([f"run={folder / 'one'}", "model.hidden=3"], "model.hidden"),
         ([f"run={folder / 'one'}", "checkpoint=last"], "newest, best"),
         ([f"run={folder / 'one'}", "embeddings=yes"], "true or false"),

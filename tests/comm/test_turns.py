@@ -134,7 +134,7 @@ def never_received(group: Group) -> None:
 
 @pytest.mark.parametrize(
     ("work", "said"),
-    [(another_size, "ends of a message"), (other_collectives, "different tensors"),
+    [(another_size, "two ends"), (other_collectives, "different tensors"),
      (never_received, "one end only")],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,7 +162,7 @@ def waits_for_nothing(group: Group) -> None:
 
 @pytest.mark.parametrize(
     ("work", "said"),
-    [(writes_too_soon, "before it was sent"), (waits_for_nothing, "Nobody waited")],
+    [(writes_too_soon, "A send buffer"), (waits_for_nothing, "Nobody waited")],
 )
 def test_what_only_a_careless_transport_would_forgive(work: Callable[[Group], None], said: str) -> None:
     for seed in range(6):

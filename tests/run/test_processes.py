@@ -100,7 +100,7 @@ def test_a_signal_asks_for_a_checkpoint(tmp_path: Path) -> None:
     [
         (["processes=5"], "at most processes=4"),
         (["processes=3", "spill=all"], "processes=1, processes=2, processes=4"),
-        (["processes=1", "mode=domain_parallel"], "mode=domain_parallel"),
+        (["processes=1", "mode=domain_parallel"], "baseline(.|\n)*mode=domain_parallel"),
         (["processes=1", "memory_budget=1GB"], "memory budget"),
         (["processes=1", "comm.backend=mpi"], "MPI"),
     ],

@@ -180,9 +180,7 @@ def test_a_killed_task_ends_the_job_and_the_next_submission_goes_on(
     assert cluster.wait(job) == "FAILED"
     assert time.monotonic() - killed_at < 40  # with the report and the last figures for MLflow
     assert "task 1: Killed" in output(run_dir) and summary(run_dir)["status"] == "failed"
-    assert "failed: The workers" in sargnn(
-        folder, cluster.environment, "slurm", "--status", "runs/killed"
-    )
+    assert "failed: The workers" in sargnn(folder, cluster.environment, "slurm", "--status", "runs/killed")
     again = cluster.call("sbatch", "--parsable", str(folder / "slurm" / "killed.sbatch")).strip()
     assert cluster.wait(again) == "COMPLETED", output(run_dir)
     assert "after epoch 1" in output(run_dir)

