@@ -116,7 +116,7 @@ def test_two_nodes_give_the_local_losses(folder: Path, cluster: Cluster) -> None
     second = cluster.call("sbatch", "--parsable", str(folder / "slurm" / "pair.sbatch")).strip()
     assert cluster.wait(second) == "FAILED"
     assert cluster.wait(job) == "COMPLETED", output(run_dir)
-    assert "under way" in output(run_dir)
+    assert "another process" in output(run_dir)
     result = summary(run_dir)
     # A node is a server: sums are rounded in the order of the servers.
     same = ("world=4", "servers=2", "epochs=150", "run_name=pair_here", "tracking=none")
@@ -146,7 +146,7 @@ def test_the_time_limit_brings_a_checkpoint_and_a_second_start(folder: Path, clu
     for pid in workers:  # so that they have not ended when it comes, however fast they are
         os.kill(pid, signal.SIGSTOP)
     for _ in range(900):
-        if "time limit" in output(run_dir):
+        if "limit is near" in output(run_dir):
             break
         time.sleep(0.1)
     for pid in workers:
@@ -160,7 +160,7 @@ def test_the_time_limit_brings_a_checkpoint_and_a_second_start(folder: Path, clu
     record = json.loads((run_dir / "job.json").read_text())
     assert [(start["restarts"], start["epoch"]) for start in record["starts"]] == [(0, 0), (1, trained)]
     text = output(run_dir)
-    assert "time limit" in text and "queued again" in text and f"after epoch {trained}" in text
+    assert "limit is near" in text and "queued again" in text and f"on after epoch {trained}" in text
     assert "queued again once" in sargnn(folder, cluster.environment, "slurm", "--status", "runs/limited")
 
 
@@ -183,7 +183,7 @@ def test_a_killed_task_ends_the_job_and_the_next_submission_goes_on(
     assert "failed: The workers" in sargnn(folder, cluster.environment, "slurm", "--status", "runs/killed")
     again = cluster.call("sbatch", "--parsable", str(folder / "slurm" / "killed.sbatch")).strip()
     assert cluster.wait(again) == "COMPLETED", output(run_dir)
-    assert "after epoch 1" in output(run_dir)
+    assert "on after epoch 1" in output(run_dir)
     assert summary(run_dir)["losses"] == losses
 
 
