@@ -368,7 +368,7 @@ class Program:
 
 def encode(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """A field's rows flat, [N, F], in the type that travels; numbers that are no fractions as their bits."""
-    flat = tensor.reshape(len(tensor), -1) if tensor.numel() else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
+    flat = tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None]
     if tensor.is_floating_point():
         return flat.to(dtype)
     numbers = flat.long().contiguous()

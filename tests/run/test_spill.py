@@ -55,7 +55,8 @@ def test_it_goes_on_in_other_ways(tmp_path: Path) -> None:
     sargnn("train", *WORDS, *ON_DISK, "run_dir=run", "epochs=2", cwd=tmp_path)
     sargnn("train", "resume=run", "epochs=4", "processes=2", "spill=none", "memory_budget=null", cwd=tmp_path)
     sargnn("train", "resume=run", "epochs=6", "processes=2", "spill=all", cwd=tmp_path)
-    assert summary_of(tmp_path / "run")["losses"] == summary_of(tmp_path / "whole")["losses"]
+    # two processes join their parts, whose sums are in another order then
+    assert summary_of(tmp_path / "run")["losses"] == pytest.approx(summary_of(tmp_path / "whole")["losses"], rel=1e-5)
 
 
 @pytest.mark.parametrize("megabytes", [2, *(pytest.param(size, marks=pytest.mark.long) for size in (4, 8, 12, 16))])

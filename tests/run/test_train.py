@@ -18,7 +18,6 @@ import yaml
 
 from sargnn.cli.conf import conf_dir
 from sargnn.profile import BETWEEN_WAIT, CATEGORIES
-from sargnn.report.comparison.losses import deviation
 from tests.in_process import sargnn_here
 from tests.processes import ROOT, family, run_command, sargnn_command, search_path, started_command
 from tests.run.runs import SMALL, summary_of
