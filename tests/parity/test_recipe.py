@@ -136,7 +136,7 @@ def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, r
         model = cases.model_config(name, **cases.known(name, norm=norm))
         config = cases.run_config(model, mode=mode, world=2, epochs=4, labels=labels, mfg=mfg)
         runs.append(pool(2)(cases.curve, config, GRAPHS[f"few {name}"])[0])
-    np.testing.assert_allclose(runs[1]["losses"], runs[0]["losses"], rtol=1e-10)
+    np.testing.assert_allclose(runs[1]["losses"], runs[0]["losses"], rtol=1e-8)
     assert runs[1]["scores"] == runs[0]["scores"]
     epoch = 0 if name == "sgc" and reuse is None else 1  # then nothing travels after the first
     assert runs[1]["epoch_bytes"][epoch] < runs[0]["epoch_bytes"][epoch]

@@ -187,7 +187,7 @@ def test_no_hostile_value_runs_anything_or_breaks_anything(first: int, tmp_path:
         )
         assert not list(tmp_path.rglob("PWNED")), (seed, text)
         ran += 1
-    assert ran > 20 and refused > 5, (ran, refused)
+    assert ran > 10 and refused > 5, (ran, refused)
 
 
 @pytest.mark.parametrize(
