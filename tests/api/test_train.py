@@ -19,7 +19,11 @@ import pytest
 import sargnn
 from sargnn.api import process
 from sargnn.api.words import as_words
+from sargnn.config.run import save
 from sargnn.errors import ConfigError, WorkerError
+from sargnn.graph.store import StoreWriter
+from sargnn.training import checkpoint
+from tests.configs import config
 from tests.processes import ROOT, started_command
 
 GRAPH: dict[str, Any] = {
@@ -112,6 +116,32 @@ def test_runs_that_are_not_there(tmp_path: Path) -> None:
         sargnn.load(tmp_path)
     with pytest.raises(ConfigError, match="compare"):
         sargnn.compare([])
+
+
+def test_predictions_are_made_anew_after_another_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And once for each; the launching process is played."""
+    save(config(), tmp_path / "config.yaml")
+
+    def predict(request: dict[str, Any], *, quiet: bool) -> None:
+        folder, (newest, _) = Path(request["folder"]), checkpoint.newest(tmp_path)
+        assert newest is not None
+        folder.mkdir(exist_ok=True)
+        save(config(), folder / "config.yaml")
+        store = checkpoint.open_checkpoint(newest, verify=False)
+        np.save(folder / "predictions.npy", store.array("param/w"))
+        made = {"checkpoint": store.content_hash, "files": ["predictions.npy"]}
+        (folder / "predictions.json").write_text(json.dumps(made))
+        asked.append(newest.name)
+
+    asked: list[str] = []
+    monkeypatch.setattr("sargnn.api.run.ask", predict)
+    run = sargnn.load(tmp_path)
+    for epoch in (1, 2):
+        with StoreWriter(checkpoint.path_of(tmp_path, epoch), "checkpoint", checkpoint.FORMAT_VERSION) as writer:
+            writer.put("param/w", np.full(3, epoch))
+        for _ in range(2):
+            assert run.predictions().tolist() == [epoch] * 3
+    assert asked == ["epoch_000001", "epoch_000002"]
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | None, code: int = 0) -> None:

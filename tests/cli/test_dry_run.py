@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli.compose import sweep_points
-from sargnn.cli.conf import built_in_folder
+from sargnn.cli.conf import built_in_folder, find_folders
 from sargnn.cli.sweep import plan_sweep
 from tests.cli.conftest import Sargnn
 
@@ -125,3 +125,13 @@ def test_the_folder_is_that_of_the_sweep(tmp_path: Path, monkeypatch: pytest.Mon
         plan_sweep([("seed=1", *more), ("seed=2", *more)], built_in_folder()) for more in ((), ("skip_finished=true",))
     )
     assert plain.folder == asked.folder and json.dumps(plain.points) == json.dumps(asked.points) and asked.skip == "true"
+
+
+def test_the_same_words_with_other_options_are_another_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may stand for something else, so that nothing of the first one is finished."""
+    monkeypatch.chdir(tmp_path)
+    options = [built_in_folder()]
+    for name in ("mine", "yours"):
+        (tmp_path / name).mkdir()
+        options.append(find_folders(name))
+    assert len({plan_sweep([("seed=1",)], folders).folder for folders in options}) == 3

@@ -317,6 +317,13 @@ def test_self_loops_follow_the_model() -> None:
     assert config("model=gcn", "dataset.add_self_loops=false").add_self_loops is False
 
 
+def test_outputs_are_classes_or_the_embedding_of_what_is_predicted() -> None:
+    assert config("model.hidden=24").num_outputs(3) == 3
+    for task in ("links", "edges"):
+        assert config(f"task={task}", "model.hidden=24").num_outputs(3) == 24
+        assert config(f"task={task}", f"{task}.embedding_dim=10").num_outputs(3) == 10
+
+
 def test_name() -> None:
     assert config("seed=5").name == "sage-sar-w4-s5"
     assert dataclasses.replace(config(), run_name="mine").name == "mine"

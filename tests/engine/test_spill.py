@@ -148,6 +148,18 @@ def test_what_somebody_holds_stays(tmp_path: Path) -> None:
         assert bool((kept() == 1).all())
 
 
+def test_what_is_used_last_goes_first(tmp_path: Path) -> None:
+    """As the last epoch had it; of those that it did not use the oldest first."""
+    with real(tmp_path, 10**15) as pool:
+        for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0]):
+            pool.begin()
+            kept = [pool.keep(table(pool, value)) for value in range(5)]
+            assert [int(victim.tensor[0]) for victim in pool._victims()] == order
+            for value in (0, 1, 2, 3, 4):
+                assert bool((kept[value]() == value).all())
+            del kept
+
+
 def test_reading_a_table_that_is_out_is_a_fault(tmp_path: Path) -> None:
     """Not wrong numbers. A view that the pool does not know of stands for a mistake."""
     child = os.fork()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch import Tensor, nn
+from torch_geometric.utils.hetero import construct_bipartite_edge_index
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
@@ -74,6 +76,23 @@ class Hgt(nn.Module):
         return x_dict["paper"]
 
 
+class Joined(nn.Module):
+    """The largest message over the edges of all relations, whose index and rows are joined to those of one graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lins = nn.ModuleDict({name: nn.Linear(IN, OUT) for name in TYPES})
+        self.conv = gnn.SimpleConv(aggr="max")
+
+    def forward(self, x_dict: ByType, edge_index_dict: dict[Any, Tensor]) -> Tensor:
+        rows = {name: self.lins[name](x) for name, x in x_dict.items()}
+        sizes = [x.size(0) for x in rows.values()]
+        begins = dict(zip(rows, [0, *accumulate(sizes)], strict=False))
+        index, _ = construct_bipartite_edge_index(edge_index_dict, {etype: begins[etype[0]] for etype in ETYPES}, begins)
+        out: Tensor = self.conv(torch.cat(list(rows.values())), index)
+        return out[begins["paper"] : begins["paper"] + rows["paper"].size(0)]
+
+
 class Homogeneous(nn.Module):
     """All nodes and edges as one graph, with the number of each edge's relation."""
 
@@ -114,6 +133,7 @@ CASES: dict[str, Any] = {
     "graph": lambda: Hetero(lambda etype: gnn.GraphConv(IN, OUT), "max"),
     "han": Han,
     "hgt": Hgt,
+    "joined": Joined,
     "rgcn": lambda: Homogeneous(lambda: gnn.RGCNConv(IN, OUT, R, num_bases=2)),
     "rgcn_blocks": lambda: Homogeneous(lambda: gnn.RGCNConv(IN, OUT, R, num_blocks=2)),
     "fast_rgcn": lambda: Homogeneous(lambda: gnn.FastRGCNConv(IN, OUT, R)),

@@ -53,7 +53,7 @@ EXAMPLES = {kind: FILE.parents[3] / "examples" / "layers" / f"{kind.lower()}.py"
 def settings(kind: str) -> CustomSettings:
     if kind in EXAMPLES:
         return CustomSettings("custom", target=f"{EXAMPLES[kind]}:{kind}", args={"hidden_channels": 8, "dropout": 0.0})
-    if kind in ("Pna", "Flow"):
+    if kind in ("Pna", "Flow", "Turned"):
         return CustomSettings("custom", target=f"{FILE}:{kind}")
     return CustomSettings("custom", target=f"{FILE}:Stack", args={"kind": kind})
 
@@ -131,6 +131,13 @@ def test_flows_and_draws(number: int) -> None:
     if model is DROPPED and set(views) == {"mfg"}:  # a flow leaves out what no labelled row needs, and nothing else
         (whole,) = pool(1)(cases.curve, cases.run_config(model), GRAPH)
         assert np.allclose(whole["losses"], wanted, rtol=1e-8)
+
+
+@pytest.mark.parametrize("mfg", [False, True])
+def test_an_index_that_is_turned_round_stays_so_where_it_is_trimmed(mfg: bool) -> None:
+    config = cases.run_config(settings("Turned"), world=2, partitioner="metis", epochs=1, mfg=mfg)
+    for answer in pool(2)(cases.curve, config, GRAPH):
+        assert answer["losses"][0] == pytest.approx(on_the_whole_graph("Flow")[0], rel=1e-8)
 
 
 @pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")

@@ -20,7 +20,7 @@ from sargnn.interop import kaminpar as interop
 from sargnn.memory.plan_traffic import CutEdges
 from sargnn.partition import both_ways, kaminpar, memory, stream
 from sargnn.partition.balance import Room, even_out, node_weights, weight_columns
-from sargnn.partition.both_ways import goes_both_ways, rows_both_ways
+from sargnn.partition.both_ways import Rows, goes_both_ways, rows_both_ways
 from sargnn.partition.memory import check, cutting_bytes
 from sargnn.partition.simple import choose
 from tests.configs import config as run_config
@@ -75,6 +75,17 @@ def test_equal_weights_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "graph.parhip"
     interop.write_graph(path, 40, rows_both_ways(graph, tmp_path, 1 << 20))
     assert path.stat().st_size == 24 + 8 * 41 + 4 * 6
+
+
+def test_weights_that_are_equal_in_the_last_rows_only_stay(tmp_path: Path) -> None:
+    path = tmp_path / "graph.parhip"
+    rows = [
+        Rows(0, np.array([2, 1, 1]), np.array([1, 2, 0, 0]), np.array([1, 2, 1, 2])),
+        Rows(3, np.array([1, 1]), np.array([4, 3]), np.array([1, 1])),
+    ]
+    assert interop.write_graph(path, 5, iter(rows)) == 6
+    *_, neighbours, weights, of_nodes = interop.GraphFile(path).arrays
+    assert neighbours.tolist() == [1, 2, 0, 0, 4, 3] and weights.tolist() == [1, 2, 1, 2, 1, 1] and not len(of_nodes)
 
 
 @pytest.mark.parametrize("name", ["kaminpar", "stream"])

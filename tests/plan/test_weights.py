@@ -20,7 +20,11 @@ from tests.graphs import assign, nasty_graph, small_typed_graph, typed_graph, wi
 from tests.parity.covering import spread
 from tests.pool import pool
 
-GRAPHS = {"nasty": with_weights(nasty_graph(150, seed=1), lowest=-1), "typed": with_weights(typed_graph())}
+GRAPHS = {
+    "nasty": with_weights(nasty_graph(150, seed=1), lowest=-1),
+    "typed": with_weights(typed_graph()),
+    "one type": with_weights(small_typed_graph("one_type")),
+}
 Edge = tuple[int, int, int, float]
 
 
@@ -113,9 +117,10 @@ def test_plans_have_the_weights_of_the_data(mode: str, world: int, kind: str, lo
             np.testing.assert_allclose(found, sums[one["ids"][rows_of]], atol=1e-13)
 
 
-def test_edges_between_labelled_nodes_keep_their_weights() -> None:
-    """What Correct & Smooth reads of a typed graph."""
-    graph = GRAPHS["typed"]
+@pytest.mark.parametrize("kind", ["typed", "one type"])
+def test_edges_between_labelled_nodes_keep_their_weights(kind: str) -> None:
+    """What Correct & Smooth reads of a typed graph, also where several relations join these nodes."""
+    graph = GRAPHS[kind]
     labelled = graph.schema.node_types.index("paper")
     found = []
     for rank, part in enumerate(parts_of(graph, assign(graph, "random", 3), 3)):

@@ -11,6 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sargnn.cli.resume import read_resumed
+from sargnn.config.run import save as save_config
+from sargnn.graph.store import StoreWriter
+from sargnn.run.other_graph import learned_rows
+from sargnn.training.checkpoint import FORMAT_VERSION, open_checkpoint
+from tests.configs import config
+from tests.graphs import small_typed_graph
 from tests.in_process import sargnn_here as run
 from tests.sources.own.given import save_arrays
 from tests.sources.tables.shop import N, follows, shop, typed, users
@@ -164,6 +171,32 @@ def test_tables_take_over_encodings(tmp_path: Path) -> None:
     x[:, 3] = (new["age"].to_numpy() - ages.mean()) / ages.std()
     (store,) = [path for path in (tmp_path / "stores" / "datasets").iterdir() if len(np.load(path / "labels.npy")) == 20]
     np.testing.assert_allclose(np.load(store / "features" / "00.npy"), x, rtol=1e-5, atol=1e-6)
+
+
+def test_what_the_command_says_of_another_graph_counts(tmp_path: Path) -> None:
+    """What it leaves open is as in training."""
+    (tmp_path / "run").mkdir()
+    own = [f"dataset.root={tmp_path / 'first'}", "dataset.add_self_loops=true", "dataset.edge_weights=false"]
+    save_config(config("dataset=arrays", *own), tmp_path / "run" / "config.yaml")
+    words = ["dataset=arrays", f"dataset.root={tmp_path / 'second'}", "dataset.add_self_loops=false"]
+    resumed = read_resumed([f"resume={tmp_path / 'run'}", *words], trains=False)
+    assert resumed is not None
+    dataset = resumed[0].dataset
+    assert (dataset.add_self_loops, dataset.edge_weights) == (False, False)
+
+
+def test_averages_of_learned_rows_are_what_is_used(tmp_path: Path) -> None:
+    graph, tables = small_typed_graph("names"), {}
+    for number, (kind, t) in enumerate((kind, t) for kind in ("param", "average") for t in range(2)):
+        name = f"{kind}/inputs.embeddings.{t:02d}_{graph.schema.node_types[t]}"
+        tables[name] = np.random.default_rng(number).normal(size=(graph.schema.count(t), 4)).astype(np.float32)
+    with StoreWriter(tmp_path / "checkpoint", "checkpoint", FORMAT_VERSION) as writer:
+        for name, table in tables.items():
+            writer.put(name, table)
+    paths = learned_rows(open_checkpoint(tmp_path / "checkpoint", verify=True), graph, graph, tmp_path, "refuse")
+    assert len(paths) == 2
+    for name, path in paths.items():
+        np.testing.assert_array_equal(np.load(path), tables[name.replace("param/", "average/")])
 
 
 def test_learned_rows(tmp_path: Path) -> None:

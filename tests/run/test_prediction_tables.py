@@ -82,7 +82,7 @@ def test_pairs_and_partners_of_a_typed_graph(tmp_path: Path, monkeypatch: pytest
     pairs = np.array([[3, 0, 59], [4, 2, 0]])
     np.save(tmp_path / "asked.npy", pairs)
     partners = np.full((N, 2), -1)
-    partners[:2] = [[1, 4], [0, -1]]
+    partners[[0, 1, 7]] = [[1, 4], [0, -1], [2, -1]]  # in two batches
     names = save(
         tmp_path,
         pair_scores=np.array([0.5, 1.5, -1.0]),
@@ -97,8 +97,9 @@ def test_pairs_and_partners_of_a_typed_graph(tmp_path: Path, monkeypatch: pytest
     table = read(tmp_path / "pair_scores.parquet")
     assert table == {"source": [ids[3], ids[0], ids[59]], "destination": [SKUS[4], SKUS[2], SKUS[0]], "score": [0.5, 1.5, -1.0]}
     table = read(tmp_path / "partners.parquet")
-    assert table["id"] == [ids[0], ids[0], ids[1]] and table["partner"] == [SKUS[1], SKUS[4], SKUS[0]]
-    assert table["rank"] == [1, 2, 1] and table["score"] == [0.0, 1.0, 2.0]
+    assert table["id"] == [ids[0], ids[0], ids[1], ids[7]]
+    assert table["partner"] == [SKUS[1], SKUS[4], SKUS[0], SKUS[2]]
+    assert table["rank"] == [1, 2, 1, 1] and table["score"] == [0.0, 1.0, 2.0, 14.0]
     table = read(tmp_path / "embeddings.parquet")
     assert table["id"] == [*map(str, SKUS), "b", "a", "c", *ids] and table["type"][4:9] == [
         "item",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import mmap
 import random
 
+import pytest
+
+from sargnn.tracking import memory
 from sargnn.tracking.memory import PARTS, PeakMeter, split_peak
 
 
@@ -22,6 +25,16 @@ def test_parts_add_up_and_none_is_negative() -> None:
         meter = PeakMeter(baseline, baseline + above, training)
         parts = split_peak(rng.randrange(150), rng.randrange(100), rng.randrange(100), meter)
         assert tuple(parts) == PARTS and min(parts.values()) >= 0 and sum(parts.values()) == baseline + above
+
+
+def test_a_phase_forgets_no_peak_of_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of what came between two phases; the kernel's own peak starts anew with each."""
+    meter, peaks = PeakMeter(baseline_bytes=100), iter([300, 150, 180, 120])
+    monkeypatch.setattr(memory, "peak_bytes", lambda: next(peaks))
+    monkeypatch.setattr(memory, "reset_peak", lambda: None)
+    for above, most in ((50, 300), (20, 300)):
+        meter.begin()
+        assert meter.end() == above and meter.process_peak_bytes == most
 
 
 def test_the_baseline_is_no_more_than_the_peak() -> None:

@@ -85,6 +85,20 @@ class Lists(Flow):
         return out
 
 
+class Turned(Flow):
+    """The same by layers that read an index whose rows are exchanged."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels)
+        for layer in self.layers:
+            layer.flow = "target_to_source"  # type: ignore[assignment]
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, num_sampled_nodes_per_hop: Any = None, num_sampled_edges_per_hop: Any = None
+    ) -> Tensor:
+        return super().forward(x, edge_index.flip(0), num_sampled_nodes_per_hop, num_sampled_edges_per_hop)
+
+
 class DroppedEdges(nn.Module):
     """Edges that are dropped by themselves and with their nodes."""
 

@@ -287,6 +287,13 @@ def test_ids_beyond_int64(tmp_path: Path) -> None:
     assert ids_of(dataset) == [str(one) for one in ids.to_pylist()]
 
 
+def test_ids_of_a_part_of_an_array() -> None:
+    """Arrow's texts lie in a buffer of the whole array."""
+    for ids in (pa.array(["one", "", "three", "vier", "5"], pa.large_string()), pa.array([7, -1, 2**40, 0, 3])):
+        rows = np.arange(5)
+        np.testing.assert_array_equal(keys_of(ids.slice(1, 3), rows[1:4]), keys_of(ids, rows)[1:4])
+
+
 def test_what_decides_the_content_is_in_the_key(tmp_path: Path) -> None:
     path = shop(tmp_path)
     keys = [reader(path, **changes).identity() for changes in ({}, {"edge_categories": [3]}, {"predicted_type": "node"})]
