@@ -85,7 +85,7 @@ CASES: dict[str, tuple[list[str], tuple[str, ...]]] = {
     **{f"{name}, weighted": (words, ("edge_weight",)) for name, words in WEIGHTED.items()},
     **{f"{name}, edge features": (words, ("edge_attr",)) for name, words in FEATURED.items()},
 }
-FEW = ("sage sum, average, weighted", "gat, residual", "gatv2, edge features", "tuned, max")
+FEW = ("gcn", "sage sum, average, weighted", "gat, residual", "gatv2, edge features", "tuned, max")
 
 
 def graph(folder: Path, *columns: str) -> str:
