@@ -1,6 +1,6 @@
 """Breaks one line of the package at a time, and says which test finds it.
 
-    python scripts/mutants.py                    # all of them, each by its own tests: some ten minutes
+    python scripts/mutants.py                    # all of them, each by its own tests: a quarter of an hour
     python scripts/mutants.py peer tag           # two of them
     python scripts/mutants.py --all-tests tag    # by whichever of all tests finds it first; an hour if none does
 

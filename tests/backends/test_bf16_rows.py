@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.base import Activation
+from sargnn.backends.block import EdgeBlock
 from sargnn.backends.choose import make_kernel, make_operation
 from sargnn.backends.cpu.folds import CpuMoves
 from sargnn.backends.cpu.rows import CpuRows, _add_table
@@ -124,6 +125,11 @@ def test_rounding_is_to_nearest_even() -> None:
         assert torch.equal(halves.nan_to_num(7.0), wanted.nan_to_num(7.0))
         packed = CpuMoves().take(number.view(256, 256), torch.arange(256, dtype=torch.int32), torch.empty(256, 256, dtype=BF16))
         assert torch.equal(packed.nan_to_num(7.0), wanted.nan_to_num(7.0))
+    ones = 1 + torch.arange(128) / 128
+    ends = torch.tensor([[0, 0], [0, 1]], dtype=torch.int32)
+    back, grad = torch.empty(1, 128, dtype=BF16), torch.stack([ones, torch.full((128,), 2.0**-8)]).to(BF16)
+    operation_of("sum", "fused").backward(EdgeBlock(ends[0], ends[1], 1, 2), grad, back)  # by vectors
+    assert torch.equal(back[0], (ones + 2.0**-8).to(BF16))
 
 
 def test_passes_beside_fp32_numbers() -> None:
