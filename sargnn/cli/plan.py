@@ -30,11 +30,10 @@ from sargnn.tracking.progress import Steps, say
 if TYPE_CHECKING:
     from sargnn.memory.plan_parts import Published
     from sargnn.memory.plan_run import WorldPlan
-    from sargnn.memory.plan_time import EpochTime
 
 _BAR = 40
 _WORLDS = (1, 2, 4, 8)
-_SETTINGS = ("what", "modes", "worlds", "halo", "times", "picture")
+_SETTINGS = ("what", "modes", "worlds", "halo", "picture")
 _PICTURES = (".png", ".svg")
 
 
@@ -56,10 +55,6 @@ class PlannedGraph(ABC):
     @abstractmethod
     def plan(self, config: RunConfig) -> WorldPlan:
         """Of a configuration. Raises ``ConfigError``."""
-
-    @abstractmethod
-    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
-        """How long an epoch takes on this machine, by trials; None: not known."""
 
     @property
     @abstractmethod
@@ -83,11 +78,6 @@ class _Here(PlannedGraph):
         self._plans.cut(config)
         step(f"planning {config.mode.name} with {config.world}")
         return self._plans.plan(config)
-
-    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
-        from sargnn.memory.trials import outline_of, predict
-
-        return predict(config, outline_of(self._plans.dataset), self._plans.cut(config).parts, plan.sent)
 
     @property
     def remarks(self) -> list[str]:
@@ -115,7 +105,7 @@ class _Elsewhere(PlannedGraph):
     def plan(self, config: RunConfig) -> WorldPlan:
         from sargnn.memory.plan_parts import halo_of
         from sargnn.memory.plan_run import plan_published
-        from sargnn.memory.trials import measured_runtime
+        from sargnn.memory.runtime import measured_runtime
 
         halo = self._given if self._given is not None else halo_of(self._graph, config.world)
         if halo is None:  # then no more than an edge each brings
@@ -123,9 +113,6 @@ class _Elsewhere(PlannedGraph):
         self._halos[config.world] = halo
         step(f"planning {config.mode.name} with {config.world}")
         return plan_published(config, self._graph, halo, measured_runtime(config, typed=self._graph.schema.typed))
-
-    def epoch_time(self, config: RunConfig, plan: WorldPlan) -> EpochTime | None:
-        return None
 
     @property
     def remarks(self) -> list[str]:
@@ -144,11 +131,11 @@ def _paper_bars(config: RunConfig) -> dict[str, dict[int, float | None]]:
     return PAPER_BARS.get(config.model.name, {}) if config.dataset.name == "ogbn-papers100M" else {}
 
 
-def planned_graph(config: RunConfig, halo: float | None, *, times: bool) -> PlannedGraph:
+def planned_graph(config: RunConfig, halo: float | None) -> PlannedGraph:
     """The dataset, prepared if need be; published sizes where it would have to be fetched, or ``halo`` is given.
 
     Raises:
-        ConfigError: ``halo`` of a graph that has no published sizes; ``times`` of one that is not here.
+        ConfigError: ``halo`` of a graph that has no published sizes.
     """
     from sargnn.memory.plan_parts import PUBLISHED
 
@@ -159,8 +146,6 @@ def planned_graph(config: RunConfig, halo: float | None, *, times: bool) -> Plan
         raise ConfigError(
             "A dataset's cut says how many rows of others are read.", given=f"halo={halo}", allowed=list(PUBLISHED)
         )
-    if times:
-        raise ConfigError("How long an epoch takes is found by trials with the graph.", given="times=true", hint="times=false")
     return _Elsewhere(config, halo)
 
 
@@ -173,7 +158,6 @@ class _Asked:
         modes: to plan.
         worlds: to plan; None: the usual ones.
         halo: rows of others for each own row, where no graph is there.
-        times: how long an epoch takes, too.
         picture: a file to draw to.
     """
 
@@ -181,7 +165,6 @@ class _Asked:
     modes: list[str]
     worlds: list[int] | None
     halo: float | None
-    times: bool
     picture: Path | None
 
 
@@ -191,29 +174,22 @@ def main(line: CommandLine) -> int:
     device, config = config.device, config.on_host
     by_mode = {mode: {world: of_world.on_host for world, of_world in of_mode.items()} for mode, of_mode in by_mode.items()}
     with Steps():
-        graph = planned_graph(config, asked.halo, times=asked.times)
+        graph = planned_graph(config, asked.halo)
     words = f"model={config.model.name} precision={config.precision}"
     say(f"{graph.name}, {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {words}")
     if asked.what == "fit":
         # What a run takes, without what the ways decide.
         drop = (*_SETTINGS, "mode", "world", "precision")
         own = [override for override in line.overrides if override.lstrip("+").partition("=")[0] not in drop]
-        return _show_ways(config, graph, worlds, [*line.folders.arguments, *own], times=asked.times)
+        return _show_ways(config, graph, worlds, [*line.folders.arguments, *own])
     plans: list[WorldPlan] = []
-    times: list[EpochTime | None] = []
     with Steps():
         for world in worlds:
             for of_mode in by_mode.values():
                 plans.append(graph.plan(of_mode[world]))
-                times.append(graph.epoch_time(of_mode[world], plans[-1]) if asked.times else None)
-    _show_table(config, plans, times, list(by_mode), graph.paper)
+    _show_table(config, plans, list(by_mode), graph.paper)
     for text in graph.remarks:
         say(text)
-    for plan, time in zip(plans, times, strict=True):
-        if time is not None:
-            took = f"{time.low:.3g} to {time.high:.3g} s, of that {time.exchanging_s:.2g} s exchanging"
-            work = f"{time.flops / 1e9:.3g} GFLOP of linear maps, {human_bytes(time.bytes_moved)} moved"
-            say(f"  {plan.mode} {plan.world}: {took}; {work}")
     shown = next((plan for plan in plans if (plan.mode, plan.world) == (config.mode.name, config.world)), plans[0])
     say(f"mode={shown.mode} world={shown.world}, the largest worker in {shown.largest.phase}:")
     longest = max(shown.largest.terms.values())
@@ -235,7 +211,7 @@ def main(line: CommandLine) -> int:
 
 def _asked(mapping: dict[str, Any]) -> _Asked:
     """Takes them out of the mapping. Raises ``ConfigError``."""
-    what, modes, worlds, halo, times, picture = (mapping.pop(key) for key in _SETTINGS)
+    what, modes, worlds, halo, picture = (mapping.pop(key) for key in _SETTINGS)
     modes, worlds = [modes] if isinstance(modes, str) else modes, [worlds] if isinstance(worlds, int) else worlds
     if what not in ("table", "fit"):
         raise ConfigError("'what' has a value that is not known.", given=f"what={what}", allowed="table, fit")
@@ -249,11 +225,9 @@ def _asked(mapping: dict[str, Any]) -> _Asked:
         raise ConfigError("'worlds' are numbers of workers.", given=f"worlds={worlds}", hint="worlds=[2,4,8]")
     if halo is not None and (isinstance(halo, bool) or not isinstance(halo, int | float) or halo < 0):
         raise ConfigError("'halo' is how many rows of others are read for each own row.", given=f"halo={halo}", hint="halo=6.2")
-    if not isinstance(times, bool):
-        raise ConfigError("'times' has the wrong type.", given=f"times={times}", allowed="true or false")
     if picture is not None and Path(str(picture)).suffix not in _PICTURES:
         raise ConfigError("A picture is a PNG or SVG file.", given=f"picture={picture}", hint="picture=plan.png")
-    return _Asked(what, modes, worlds, halo, times, None if picture is None else Path(str(picture)))
+    return _Asked(what, modes, worlds, halo, None if picture is None else Path(str(picture)))
 
 
 def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dict[int, RunConfig]], list[int]]:
@@ -298,7 +272,7 @@ def _configurations(line: CommandLine) -> tuple[_Asked, RunConfig, dict[str, dic
     return asked, first[run.world if run.world in worlds else worlds[0]], by_mode, list(worlds)
 
 
-def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], own: Sequence[str], *, times: bool) -> int:
+def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], own: Sequence[str]) -> int:
     """Commands to paste, the fastest first; exit code 1 where nothing fits."""
     limit, free = config.memory_budget.bytes, available_bytes()
 
@@ -308,8 +282,6 @@ def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], ow
     within = f"each worker within {human_bytes(limit)}" if limit is not None else f"all workers in the {human_bytes(free)} here"
     with Steps():
         ways = find_ways(config, graph.plan, fits, worlds)
-        seconds = {way.words: graph.epoch_time(way.config, way.plan) if times else None for way in ways}
-    ways.sort(key=lambda way: 0.0 if (time := seconds[way.words]) is None else time.seconds)
     if not ways:
         say(f"nothing that was tried fits, {within}:")
         say(f"  modes no_remat and sar, kept layers, micro-batches, bf16, up to {worlds[-1]} workers")
@@ -319,24 +291,17 @@ def _show_ways(config: RunConfig, graph: PlannedGraph, worlds: Sequence[int], ow
         words = [*own, *way.words, *([] if any(word.startswith("world=") for word in way.words) else [f"world={config.world}"])]
         here = "" if way.plan.together <= free else ", more than this machine has"
         rounds = f"; {way.remark}" if way.remark else ""
-        took = "" if (time := seconds[way.words]) is None else f", {_seconds(time)} an epoch"
-        say(f"  # {human_bytes(way.plan.largest.total)} a worker, {human_bytes(way.plan.together)} in all{took}{here}{rounds}")
+        say(f"  # {human_bytes(way.plan.largest.total)} a worker, {human_bytes(way.plan.together)} in all{here}{rounds}")
         print(f"sargnn train {shlex.join(words)}", flush=True)
     return 0
 
 
-def _show_table(
-    config: RunConfig,
-    plans: list[WorldPlan],
-    times: Sequence[EpochTime | None],
-    modes: Sequence[str],
-    paper: dict[tuple[str, int], str],
-) -> None:
+def _show_table(config: RunConfig, plans: list[WorldPlan], modes: Sequence[str], paper: dict[tuple[str, int], str]) -> None:
     from sargnn.memory.plan_run import smallest_world
 
     here, limit = available_bytes(), config.memory_budget.bytes
     rows = []
-    for plan, time in zip(plans, times, strict=True):
+    for plan in plans:
         top, total = plan.largest, plan.together
         within = limit is not None and top.total <= limit
         rows.append(
@@ -347,13 +312,11 @@ def _show_table(
                 "paper": paper.get((plan.mode, plan.world), ""),
                 "all": human_bytes(total),
                 "sends": "-" if plan.sent is None else human_bytes(plan.sent),
-                "epoch": "" if time is None else _seconds(time),
                 "in": top.phase.removeprefix("layer "),
                 "fits": "both" if within and total <= here else "budget" if within else "here" if total <= here else "-",
             }
         )
-    left_out = {*([] if paper else ["paper"]), *([] if any(times) else ["epoch"])}
-    titles = [title for title in rows[0] if title not in left_out]
+    titles = [title for title in rows[0] if paper or title != "paper"]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title in titles:
         table.add_column(title, justify="left" if title in ("mode", "in", "fits") else "right", no_wrap=True)
@@ -362,8 +325,6 @@ def _show_table(
     Console(width=max(80, Console().width)).print(table)
     say("peak: the largest worker's whole resident memory, in: the phase, of a layer. all: of all workers together.")
     say(f"sends: bytes of an epoch. fits: each worker the budget, all of them here in the {human_bytes(here)} that are free.")
-    if any(times):
-        say("epoch: on this machine's cores, and how far off that may be.")
     for mode in modes if limit is not None else ():
         least = smallest_world(plans, mode, limit or 0)
         enough = f"world={least}" if least else "more than these"
@@ -384,7 +345,3 @@ def _say_spill(config: RunConfig, plan: WorldPlan, num_edges: int) -> None:
     groups = ", layers in groups of columns" if needs.in_groups else ""
     say(f"  {human_bytes(needs.on_disk)} on disk, {human_bytes(needs.moved)} written and read an epoch{groups}")
     say(f"  {needs.moved / rate:.0f} s an epoch for the disk, at the {rate / 1e9:.1f} GB/s that it had just now")
-
-
-def _seconds(time: EpochTime) -> str:
-    return f"{time.seconds:.3g}s ±{50 * (time.high - time.low) / time.seconds:.0f}%"

@@ -94,7 +94,7 @@ def _fewest_workers(mapping: dict[str, Any]) -> int:
     from sargnn.memory.settle import Machine, can_be_large, fits, with_budget
 
     first = parse(provisional(mapping))
-    graph = planned_graph(first, None, times=False)
+    graph = planned_graph(first, None)
     if not can_be_large(graph.num_nodes, graph.num_edges) and first.memory_budget.size is None:
         return 1
     least, world = None, 1

@@ -185,15 +185,14 @@ _PLAN = Verb(
     "plan",
     "what a run will hold and send, before it is launched",
     text="Does it fit, and on how many workers? Plans the memory and the traffic of a run's workers by mode and number of "
-    "workers: whole resident memory at its peak, in which phase, and the bytes of an epoch; times=true also how long an epoch "
-    "takes. what=fit prints commands that fit memory_budget, or this machine, the fastest first. Takes the settings of 'train'."
+    "workers: whole resident memory at its peak, in which phase, and the bytes of an epoch. "
+    "what=fit prints commands that fit memory_budget, or this machine, the fastest first. Takes the settings of 'train'."
     " Where the partition is there its halo is exact, else it is that of a quick streamed cut (~). OGB's graphs are planned by "
     "their published sizes where their files are not there. What a worker takes by itself is measured once on each machine.",
     entry="sargnn.cli.plan:main",
     examples=(
         ("plan dataset=products_like model=gat", ""),
         ("plan dataset=products_like model=gat what=fit memory_budget=4GB", "what fits?"),
-        ("plan dataset=mag_like model=rgcn 'worlds=[8,16]' times=true", "and how fast?"),
         ("plan dataset=ogbn-papers100M model=gat picture=plan.png", "without its files"),
     ),
     config="plan",
@@ -523,7 +522,6 @@ _BENCH = Verb(
                 ("bench plan dataset.scale=0.03", "all of it: two or three hours"),
                 ("bench plan 'models=[gat]' 'worlds=[4]' 'named=[]' drawn=0", "four runs"),
                 ("bench plan 'models=[]' 'named=[]' drawn=50 draw_seed=1", "drawn ones alone"),
-                ("bench plan 'named=[]' drawn=0 times=true epochs=6", "epoch times, too"),
             ),
             config="bench_plan",
         ),

@@ -60,7 +60,7 @@ class Plans:
     def plan(self, config: RunConfig) -> WorldPlan:
         """What its workers hold and send. Raises ``SargnnError``: it cannot be planned, or what is measured first failed."""
         from sargnn.memory.plan_run import plan_run
-        from sargnn.memory.trials import measured_runtime
+        from sargnn.memory.runtime import measured_runtime
 
         cut = self.cut(config)
         return plan_run(config, self.dataset, cut, measured_runtime(config, typed=self.dataset.schema.typed))
@@ -122,7 +122,7 @@ def plan_memory(config: RunConfig) -> PlannedMemory | NotPlanned:
     """Plan a run. Nothing is made; what takes longer is told step by step (``sargnn.steps``).
 
     The partition is the configured one where it is there. Else a streamed cut is made for the plan, which reads all edges a few
-    times. What the libraries take is measured once on a machine (``memory.trials``).
+    times. What the libraries take is measured once on a machine (``memory.runtime``).
     """
     if config.spills and config.memory_budget.bytes is not None:  # which its tables on disk let it keep to
         return PlannedMemory((config.memory_budget.bytes,) * config.world, 0)

@@ -1,5 +1,4 @@
-"""The runs of some configuration files, one after the other, in a process of their own: small ones by which epochs are timed
-(``sargnn.memory.trials``), and those of benchmarks.
+"""The runs of some configuration files, one after the other, in a process of their own: those of benchmarks.
 
 python -m sargnn.run.trial config.yaml...
 """

@@ -11,7 +11,7 @@ import pytest
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import parse
 from sargnn.graph.dataset import open_dataset
-from sargnn.memory import trials
+from sargnn.memory import runtime
 from sargnn.memory.plan_run import find_cut, plan_run, smallest_world
 from sargnn.memory.plan_worker import TERMS, Runtime
 from sargnn.sources.prepare import prepare_dataset
@@ -73,8 +73,8 @@ def test_more_workers_hold_less(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [300_000_000, 20_000_000])
-    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(runtime, "_measure_runtime", lambda config, **_: [300_000_000, 20_000_000])
+    monkeypatch.setattr(runtime, "cache_dir", lambda: tmp_path)
     words = ["plan", *GRAPH, "model=gat", "store_dir=stores", "worlds=[1,4]"]
     done = sargnn_here(tmp_path, *words, "memory_budget=470MB")
     assert done.returncode == 0, done.stderr
@@ -96,9 +96,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.machine
 def test_what_a_worker_takes_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(runtime, "cache_dir", lambda: tmp_path)
     config = parse(compose_verb("train", ["world=2"]))
-    found = trials.measured_runtime(config, typed=False)
+    found = runtime.measured_runtime(config, typed=False)
     assert 50_000_000 < found.base < 1_000_000_000 and 0 <= found.loading < 200_000_000
-    monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: pytest.fail("measured again"))
-    assert trials.measured_runtime(config, typed=False) == found
+    monkeypatch.setattr(runtime, "_measure_runtime", lambda config, **_: pytest.fail("measured again"))
+    assert runtime.measured_runtime(config, typed=False) == found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.memory import settle, trials
+from sargnn.memory import runtime, settle
 from sargnn.memory.settle import Machine
 from tests.in_process import sargnn_here
 
@@ -20,8 +20,8 @@ _BASE, _LOADING = 250_000_000, 50_000_000
 def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every graph is worth a plan, and what a worker takes by itself is known."""
     monkeypatch.setattr(settle, "_SMALL", 0)
-    monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [_BASE, _LOADING])
-    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(runtime, "_measure_runtime", lambda config, **_: [_BASE, _LOADING])
+    monkeypatch.setattr(runtime, "cache_dir", lambda: tmp_path)
 
 
 def _has(monkeypatch: pytest.MonkeyPatch, free: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, parse
-from sargnn.memory import trials
+from sargnn.memory import runtime
 from sargnn.memory.plan_run import WorldPlan
 from sargnn.memory.settle import find_ways
 from tests.in_process import sargnn_here
@@ -64,8 +64,8 @@ def test_the_fastest_first(words: list[str], limit: int, expected: list[tuple[st
 
 @pytest.mark.long
 def test_commands_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [_BASE, _LOADING])
+    monkeypatch.setattr(runtime, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(runtime, "_measure_runtime", lambda config, **_: [_BASE, _LOADING])
     words = [*GRAPH, "what=fit", "modes=sar", "memory_budget=650MB", "world=2", "mode=domain_parallel"]
     done = sargnn_here(tmp_path, "plan", *words)
     assert done.returncode == 0, done.stderr

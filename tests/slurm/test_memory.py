@@ -10,7 +10,7 @@ import pytest
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import parse
 from sargnn.graph.dataset import open_dataset
-from sargnn.memory import trials
+from sargnn.memory import runtime
 from sargnn.memory.plan_run import find_cut, plan_run
 from sargnn.memory.plan_stores import (
     JOB_BYTES,
@@ -34,8 +34,8 @@ LINE = re.compile(r"^#SBATCH --mem=(\w+)$", flags=re.M)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [BASE, 0])
-    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(runtime, "_measure_runtime", lambda config, **_: [BASE, 0])
+    monkeypatch.setattr(runtime, "cache_dir", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     config = parse(compose_verb("train", RUN))
     prepare_partition(config, prepare_dataset(config.dataset, config.store_dir))

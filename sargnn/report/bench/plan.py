@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.dataset import open_dataset
 from sargnn.memory.plan_stores import Plans, cut_key
-from sargnn.memory.trials import outline_of, predict
 from sargnn.partition.prepare import prepare_partition
 from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.settings import BenchPlanConfig
@@ -30,10 +28,9 @@ from sargnn.run.check import check_strategies
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.progress import Steps, say
 
-TRAINING, WHOLE, EPOCH = "training", "whole", "epoch"
-QUANTITIES = {TRAINING: ("MB", 1e-6), WHOLE: ("MB", 1e-6), EPOCH: ("s", 1.0)}
-"""What is compared: its unit, and what brings it there. Training: above what was there when it started. Whole: all resident
-memory at its peak. Epoch: the median of those after the first."""
+TRAINING, WHOLE = "training", "whole"
+QUANTITIES = (TRAINING, WHOLE)
+"""What is compared, in MB: what training held above what was there when it started; all resident memory at its peak."""
 NOT_PLANNED, FAILED = "not planned", "failed"
 FILES = "plan.md", "plan.json"
 _TRIES = 200
@@ -220,13 +217,13 @@ def run(settings: BenchPlanConfig, points: Sequence[Point]) -> list[Row]:
     rows: list[Row] = []
     print("\n".join(head()), flush=True)
     for point, place in zip(points, places, strict=True):
-        rows.append(_compare(point, place, plans_of, times=settings.times))
+        rows.append(_compare(point, place, plans_of))
         print(line(rows[-1]), flush=True)
         _write(folder, settings, rows)
     return rows
 
 
-def _compare(point: Point, place: Kept, plans_of: Callable[[Path, str], Plans], *, times: bool) -> Row:
+def _compare(point: Point, place: Kept, plans_of: Callable[[Path, str], Plans]) -> Row:
     row = Row(point)
     config = point.config
     with Steps():
@@ -239,8 +236,6 @@ def _compare(point: Point, place: Kept, plans_of: Callable[[Path, str], Plans], 
                 TRAINING: [worker.training for worker in plan.workers],
                 WHOLE: [worker.total for worker in plan.workers],
             }
-            if times:
-                figures[EPOCH] = [predict(config, outline_of(plans.dataset), plans.cut(config).parts, plan.sent).seconds]
             row = dataclasses.replace(row, planned=figures, phase=plan.largest.phase)
         except SargnnError as error:
             row = dataclasses.replace(row, fault=str(error).splitlines()[0].rstrip("."))
@@ -257,7 +252,7 @@ def _compare(point: Point, place: Kept, plans_of: Callable[[Path, str], Plans], 
             return Row(point, fault=printed[-1].strip())
         place.write(measured)
     peaks = {TRAINING: measured["peak_train_bytes"], WHOLE: measured["peak_rss_bytes"]}
-    return dataclasses.replace(row, measured=peaks | {EPOCH: [median(measured["times_s"])]})
+    return dataclasses.replace(row, measured=peaks)
 
 
 def _write(folder: Path, settings: BenchPlanConfig, rows: Sequence[Row]) -> None:
@@ -302,8 +297,8 @@ def errors_of(rows: Sequence[Row], quantity: str) -> Errors | None:
 def head() -> list[str]:
     """The table's first two lines."""
     names = ["model", "mode", "workers", "more"]
-    for name, (unit, _) in QUANTITIES.items():
-        names += [f"{name}, {unit}", "planned"]
+    for name in QUANTITIES:
+        names += [f"{name}, MB", "planned"]
     names.append("largest in")
     return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
 
@@ -312,13 +307,9 @@ def line(row: Row) -> str:
     """A row: of each quantity what was measured of the worker that has most, and planned / measured of that furthest off."""
     config = row.point.config
     cells = [row.point.case, config.mode.name, str(config.world), row.point.more]
-    for name, (unit, factor) in QUANTITIES.items():
+    for name in QUANTITIES:
         measured, ratio = row.measured.get(name), row.ratio(name)
-        digits = 0 if unit == "MB" else 2
-        cells += [
-            "" if measured is None else f"{max(measured) * factor:.{digits}f}",
-            "" if ratio is None else f"{ratio:.3f}",
-        ]
+        cells += ["" if measured is None else f"{max(measured) / 1e6:.0f}", "" if ratio is None else f"{ratio:.3f}"]
     cells.append(row.phase or f"{NOT_PLANNED if row.measured else FAILED}: {row.fault.replace('|', '/')}")
     return f"| {' | '.join(cells)} |"
 

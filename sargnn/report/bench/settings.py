@@ -145,7 +145,6 @@ class BenchPlanConfig:
         more: name -> a case, and overrides of it.
         named: which of them run, too; ``all`` of them.
         drawn: so many further runs have settings that are drawn at random from ``draw_seed``.
-        times: whether an epoch's time is planned, too.
         bench_dir: where results go; runs that are there are kept.
     """
 
@@ -157,7 +156,6 @@ class BenchPlanConfig:
     named: Literal["all"] | list[str]
     drawn: int = field(metadata=NOT_NEGATIVE)
     draw_seed: int = field(metadata=NOT_NEGATIVE)
-    times: bool
     bench_dir: str
 
     @property

@@ -17,13 +17,10 @@ from sargnn.cli.conf import find_folders
 from sargnn.config.run import RunConfig, load, parse
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import open_dataset
-from sargnn.memory import trials
-from sargnn.memory.plan_parts import PartSizes
+from sargnn.memory import runtime
 from sargnn.memory.plan_run import find_cut, plan_run
-from sargnn.memory.plan_time import EpochTime
 from sargnn.memory.plan_worker import Runtime
-from sargnn.memory.trials_outline import Outline
-from sargnn.report.bench.plan import EPOCH, TRAINING, WHOLE, Point, Row, draw_runs, draw_words, errors_of, markdown
+from sargnn.report.bench.plan import TRAINING, WHOLE, Point, Row, draw_runs, draw_words, errors_of, markdown
 from sargnn.report.bench.settings import BenchPlanConfig, parse_bench_plan
 from tests.in_process import sargnn_here as run
 
@@ -59,8 +56,8 @@ def _parsed(words: tuple[str, ...]) -> RunConfig:
 
 @pytest.mark.long
 def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "_measure_runtime", lambda config, **_: [BASE, 0])
-    monkeypatch.setattr(trials, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(runtime, "_measure_runtime", lambda config, **_: [BASE, 0])
+    monkeypatch.setattr(runtime, "cache_dir", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     done = run(tmp_path, "bench", "plan", *TINY)
     assert done.returncode == 0, done.stderr
@@ -79,7 +76,7 @@ def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.
         assert cut.exact and config.model.name == case
         workers = plan_run(config, dataset, cut, Runtime(BASE, 0)).workers
         assert row["planned"] == {TRAINING: [one.training for one in workers], WHOLE: [one.total for one in workers]}
-        assert row["measured"][TRAINING] == summary["peak_train_bytes"] and row["measured"][EPOCH] == [summary["epoch_time_s"]]
+        assert row["measured"][TRAINING] == summary["peak_train_bytes"]
         for quantity, of in ((TRAINING, "peak_train_bytes"), (WHOLE, "peak_rss_bytes")):
             worst = max((p / m for p, m in zip(row["planned"][quantity], summary[of], strict=True)), key=lambda x: abs(x - 1))
             assert row["ratios"][quantity] == worst and f" {worst:.3f} " in table
@@ -93,20 +90,6 @@ def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.
     again = run(tmp_path, "bench", "plan", *TINY)
     assert again.returncode == 0 and "2 runs" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before and again.stdout == done.stdout
-    with monkeypatch.context() as place:
-        asked = []
-
-        def predict(config: RunConfig, _: Outline, parts: Sequence[PartSizes], sent: int | None) -> EpochTime:
-            asked.append((config.model.name, len(parts), sent))
-            return EpochTime(7.0, 6.0, 8.0, 5.0, 2.0, {}, 0.0, 0.0)
-
-        place.setattr("sargnn.report.bench.plan.predict", predict)
-        timed = run(tmp_path, "bench", "plan", *TINY, "times=true")
-    found = json.loads((tmp_path / "bench" / "plan.json").read_text())
-    seconds = [row["measured"][EPOCH][0] for row in found["rows"]]
-    assert [row["planned"][EPOCH] for row in found["rows"]] == [[7.0]] * 2 and asked[0][:2] == ("sage", 2) and asked[0][2]
-    assert [row["ratios"][EPOCH] for row in found["rows"]] == [7.0 / second for second in seconds]
-    assert "epoch: mean absolute error" in timed.stdout
     with monkeypatch.context() as place:
         place.setattr("sargnn.memory.plan_run.plan_run", lambda *_: [][0])
         broken = run(tmp_path, "bench", "plan", *TINY)
