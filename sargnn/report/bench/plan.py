@@ -132,6 +132,7 @@ def find_points(settings: BenchPlanConfig, make: Callable[[Sequence[str]], RunCo
 
     def checked(words: Sequence[str]) -> RunConfig:
         config = make(words)
+        config = dataclasses.replace(config, processes=config.world)  # plans are of workers with a process of their own
         check_strategies(config)
         return config
 
