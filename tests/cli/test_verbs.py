@@ -158,7 +158,7 @@ def test_ui(sargnn: Sargnn, tmp_path: Path) -> None:
         port = busy.getsockname()[1]
         busy.listen()
         done = sargnn("ui", f"port={port}")
-        assert done.returncode == 1 and f"port={port}" in done.stderr
+        assert done.returncode == 1 and f"given:   {port}" in done.stderr
     with started(tmp_path, "ui", f"port={port}") as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
