@@ -1,4 +1,4 @@
-"""What a run will hold, and how long it takes: known before it is launched.
+"""What a run will hold: known before it is launched.
 
 The account of a step (``account_*``) is a recorded one, counted for the real rows. Plans (``plan_*``) say what workers own,
 read, compute and send; ``budget`` and ``settle`` what fits; ``runtime`` what only trying shows. A mode states what it holds

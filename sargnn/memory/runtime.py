@@ -8,10 +8,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from platformdirs import user_cache_path
 
@@ -31,7 +30,6 @@ from sargnn.steps import step
 from sargnn.tracking import files
 from sargnn.tracking.summary import read_summary
 
-T = TypeVar("T")
 _RUNTIMES = "runtime.json"
 _TYPED, _PLAIN = ("dataset=mag_like", "dataset.scale=0.001"), ("dataset=synthetic", "dataset.num_nodes=2000")
 """Graphs of the run."""
@@ -48,22 +46,6 @@ def cache_dir() -> Path:
         if os.access(candidate, os.W_OK):
             return candidate
     return Path(tempfile.mkdtemp(prefix="sargnn-measured-"))
-
-
-def kept(name: str, key: str, read: Callable[[Any], T], measure: Callable[[], Any]) -> T:
-    """What is kept under a key in a file; measured where nothing is, or nothing that can be read.
-
-    Args:
-        name: the file's.
-        read: makes it of JSON; raises ``KeyError``, ``TypeError`` or ``ValueError`` for content that is damaged.
-        measure: gives it as JSON.
-    """
-    file = cache_dir() / name
-    with suppress(KeyError, TypeError, ValueError):
-        return read(_content(file)[key])
-    value = measure()
-    files.write_json(file, _content(file) | {key: value})
-    return read(value)
 
 
 def _content(file: Path) -> dict[str, Any]:
@@ -100,11 +82,13 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
     if not is_installed():  # the baseline's kernel is another one, and nothing loads DGL
         key += " without DGL"
 
-    def measure() -> list[int]:
-        step(f"measuring what a worker takes by itself ({key}; once on this machine)")
-        return _measure_runtime(config, typed=typed, world=2 if several else 1)
-
-    return kept(_RUNTIMES, key, lambda bytes_of: Runtime(*map(int, bytes_of)), measure)
+    file = cache_dir() / _RUNTIMES
+    with suppress(KeyError, TypeError, ValueError):  # nothing is there, or it is damaged
+        return Runtime(*map(int, _content(file)[key]))
+    step(f"measuring what a worker takes by itself ({key}; once on this machine)")
+    measured = _measure_runtime(config, typed=typed, world=2 if several else 1)
+    files.write_json(file, _content(file) | {key: measured})
+    return Runtime(*measured)
 
 
 def _model_of(config: RunConfig, *, typed: bool) -> str:

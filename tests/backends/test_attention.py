@@ -243,8 +243,6 @@ from sargnn.backends.choose import make_kernel
 from tests.backends.blocks import CPU_KERNELS
 from tests.backends.attention_cases import expected, make, run
 from sargnn.native import num_threads
-from tests.parity.covering import spread
-from tests.parity.covering import spread
 assert num_threads() == 3
 kernel = make_kernel("fused")
 for operation in ("gat", "gatv2", "dot"):

@@ -31,6 +31,7 @@ from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.summary import read_summary
 from sargnn.training.build import make_trainer
 from tests.in_process import sargnn_here as run
+from tests.parity.covering import only
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -114,11 +115,7 @@ def test_the_modules_are_those_of_the_examples() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) == 13
 
 
-@pytest.mark.parametrize(
-    "words",
-    [pytest.param(words, marks=pytest.mark.long if number % 4 else ()) for number, words in enumerate(SINGLE)],
-    ids=lambda words: " ".join(words[:3]),
-)
+@pytest.mark.parametrize("words", only(SINGLE[::4], SINGLE), ids=lambda words: " ".join(words[:3]))
 def test_an_example_trains_in_every_mode_and_precision_alike(words: list[str], mine: Path) -> None:
     words = words if "epochs=2" in words else [*words, *SHORT]
     exact = [*words, "precision=fp64", "partitioner.order=original"]

@@ -48,9 +48,9 @@ def _covering(sizes: tuple[int, ...], strength: int) -> set[tuple[int, ...]]:
     return chosen
 
 
-def only(chosen: Collection[str], everything: Iterable[str]) -> list[Any]:
+def only(chosen: Collection[Any], everything: Iterable[Any]) -> list[Any]:
     """All of them for ``parametrize``; those that are not chosen are long."""
-    return [pytest.param(name, marks=() if name in chosen else pytest.mark.long) for name in everything]
+    return [pytest.param(value, marks=() if value in chosen else pytest.mark.long) for value in everything]
 
 
 LONG = True
