@@ -219,7 +219,7 @@ def test_no_hostile_value_runs_anything_or_breaks_anything(first: int, tmp_path:
         (["-m", "seed=range(0,0)"], "has no point"),
         (["world=4", "slurm.nodes=2", "slurm.master_addr=LOCALHOST"], "loopback"),
         (["slurm.template=nowhere.sbatch"], "nowhere.sbatch"),
-        (["comm.max_restarts=2"], "A SLURM job"),
+        (["comm.max_restarts=2"], "comm.max_restarts=2"),
         (["-m", "world=2,4", "slurm.array=true"], "'world' cannot be swept"),
         (["-m", "slurm.time=60,120", "slurm.array=true"], "'slurm.*' cannot be swept"),
         (["--status"], "sargnn slurm --status NAME"),
