@@ -227,6 +227,9 @@ class _Head:
         into = into or []
         f, p, d_sums = _edge_rows(inputs)
         targets = [(gradient, gradient.stride(0)) for gradient in into] + [(None, 0)] * (2 - len(into))
+        constants = _sizes(attention, inputs).constants(self.kind, attention, like.dtype)
+        if self.kind == kernels.ONE_TABLE:  # it holds two rows of an edge that are as wide as z
+            constants["EDGES"] = max(2, constants["EDGES"] // 2)
         launch.run(
             gradients.attend_backward,
             (runs.number,),
@@ -238,7 +241,7 @@ class _Head:
             ALL=runs.near is None,
             INTO_NEAR=into_near,
             ADD=add,
-            **_sizes(attention, inputs).constants(self.kind, attention, like.dtype),
+            **constants,
         )
 
     def of_edges(self, d_scores: Tensor, weights: Tensor) -> None:
