@@ -333,7 +333,7 @@ def _show_table(config: RunConfig, plans: list[WorldPlan], modes: Sequence[str],
 
 def _say_spill(config: RunConfig, plan: WorldPlan, num_edges: int) -> None:
     """Whether one process with all workers of a plan keeps to the budget with a disk, and what that moves."""
-    from sargnn.memory.plan_spill import disk_rate, plan_spill
+    from sargnn.memory.plan_run import disk_rate, plan_spill
 
     budget = config.memory_budget.bytes or available_bytes()
     needs, rate = plan_spill(plan, num_edges, budget), disk_rate(Path(config.spill_dir or config.store_dir))

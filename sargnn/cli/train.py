@@ -90,7 +90,7 @@ def _fewest_workers(mapping: dict[str, Any]) -> int:
     Workers of one machine share its cores: more of them are no faster, they only hold less each.
     """
     from sargnn.cli.plan import planned_graph
-    from sargnn.memory.plan_spill import plan_spill
+    from sargnn.memory.plan_run import plan_spill
     from sargnn.memory.settle import Machine, can_be_large, fits, with_budget
 
     first = parse(provisional(mapping))

@@ -12,14 +12,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
-from sargnn.config.run import DatasetSettings
+from sargnn.config.run import DatasetSettings, RunConfig
 from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.graph.schema import Relation, Schema
-from sargnn.partition.store import PartitionInfo, array_of
+from sargnn.partition.cut import Cutter, Part, with_columns
+from sargnn.partition.ground import lay_ground
+from sargnn.partition.preload import Bounds, cut_server
+from sargnn.partition.store import PartitionInfo, array_of, open_part
+from sargnn.plan.drawn import InEdges, Sample
+from sargnn.plan.load import with_self_loops
+from sargnn.plan.loops import mark_sources
 from sargnn.plan.sizes import Sizes
 from sargnn.tasks.kinds import in_split
 
@@ -134,6 +143,152 @@ def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo_row
 def _by_type(schema: Schema, node_ids: np.ndarray) -> tuple[int, ...]:
     bounds = schema.bounds(np.asarray(node_ids))
     return tuple(int(b - a) for a, b in zip(bounds, bounds[1:], strict=False))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A worker's part, without features and without what it sends.
+
+    Attributes:
+        part: without self-loops that the model adds.
+        place: its number among those that it exchanges rows with.
+        loops: whether the model adds them.
+        inner: bool [N], rows that are no copies.
+    """
+
+    part: Part
+    place: int
+    loops: bool
+    inner: np.ndarray
+
+    @cached_property
+    def read_ids(self) -> np.ndarray:
+        """int64 [N + H], original ids of own rows, then of halo rows."""
+        return np.concatenate([self.part.node_ids, self.part.halo_ids]).astype(np.int64)
+
+    @cached_property
+    def types(self) -> np.ndarray:
+        """int [N], node types of own rows."""
+        return self.part.schema.types_of(np.asarray(self.part.node_ids))
+
+    @property
+    def bytes(self) -> int:
+        """What it takes to keep it."""
+        return 8 * len(self.part.edge_src) + 60 * len(self.part.node_ids)
+
+    def sources(self, outputs: np.ndarray, layer: int, sample: Sample | None) -> tuple[np.ndarray, int]:
+        """The rows that a layer reads for own rows (bool [N]): bool [N + H], and how many edges it has.
+
+        Args:
+            outputs: bool [N].
+            layer: from 0.
+            sample: which edges are kept; None: all.
+        """
+        marks = np.zeros(len(self.read_ids), np.uint8)
+        if sample is not None:
+            return self._drawn(outputs, layer, sample, marks)
+        part, relations, edges = self.part, len(self.part.schema.relations), 0
+        src, dst = np.asarray(part.edge_src), np.asarray(part.edge_dst)
+        rows = len(part.node_ids)
+        for group, (a, b) in enumerate(zip(part.edge_offsets, part.edge_offsets[1:], strict=False)):
+            peer = group // relations
+            first, last = 0, rows
+            if peer != self.place:
+                first, last = rows + int(part.halo_offsets[peer]), rows + int(part.halo_offsets[peer + 1])
+            edges += mark_sources(src[a:b], dst[a:b], outputs, marks[first:last])
+        if self.loops:  # one each, in place of the data's own
+            edges += int(outputs.sum()) - int(self._own_loops[outputs].sum())
+        return marks.astype(bool), edges
+
+    def _drawn(self, outputs: np.ndarray, layer: int, sample: Sample, marks: np.ndarray) -> tuple[np.ndarray, int]:
+        edges, bounds = 0, self.part.row_bounds
+        for number, relation in enumerate(self.part.schema.relations):
+            first, last = bounds[relation.destination : relation.destination + 2]
+            rows = (first + np.flatnonzero(outputs[first:last])).astype(np.int32)
+            chosen = self._in_edges.choose(rows, number, layer, sample)
+            marks[chosen.sources] = 1
+            edges += len(chosen.sources)
+        return marks.astype(bool), edges
+
+    @cached_property
+    def _in_edges(self) -> InEdges:
+        part = with_self_loops(self.part, self.place) if self.loops else self.part
+        return InEdges(part, self.place, own_loops=self.loops)
+
+    @cached_property
+    def _own_loops(self) -> np.ndarray:
+        """int [N], the data's self-loops of each row."""
+        src, dst = self.part.edges(self.place, 0)
+        return np.bincount(dst[src == dst], minlength=len(self.part.node_ids))
+
+
+class OpenParts:
+    """All workers' parts. As many stay open as fit ``prepare.buffer``.
+
+    Args:
+        part: int32 [V], each node's owner.
+        store: the partition's folder; None: it is cut from the dataset.
+        bounds: what servers preload; None: nothing, and all workers exchange rows with each other.
+        columns: what edges carry and the model reads.
+
+    Attributes:
+        servers: ranks that exchange rows with each other.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: Dataset,
+        part: np.ndarray,
+        store: Path | None,
+        bounds: Bounds | None,
+        *,
+        columns: Sequence[str],
+    ) -> None:
+        self._config, self._dataset, self._part, self._store, self._bounds = config, dataset, part, store, bounds
+        self._columns = columns
+        self.num_nodes, self.world = dataset.num_nodes, config.world
+        size = self.world // config.num_servers if bounds is not None else self.world
+        self.servers = [range(first, first + size) for first in range(0, self.world, size)]
+        self._kept: dict[int, Opened] = {}
+        self._cutters: dict[int, tuple[Cutter, np.ndarray]] = {}
+
+    def __getitem__(self, rank: int) -> Opened:
+        if rank not in self._kept:
+            opened = self._open(rank)
+            while self._kept and opened.bytes + sum(kept.bytes for kept in self._kept.values()) > self._config.prepare.bytes:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[rank] = opened
+        return self._kept[rank]
+
+    def _open(self, rank: int) -> Opened:
+        nothing, place, inner = [np.zeros(0, np.int32)], rank, None
+        if self._bounds is not None:
+            number = next(i for i, ranks in enumerate(self.servers) if rank in ranks)
+            ranks = self.servers[number]
+            if number not in self._cutters:
+                self._cutters = {number: cut_server(self._cutter, self._part, ranks, self._bounds)}
+            cutter, hops = self._cutters[number]
+            place = rank - ranks.start
+            part = cutter.part(place, cutter.edges(place), nothing)
+            inner = hops[part.node_ids] == 0
+        elif self._store is not None:
+            part = open_part(self._store, rank, with_features=False)
+        else:
+            part = self._cutter.part(rank, self._cutter.edges(rank), nothing)
+        inner = np.ones(len(part.node_ids), bool) if inner is None else inner
+        return Opened(with_columns(part, self._columns), place, self._config.add_self_loops, inner)
+
+    @cached_property
+    def _cutter(self) -> Cutter:
+        """Of the whole graph, rows in the store's order where there is one, else by id."""
+        if self._store is not None:
+            own = [np.asarray(open_part(self._store, rank, with_features=False).node_ids) for rank in range(self.world)]
+            nodes = np.concatenate(own)
+        else:
+            nodes = np.argsort(self._part, kind="stable")
+        counts = np.bincount(self._part, minlength=self.world)
+        return Cutter(self._dataset, lay_ground(self._dataset, np.concatenate([[0], np.cumsum(counts)]), nodes))
 
 
 @dataclass(frozen=True)

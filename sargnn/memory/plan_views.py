@@ -1,15 +1,18 @@
 """What the views of a run have on every worker: message flows, micro-batches, drawn steps, and parts of servers that preload.
 
 The same functions choose as in a run (``training.fit``, ``batches``, ``training.steps``); only where a run's workers tell each
-other what they need, nodes of the whole graph are marked here (``plan_reach``).
+other what they need, nodes of the whole graph are marked here, layer by layer, on the parts that workers would open, one at a
+time. As ``plan.mfg`` and ``plan.drawn`` do with an exchange for each layer, from the last one to the first:
 
-Letters: P workers, K micro-batches, S steps of an epoch, L layers, V nodes of the graph.
+    O_L = wanted nodes        O_(l-1) = I_l = O_l + sources of the (chosen) edges into O_l
+
+Letters: N own rows of a worker, P workers, K micro-batches, S steps of an epoch, L layers, V nodes of the graph.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -24,19 +27,147 @@ from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR, WEIGHT
-from sargnn.memory.plan_parts import PartSizes
-from sargnn.memory.plan_reach import Opened, OpenParts, Reached, Travelling, Wanted, reach
+from sargnn.memory.plan_parts import Opened, OpenParts, PartSizes
 from sargnn.memory.plan_traffic import MOST_CUT_EDGES, CutEdges, Messages
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.partition.preload import Bounds
 from sargnn.plan.drawn import Sample
 from sargnn.plan.layer_plan import RowCounts
+from sargnn.plan.sizes import Sizes, rows_by_depth
 from sargnn.plan.target_groups import TargetRows, group_in_order, group_targets
 from sargnn.tasks.kinds import in_split
 from sargnn.training.build import layer_shares
 from sargnn.training.fit import LOOKED_AT, evaluation_sample, holds_constants, sample_numbered, trains_in_batches
 from sargnn.training.steps import shuffled_steps
+
+_NEVER = -1
+Travelling = Callable[[np.ndarray, np.ndarray, tuple[RowCounts, ...]], Sequence[Messages] | None]
+"""What travels in each layer's exchange, from the last layer that computes each node (int16 [V]), each worker's edges into the
+rows of each layer (int64 [P, L]) and the counts of rows; None: every row that is read."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a view is for.
+
+    Attributes:
+        nodes: int64, whose outputs are wanted.
+        sample: which edges are kept; None: all.
+        uses_edges: per layer, whether it aggregates.
+        hidden: int64, nodes that all layers but the last compute in any case.
+    """
+
+    nodes: np.ndarray
+    sample: Sample | None
+    uses_edges: tuple[bool, ...]
+    hidden: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A view on one worker.
+
+    Attributes:
+        sizes: of the view.
+        counts: per layer, its rows over all workers that exchange rows with this one.
+        messages: per layer, what travels between all of them.
+    """
+
+    sizes: Sizes
+    counts: tuple[RowCounts, ...]
+    messages: tuple[Messages, ...]
+
+
+def reach(
+    parts: OpenParts,
+    ranks: range,
+    views: Sequence[Wanted],
+    weight_bytes: int,
+    buffer_bytes: int,
+    serving: Travelling | None = None,
+) -> list[list[Reached]]:
+    """What each of some views has on each of some workers, which exchange rows with each other only.
+
+    Args:
+        weight_bytes: of an edge's weight where the parts have any.
+        buffer_bytes: of marks; as many views are looked at together as they suffice for.
+        serving: what travels where it is not every row that is read.
+
+    Returns:
+        By view, by worker.
+    """
+    at_once = max(1, buffer_bytes // (2 * parts.num_nodes))
+    by_view: list[list[Reached]] = []
+    for first in range(0, len(views), at_once):
+        by_view += _reach(parts, ranks, views[first : first + at_once], weight_bytes, serving)
+    return by_view
+
+
+def _reach(
+    parts: OpenParts, ranks: range, views: Sequence[Wanted], weight_bytes: int, serving: Travelling | None
+) -> list[list[Reached]]:
+    num_layers = len(views[0].uses_edges) if views else 0
+    depths = [np.full(parts.num_nodes, _NEVER, np.int16) for _ in views]
+    for view, depth in zip(views, depths, strict=True):
+        if view.hidden is not None:
+            depth[view.hidden] = num_layers - 1
+        depth[view.nodes] = num_layers
+    edges = np.zeros((len(views), len(ranks), num_layers), np.int64)
+    halo = np.zeros_like(edges)
+    for layer in range(num_layers, 0, -1):
+        for place, rank in enumerate(ranks if any(wanted.uses_edges[layer - 1] for wanted in views) else ()):
+            opened = parts[rank]
+            for number, (view, depth) in enumerate(zip(views, depths, strict=True)):
+                if not view.uses_edges[layer - 1]:
+                    continue
+                outputs = depth[opened.read_ids[: len(opened.inner)]] >= layer
+                read, edges[number, place, layer - 1] = opened.sources(outputs, layer - 1, view.sample)
+                halo[number, place, layer - 1] = read[len(opened.inner) :].sum()
+                nodes = opened.read_ids[read]
+                depth[nodes[depth[nodes] < layer - 1]] = layer - 1
+    by_rank = []
+    for place, rank in enumerate(ranks):
+        opened, own = parts[rank], []
+        for number, (view, depth) in enumerate(zip(views, depths, strict=True)):
+            own.append(_sizes(opened, depth, view, edges[number, place], halo[number, place], weight_bytes))
+        by_rank.append(own)
+    return [_joined([own[number] for own in by_rank], depths[number], edges[number], serving) for number in range(len(views))]
+
+
+def _sizes(opened: Opened, depth: np.ndarray, view: Wanted, edges: np.ndarray, halo: np.ndarray, weight_bytes: int) -> Sizes:
+    own, num_layers = depth[np.asarray(opened.part.node_ids)], len(view.uses_edges)
+    targets = int((own[opened.inner] == num_layers).sum())
+    by_depth = rows_by_depth(opened.types, own, num_layers, len(opened.part.schema.node_types))
+    edge_bytes = 8 + (weight_bytes if opened.part.weighted else 0)
+    return Sizes.of(len(own), targets, by_depth[:-1], by_depth[1:], edges.tolist(), halo.tolist(), edge_bytes)
+
+
+def _joined(sizes: list[Sizes], depth: np.ndarray, edges: np.ndarray, serving: Travelling | None) -> list[Reached]:
+    counts = tuple(
+        RowCounts(
+            sum(worker_sizes.counts["rows", layer, -1] for worker_sizes in sizes),
+            sum(worker_sizes.counts["out", layer, -1] for worker_sizes in sizes),
+            sum(worker_sizes.halo[layer] for worker_sizes in sizes),
+        )
+        for layer in range(edges.shape[1])
+    )
+    read = [tuple(worker_sizes.halo[layer] for worker_sizes in sizes) for layer in range(edges.shape[1])]
+    messages: Sequence[Messages] | None = None if serving is None else serving(depth, edges, counts)
+    if messages is None:
+        messages = [Messages(sum(rows), 0, rows) for rows in read]
+    return [
+        Reached(
+            dataclasses.replace(
+                worker_sizes,
+                halo=tuple(layer.received[place] for layer in messages),
+                results=tuple(layer.partials // len(sizes) for layer in messages),
+            ),
+            counts,
+            tuple(messages),
+        )
+        for place, worker_sizes in enumerate(sizes)
+    ]
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ from sargnn.memory.account_step import StepAccount
 from sargnn.memory.account_trace import FIXED, StepMemory
 from sargnn.memory.budget import alike, largest_of
 from sargnn.memory.plan_parts import PartSizes
-from sargnn.memory.plan_reach import Reached
 from sargnn.memory.plan_traffic import bare
-from sargnn.memory.plan_views import WorkerViews, has_views
+from sargnn.memory.plan_views import Reached, WorkerViews, has_views
 from sargnn.models.inputs import GraphShape
 from sargnn.plan.cover import spared_shares
 from sargnn.plan.graph import usual_message_rows

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sargnn.memory.plan_run import WorldPlan
-from sargnn.memory.plan_spill import SpillPlan, plan_spill
+from sargnn.memory.plan_run import SpillPlan, WorldPlan, plan_spill
 from sargnn.memory.plan_worker import TERMS, WorkerPlan
 
 _TERMS = {"runtime": 100, "graph": 30, "features": 10, "parameters": 5, "kept for backward": 200, "working set": 40}
