@@ -3,8 +3,7 @@
     H = MLP(X)        Z_0 = H        Z_(t+1) = (1 - alpha) S Z_t + alpha H        logits = Z_K
 
 S as in ``models.gcn``, with self-loops. Propagation is linear and saves nothing for backward, so beside what the
-perceptron keeps a step's memory is a few tables [N, C], however many steps there are. Edges that are dropped are drawn again in
-backward. Initialised as PyTorch's linear layers.
+perceptron keeps a step's memory is a few tables [N, C] for any K. Initialised as PyTorch's linear layers.
 
 Letters: N input rows, M output rows, C outputs, K steps, L layers of the perceptron.
 """
@@ -26,7 +25,7 @@ from sargnn.plan.layer_plan import LayerPlan
 
 
 class AppnpModel(LayeredModel):
-    """A perceptron, and K steps that propagate its outputs: L + K layers, of which the last K read edges."""
+    """L + K layers, of which the last K read edges."""
 
     def __init__(self, config: AppnpSettings, shape: GraphShape) -> None:
         super().__init__()
@@ -44,7 +43,6 @@ class AppnpModel(LayeredModel):
         return self.mlp.num_kept
 
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Those of the perceptron."""
         return self.mlp.decay_groups()
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:

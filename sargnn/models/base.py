@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class LayerInput:
-    """What a layer reads: rows [N, F], and labels beside them where they are part of the input.
+    """What a layer reads: rows, and labels beside them where they are part of the input.
 
     Attributes:
         rows: [N, F].
-        labels: [N, C], further columns, without gradient. They change every epoch, also where ``rows`` are constant.
-        initial: [N, hidden], what the first layer of a stack gave, activated and not dropped, for layers that read it; or the
-            stream of rows that layers add to.
+        labels: [N, C], without gradient. They change every epoch, also where ``rows`` are constant.
+        initial: [N, hidden], what a stack's first layer gave, activated and not dropped; or the rows that layers add to.
         jumped: [N, ...], the rows of all layers so far, joined, for the last layer (``models.tuned``).
     """
 
@@ -47,38 +46,35 @@ class LayerInput:
 
     @property
     def blocks(self) -> list[Tensor]:
-        """The blocks of columns, in order."""
         return [self.rows] if self.labels is None else [self.rows, self.labels]
 
     def joined(self) -> Tensor:
-        """All columns in one table, [N, F + C]."""
+        """[N, F + C]."""
         return self.rows if self.labels is None else torch.cat(self.blocks, 1)
 
     def taken(self) -> Tensor:
-        """``joined()`` for the last reader. Rows that are computed again in backward are held by nobody else then, so that they
-        are gone while the layer aggregates."""
+        """``joined()`` for the last reader: rows that backward computes again go while the layer aggregates."""
         rows = self.joined()
         if rebuild_of(rows) is not None:
             self.rows = rows.new_empty(0, rows.shape[1])
         return rows
 
     def self_rows(self, plan: LayerPlan) -> list[Tensor]:
-        """The blocks of the rows that the output rows are, [M, ...] each."""
+        """The blocks' rows that the output rows are, [M, ...] each."""
         return [self_rows(plan, block) for block in self.blocks]
 
     def fork(self, engine: Engine) -> tuple[LayerInput, LayerInput]:
-        """The same for each of two readers."""
         rows, other = engine.operators.fork(self.rows)
         return replace(self, rows=rows), replace(self, rows=other)
 
     def fork_own(self, engine: Engine, plan: LayerPlan) -> tuple[LayerInput, list[Tensor]]:
-        """The same for one reader, and for another the blocks of the rows that the output rows are, [M, ...] each."""
+        """One reader's input, and for another the blocks of ``self_rows``."""
         rows, own = engine.operators.fork_own(plan, self.rows)
         others = [] if self.labels is None else [plan.self_rows(self.labels)]
         return replace(self, rows=rows), [own, *others]
 
     def prepared(self, engine: Engine, plan: LayerPlan, *, constant: bool, p: float) -> LayerInput:
-        """A model's input as its first layer reads it: labels apart from constant rows or joined to them, and dropped.
+        """A model's input as its first layer reads it: labels joined to the rows unless these are constant, and dropped.
 
         Args:
             constant: whether the first layer takes its rows for constant; not where they are dropped.
@@ -91,19 +87,14 @@ class LayerInput:
 
 
 class Model(nn.Module, ABC):
-    """The whole model, from the rows of its ``inputs`` to outputs.
-
-    Attributes:
-        inputs: what the first layer reads.
-        reads_labels: it needs them, whatever is configured.
-    """
+    """The whole model, from the rows of its ``inputs`` to outputs. ``reads_labels``: it needs them, whatever is configured."""
 
     inputs: Inputs
     reads_labels: bool = False
     observer: Callable[[Places], Observe] | None = None
-    """Makes, for each forward pass, what is shown every result of the user's own code; there is none in a stack of ours."""
+    """Makes, for each forward pass, what is shown every result of the user's own code; None in a stack of ours."""
     keeps_constant_outputs: bool = False
-    """What it keeps of constant rows are as many rows as a message flow has outputs: many flows may each have theirs."""
+    """Of constant rows it keeps one row per output of a message flow, so that each of many flows may have its own."""
     reads_out_degrees: bool = True
     """Whether it reads how many edges start from a row."""
     takes_flows: bool = True
@@ -114,11 +105,11 @@ class Model(nn.Module, ABC):
     @property
     @abstractmethod
     def uses_edges(self) -> list[bool]:
-        """Per layer, whether it aggregates; as long as there are layers."""
+        """Per layer, whether it aggregates."""
 
     @property
     def norms_over_rows(self) -> bool:
-        """Whether it has norms whose statistics are of rows that are computed together, as batch norm's are."""
+        """Whether it has norms over rows that are computed together, such as batch norm."""
         return any(isinstance(module, DistributedBatchNorm | _BatchNorm) for module in self.modules())
 
     @property
@@ -131,11 +122,7 @@ class Model(nn.Module, ABC):
         """The names of the kernels that its aggregations run on."""
 
     def partial_costs(self, engine: Engine, counts: Sequence[RowCounts | None]) -> list[Costs | None]:
-        """Per layer what rows and partial results cost in the engine's mode; None where it has no partial results.
-
-        Args:
-            counts: per layer ``LayerPlan.counts``.
-        """
+        """Per layer what rows and partial results cost on ``LayerPlan.counts``; None where it has no partial results."""
         return [None] * len(self.uses_edges)
 
     def why_rows(self, engine: Engine) -> list[str | None]:
@@ -143,22 +130,17 @@ class Model(nn.Module, ABC):
         return ["messages of a user's module are aggregated where they end"] * len(self.uses_edges)
 
     def try_out(self, config: RunConfig, shape: GraphShape) -> None:  # noqa: B027 - what is written here is tested here
-        """Find out whether it works on such a graph, and how many layers it has, before anything long. Needs no worker.
+        """Find out, before anything long and without a worker, whether it works on such a graph and how many layers it has.
 
-        Raises:
-            ConfigError: it does not.
+        Raises ``ConfigError`` where it does not.
         """
 
     def try_without_edges(  # noqa: B027 - models of the package take nodes without edges
         self, config: RunConfig, shape: GraphShape, find_lacking: Callable[[], Mapping[int, int]]
     ) -> None:
-        """Find out whether it works where nodes have no edges into them, if there are such nodes. Needs no worker.
+        """Find out, without a worker, whether it works where nodes have no edges into them, if there are such nodes.
 
-        Args:
-            find_lacking: gives what ``graph.examine_edges.nodes_without_edges`` does.
-
-        Raises:
-            ConfigError: it does not.
+        ``find_lacking`` gives what ``graph.examine_edges.nodes_without_edges`` does. Raises ``ConfigError`` where it does not.
         """
 
     def remarks(self) -> list[str]:
@@ -170,7 +152,7 @@ class Model(nn.Module, ABC):
         return []
 
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Groups of parameters that may have a weight decay of their own, by name. No parameter is in two of them."""
+        """Disjoint groups of parameters that may have a weight decay of their own, by name."""
         return {}
 
     def prepare(self, engine: Engine, plans: Sequence[LayerPlan]) -> None:  # noqa: B027 - many decide nothing
@@ -181,7 +163,7 @@ class Model(nn.Module, ABC):
         return False
 
     def first_constant(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor | None:
-        """The first layer's aggregate of constant rows on a plan, [M, F]; None where there is none after all."""
+        """The first layer's aggregate of constant rows, [M, F]; None where there is none after all."""
         return None
 
     @abstractmethod
@@ -190,6 +172,6 @@ class Model(nn.Module, ABC):
 
         Args:
             plans: one per layer, prepared.
-            x: [N, D], the rows of ``inputs`` that the first layer reads, with labels where they are part of its input.
+            x: [N, D], rows of ``inputs``, with labels where they are part of the input.
             hidden: stop before the last layer and give its input, [M, hidden].
         """

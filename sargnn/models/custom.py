@@ -59,10 +59,7 @@ class UserModule:
     """A class of modules, or a function that returns one.
 
     Attributes:
-        make: it.
-        name: what it is called.
-        file: where it stands.
-        line: where it begins, 0 where nobody knows.
+        line: where it begins in ``file``; 0 where nobody knows.
         takes: the names of its arguments, in their order; none where they are not known.
         by_type: those that may be a mapping from node types, by their annotation or default.
     """
@@ -76,7 +73,6 @@ class UserModule:
 
     @property
     def place(self) -> str:
-        """File, line and name, for messages."""
         return f"{self.file} line {self.line}, {self.name}" if self.line else f"{self.file}, {self.name}"
 
     def maps_rows(self, args: dict[str, Any]) -> bool:
@@ -97,11 +93,7 @@ class UserModule:
         return {name: known[name] for name in self.takes if name in known and name not in args}
 
     def build(self, args: dict[str, Any]) -> nn.Module:
-        """The module, made with these arguments.
-
-        Raises:
-            ConfigError: it fails, or gives no module with a ``forward(graph, x)``.
-        """
+        """Make the module. Raises ``ConfigError`` where that fails, or gives no module with a ``forward(graph, x)``."""
         nothing = f"edge_dim=None, for {NO_FEATURES}" if args.get("edge_dim", 0) is None else None
         with self.blame("The model's constructor", note=nothing):
             module = self.make(**args)
@@ -134,7 +126,6 @@ class UserModule:
         return module
 
     def forward_place(self, module: nn.Module) -> str:
-        """File and line of a module's ``forward``, or where the target stands."""
         code = getattr(inspect.unwrap(getattr(module.forward, "__func__", module.forward)), "__code__", None)
         return self.place if code is None else f"{code.co_filename} line {code.co_firstlineno}"
 
@@ -148,7 +139,6 @@ class UserModule:
 
         Args:
             what: that fails, at the beginning of a sentence.
-            module: whose forward it is.
             note: where it was found, or what may be the reason.
             typed: whether the graph is, so that its nodes can get no self-loops.
         """
@@ -179,10 +169,9 @@ def _advice(text: str, *, typed: bool) -> str | None:
 
 
 def find_module(settings: CustomSettings) -> UserModule:
-    """What ``model.target`` names, once its arguments are known to be its own.
+    """What ``model.target`` names.
 
-    Raises:
-        ConfigError: it cannot be loaded, is no class of modules, or does not take ``model.args``.
+    Raises ``ConfigError`` where it cannot be loaded, is no class of modules, or does not take ``model.args``.
     """
     target = str(settings.target)
     resolved = resolve("model", {}, settings.name, target)
@@ -257,7 +246,6 @@ def _may_be_mapping(parameter: inspect.Parameter) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names in a sentence."""
     quoted = [f"'{name}'" for name in names]
     return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
 
@@ -278,19 +266,14 @@ def _where(resolved: Any) -> tuple[str | None, int]:
 class CustomModel(Model):
     """Any module with ``forward(x, edge_index)`` and the like (``modules.pyg``), or with ``forward(graph, x)``.
 
-    Args:
-        settings: the model's.
-        shape: of the graph.
-
     Attributes:
-        source: what makes the module, for messages.
         from_data: the arguments of its constructor that the data decided.
-        num_layers: L, how many blocks its forward asks for, 1 if it asks for none; None until ``try_out`` has found it out.
+        num_layers: how many blocks its forward asks for, 1 if none; None until ``try_out`` has found it out.
         asked: what the last forward pass asked of its blocks.
         note: what errors say of where they were found; None in a run.
         group: the workers that calls in forward must suit; None: the engine's.
-        folds_rows: whether forward folded over rows, as in ``x.mean(0)``, in a pass so far.
-        draws_parameters: as ``StockCalls`` has it.
+        folds_rows: whether forward has folded over rows, as in ``x.mean(0)``.
+        draws_parameters: as in ``StockCalls``.
         signature: how it takes PyG's edges; None: it takes a graph as DGL has it.
     """
 
@@ -323,7 +306,6 @@ class CustomModel(Model):
         self._graphs = GraphMaker(self.source.file)
 
     def _build(self, shape: GraphShape) -> None:
-        """The module, made with what the data decide."""
         types, columns = shape.schema.node_types, shape.label_columns
         self.widths = self.inputs.widths if isinstance(self.inputs, TypedRows) else (self.inputs.width,)
         same = len(set(self.widths)) == 1
@@ -463,7 +445,6 @@ class CustomModel(Model):
         return out
 
     def wrong(self, what: str, *, given: object = None, allowed: Any = None, hint: str | None = None) -> ConfigError:
-        """An error about the module, with the place of its ``forward``."""
         place = self.source.forward_place(self.module)
         notes = "; ".join(note for note in (hint, self.note) if note)
         return ConfigError(what, given=place if given is None else f"{given}; {place}", allowed=allowed, hint=notes or None)

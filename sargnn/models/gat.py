@@ -41,13 +41,7 @@ from sargnn.rng import Purpose
 
 
 class _AttentiveLayer(GraphLayer):
-    """What both scorings share: a layer's heads are joined, [M, K D]; of the last layer the mean over heads is taken, [M, D].
-
-    Args:
-        spec: its place in the stack.
-        config: the model's settings.
-        edge_width: C, features of an edge; 0: there are none.
-    """
+    """A layer's heads are joined, [M, K D]; of the last layer the mean over heads is taken, [M, D]."""
 
     scoring: type[Gat] | type[GatV2]
     takes_own_map = True
@@ -67,7 +61,7 @@ class _AttentiveLayer(GraphLayer):
 
     @property
     def exchanged_needs_grad(self) -> bool:
-        """Always: what travels is a learned map of the input, also of a constant one."""
+        """What travels is a learned map of the input, also of a constant one."""
         return True
 
     def _dropping(self, engine: Engine) -> Reducer:
@@ -79,12 +73,12 @@ class _AttentiveLayer(GraphLayer):
         return self.scoring(self.heads, self.config.negative_slope, draw, edges, weighted=True, features=features)
 
     def _own_maps(self, own_map_too: Tensor | None) -> list[Tensor]:
-        """Maps of the own rows that are added: the layer's own [K D, in] before heads are joined, and the caller's behind."""
+        """The layer's own residual [K D, in], per head, and the caller's map behind it."""
         own = None if self.residual is None else self.residual.weight
         return [weight for weight in (own, own_map_too) if weight is not None]
 
     def _output(self, engine: Engine, rows: Tensor, own: Sequence[Tensor]) -> Tensor:
-        """Residuals added, heads joined, bias added. ``own``: mapped own rows, as of ``_own_maps``."""
+        """``own``: rows mapped by ``_own_maps``."""
         own = list(own)
         if self.residual is not None:
             rows = engine.operators.add(rows, own.pop(0), reuse=True)
@@ -94,7 +88,6 @@ class _AttentiveLayer(GraphLayer):
         return engine.operators.with_bias(out, self.bias)
 
     def _linear(self, bias: bool, width: int | None = None) -> nn.Linear:
-        """Of the layer's input, or of rows of another width."""
         layer = nn.Linear(self.in_width if width is None else width, self.heads * self.width, bias=bias)
         self._begin(layer.weight)
         if bias:
@@ -115,8 +108,6 @@ class _AttentiveLayer(GraphLayer):
 
 
 class GatLayer(_AttentiveLayer):
-    """One GAT layer."""
-
     scoring = Gat
 
     def __init__(self, spec: LayerSpec, config: GatSettings, edge_width: int = 0) -> None:
@@ -152,8 +143,6 @@ class GatLayer(_AttentiveLayer):
 
 
 class GatV2Layer(_AttentiveLayer):
-    """One GATv2 layer."""
-
     scoring = GatV2
     reads_out_degrees = False
 
@@ -184,7 +173,6 @@ def _roots(degrees: Tensor, like: Tensor) -> Tensor:
 
 
 def build(config: GatSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
     kind: type[_AttentiveLayer] = GatV2Layer if config.v2 else GatLayer
     width = config.heads * config.hidden
     of_layer = dataclasses.replace(config, hidden=config.hidden // 2) if config.blocks == "reversible" else config

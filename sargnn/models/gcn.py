@@ -32,11 +32,11 @@ from sargnn.rng import Purpose
 def symmetric_sum(
     engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reducer | None = None, *, reuse: bool = False
 ) -> Tensor:
-    """``S h``: rows [N, F] to rows [M, F]; saves nothing for backward; all workers must call it.
+    """``S h``: rows [N, F] to rows [M, F]. Saves nothing for backward; all workers must call it.
 
     Args:
         reducer: a sum of other messages; ``Sum(weighted=True)`` if not given.
-        reuse: ``rows`` are of no further use to the caller, who lets them be scaled in place.
+        reuse: ``rows`` may be scaled in place.
     """
     key = f"symmetric {rows.dtype}"
     if key not in plan.kept:  # autograd would hold scales of each call
@@ -56,10 +56,8 @@ class PropagationStep(GraphLayer):
     """One step, ``S h``. Saves nothing for backward.
 
     Args:
-        index: of the step, from 0.
-        width: F.
         constant: whether the first step's rows are the same in every epoch.
-        edge_dropout: probability to drop an edge in training; the others count 1 / (1 - p) times.
+        edge_dropout: probability to drop an edge in training; the others count 1 / (1 - p) times. Backward draws them again.
     """
 
     reducer = Sum(weighted=True)
@@ -72,18 +70,11 @@ class PropagationStep(GraphLayer):
         self.index, self.edge_dropout = index, edge_dropout
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, F] to rows [M, F]."""
         draw = engine.draw(Purpose.EDGE_DROPOUT, self.index, self.edge_dropout if self.training else 0.0)
         return symmetric_sum(engine, plan, x.joined(), None if draw is None else DroppedSum(draw))
 
 
 class GcnLayer(GraphLayer):
-    """One GCN layer.
-
-    Args:
-        spec: its place in the stack.
-    """
-
     reads_blocks = True
     gives_fresh_rows = True
     reducer = Sum(weighted=True)
@@ -108,5 +99,4 @@ class GcnLayer(GraphLayer):
 
 
 def build(config: GcnSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
     return build_tuned(config, input_rows(shape, config.name, config.hidden), shape, GcnLayer)

@@ -4,10 +4,9 @@
     H_l = relu(((1 - alpha) S H_(l-1) + alpha H_0) ((1 - beta_l) I + beta_l W_l))        beta_l = log(theta / l + 1), l = 1 .. L
     logits = W_out H_L + b_out
 
-S as in ``models.gcn``, with self-loops; dropout before every map and convolution, as a stack has it. A convolution
-keeps two tables [N, hidden] for backward, the input of its map and that of its activation; its own input, which is propagated
-linearly, is not kept. Initialised as the authors' code: W_l uniform within 1 / sqrt(hidden), the others as PyTorch's linear
-layer.
+S as in ``models.gcn``, with self-loops; dropout before every map and convolution. A convolution keeps two tables
+[N, hidden] for backward, the inputs of its map and of its activation; its own input is propagated linearly and not kept.
+Initialised as the authors' code: W_l uniform within 1 / sqrt(hidden), the others as PyTorch's linear layer.
 
 Letters: N input rows, M output rows, L convolutions.
 """
@@ -31,12 +30,7 @@ from sargnn.plan.layer_plan import LayerPlan, RowCounts
 
 
 class GcniiLayer(GraphLayer):
-    """One convolution; ``spec.index`` is l.
-
-    Args:
-        spec: its place in the stack, behind the first linear map; as wide as its input.
-        config: the model's settings.
-    """
+    """One convolution; ``spec.index`` is l. Its output is as wide as its input."""
 
     reads_initial = True
     decay_group = "convolutions"
@@ -49,11 +43,10 @@ class GcniiLayer(GraphLayer):
         self.weight = nn.Parameter(torch.empty(self.out_width, self.in_width).uniform_(-bound, bound))
 
     def transforms_first(self, counts: RowCounts | None) -> bool:
-        """Never: the map needs the first rows, too."""
+        """The map needs the first rows, too."""
         return False
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, hidden] to rows [M, hidden]."""
         assert x.initial is not None
         gathered = symmetric_sum(engine, plan, x.rows)
         mixed = gathered.mul_(1 - self.alpha).add_(plan.self_rows(x.initial), alpha=self.alpha)
@@ -62,8 +55,6 @@ class GcniiLayer(GraphLayer):
 
 
 def build(config: GcniiSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
-
     def layer(spec: LayerSpec) -> GraphLayer:
         return MlpLayer(spec) if spec.index == 0 or spec.last else GcniiLayer(spec, config)
 

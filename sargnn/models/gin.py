@@ -2,8 +2,8 @@
 
     h'_i = MLP((1 + eps) h_i + sum of h_j over edges j -> i)
 
-MLP: linear maps with norm and activation between them. Its first map W_1 may come before the sum, which is linear:
-W_1 ((1 + eps) h_i + sum of h_j) = (1 + eps) W_1 h_i + sum of W_1 h_j; it does where that is no wider.
+MLP: linear maps with norm and activation between them. The first, W_1, comes before the sum where that is no wider:
+W_1 ((1 + eps) h_i + sum of h_j) = (1 + eps) W_1 h_i + sum of W_1 h_j.
 
 Of a graph with edge weights w_e it is the sum of w_e h_j. Where edges have features f_e it is that of
 w_e relu(h_j + W f_e + b), GINE (Hu et al., 2020), with W and b of each layer's own. Initialised as PyTorch's linear layers.
@@ -33,8 +33,7 @@ class GinLayer(GraphLayer):
     """One GIN layer.
 
     Args:
-        spec: its place in the stack.
-        config: the model's settings: ``hidden``, ``norm`` and ``activation`` inside the perceptron.
+        config: its ``hidden``, ``norm`` and ``activation`` are those inside the perceptron.
         edge_width: D, features of an edge; 0: there are none.
     """
 
@@ -101,6 +100,5 @@ class GinLayer(GraphLayer):
 
 
 def build(config: GinSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
     inputs = input_rows(shape, config.name, config.hidden)
     return build_tuned(config, inputs, shape, lambda spec: GinLayer(spec, config, shape.edge_width))

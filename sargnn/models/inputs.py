@@ -33,12 +33,10 @@ class GraphShape:
     """What a model must know of a graph to be built.
 
     Attributes:
-        schema: node types and relations.
         feature_widths: F of each node type.
         num_classes: C, outputs.
         label_columns: columns of labels beside the features: 0 or C.
-        task: what is predicted.
-        labelled: the node type that has labels, whose rows are the outputs; ``EVERY_TYPE``: all rows are.
+        labelled: the node type whose rows are the outputs; ``EVERY_TYPE``: all rows are.
         weighted: whether its edges have weights that the model is to use.
         edge_width: D, features of an edge that the model is to read; 0: there are none.
         degrees: how many nodes have 0, 1, 2, ... edges into them, where the model reads that; None: not known.
@@ -56,12 +54,7 @@ class GraphShape:
 
 
 class Inputs(nn.Module, ABC):
-    """The rows that the first layer reads.
-
-    Attributes:
-        width: D.
-        constant: whether they are the same in every epoch and need no gradient.
-    """
+    """The rows [N, D] that the first layer reads. ``constant``: they are the same in every epoch and need no gradient."""
 
     width: int
     constant: bool
@@ -87,19 +80,12 @@ class Inputs(nn.Module, ABC):
         return {}
 
     def type_of(self, parameter: str) -> int:
-        """The node type whose rows a sharded parameter, by its full name, has."""
+        """The node type whose rows a sharded parameter has."""
         raise KeyError(parameter)
 
 
 class Features(Inputs):
-    """A homogeneous graph's features.
-
-    Args:
-        model: the model's name, for the error.
-
-    Raises:
-        ConfigError: the graph has types.
-    """
+    """A homogeneous graph's features. Raises ``ConfigError`` where the graph has types."""
 
     def __init__(self, shape: GraphShape, model: str) -> None:
         super().__init__()
@@ -120,14 +106,9 @@ class Features(Inputs):
 
 
 def input_rows(shape: GraphShape, model: str, otherwise: int) -> Inputs:
-    """The features of a graph without types; learned rows where it has none.
+    """The features of a graph without types; learned rows of width ``otherwise`` where it has none.
 
-    Args:
-        model: the model's name, for the error.
-        otherwise: width of learned rows.
-
-    Raises:
-        ConfigError: the graph has types.
+    Raises ``ConfigError`` where the graph has types.
     """
     if not shape.schema.typed and shape.feature_widths == (0,):
         return TypedRows(shape, None, otherwise)
@@ -137,18 +118,14 @@ def input_rows(shape: GraphShape, model: str, otherwise: int) -> Inputs:
 class TypedRows(Inputs):
     """Rows of all node types in one table: features as they are, mapped to width D, or learnable embeddings.
 
-    An embedding's rows live with their nodes, as a part of the table itself, and are never replicated: where a server has
-    copies of nodes, they get their owners' rows before each use, and their gradients go there. They are drawn by original id
-    from the Glorot uniform distribution of the whole [nodes of the type, D] table, so they are the same on any number of
-    workers.
+    An embedding's rows live with their nodes, as a part of the table itself; copies of nodes get their owners' rows before each
+    use, and their gradients go there. They are drawn by original id from the Glorot uniform distribution of the whole
+    [nodes of the type, D] table, so they are the same on any number of workers.
 
     Args:
         width: D, or by the name of a type without features, which needs ``as_they_are``; None: that of the features, or
             ``otherwise`` where no type has features or their widths differ.
         as_they_are: nothing is mapped: D is the largest width; rows of a narrower type have zeros behind their columns.
-
-    Attributes:
-        widths: of each type's rows.
 
     Raises:
         ConfigError: a width is given of a type that learns no rows, or by type where all rows are as wide.

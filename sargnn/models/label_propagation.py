@@ -30,7 +30,7 @@ _LEAST = 1e-12
 
 
 class NoRows(Inputs):
-    """No features: a table without columns."""
+    """A table without columns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,13 +65,10 @@ class LabelPropagationLayer(GraphLayer):
 
 
 class LabelPropagation(Stack):
-    """A stack of that layer alone."""
-
     reads_labels = True
 
 
 def build(config: LabelPropagationSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
     if not KINDS[shape.task].are_shares:
         raise ConfigError(
             f"The model '{config.name}' spreads the shares of classes, which are positive and add up to one.",

@@ -19,12 +19,6 @@ from sargnn.plan.layer_plan import LayerPlan
 
 
 class MlpLayer(GraphLayer):
-    """One layer.
-
-    Args:
-        spec: its place in the stack.
-    """
-
     uses_edges = False
     reads_blocks = True
     reads_out_degrees = False
@@ -42,5 +36,4 @@ class MlpLayer(GraphLayer):
 
 
 def build(config: MlpSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
     return build_stack(config, input_rows(shape, config.name, config.hidden), shape, MlpLayer)

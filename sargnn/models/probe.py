@@ -1,10 +1,8 @@
 """A module of the user's, tried out on a made-up graph before anything long begins.
 
-The graph has the run's node types, relations, widths and outputs, but a few nodes: every relation is a ring with a self-loop
-at each node, so every node has edges of every relation that ends in its type. Forward and backward run once, as in training
-and as in an evaluation, in the run's mode and precision: what is wrong with a module is said in the launching process. What
-is tried is a module of its own, so that what a module keeps from a forward pass is not kept from this one. On the way it is
-seen how many layers there are.
+The graph has the run's node types, relations, widths and outputs, but six nodes a type: every relation is a ring with a
+self-loop at each node. Forward and backward run once, as in training and as in an evaluation, in the run's mode and
+precision, in the launching process. The module that is tried is thrown away, with what it keeps from a forward pass.
 
 Letters: T node types, R relations.
 """
@@ -50,11 +48,8 @@ NODES = 6
 def try_module(model: CustomModel, config: RunConfig, shape: GraphShape) -> None:
     """Try the module out, and let ``model`` know how many layers it has.
 
-    Args:
-        model: that will be trained; its parameters stay as they are, but for those without a shape, which get one.
-
-    Raises:
-        ConfigError: what the user's module does wrong, with its file and line.
+    Its parameters stay as they are, but those without a shape get one. Raises ``ConfigError`` with the file and line of what is
+    wrong in the user's module.
     """
     small = replace(shape, schema=_small(shape.schema))
     with torch.random.fork_rng(devices=[]):
@@ -79,14 +74,9 @@ def try_module(model: CustomModel, config: RunConfig, shape: GraphShape) -> None
 def try_without_edges(
     model: CustomModel, config: RunConfig, shape: GraphShape, find_lacking: Callable[[], Mapping[int, int]]
 ) -> None:
-    """Try the module out where a node has no edge into it, if the run's graph has such nodes.
+    """Try the module out where a node has no edge into it, if the run's graph has such nodes. Raises as ``try_module``.
 
-    Args:
-        model: that will be trained.
-        find_lacking: gives what ``graph.examine_edges.nodes_without_edges`` does; asked only where it matters.
-
-    Raises:
-        ConfigError: as ``try_module``.
+    ``find_lacking`` gives what ``graph.examine_edges.nodes_without_edges`` does; asked only where it matters.
     """
     small = replace(shape, schema=_small(shape.schema))
 
@@ -125,12 +115,7 @@ class _Alike(SingleGroup):
 
 
 class _Trial:
-    """One module on the made-up graph.
-
-    Args:
-        dtype: of its rows and parameters.
-        lacking: as ``_part`` has them.
-    """
+    """One module on the made-up graph. ``lacking`` as of ``_part``."""
 
     def __init__(
         self, model: CustomModel, config: RunConfig, shape: GraphShape, dtype: torch.dtype, lacking: Collection[int] = ()
@@ -160,7 +145,6 @@ class _Trial:
         self.labels = labels if shape.label_columns else None
 
     def run(self) -> None:
-        """Both passes on the whole graph, and with message-flow graphs on those too."""
         layers = self._find_layers()
         self.model.num_layers = layers or 1
         self._both(self._whole)
@@ -215,10 +199,8 @@ class _Trial:
         return number
 
     def _most_used(self, error: ConfigError) -> int:
-        """The largest number of blocks with which the model runs and uses all of them, where smaller ones do, too.
-
-        Raises:
-            ConfigError: there is none. It is the one with which it came furthest.
+        """The largest number of blocks with which the model runs and uses all of them, as it must with smaller ones from the
+        first on.
         """
         most, furthest = 0, 0
         for number in range(1, MOST_BLOCKS + 1):
@@ -327,9 +309,8 @@ def _small(schema: Schema) -> Schema:
 def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
     """The made-up graph as the one part of one worker. Edges from node i and node i - 1 of its source type into each node i.
 
-    Args:
-        lacking: numbers of relations each of which has no edge into a node that others reach; ``ALL_RELATIONS``: none reaches
-            the last node.
+    ``lacking``: relations of which each has no edge into a node that others reach; ``ALL_RELATIONS``: none reaches the last
+    node.
     """
     schema, types = shape.schema, len(shape.schema.node_types)
     rng = np.random.default_rng(seed)

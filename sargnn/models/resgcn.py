@@ -25,10 +25,7 @@ from sargnn.rng import Purpose
 
 
 class PreActivationStack(Stack):
-    """A stack whose layers add to a stream of rows; each reads them normalised, activated and dropped.
-
-    ``LayerInput.initial`` is the stream.
-    """
+    """``LayerInput.initial`` is the stream of rows that layers add to; each reads it normalised, activated and dropped."""
 
     def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
         stream = self.layers[index](engine, plan, LayerInput(x.rows, x.labels))
@@ -41,8 +38,6 @@ class PreActivationStack(Stack):
 
 
 def build(config: ResGcnSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
-
     def layer(spec: LayerSpec) -> GraphLayer:
         if spec.index == 0 or spec.last:
             return MlpLayer(spec)

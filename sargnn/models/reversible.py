@@ -31,13 +31,7 @@ from sargnn.rng import Purpose
 
 
 class ReversibleStack(Stack):
-    """A map, blocks of two graph layers each, and a map.
-
-    Args:
-        inputs: what the first map reads.
-        layers: the map, 2 L graph layers, the map.
-        config: what stands between them.
-    """
+    """``layers``: a map, 2 L graph layers, a map."""
 
     def __init__(self, inputs: Inputs, layers: Sequence[GraphLayer], config: TunedSettings) -> None:
         super().__init__(inputs, layers)
@@ -67,7 +61,6 @@ class ReversibleStack(Stack):
         return out
 
     def _read(self, engine: Engine, index: int, plan: LayerPlan, rows: Tensor) -> Tensor:
-        """What layer ``index`` reads of the rows before it: normalised, activated, dropped."""
         norm = self.norms[index - 1] if self.norms else None
         assert norm is None or isinstance(norm, RowNorm)
         draw = engine.draw(Purpose.DROPOUT, index, self.dropout if self.training else 0.0)
@@ -85,12 +78,7 @@ class ReversibleStack(Stack):
 def build_reversible(
     config: TunedSettings, inputs: Inputs, shape: GraphShape, make_layer: Callable[[LayerSpec], GraphLayer], width: int
 ) -> Stack:
-    """The stack that ``config`` describes.
-
-    Args:
-        make_layer: makes a graph layer, as wide as half the rows.
-        width: of the rows between layers.
-    """
+    """The stack that ``config`` describes. ``width`` is of the rows between layers; ``make_layer``'s are half as wide."""
     first, last, half = inputs.width + shape.label_columns, 2 * config.num_layers + 1, width // 2
     constant = inputs.width if config.input_dropout == 0 and inputs.constant else 0
     inner = LayerSpec(index=0, last=False, in_width=half, out_width=half, bias=True)

@@ -33,13 +33,7 @@ if TYPE_CHECKING:
 
 
 class RgatLayer(GraphLayer):
-    """One RGAT layer.
-
-    Args:
-        spec: its place in the stack.
-        config: the model's settings.
-        shape: of the graph, with R relations and edges of C features, or without.
-    """
+    """One RGAT layer."""
 
     reads_out_degrees = False
 
@@ -75,7 +69,6 @@ class RgatLayer(GraphLayer):
 
     @property
     def exchanged_needs_grad(self) -> bool:
-        """Always: what travels is a learned map of the input."""
         return True
 
     def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
@@ -110,8 +103,6 @@ class RgatLayer(GraphLayer):
 
 
 def build(config: RgatSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
-
     def layer(spec: LayerSpec) -> RgatLayer:
         return RgatLayer(spec, config, shape)
 

@@ -34,8 +34,6 @@ class RgcnLayer(GraphLayer):
     """One R-GCN layer.
 
     Args:
-        spec: its place in the stack.
-        relations: R.
         bases: B, or None for a full weight per relation.
         order: ``transform_first``, ``aggregate_first`` or ``auto``: what keeps fewer rows for backward in the engine's mode;
             in a baseline mode what DGL's ``GraphConv`` does.
@@ -63,7 +61,6 @@ class RgcnLayer(GraphLayer):
         return RelationSum() if self.order == "aggregate_first" else Rgcn(self.out_width)
 
     def prepare(self, engine: Engine, plan: LayerPlan) -> None:
-        """Choose the order on this plan; all workers must call it together."""
         if self._key in plan.kept:
             return
         order = self.order
@@ -118,8 +115,6 @@ class RgcnLayer(GraphLayer):
 
 
 def build(config: RgcnSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
-
     def layer(spec: LayerSpec) -> RgcnLayer:
         return RgcnLayer(spec, relations=len(shape.schema.relations), bases=config.bases, order=config.order)
 

@@ -30,12 +30,7 @@ from sargnn.rng import Draw, Purpose
 
 
 class SageLayer(GraphLayer):
-    """One GraphSage layer.
-
-    Args:
-        spec: its place in the stack.
-        aggregator: a key of ``REDUCERS``, or the target of a reducer outside the package.
-    """
+    """``aggregator``: a key of ``REDUCERS``, or the target of a reducer outside the package."""
 
     reads_blocks = True
     reads_out_degrees = False
@@ -74,7 +69,7 @@ class SageLayer(GraphLayer):
 
 
 class PoolLayer(SageLayer):
-    """One GraphSage layer with the aggregator ``pool``. What travels is mapped and activated, so its gradient is wanted."""
+    """What travels is mapped and activated, so its gradient is wanted."""
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__(spec, aggregator="max")
@@ -92,10 +87,9 @@ class PoolLayer(SageLayer):
 
 
 class LstmLayer(SageLayer):
-    """One GraphSage layer with the aggregator ``lstm``, for modes that hold all rows of a node's neighbours.
+    """For modes that hold all rows of a node's neighbours.
 
-    The order of a node's neighbours is drawn by their original ids, anew for each layer and epoch; in evaluation it is always
-    that of epoch 0.
+    Their order is drawn by original ids, anew for each layer and epoch; in evaluation it is that of epoch 0.
     """
 
     def __init__(self, spec: LayerSpec) -> None:
@@ -113,8 +107,6 @@ class LstmLayer(SageLayer):
 
 
 def build(config: SageSettings, shape: GraphShape) -> Stack:
-    """The model that ``config`` describes."""
-
     def layer(spec: LayerSpec) -> SageLayer:
         if config.aggregator == "pool":
             return PoolLayer(spec)

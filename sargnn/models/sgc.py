@@ -2,9 +2,9 @@
 
     logits = S^K X W + b        S as in ``models.gcn``, with self-loops
 
-Constant features are propagated once, and of all their tables S^K X alone is kept; labels beside them are propagated in every
-epoch. Features that are dropped are propagated in every epoch, on the narrower side of the linear map, S^K (X W) or (S^K X) W;
-nothing is saved for backward but the linear map's input. Initialised as DGL's ``SGConv``: Glorot uniform, bias 0.
+Constant features are propagated once, and S^K X alone is kept. Labels beside them and features that are dropped are propagated
+in every epoch, these on the narrower side of the map, S^K (X W) or (S^K X) W; nothing is saved for backward but the map's
+input. Initialised as DGL's ``SGConv``: Glorot uniform, bias 0.
 
 Letters: N input rows, M output rows, F features, C outputs, K steps.
 """
@@ -29,8 +29,6 @@ _LEARNED = 64
 
 
 class SgcModel(LayeredModel):
-    """K steps of propagation and one linear map."""
-
     keeps_constant_outputs = True
 
     def __init__(self, config: SgcSettings, shape: GraphShape) -> None:
@@ -50,7 +48,6 @@ class SgcModel(LayeredModel):
         return [step for step in self.steps if isinstance(step, PropagationStep)]
 
     def decay_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``first``: its one map."""
         return {"first": list(self.linear.parameters())}
 
     def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:

@@ -40,14 +40,11 @@ _STREAMS = ("initial", "jumped")
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer's place in a stack, for ``build_stack``.
+    """One layer's place in a stack.
 
     Attributes:
-        index: from 0.
-        last: whether its output are the logits.
-        in_width: features of the input rows.
-        out_width: features of the output rows.
-        bias: whether it has one; not before a batch norm, where its true gradient is zero.
+        last: whether its outputs are the logits.
+        bias: not before a batch norm, where its true gradient is zero.
         constant_columns: how many of the first input columns are the same in every epoch and need no gradient.
     """
 
@@ -62,11 +59,7 @@ class LayerSpec:
 class GraphLayer(nn.Module, ABC):
     """One layer: rows [N, in_width] to rows [M, out_width].
 
-    Args:
-        spec: its place in the stack.
-
-    Attributes:
-        constant_input: the input's rows are the same in every epoch and need no gradient; labels beside them may change.
+    ``constant_input``: the input's rows are the same in every epoch and need no gradient; labels beside them may change.
     """
 
     uses_edges: bool = True
@@ -78,11 +71,11 @@ class GraphLayer(nn.Module, ABC):
     reads_out_degrees: bool = True
     """Whether it reads how many edges start from a row, which costs an exchange for each sample."""
     gives_fresh_rows: bool = False
-    """Whether nobody else has the rows that it gives, so that others may be added to them in place."""
+    """Whether nobody else holds the rows that it gives, so that others may be added to them in place."""
     takes_own_map: bool = False
     """Whether its ``forward`` takes a further matrix [out_width, in_width] that maps a row itself."""
     decay_group: str | None = None
-    """The group of parameters with a weight decay of its own that it belongs to (``Model.decay_groups``)."""
+    """Its group in ``Model.decay_groups``."""
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__()
@@ -96,9 +89,6 @@ class GraphLayer(nn.Module, ABC):
 
         At equal widths of all rows the map comes first, because a linear aggregation saves nothing for backward. Over a
         constant input the aggregation comes first: its gradient is not wanted, so nothing travels back.
-
-        Args:
-            counts: ``LayerPlan.counts``.
         """
         if self.constant_input or not self.reducer.linear:
             return False
@@ -109,7 +99,6 @@ class GraphLayer(nn.Module, ABC):
 
     @property
     def mapped_width(self) -> int:
-        """Width of the rows behind that map."""
         return self.out_width
 
     def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
@@ -127,7 +116,7 @@ class GraphLayer(nn.Module, ABC):
         """How messages are folded."""
 
     def reducer_on(self, plan: LayerPlan) -> Reducer:
-        """How messages are folded on a plan that the layer was prepared for."""
+        """The reducer on a plan that the layer was prepared for."""
         return self.reducer
 
     def why_rows(self, engine: Engine) -> str | None:
@@ -151,11 +140,7 @@ class GraphLayer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Rows [N, in_width] to rows [M, out_width].
-
-        Args:
-            x: labels are joined to the rows, unless the layer ``reads_blocks`` and its rows are constant.
-        """
+        """``x``: labels are joined to the rows, unless the layer ``reads_blocks`` and its rows are constant."""
 
     def gathered(self, engine: Engine, plan: LayerPlan, x: LayerInput, aggregate: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """Blocks of columns [M, ...] of the aggregated input; constant rows are aggregated once, if that is allowed."""
@@ -164,8 +149,6 @@ class GraphLayer(nn.Module, ABC):
 
 
 class LayeredModel(Model):
-    """A model whose layers are ``GraphLayer``."""
-
     @property
     @abstractmethod
     def graph_layers(self) -> list[GraphLayer]:
@@ -186,14 +169,7 @@ class LayeredModel(Model):
 
 
 class Stack(LayeredModel):
-    """A model of graph layers; made by ``build_stack``.
-
-    Args:
-        inputs: what the first layer reads.
-        layers: L graph layers.
-        config: what stands between them; None: nothing does, there is one layer.
-        num_types: T, node types, each with a norm of its own.
-    """
+    """Made by ``build_stack``. ``config`` is None where there is one layer; each of T node types has norms of its own."""
 
     def __init__(
         self, inputs: Inputs, layers: Sequence[GraphLayer], config: StackSettings | None = None, num_types: int = 1
@@ -283,7 +259,6 @@ class Stack(LayeredModel):
         return LayerInput(rows, **dict(zip(given_back, others, strict=True)))
 
     def _last_input(self, x: LayerInput) -> LayerInput:
-        """What the last layer reads, from what the one before gave."""
         return x
 
     def _last_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor:
@@ -305,7 +280,7 @@ class Stack(LayeredModel):
         return LayerInput(h, initial=None if x.initial is None else plan.self_rows(x.initial))
 
     def _with_residual(self, engine: Engine, index: int, own: Sequence[Tensor], out: Tensor) -> Tensor:
-        """``out`` [M, F] of layer ``index`` and its residual; ``own``: blocks of the rows that the output rows are."""
+        """``out`` [M, F] and the layer's residual; ``own``: blocks of the rows that the output rows are."""
         residual = self.residuals[index]
         if isinstance(residual, nn.Linear):
             rows = engine.operators.linear(own, residual.weight, residual.bias)
@@ -314,7 +289,6 @@ class Stack(LayeredModel):
         return engine.operators.add(out, rows)
 
     def _activated(self, engine: Engine, index: int, plan: LayerPlan, x: Tensor, draw: Draw | None) -> Tensor:
-        """Norm, activation and dropout behind layer ``index``."""
         norm, ids = self.norms[index] if self.norms else None, plan.self_rows(plan.node_ids)
         assert norm is None or isinstance(norm, RowNorm)
         return engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds, plan.counted)
@@ -332,10 +306,8 @@ def build_stack(
     """A stack of layers, the last one as wide as there are classes.
 
     Args:
-        make_layer: makes the layer of a place in the stack.
-        hidden_width: of the rows between layers; ``config.hidden`` if not given.
-        depth: how many layers; ``config.num_layers`` if not given.
-        kind: what joins them.
+        hidden_width: of the rows between layers; None: ``config.hidden``.
+        depth: how many layers; None: ``config.num_layers``.
     """
     depth = depth or config.num_layers
     first_width = inputs.width + shape.label_columns

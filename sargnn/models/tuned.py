@@ -144,7 +144,7 @@ def build_tuned(
     make_layer: Callable[[LayerSpec], GraphLayer],
     hidden_width: int | None = None,
 ) -> Stack:
-    """The stack that ``config`` describes; arguments as of ``build_stack``."""
+    """Arguments as of ``build_stack``."""
     if config.blocks == "reversible":
         return build_reversible(config, inputs, shape, make_layer, hidden_width or config.hidden)
     if config.is_plain:
