@@ -53,8 +53,6 @@ class EngineSettings:
         kernel: ``auto``, a key of ``KERNELS``, or a target.
         prefetch_depth: how many rounds of the exchange are posted ahead.
         seed: of the dropout masks.
-        device: of all rows.
-        dtype: likewise.
         cache_static: keep aggregates of constant rows over the epochs; a baseline mode never does.
         half_products: take products of fp32 tables of their entries rounded to bf16.
         wire: what fp32 rows are rounded to on their way to other workers; None: nothing is.
@@ -80,19 +78,12 @@ class Engine:
     """One worker's engine. Everything that it changes belongs to it, so several engines may live in one process.
 
     Args:
-        group: the workers; its profile is the engine's.
-        settings: of the run.
         make_pool: makes the pool, given whether it is ``enabled``.
         within_servers: rows travel between the workers of a server only.
 
     Attributes:
-        place: what answers for the device of all rows.
-        backend: what computes all but edge operations.
         operators: linear and node-wise operators: stock in a baseline mode, else fused.
-        splits_columns: whether labels stay apart from constant rows, so that the rows' aggregate may be kept; a baseline joins
-            them, and keeps none.
-        pool: memory for large tensors.
-        profile: where time is recorded.
+        splits_columns: whether labels stay apart from constant rows, so that the rows' aggregate may be kept.
         epoch: what masks are drawn for.
         keeps_constants: whether the message flow at hand comes again every epoch, so that its constants are worth keeping.
 
@@ -156,16 +147,13 @@ class Engine:
 
     @property
     def served(self) -> set[str]:
-        """The operations that have been served so far."""
         return set(self._kernels)
 
     @property
     def kernels(self) -> set[str]:
-        """The names of the kernels that have served operations so far."""
         return {kernel.name for kernel in self._kernels.values()}
 
     def operation(self, name: str) -> Any:
-        """What runs an operation in this engine's mode; made once."""
         if name not in self._operations:
             self._operations[name] = make_operation(
                 self.kernel(name), name, profile=self.profile, autograd=self.mode.plain_autograd, dtype=self.dtype
@@ -195,8 +183,6 @@ class Engine:
         """The one call that models make.
 
         Args:
-            plan: the layer's graph.
-            reducer: how messages are folded.
             exchanged: [N, F_t] each; travel to the peers that need the rows. Messages that read no row have F_t = 0.
             dest_local: [M, ...] each; stay with the destination.
             params: replicated; their gradients are this worker's sums, completed by the step's all-reduce.
@@ -233,7 +219,7 @@ class Engine:
             return self.mode.run(call, exchanged, dest_local, params)
 
     def _groups(self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], item: int) -> int:
-        """In how many groups of columns an aggregation is made, the same on all ranks."""
+        """The same number on all ranks."""
         if self.column_groups is not None or self.table_room is None:
             return self.column_groups or 1
         if _ROWS not in plan.kept:  # the largest process's rows, and the largest worker's
@@ -255,8 +241,9 @@ class Engine:
         self.exchange.reset()
 
     def agree_on_room(self) -> None:
-        """From now on aggregations are made in groups of columns, where tables that all ranks of a process read or write to
-        at one time would have no room. All ranks must call it."""
+        """Make aggregations in groups of columns from now on, where the tables that all ranks of a process read or write to at
+        one time would have no room. All ranks must call it.
+        """
         if self.pool.spills:  # on all ranks alike
             trim()
             self.table_room = min(int(room) for room in self.group.gather(torch.tensor(self.pool.room())))
@@ -264,9 +251,8 @@ class Engine:
     def constant(self, owner: object, plan: LayerPlan, compute: Callable[[], T]) -> T:
         """What ``compute()`` gives for ``owner`` on ``plan``: computed once and kept where that is allowed. Without autograd.
 
-        For aggregates of rows that never change: the first layer's without input dropout. The rows are not compared: whoever
-        calls it guarantees that ``compute`` would give the same values every time for this owner and plan. A plan may
-        bring it: ``LayerPlan.constant``.
+        For aggregates of rows that never change: the caller guarantees that ``compute`` gives the same values every time for
+        this owner and plan. A plan may bring it: ``LayerPlan.constant``.
         """
         if plan.constant is not None:
             brought: Any = plan.constant
@@ -285,7 +271,6 @@ class Engine:
         return value
 
     def _kept(self, value: Any) -> Callable[[], Any]:
-        """A tensor, or a tuple of tensors, from the pool."""
         if isinstance(value, Tensor):
             return self.pool.keep(value)
         given = [self.pool.keep(tensor) for tensor in value]
@@ -303,12 +288,10 @@ class Engine:
         return constant
 
     def forget_constants(self) -> None:
-        """Drop all kept aggregates."""
         self._constants.clear()
 
     @property
     def holds_constants(self) -> bool:
-        """Whether an aggregate of constant rows is kept."""
         return bool(self._constants)
 
     def draw(self, purpose: Purpose, layer: int, p: float) -> Draw | None:

@@ -140,7 +140,7 @@ def _params(part: Part, params: Sequence[Tensor]) -> Tensors:
 
 
 def _taken(pool: Pool, part: Part, tables: Sequence[Tensor]) -> Given:
-    """A part's columns of tables, in memory of their own."""
+    """A part's columns, in memory of their own."""
     taken = []
     for table in tables:
         columns = table[:, part.columns(table.shape[1])]
@@ -153,7 +153,7 @@ def _given(tables: Given) -> Tensors:
 
 
 def _joined(pool: Pool, parts: Sequence[Part], tables: Given, room: Tensor | None) -> Tensor:
-    """The parts' columns in one table, each freed once it was copied."""
+    """The parts' columns in one table; each part is freed once it was copied."""
     for number, part in enumerate(parts):
         table = tables[number]()
         tables[number] = _gone

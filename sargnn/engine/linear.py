@@ -39,7 +39,6 @@ def _map(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None, *, sco
 
 
 def _product(work: Workspace, grad: Tensor, weight: Tensor) -> Tensor:
-    """g W."""
     return work.rows.product(grad, weight, work.pool.empty(len(grad), weight.shape[1], grad))
 
 
@@ -76,19 +75,15 @@ def linear_map(work: Workspace, x: Tensor, weight: Tensor, bias: Tensor | None, 
         x: [N, in].
         weight: [out, in].
         bias: [out].
-        onto: [N, out], a tensor of no further use to the caller, to which the product is added; without bias.
+        onto: [N, out], of no further use to the caller, to which the product is added; without bias.
     """
     return _Linear.apply(x, weight, bias, onto, work)
 
 
 class Map(NamedTuple):
-    """A linear map of the first rows.
+    """A linear map of the first ``rows`` rows: weight [out, in], bias [out] or None.
 
-    Attributes:
-        weight: [out, in].
-        bias: [out]; None: there is none.
-        rows: how many rows it maps.
-        scores: its results are numbers to compute with, such as attention scores: fp32 where rows are bf16.
+    ``scores``: its results are numbers to compute with, such as attention scores: fp32 where rows are bf16.
     """
 
     weight: Tensor
@@ -98,7 +93,7 @@ class Map(NamedTuple):
 
 
 class _Linears(torch.autograd.Function):
-    """Several maps of the first rows, ``y_k = x[:n_k] W_k^T + b_k``. The gradients of x are added up in one table."""
+    """``y_k = x[:n_k] W_k^T + b_k``. The gradients of x are added up in one table."""
 
     @staticmethod
     def forward(
@@ -160,7 +155,7 @@ def linear_blocks(
 
 
 class AddMapped(torch.autograd.Function):
-    """y [M, out] of R-GCN, in the memory of ``own``, of own [M, out], W [R, in, out] and sums [M_r, in] for each relation.
+    """y [M, out] of R-GCN, in the memory of ``own`` [M, out], from W [R, in, out] and sums [M_r, in] for each relation.
 
     Saves W and the sums; in backward the sums' gradients take the sums' memory where they are wanted.
     """

@@ -90,7 +90,6 @@ class Norm:
 
     @property
     def runs(self) -> list[tuple[int, slice]]:
-        """The types that have rows here, with their rows."""
         return type_runs(self.bounds)
 
 
@@ -103,7 +102,7 @@ def global_moments(
         x: [N, F]; a type may have no rows on some ranks, or on all: then mean and variance are 0.
         bounds: T + 1, the rows of each type.
         counted: uint8 [N], 1 for rows that count; None: all do.
-        by: what takes the worker's own moments; PyTorch's own operators if not given.
+        by: what takes the worker's own moments; None: PyTorch's own operators.
     """
     types, width = len(bounds) - 1, x.shape[1]
     own = torch.zeros(types, 2 * width + 1, dtype=torch.float64, device=x.device)
@@ -163,10 +162,8 @@ def batch_statistics(
     """What ``x`` [N, F] is normalised with in training; every rank must call it, also one without rows. Without autograd.
 
     Args:
-        bounds: T + 1, the rows of each type.
         running: mean and variance [T, F] that are moved by ``momentum`` towards these, in place.
-        counted: uint8 [N], 1 for rows that statistics are taken of; None: of all.
-        by: what takes the worker's own moments, of contiguous rows; PyTorch's own operators if not given.
+        bounds, counted, by: as of ``global_moments``; ``by`` takes those of contiguous rows.
     """
     with torch.no_grad():
         mean, variance, counts = global_moments(x.detach(), group, bounds, counted, by=by)
@@ -229,7 +226,7 @@ def normalise(x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, group: Group,
 
     Args:
         weight, bias: gamma, beta [F] or [T, F].
-        pool: where memory for tables is from; fresh if not given.
+        pool: where memory for tables is from; None: fresh.
     """
     out: Tensor = _Normalise.apply(x, weight, bias, norm, group, pool or Pool(enabled=False))
     return out
@@ -260,7 +257,6 @@ class _Pass:
     heard: bool = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """y [N, F], without autograd."""
         with self.work.profile.span(NODEWISE):
             self.work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())
             out = self.work.pool.empty_like(x)
@@ -321,7 +317,6 @@ def norm_act_drop(
 
     Args:
         x: [N, F], contiguous, fp32, fp64 or bf16.
-        after: activation and dropout.
         norm: the statistics; None without a norm.
         weight, bias: gamma, beta [F] or [T, F]; None without a norm.
         heard: a user's hook may hold the gradient of what comes out.
@@ -339,12 +334,7 @@ def norm_act_drop(
 
 
 class DistributedBatchNorm(RowNorm):
-    """``torch.nn.BatchNorm1d`` over the rows of all workers: same parameters, buffers, momentum and eps.
-
-    Args:
-        num_features: F.
-        num_types: T; with more than one, parameters and buffers are [T, F] instead of [F].
-    """
+    """``torch.nn.BatchNorm1d`` over the rows of all workers: same parameters, buffers, momentum and eps; [T, F] for T types."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -369,12 +359,7 @@ class DistributedBatchNorm(RowNorm):
         *,
         by: Rows | None = None,
     ) -> Norm:
-        """What ``x`` [N, F] is normalised with. In training every rank must call it, also one without rows.
-
-        Args:
-            bounds: T + 1, the rows of each type; (0, N) if not given.
-            counted: uint8 [N], 1 for rows that count; None: all do.
-        """
+        """What ``x`` [N, F] is normalised with; arguments as of ``global_moments``. In training every rank must call it."""
         bounds = bounds or (0, len(x))
         shape = (len(bounds) - 1, x.shape[1])
         running_mean, running_var = self.running_mean.view(shape), self.running_var.view(shape)

@@ -31,7 +31,7 @@ from sargnn.rng import Draw
 
 
 class RowMap(NamedTuple):
-    """A linear map of rows: weight [out, in], bias [out] or None; of the output rows only, or of all input rows."""
+    """Weight [out, in], bias [out] or None; of the output rows only, or of all input rows."""
 
     weight: Tensor
     bias: Tensor | None
@@ -39,12 +39,7 @@ class RowMap(NamedTuple):
 
 
 class Operators(ABC):
-    """Linear and node-wise operators of one engine. Both implementations compute the same, to rounding.
-
-    Args:
-        group: the workers.
-        work: the engine's backend, memory and record of time.
-    """
+    """Linear and node-wise operators of one engine. Both implementations compute the same, to rounding."""
 
     def __init__(self, group: Group, work: Workspace) -> None:
         self._group, self._work = group, work
@@ -53,8 +48,7 @@ class Operators(ABC):
     def linear(self, blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None, onto: Tensor | None = None) -> Tensor:
         """``x W^T + b``, [N, out], of rows x given in blocks of columns [N, in_k]; with ``onto`` the sum of both.
 
-        Args:
-            onto: [N, out], of no further use to the caller; only without a bias.
+        ``onto``: [N, out], of no further use to the caller; only without a bias.
         """
 
     @abstractmethod
@@ -78,7 +72,7 @@ class Operators(ABC):
 
     @abstractmethod
     def scores(self, h: Tensor, weight: Tensor, attn: Tensor) -> Tensor:
-        """<a, W h_i> of each row and head, [N, K].
+        """``<a, W h_i>`` of each row and head, [N, K].
 
         Args:
             h: [N, in].
@@ -88,12 +82,7 @@ class Operators(ABC):
 
     @abstractmethod
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
-        """How ``h_i W_0`` joins R-GCN's sums: (tensors that stay with the destination, parameters of the reducer).
-
-        Args:
-            h: [N, in].
-            weight: W_0 [in, out].
-        """
+        """How ``h_i W_0``, h [N, in], W_0 [in, out], joins R-GCN's sums: as a destination's tensor or a parameter."""
 
     @abstractmethod
     def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
@@ -107,11 +96,7 @@ class Operators(ABC):
 
     @abstractmethod
     def sums_relations_first(self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool) -> bool:
-        """Whether R-GCN is to sum raw rows per relation before it maps them; all workers must ask together.
-
-        Args:
-            keeps_sums: they are computed once and kept.
-        """
+        """Whether R-GCN sums raw rows per relation before it maps them; all ask together. ``keeps_sums``: over the epochs."""
 
     @abstractmethod
     def fork(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,7 +126,6 @@ class Operators(ABC):
         """``factors_i rows_i`` [N, F], in the rows' dtype.
 
         Args:
-            rows: [N, F].
             factors: [N, 1], without gradients, in what sums of such rows are held in.
             reuse: ``rows`` are of no further use to the caller, and become the result.
         """
@@ -179,8 +163,7 @@ class Operators(ABC):
 class StockOperators(Operators):
     """Operators as a user of PyTorch and DGL has them: what the baseline mode runs.
 
-    Nothing is fused, rebuilt or taken from a pool: ``work`` has one that hands out fresh memory. Only random masks and batch
-    norm's sums over workers are this project's.
+    Nothing is fused, rebuilt or taken from a pool. Only random masks and batch norm's sums over workers are this project's.
     """
 
     def linear(self, blocks: Sequence[Tensor], weight: Tensor, bias: Tensor | None, onto: Tensor | None = None) -> Tensor:
@@ -258,8 +241,8 @@ class StockOperators(Operators):
 class FusedOperators(Operators):
     """One pass over memory where stock operators take several, one saved table where they save more.
 
-    Norm, activation and dropout run in one pass (``engine.norm``) whose result is computed again in backward instead of being
-    kept (``engine.rebuild``); results are written into memory from the engine's pool; sums are added in place.
+    Norm, activation and dropout run in one pass (``engine.norm``) whose result is computed again in backward
+    (``engine.rebuild``); results are written into memory from the engine's pool; sums are added in place.
     """
 
     def __init__(self, group: Group, work: Workspace) -> None:

@@ -38,7 +38,7 @@ def propagate(
     adjacency: str,
     after: Callable[[Tensor], object] = lambda x: None,
 ) -> Tensor:
-    """x after ``steps`` steps; all workers must call it.
+    """x after ``steps`` steps, [N, C]; ``start`` itself where there are none. All workers must call it.
 
     Args:
         plan: computes all its rows.
@@ -46,9 +46,6 @@ def propagate(
         alpha: 0 to 1.
         adjacency: ``dad``, ``da`` or ``ad``.
         after: changes x in place after every step.
-
-    Returns:
-        [N, C]; ``start`` itself where there are no steps.
     """
     left, right = (_power(plan, power, start) for power in _POWERS[adjacency])
     reducer, x = Sum(weighted=True, exact=True), start

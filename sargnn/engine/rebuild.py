@@ -1,7 +1,7 @@
 """Tensors that are computed again in backward instead of being kept, because they are cheap to compute.
 
-Normalising, activating and dropping rows takes one pass over memory. The result of such a pass carries a function that repeats
-it. A linear map needs its input for the gradient of its weights; it keeps that function instead of the rows.
+Normalising, activating and dropping rows takes one pass over memory. Its result carries a function that repeats it, which a
+linear map keeps instead of its input.
 """
 
 from __future__ import annotations

@@ -32,13 +32,7 @@ from sargnn.tracking.memory import trim
 
 
 class Half(NamedTuple):
-    """One of a block's two functions.
-
-    Attributes:
-        run: rows [N, F] to rows [N, F].
-        parameters: that it reads.
-        norms: that it has.
-    """
+    """One of a block's two functions: rows [N, F] to rows [N, F], with the parameters that it reads and its norms."""
 
     run: Callable[[Tensor], Tensor]
     parameters: list[nn.Parameter]
@@ -46,17 +40,12 @@ class Half(NamedTuple):
 
     @staticmethod
     def of(run: Callable[[Tensor], Tensor], modules: Sequence[nn.Module]) -> Half:
-        """With what some modules have."""
         parameters = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
         return Half(run, parameters, [child for module in modules for child in module.modules() if isinstance(child, RowNorm)])
 
 
 def reversible(blocks: Sequence[tuple[Half, Half]], rows: Tensor) -> Tensor:
-    """The blocks one after the other; where gradients are wanted, only the last one's output is kept.
-
-    Args:
-        rows: [N, 2 F].
-    """
+    """The blocks one after the other on rows [N, 2 F]; where gradients are wanted, only the last one's output is kept."""
     parameters = [parameter for block in blocks for half in block for parameter in half.parameters]
     out: Tensor = _Blocks.apply(blocks, rows, *parameters)
     return out

@@ -25,11 +25,7 @@ def widened(pool: Pool, rows: Tensor) -> Tensor:
 
 
 def narrowed(pool: Pool, sums: Tensor, dtype: torch.dtype, into: Tensor | None = None) -> Tensor:
-    """Sums [N, F] as rows of a dtype: themselves, or a copy.
-
-    Args:
-        into: [N, F], memory of that dtype to be used for it.
-    """
+    """Sums [N, F] as rows of a dtype: themselves, or a copy, in ``into`` [N, F] where that is given."""
     if sums.dtype == dtype:
         return sums
     return (pool.empty(len(sums), sums.shape[1], sums.new_empty(0, dtype=dtype)) if into is None else into).copy_(sums)

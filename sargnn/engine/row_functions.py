@@ -130,12 +130,7 @@ class _AddBias(torch.autograd.Function):
 
 
 def add_bias(rows: Rows, x: Tensor, bias: Tensor, *, in_place: bool = False) -> Tensor:
-    """``x + b``.
-
-    Args:
-        x: [N, F], with ``in_place`` of no further use to the caller.
-        bias: [F].
-    """
+    """``x + b``, [N, F]; with ``in_place`` x is of no further use to the caller."""
     if wide(x.dtype) == x.dtype:
         return x.add_(bias) if in_place else x + bias
     out: Tensor = _AddBias.apply(x, bias, in_place, rows)
@@ -165,8 +160,7 @@ def _dropped(work: Workspace, x: Tensor, ids: Tensor, draw: Draw) -> Tensor:
 
 
 class Scale(torch.autograd.Function):
-    """Rows times a number, which may be learned: ``y = c x``, ``dx = c g``, ``dc = sum of g x`` over all entries: this worker's
-    sum.
+    """Rows times a number, which may be learned: ``y = c x``, ``dx = c g``, ``dc = sum of g x``: this worker's sum.
 
     Saves x only where c is learned, and then nothing where x can be rebuilt.
     """
@@ -198,7 +192,7 @@ class Scale(torch.autograd.Function):
 
 
 def _scaled(work: Workspace, x: Tensor, factor: Tensor | float) -> Tensor:
-    """c x in a table of its own; c is not rounded to the dtype of x, and the host reads none that it has not."""
+    """In a table of its own; c is not rounded to the dtype of x, and the host reads none that it has not."""
     if isinstance(factor, Tensor) and factor.device.type != "cpu":
         out = work.pool.empty_like(x).copy_(x)
         return work.rows.scale(out, factor.to(wide(x.dtype)).reshape(1).expand(len(x)).contiguous())

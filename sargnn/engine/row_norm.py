@@ -49,7 +49,6 @@ class Tape:
         self._at: int | None = None
 
     def rewind(self) -> None:
-        """From now on what was found is given again."""
         self._at = 0
 
     def once(self, find: Callable[[], Found]) -> Found:
@@ -62,14 +61,9 @@ class Tape:
 
 
 class RowNorm(nn.Module, ABC):
-    """A norm of the rows between two layers, with a scale gamma and a shift beta.
+    """A norm of the rows between two layers, with a scale gamma and a shift beta, [F], or [T, F] for T types.
 
-    Args:
-        num_features: F.
-        num_types: T; with more than one, parameters are [T, F] instead of [F].
-
-    Attributes:
-        tape: where statistics over rows are kept while a pass runs that is run again; None: it is not.
+    ``tape``: where statistics over rows are kept while a pass runs that is run again; None: it is not.
     """
 
     tape: Tape | None = None
@@ -90,7 +84,7 @@ class RowNorm(nn.Module, ABC):
         """Normalise ``x`` [N, F] in PyTorch's own operators; in training all workers must call it.
 
         Args:
-            bounds: T + 1, the rows of each type; (0, N) if not given.
+            bounds: T + 1, the rows of each type; None: (0, N).
             counted: uint8 [N], 1 for rows that statistics over rows are taken of; None: of all.
         """
 
@@ -123,14 +117,7 @@ def type_runs(bounds: tuple[int, ...]) -> list[tuple[int, slice]]:
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one pass is to do with its rows.
-
-    Attributes:
-        work: the engine's means of computing.
-        eps: added to variances.
-        after: what follows the norm.
-        bounds: T + 1, the rows of each type.
-    """
+    """What one pass is to do with its rows. ``bounds``: T + 1, the rows of each type."""
 
     work: Workspace
     eps: float
@@ -138,7 +125,6 @@ class _Pass:
     bounds: tuple[int, ...]
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """y [N, F], without autograd."""
         with self.work.profile.span(NODEWISE):
             self.work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())
             out = self.work.pool.empty_like(x)
@@ -161,13 +147,10 @@ class _Pass:
         return d_x, d_weight, d_bias
 
     def _by_type(self, parameter: Tensor) -> Tensor:
-        """[T, F]."""
         return parameter.view(len(self.bounds) - 1, -1)
 
 
 class _Fused(torch.autograd.Function):
-    """Saves x, and the two parameters."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, made: _Pass) -> Tensor:
         ctx.save_for_backward(x, weight, bias)

@@ -3,9 +3,8 @@
     forward   y = f(x), without autograd: of all that the layers compute only x, y and the norms' statistics are kept
     backward  y = f(x) once more, now under autograd, with the same masks and statistics; then its gradients
 
-Masks are drawn again by original id and epoch, so they are the same. Batch norms find the statistics of the first pass on a
-tape: no worker is asked again, and running statistics have moved once. Remote rows are fetched again. The last run needs no
-second pass, since its backward comes at once.
+Masks are drawn again by original id and epoch. Batch norms find the statistics of the first pass on a tape: no worker is asked
+again, and running statistics have moved once. Remote rows are fetched again. The last run needs no second pass.
 
 While run k (from 0) goes backward, the inputs of k runs and what its own n_k layers keep are held. With s runs of L / s layers
 that is at most s + L / s tables, 2 sqrt(L) for s = sqrt(L) (Chen et al., "Training deep nets with sublinear memory cost").
@@ -51,7 +50,7 @@ def computed_again(run: Run, modules: Iterable[nn.Module], tensors: Sequence[Ten
     """``run(*tensors)``, of which nothing but ``tensors`` and the statistics of batch norms is kept for backward.
 
     Args:
-        run: gives a tuple of tensors; called again in backward.
+        run: called again in backward.
         modules: whose parameters and norms it uses.
         tensors: the rows that it reads; others that it uses need no gradient.
     """

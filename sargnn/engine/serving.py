@@ -19,8 +19,7 @@ from sargnn.errors import ConfigError
 def engine_alone(config: RunConfig) -> Engine:
     """An engine with the run's mode, kernel and precision and one worker.
 
-    Raises:
-        ConfigError: they do not exist, or do not go together; there is no such device.
+    Raises ``ConfigError`` where they do not exist, or do not go together, or there is no such device.
     """
     usable_device(config.device)
     settings = EngineSettings(
@@ -56,7 +55,7 @@ def baseline_lines(config: RunConfig) -> list[str]:
 
 
 def check_serves(engine: Engine, operations: Collection[str], whole: str | None) -> None:
-    """The kernel serves all operations, and with ``mode.keep=all`` those of attention have scores that can be kept.
+    """Check that the kernel serves all operations, and that with ``mode.keep=all`` attention's scores can be kept.
 
     Args:
         whole: the model, for the error that is raised where none is attention's; None: there may be other operations.

@@ -20,8 +20,6 @@ class Workspace:
     """One engine's means of computing.
 
     Attributes:
-        pool: memory for large tensors.
-        profile: where time is recorded.
         half_products: whether products of fp32 tables are taken of their entries rounded to bf16.
         backend: what computes; on a CPU if not given.
     """
@@ -33,11 +31,9 @@ class Workspace:
 
     @property
     def rows(self) -> Rows:
-        """The backend's operators on rows."""
         return self.backend.rows
 
     def linear(self) -> AbstractContextManager[None]:
-        """Where products of tables are taken: their time is recorded as that of linear maps."""
         return where_products_are(self.profile, self.half_products)
 
 

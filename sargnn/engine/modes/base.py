@@ -19,9 +19,7 @@ class Call:
     """One aggregation: who computes what on which graph.
 
     Attributes:
-        reducer: the mathematics.
-        fold: what it works with: plan, kernel operation, memory, profile.
-        exchange: how rows travel.
+        fold: what the reducer works with: plan, kernel operation, memory, profile.
         widths: F_t of the exchanged tensors.
         exchanged_needs_grad: whether gradients of the exchanged rows are wanted at all (not those of constant features).
         training: whether a backward pass will follow.
@@ -40,7 +38,6 @@ class Call:
 
     @property
     def plan(self) -> LayerPlan:
-        """The layer's graph."""
         return self.fold.plan
 
 
@@ -61,20 +58,13 @@ class Held:
 
 @dataclass(frozen=True)
 class HeldRows:
-    """What a mode holds of a layer's rows beside the exchange's buffers, by which memory is planned (``sargnn.memory``).
-
-    Attributes:
-        halo: of a halo row.
-        own: of a copy of an own row where there are halo rows.
-    """
+    """What a mode holds of a halo row, and of a copy of an own row where there are halo rows; by it memory is planned."""
 
     halo: Held = Held()
     own: Held = Held()
 
 
 class Mode(ABC):
-    """A training mode."""
-
     name: str
     layout: Layout
     """Which shards the plan must hold."""
@@ -111,12 +101,7 @@ class Mode(ABC):
         return 2 if self.fetches_again and reducer.needs_src_in_backward else 1
 
     def held_rows(self, reducer: Reducer, row_bytes: int, *, typed: bool = False) -> HeldRows:
-        """What it holds of a layer's rows.
-
-        Args:
-            row_bytes: of a row of all exchanged tensors.
-            typed: of a typed graph.
-        """
+        """What it holds of a layer's rows beside the exchange's buffers. ``row_bytes``: of a row of all exchanged tensors."""
         return HeldRows()
 
     def kept_rows(self, plan: LayerPlan) -> int:
@@ -134,10 +119,7 @@ class Mode(ABC):
         exchanged_needs_grad: bool,
     ) -> int:
         """Bytes that this rank sends in a training step of one layer: its rows forward, its halo rows' gradients backward, and
-        for partial results requests and answers in both.
-
-        Args:
-            widths, rows, wire: as ``Reducer.row_bytes`` takes them.
+        for partial results requests and answers in both. Arguments as of ``Reducer.row_bytes``.
         """
         gradients = plan.halo_rows if exchanged_needs_grad else 0
         total = (self.fetches(reducer) * plan.lists.sent_rows + gradients) * reducer.row_bytes(widths, rows, wire)
@@ -158,9 +140,7 @@ class Mode(ABC):
         exchanged_needs_grad: bool,
     ) -> Costs | None:
         """What a source row that travels and a partial result cost in a training step; None where there are no partial results.
-
-        Args:
-            widths, rows, wire: as ``Reducer.row_bytes``.
+        Arguments as of ``Reducer.row_bytes``.
         """
         if not self.takes_partials or not isinstance(reducer, WithPartials):
             return None

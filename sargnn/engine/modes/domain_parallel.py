@@ -47,8 +47,9 @@ class DomainParallel(Mode):
 
 
 class _Tied(torch.autograd.Function):
-    """Outputs as they are, whose backward reaches all that they could be computed from, as in other modes: also on a worker
-    without edges, where nothing was. Others wait for its part in the exchanges there."""
+    """Outputs as they are, whose backward reaches all that they could be computed from, also on a worker without edges: others
+    wait for its part in the exchanges there.
+    """
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> Tensors:

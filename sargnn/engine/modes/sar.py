@@ -99,11 +99,7 @@ class Sar(ManualMode):
     def _sources(
         self, call: Call, saved: Saved, kept: Kept, before: Callable[[Piece], None] | None = None
     ) -> Iterator[tuple[Piece, Tensors | None]]:
-        """Each shard with its source rows, where the reducer needs them; the own rows first.
-
-        Args:
-            before: as of ``Exchange.rows``.
-        """
+        """Each shard with its source rows, where the reducer needs them; the own rows first. ``before``: of ``Exchange``."""
         assert call.plan.shards is not None
         if not call.reducer.needs_src_in_backward:
             for piece in call.plan.shards:
@@ -140,7 +136,7 @@ class NoRemat(Sar):
 
 
 def _timed(call: Call, piece: Piece) -> AbstractContextManager[None]:
-    """Times what is done with a shard, by whose rows it reads."""
+    """By whose rows the shard reads."""
     assert call.plan.shards is not None
     shard = call.plan.shards[piece]
     return call.fold.profile.shard(OWN_ROWS if shard.peer == call.plan.rank else PEER_ROWS, shard.num_edges)
@@ -156,12 +152,7 @@ def _gradient_of(call: Call, exchanged: Tensor | None, grads: Tensors) -> Tensor
 
 @dataclass(frozen=True)
 class _PartialPass:
-    """One pass's partial results.
-
-    Attributes:
-        rounds: their exchange; None where there are none.
-        merge: folds a round's answers in.
-    """
+    """The exchange of one pass's partial results, and what folds a round's answers in; None where there are none."""
 
     rounds: PartialRounds | None = None
     merge: Merge | None = None
@@ -174,7 +165,7 @@ class _PartialPass:
 
 
 def _partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors, state: Any) -> _PartialPass:
-    """Begin the forward pass's; some of what peers wait for is computed at once."""
+    """Some of what peers wait for is computed at once."""
     if call.plan.partials is None:
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)
@@ -190,7 +181,7 @@ def _partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, param
 
 
 def _partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensors | None, grads: Tensors) -> _PartialPass:
-    """Begin the backward pass's: requests are sent. ``finish`` adds to ``d_exchanged``; None: these are not wanted."""
+    """``finish`` adds to ``d_exchanged``; None: these are not wanted."""
     if call.plan.partials is None or (d_exchanged is None and not call.reducer.needs_src_in_backward):
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)
@@ -208,11 +199,10 @@ def _partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensor
 def _partials(
     call: Call, columns: tuple[Columns, Columns], ask: Ask, serves: Serve, merges: Merge, like: Tensor, *, serve: bool
 ) -> _PartialPass:
-    """Begin a pass's; what is computed for peers and what of theirs is folded in is timed.
+    """Begin a pass; what is computed for peers and what of theirs is folded in is timed.
 
     Args:
         columns: of requests and of answers.
-        ask, serves, merges: what happens with a round.
         like: any tensor on the device of the rows.
         serve: as of ``PartialRounds.begin``.
     """
@@ -234,7 +224,6 @@ def _partials(
 
 
 def _with_partials(call: Call) -> tuple[WithPartials, Fold[Any], PartialColumns]:
-    """Who computes partial results with what, and what travels for them."""
     reducer = call.reducer
     assert isinstance(reducer, WithPartials), "this reducer has no partial results"
     return reducer, call.fold, reducer.partial_columns(call.widths, call.fold.dtype)

@@ -44,9 +44,7 @@ from sargnn.profile import Profile
 Tensors = tuple[Tensor, ...]
 Op = TypeVar("Op", bound=Operation)
 State = TypeVar("State")
-"""A forward pass under way."""
 BackwardState = TypeVar("BackwardState")
-"""A backward pass under way."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,6 @@ class Fold(Generic[Op]):
     """What a reducer works with while it folds one layer's shards.
 
     Attributes:
-        plan: the layer's graph.
         operation: the kernel operation that the reducer names, forward and backward.
         backend: what computes all else: folds of messages, moves of rows, products.
         pool: memory for what is as large as a layer's rows.
@@ -75,11 +72,9 @@ class Fold(Generic[Op]):
     scores: dict[int, Tensor] | None = None
 
     def linear(self) -> AbstractContextManager[None]:
-        """Where products of tables are taken: their time is recorded as that of linear maps."""
         return where_products_are(self.profile, self.half_products)
 
     def narrowed(self, sums: Tensor, into: Tensor | None = None) -> Tensor:
-        """``engine.rounding.narrowed`` to the rows' dtype."""
         return narrowed(self.pool, sums, self.dtype, into)
 
 
@@ -90,10 +85,8 @@ class Saved:
     Attributes:
         exchanged: the call's tensors; empty where ``needs_src_in_backward`` is false, and where the mode has kept the rows in
             another form.
-        dest_local: likewise; empty where ``needs_src_in_backward`` is false.
-        params: likewise.
-        out: the outputs; empty where ``needs_out_in_backward`` is false. ``backward_init`` may drop them, the largest that only
-            it needs, which are then freed unless someone else keeps them.
+        dest_local, params: likewise; empty where ``needs_src_in_backward`` is false.
+        out: the outputs; empty where ``needs_out_in_backward`` is false. ``backward_init`` may drop them.
         stats: what ``finish`` asked to keep.
     """
 
@@ -106,11 +99,7 @@ class Saved:
 
 class Part(NamedTuple):
     """Some columns of an aggregation, which are an aggregation of their own: of every table those from ``first`` to ``last``,
-    where it has ``of`` in all; of a parameter so many of its numbers.
-
-    Attributes:
-        reducer: that folds them.
-        onto: ``dest_local`` becomes the output.
+    where it has ``of`` in all; of a parameter so many of its numbers. ``onto``: ``dest_local`` becomes the output.
     """
 
     reducer: Reducer[Any, Any, Any]
@@ -120,7 +109,6 @@ class Part(NamedTuple):
     onto: bool = False
 
     def columns(self, width: int) -> slice:
-        """Of a table of this width."""
         return slice(width * self.first // self.of, width * self.last // self.of)
 
 
@@ -153,20 +141,15 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
 
     @property
     def edges_at_once(self) -> int | None:
-        """Where messages are tensors of their own, for nodes with as many edges together: of how many edges; None: they are
-        not."""
+        """How many edges' messages are tensors at one time, of nodes with as many edges together; None: messages are none."""
         return None
 
     def parts(self, width: int, groups: int) -> tuple[Part, ...]:
-        """The same in so many groups of columns, or fewer; () if columns are not independent.
-
-        Args:
-            width: F of the first exchanged tensor.
-        """
+        """The same in so many groups of the ``width`` columns, or fewer; () if columns are not independent."""
         return ()
 
     def row_bytes(self, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None = None) -> int:
-        """Of a row of all exchanged tensors, as it travels.
+        """Bytes of a row of all exchanged tensors, as it travels.
 
         Args:
             widths: F_t of each.
@@ -209,15 +192,12 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
 
     @abstractmethod
     def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
-        """The outputs from a merged shard in plain differentiable operators (``domain_parallel``, and the oracle).
-
-        ``fold.operation`` is a function then, an ``AutogradOperation``.
-        """
+        """The outputs from a merged shard in plain differentiable operators; ``fold.operation`` is an ``AutogradOperation``."""
 
 
 @dataclass(frozen=True)
 class PartialColumns:
-    """What travels for an output row, see the module's text."""
+    """What travels for an output row."""
 
     asked: Columns = ()
     answered: Columns = ()
@@ -225,7 +205,7 @@ class PartialColumns:
     returned: Columns = ()
 
     def row_bytes(self, wire: torch.dtype | None = None) -> tuple[int, int, int, int]:
-        """Of a row of each, as it travels; ``wire``: what fp32 rows are rounded to on their way."""
+        """Bytes of a row of each, as it travels; ``wire``: what fp32 rows are rounded to on their way."""
         asked, answered, gradients, returned = (
             Layout.of_columns(columns, wire).row_bytes for columns in (self.asked, self.answered, self.gradients, self.returned)
         )
@@ -235,8 +215,7 @@ class PartialColumns:
 class WithPartials(ABC):
     """What a ``Reducer`` has beside its own methods if it can work with partial results.
 
-    Of the tensors that a method gets, ``asked`` and ``answers`` are [A, width] for each column, what ``out`` holds is
-    overwritten. ``state`` is that of the pass, forward or backward.
+    ``asked`` and ``answers`` are [A, width] for each column; what ``out`` holds is overwritten.
     """
 
     has_partials: bool = True
@@ -254,12 +233,7 @@ class WithPartials(ABC):
 
     @abstractmethod
     def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
-        """What travels.
-
-        Args:
-            widths: F_t of the exchanged tensors.
-            rows: the dtype of rows.
-        """
+        """``widths``: F_t of the exchanged tensors; ``rows``: the dtype of rows."""
 
     def ask(self, fold: Fold[Any], now: PartialRound, dest_local: Tensors, params: Tensors, out: Tensors) -> None:
         """Write ``asked`` for the rows ``now.wanted``."""
@@ -296,13 +270,11 @@ class WithPartials(ABC):
 
 
 def partials_of(fold: Fold[Any]) -> Partials:
-    """The plan's edges that are aggregated where their sources are."""
     assert fold.plan.partials is not None
     return fold.plan.partials
 
 
 def served_shard(fold: Fold[Any], piece: Piece) -> Shard:
-    """The edges from own rows into a piece of a peer's rows."""
     return partials_of(fold).shards[piece]
 
 
@@ -318,7 +290,6 @@ def check_weights(plan: LayerPlan, operation: Operation | AutogradOperation, *, 
 
 
 def without_weights(operation: Operation | Callable[..., Tensor]) -> KernelError:
-    """What is wrong with a kernel that takes none."""
     return KernelError(
         "This kernel folds rows without weights.",
         given=getattr(operation, "__name__", type(operation).__name__),

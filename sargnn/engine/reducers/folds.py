@@ -187,12 +187,7 @@ class _SoftmaxGradients:
 
 
 class SoftmaxSum(MessageFold):
-    """``out_i = sum of softmax(l_e) v_e``, per head; 0 without edges. Takes l [E, K] and v [E, K D].
-
-    Args:
-        width: K D.
-        heads: K.
-    """
+    """``out_i = sum of softmax(l_e) v_e``, per head; 0 without edges. Takes l [E, K] and v [E, K D]; ``width`` is K D."""
 
     takes = 2
     keeps = 2

@@ -57,8 +57,7 @@ class _Backward:
     Attributes:
         records: [M, 4 K], see ``AttentionOperation.destination_records``.
         grad: [M, K D], of the output.
-        d_local: the gradient of the tensor that stays with the destinations, so far.
-        d_params: of the parameters, so far.
+        d_local, d_params: gradients of what stays with the destinations and of the parameters, so far.
         grad_of_edges: [M, K F], of ``EdgeDotAttention``'s sums of edges' rows.
         d_edges: of p, and of f if it is wanted, so far.
     """
@@ -244,7 +243,7 @@ class _Attentive(Reducer[AttentionOperation, RunningSoftmax, _Backward], WithPar
         return (fold.operation(block, self.attention, *rows, *dest_local, *params, **settings),)
 
     def _of(self, params: Tensors) -> tuple[Tensor | None, Tensor | None]:
-        """What each parameter, or its gradient, is: ``att`` and the map of features."""
+        """``att`` and the map of features, or their gradients."""
         *att, of_features = params if self.features else (*params, None)
         return (att[0] if att else None), of_features
 
@@ -309,8 +308,6 @@ class DotAttention(_Attentive):
     ``exchanged`` is (v [N, K D], k [N, K C]), in one message, or (v,) where keys are the values; ``dest_local`` is
     (q [M, K C],). Saves its inputs, its output, m and s; memory beside them: the gradient of q in what sums are held in.
 
-        out_i = sum over edges j -> i of r_ji a_ji v_j        a_ji = exp(e_ji - m_i) / s_i
-
     Backward. out_i depends on e_ji through a_ji and through the sum s_i of all edges of i:
 
         d a_ji = r_ji <g_i, v_j>
@@ -328,9 +325,7 @@ class DotAttention(_Attentive):
     them (``join_softmaxes``).
 
     Args:
-        heads: K.
         scale: usually 1 / sqrt(C).
-        draw, edges, weighted: as of ``Gat``.
         log_sums: whether l is an output, too. Not in ``domain_parallel``.
     """
 
@@ -381,16 +376,13 @@ class EdgeDotAttention(DotAttention):
     out_i + W t_i is its output: no table of [E, K D] is made (``edge_queries``, ``edge_values``).
 
     ``dest_local`` is (q [M, K C], p [M, K F], f [E, F]), f in the worker's numbering of edges (``LayerPlan.edge_runs``); the
-    outputs are out [M, K D] and t [M, K F], then l. Backward as ``DotAttention`` with these columns: h_i the gradient of t_i,
+    outputs are out [M, K D] and t [M, K F], then l. Backward, with h_i the gradient of t_i:
 
         delta_i = <g_i, out_i> + <h_i, t_i>        d e_ji = a_ji (r_ji (<g_i, v_j> + <h_i, f_ji>) - delta_i)
         d p_i = scale * sum over j of d e_ji f_ji        d f_ji = sum over heads of r_ji a_ji h_i + scale * d e_ji p_i
 
-    No partial results, since the rows stay with the destinations' owner. While a shard's gradients are computed two numbers an
-    edge and head are held; scores are not kept.
-
-    Args:
-        learned: whether f needs a gradient, the same on all ranks.
+    No partial results, since f stays with the destinations' owner. While a shard's gradients are computed two numbers an
+    edge and head are held; scores are not kept. ``learned``: whether f needs a gradient, the same on all ranks.
     """
 
     name = "edge_dot_attention"
@@ -470,38 +462,23 @@ class EdgeDotAttention(DotAttention):
 
 
 def edge_queries(q: Tensor, weight: Tensor, heads: int) -> Tensor:
-    """p of ``EdgeDotAttention`` [M, K F] for keys k_j + W f_ji: ``p_i = W^T q_i`` per head.
-
-    Args:
-        q: [M, K D].
-        weight: W [K D, F].
-        heads: K.
-    """
+    """p of ``EdgeDotAttention`` [M, K F] for keys k_j + W f_ji: ``p_i = W^T q_i`` per head, of q [M, K D] and W [K D, F]."""
     return torch.einsum("mkd,kdf->mkf", q.unflatten(1, (heads, -1)), weight.unflatten(0, (heads, -1))).flatten(1)
 
 
 def edge_values(sums: Tensor, weight: Tensor, heads: int) -> Tensor:
-    """What values v_j + W f_ji add to the output [M, K D]: ``W t_i`` per head.
-
-    Args:
-        sums: t [M, K F].
-        weight: W [K D, F].
-        heads: K.
-    """
+    """What values v_j + W f_ji add to the output [M, K D]: ``W t_i`` per head, of t [M, K F] and W [K D, F]."""
     return torch.einsum("mkf,kdf->mkd", sums.unflatten(1, (heads, -1)), weight.unflatten(0, (heads, -1))).flatten(1)
 
 
 def join_softmaxes(outputs: Sequence[Tensor], log_sums: Sequence[Tensor]) -> Tensor:
-    """One softmax over several sets of edges into the same rows, from those over each of them; differentiable.
+    """One softmax over several sets of edges into the same rows, [M, K D], from those over each of them; differentiable.
 
         out_i = sum over sets r of w_ri out_ri        w_ri = exp(l_ri) / sum over s of exp(l_si)
 
     Args:
         outputs: [M, K D] each, of ``DotAttention`` with ``log_sums``.
-        log_sums: [M, K] each, -inf where a row has no edge in the set.
-
-    Returns:
-        [M, K D], 0 for rows without any edge.
+        log_sums: [M, K] each, -inf where a row has no edge in the set; the result is 0 where it has none in any.
     """
     stacked = torch.stack(tuple(log_sums))
     isolated = (stacked == -torch.inf).all(0)

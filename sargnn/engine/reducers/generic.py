@@ -47,7 +47,6 @@ class EdgeRun:
     """Edges that are computed at one time, a run of a block's.
 
     Attributes:
-        block: theirs.
         begin, end: which of the block's edges.
         first: the number of the run's first edge on this worker.
         src, dst: int32 [E], source rows of the shard and output rows; the latter ascend.
@@ -69,22 +68,18 @@ class EdgeRun:
 
     @property
     def src_ids(self) -> Tensor:
-        """int64 [E], original ids of the edges' sources."""
+        """int64 [E], original ids."""
         return self.block.src_ids.index_select(0, self.src)
 
     @property
     def dst_ids(self) -> Tensor:
-        """int64 [E], original ids of the edges' destinations."""
+        """int64 [E], original ids."""
         return self.block.dst_ids.index_select(0, self.dst)
 
     def column(self, name: str, dtype: torch.dtype) -> Tensor:
-        """What the edges carry of one name, [E, D], read now. Raises ``KeyError`` where they do not carry it.
+        """The block's column of this name, [E, D], read now; fractions in ``dtype``. Raises ``KeyError`` where there is none.
 
         What is mapped is let go at once, so that a walk over all edges has a run's pages in memory.
-
-        Args:
-            name: of the block's columns.
-            dtype: of fractions.
         """
         columns = self.block.columns.only((name,)).run(slice(self.begin, self.end))
         rows = columns.tensor(name, self.src.new_empty(0, dtype=dtype))
@@ -115,11 +110,7 @@ class Messages:
 
 @dataclass
 class _Backward:
-    """A backward pass: gradients so far.
-
-    Attributes:
-        folds: what each fold keeps for it. destinations [M, ...], edges [E of the worker, ...], params: None where not wanted.
-    """
+    """What each fold keeps, and gradients so far: destinations [M, ...], edges [E of the worker, ...]; None if not wanted."""
 
     folds: list[Any]
     destinations: list[Tensor | None]
@@ -182,7 +173,6 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
             self._backward_run(fold.backend.folds, self._filled(run, rows, saved.dest_local, leaves=True), state, out)
 
     def _backward_run(self, by: Folds, run: EdgeRun, state: _Backward, out: Tensors | None) -> None:
-        """Add one run's gradients."""
         messages = self.messages
         with torch.enable_grad():
             computed = messages.compute(run)
@@ -271,7 +261,6 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
             yield EdgeRun(block, begin, end, first + begin, block.src[begin:end], dst[begin:end])
 
     def _like(self, plan: LayerPlan, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensor:
-        """A tensor of the dtype and on the device of the layer."""
         for tensor in (*exchanged, *dest_local, *params):
             if tensor.is_floating_point():
                 return tensor

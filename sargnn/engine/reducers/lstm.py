@@ -3,10 +3,10 @@
     out_i = last hidden state of an LSTM over z_j1, z_j2, ... , edges j -> i in a drawn order; isolated rows give zeros
 
 For modes that hold all rows of a node's neighbours: the whole sequence is one step. Nodes with as many edges are taken
-together, as DGL does it, at most so many at one time that memory stays bounded (``EDGES_AT_ONCE``).
+together, as DGL does it, in batches of at most ``EDGES_AT_ONCE`` edges.
 
-Saves nothing of the LSTM. Backward (case 2) runs it again, a batch of nodes after the other, under autograd, and sends the
-gradients of a batch's rows and of the parameters back at once.
+Saves nothing of the LSTM. Backward (case 2) runs it again, batch after batch, under autograd, and sends the gradients of a
+batch's rows and of the parameters back at once.
 
 Letters: M output rows, S source rows, E edges, B nodes that are taken together, D edges of each, F features, H hidden width.
 """
@@ -34,7 +34,7 @@ _UNSHUFFLED = Draw(0, 0, Purpose.NEIGHBOURS, 0, 0.0)
 
 @dataclass(frozen=True)
 class _Batch:
-    """Nodes with as many edges. Attributes: rows int64 [B], output rows; sources int32 [B, D], their source rows in order."""
+    """Nodes with as many edges: rows int64 [B], output rows; sources int32 [B, D], their source rows in order."""
 
     rows: Tensor
     sources: Tensor
@@ -49,8 +49,7 @@ class _Backward:
 class Lstm(Reducer[Operation, Tensor, _Backward]):
     """``exchanged`` is (z,), [N, F]; ``dest_local`` empty; ``params`` those of ``torch.nn.LSTM(F, H)`` of one layer, in order.
 
-    Args:
-        draw: what the order of a node's neighbours depends on. Parallel edges have one place, side by side.
+    ``draw``: what the order of a node's neighbours depends on. Parallel edges have one place, side by side.
     """
 
     name = "lstm"

@@ -19,12 +19,7 @@ _NONE = torch.iinfo(torch.int32).max
 
 @dataclass(frozen=True)
 class MaxState:
-    """A forward pass.
-
-    Attributes:
-        best: [M, F], the maxima so far.
-        winner: int32 [M, F], the rank of the original id of the source row that each comes from.
-    """
+    """Maxima so far [M, F], and winners, int32 [M, F]: the rank of the source row's original id."""
 
     best: Tensor
     winner: Tensor

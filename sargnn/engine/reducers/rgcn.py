@@ -96,7 +96,6 @@ class _Sums:
     Attributes:
         rows: [M, out], the outputs so far.
         scales: 1 / |N_r(i)| per relation r, for the output rows i of its destination type.
-        scratch: memory that is written to again and again.
         together: None before the own rows are aggregated, and where no peer's are with them.
         own_done: the own rows are aggregated.
     """
@@ -115,9 +114,7 @@ class _Gradients:
     Attributes:
         rows: [M, out], the gradient of the outputs.
         scales: as of ``_Sums``.
-        scratch: likewise.
-        d_weight: this worker's sums of d W, so far.
-        d_loop: of d W_0; None without it.
+        d_weight, d_loop: this worker's sums of d W and d W_0, so far; None without W_0.
         together: None before the first gradient of such rows has come.
     """
 
@@ -132,10 +129,8 @@ class _Gradients:
 class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
     """``exchanged`` is (h [N, in],), ``dest_local`` (l [M, out],) or empty, ``params`` (W [R, in, out], W_0 [in, out]) or (W,).
 
-    l becomes the accumulator and the output; it must be of no further use to the caller. Saves h and the weights.
-
-    Args:
-        width: ``out``.
+    l becomes the accumulator and the output; it must be of no further use to the caller. Saves h and the weights. ``width`` is
+    ``out``.
     """
 
     name = "rgcn"
@@ -397,17 +392,15 @@ def _scale_of(part: RelationBlock, state: _Sums | _Gradients) -> Tensor:
 
 
 def _own_parts(shard: Shard, state: _Sums | _Gradients) -> Iterator[_Part]:
-    """A shard's blocks, with where they end among the own output rows."""
     return ((part, state.rows[part.out], _scale_of(part, state)) for part in shard.relations)
 
 
 def _joint_of(fold: Fold[Any]) -> Joint | None:
-    """The plan's own edges with those into peers' rows that are aggregated together with them; None: there are none."""
     return None if fold.plan.partials is None else fold.plan.partials.joint
 
 
 def _joint_parts(fold: _Fold, state: _Sums | _Gradients) -> Iterator[_Part]:
-    """The joint blocks, with where they end among the own output rows or in the table of peers' rows."""
+    """The joint blocks end among the own output rows or in the table of peers' rows."""
     joint = _joint_of(fold)
     assert joint is not None and state.together is not None
     for part, scale in zip(joint.shard.relations, joint.scales, strict=True):
@@ -427,7 +420,7 @@ def _weight(part: RelationBlock) -> dict[str, Any]:
 
 
 def _gather_means(fold: _Fold, part: RelationBlock, h: Tensor, scale: Tensor, scratch: _Scratch) -> Tensor:
-    """[A, in]: means of source rows, for each of the block's destination rows."""
+    """[A, in]: means of source rows."""
     gathered = scratch.take("gathered", part.block.num_dst, h.shape[1], h).zero_()
     fold.operation.forward(part.block, h[part.src], gathered, scale, **_weight(part))
     return gathered

@@ -42,13 +42,11 @@ SPLIT_COLUMNS = 16
 
 @dataclass(frozen=True)
 class SumState:
-    """Forward and backward alike.
-
-    Attributes:
-        rows: [M, F], the sums so far; backward the output's gradient.
-        scale: c [M]; None for ones.
-        lower: int16 [M, F], the lower halves of fp32 sums whose upper halves ``rows`` holds, which is bf16; None where
-            ``rows`` holds all of them.
+    """Attributes:
+    rows: [M, F], the sums so far; backward the output's gradient.
+    scale: c [M]; None for ones.
+    lower: int16 [M, F], the lower halves of fp32 sums whose upper halves ``rows`` holds in bf16; None where ``rows`` holds
+        all of them.
     """
 
     rows: Tensor
@@ -59,19 +57,15 @@ class SumState:
 class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
     """``out_i = l_i + c_i * sum of w_e z_j over edges e from j to i``, c_i = 1; isolated destinations give l_i.
 
-    w_e is 1, or with ``weighted`` the graph's edge weight.
-
-    ``dest_local`` is (l,), [M, F], or empty for l = 0. It becomes the accumulator and the output, so nothing else of its size
-    is held; l must be of no further use to the caller.
+    w_e is 1, or with ``weighted`` the graph's edge weight. ``dest_local`` is (l,), [M, F], or empty for l = 0. It becomes the
+    accumulator and the output; l must be of no further use to the caller.
 
     Backward: ``d z_j = sum of c_i w_e g_i over edges j -> i``, ``d l = g``: linear, so no source row is needed (case 1).
     Saves nothing. Memory beside input and output: none.
 
     A partial result is a sum over some of the edges, before c_i; its gradient is c_i g_i. It comes as a row with one edge.
 
-    Args:
-        weighted: use the graph's edge weights where it has some.
-        exact: rows are never rounded on their way.
+    ``exact``: rows are never rounded on their way.
     """
 
     name = "sum"
@@ -85,7 +79,6 @@ class Sum(Reducer[SumOperation, SumState, SumState], WithPartials):
             self.scores = (0,)
 
     def check(self, plan: LayerPlan, operation: Operation | AutogradOperation) -> None:
-        """The operation takes the weights that this reducer hands to it. Raises ``KernelError``."""
         check_weights(plan, operation, weighted=self.weighted)
 
     def parts(self, width: int, groups: int) -> tuple[Part, ...]:
@@ -229,12 +222,9 @@ class Mean(Sum):
 
 
 class DroppedSum(Sum):
-    """``Sum`` with r_ji w_ji for w_ji: r = 0 with probability p, else 1 / (1 - p), w the edge weights, or 1.
+    """``Sum`` with r_ji w_ji for w_ji: r = 0 with probability p, else 1 / (1 - p). Parallel edges share a draw.
 
     r is drawn again in backward (case 1). Memory beside input and output: a few numbers for each edge of one block.
-
-    Args:
-        draw: which edges are dropped. Parallel ones share a draw.
     """
 
     name = "dropped_sum"
@@ -254,13 +244,11 @@ class DroppedSum(Sum):
 
 @dataclass(frozen=True)
 class WeightedState:
-    """Forward and backward alike.
-
-    Attributes:
-        rows: [M, F], the sums so far; backward the output's gradient.
-        weight: w [E].
-        scale: c [M]; None for ones.
-        d_weight: [E], the weights' gradients so far; None forward, and where they are not wanted.
+    """Attributes:
+    rows: [M, F], the sums so far; backward the output's gradient.
+    weight: w [E].
+    scale: c [M]; None for ones.
+    d_weight: [E], the weights' gradients so far; None forward, and where they are not wanted.
     """
 
     rows: Tensor
@@ -276,11 +264,10 @@ class WeightedSum(Reducer[WeightedSumOperation, WeightedState, WeightedState]):
     (``LayerPlan.edge_runs``).
 
     Backward: ``d z_j = sum of c_i w_e g_i over edges j -> i``: without gradients of the weights no source row is needed (case
-    1). ``d w_e = c_i <g_i, z_j>`` needs them (case 2).
-    Saves the weights, which the caller has, and in case 2 what the mode says. Memory beside input and output: d w.
+    1). ``d w_e = c_i <g_i, z_j>`` needs them (case 2). Saves the weights, which the caller has, and in case 2 what the mode
+    says. Memory beside input and output: d w.
 
-    Args:
-        learned: whether the weights need a gradient, the same on all ranks.
+    ``learned``: whether the weights need a gradient, the same on all ranks.
     """
 
     name = "weighted_sum"
