@@ -60,11 +60,7 @@ def make_trainer(
     """Everything one rank needs to train, from its part.
 
     Args:
-        part: of this rank.
-        num_classes: C.
-        group: of all ranks.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
-        make_pool: as ``Engine`` takes it.
         flat: opens the rank's part without copies, where ``part`` has some.
         make_meter: gives what measures memory peaks where rows lie, once all was read in.
         trained: as ``Inputs`` has it, of a model that only predicts here.
@@ -178,7 +174,6 @@ def build_views(config: RunConfig, model: Model, task: Task, builder: ViewBuilde
 def make_engine(
     config: RunConfig, group: Group, make_pool: Callable[..., Pool] = Pool, *, within_servers: bool = False
 ) -> Engine:
-    """A run's engine; the arguments of ``Engine``."""
     settings = EngineSettings(
         mode=config.mode.choice,
         keep=config.mode.keep,
@@ -195,11 +190,7 @@ def make_engine(
 
 
 def plan_settings(config: RunConfig, engine: Engine, part: Part) -> PlanSettings:
-    """What all plans of the engine's worker have in common. All ranks must call it.
-
-    Args:
-        part: the worker's, of the whole graph.
-    """
+    """What all plans of the engine's worker have in common. All ranks must call it, with their part of the whole graph."""
     message_rows = config.comm.message_rows or NO_LIMIT
     group = engine.exchange.group
     dtype = wide(engine.dtype)
@@ -223,7 +214,6 @@ def layer_shares(config: RunConfig, costs: Sequence[Costs | None]) -> list[Share
 
 
 def number_formats(config: RunConfig) -> dict[str, Any]:
-    """The engine's settings that say which numbers are rounded: ``dtype``, ``half_products``, ``wire``."""
     return {
         "dtype": ROW_DTYPES[config.precision],
         "half_products": config.precision == "mixed",
@@ -232,16 +222,11 @@ def number_formats(config: RunConfig) -> dict[str, Any]:
 
 
 def label_columns(config: RunConfig, num_classes: int) -> int:
-    """How many columns of labels the model reads beside the features."""
     return num_classes if config.labels.name != "none" else 0
 
 
 def shape_of(config: RunConfig, dataset: Dataset, labelled: int) -> GraphShape:
-    """What a run's model is made for, from the whole dataset.
-
-    Args:
-        labelled: the node type that it predicts.
-    """
+    """What a run's model is made for, from the whole dataset; ``labelled``: the node type that it predicts."""
     outputs = config.num_outputs(dataset.num_classes)
     columns = label_columns(config, outputs)
     of_edges = WEIGHT in dataset.columns and uses_edge_weights(config), edge_width(dataset.columns, config)
@@ -251,8 +236,7 @@ def shape_of(config: RunConfig, dataset: Dataset, labelled: int) -> GraphShape:
 def make_model(config: RunConfig, shape: GraphShape) -> Model:
     """The model in fp32, initialised from the seed: the same parameters on every rank and for every precision.
 
-    Raises:
-        ConfigError: the model cannot work on such a graph.
+    Raises ``ConfigError`` where the model cannot work on such a graph.
     """
     torch.default_generator.manual_seed(config.seed)  # it is made on the host
     model: Model = config.model.build(shape)
@@ -269,13 +253,9 @@ def make_model(config: RunConfig, shape: GraphShape) -> Model:
 
 
 def check_edge_weights(config: RunConfig, weights: Range | None) -> None:
-    """The model, and Correct & Smooth, can use the weights.
+    """Check that the model, and Correct & Smooth, can use weights of this range; None: the graph has none.
 
-    Args:
-        weights: the smallest and the largest; None: the graph has none.
-
-    Raises:
-        ConfigError: one of them cannot; it says why, and what would work.
+    Raises ``ConfigError`` where one of them cannot: why, and what would work.
     """
     if weights is None or not config.dataset.edge_weights:
         return
@@ -308,7 +288,6 @@ def check_edge_weights(config: RunConfig, weights: Range | None) -> None:
 
 
 def uses_edge_weights(config: RunConfig) -> bool:
-    """Whether anything of the run reads them, where there are any."""
     return config.dataset.edge_weights and (bool(config.model.operations) or config.smooth.name != "none")
 
 
@@ -324,7 +303,6 @@ def edge_width(columns: EdgeColumns, config: RunConfig) -> int:
 
 
 def edges_in_memory(config: RunConfig, edges: int, width: int) -> bool:
-    """Whether a worker reads its edges' features in (``engine.edge_rows``)."""
     if config.engine.edge_rows != "auto":
         return config.engine.edge_rows == "memory"
     return config.budget_bytes is not None and 8 * edges * width * 4 <= config.budget_bytes

@@ -55,7 +55,6 @@ _SERIES = ("losses", "epoch_times_s", "compute_times_s", "wait_times_s", "epoch_
 
 
 def path_of(run_dir: Path, epoch: int, steps: int = 0) -> Path:
-    """Of the checkpoint after ``epoch`` epochs, and so many steps of the next one."""
     return run_dir / FOLDER / (f"epoch_{epoch:06d}" + (f"_step_{steps:06d}" if steps else ""))
 
 
@@ -66,7 +65,7 @@ def existing(run_dir: Path) -> list[Path]:
 
 
 def open_checkpoint(path: Path, *, verify: bool) -> Store:
-    """Open a checkpoint; with ``verify`` every checksum is compared first. Raises ``StoreError`` naming what is damaged."""
+    """With ``verify`` every checksum is compared first. Raises ``StoreError`` naming what is damaged."""
     store = Store(path, "checkpoint", FORMAT_VERSION)
     if verify:
         store.verify()
@@ -93,10 +92,8 @@ _SLOWEST, _OF_ALL = ("elapsed_s", "wait_s", "between_wait_s"), ("sent_bytes", "b
 def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, epoch: int) -> None:
     """Write the checkpoint after ``epoch`` epochs and the steps that are under way; every rank must call it.
 
-    Rank 0 writes, and removes all but the last ``checkpoint.keep`` and, of those evaluated, the best one.
-
-    Raises:
-        StoreError: the disk is full or cannot be written to; on rank 0 only.
+    Rank 0 writes, and removes all but the last ``checkpoint.keep`` and, of those evaluated, the best one. It raises
+    ``StoreError`` where the disk is full or cannot be written to.
     """
     done = trainer.loop.underway
     path = path_of(run_dir, epoch, done.steps)
@@ -150,10 +147,7 @@ def save(trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path, 
 
 
 class Checkpoints(Listener):
-    """Writes checkpoints: after every so many epochs and the last one, and where somebody asks for one or ends the run.
-
-    All ranks have one; see ``save``.
-    """
+    """On all ranks: saves after every so many epochs and the last one, and where somebody asks for it or ends the run."""
 
     def __init__(self, trainer: Trainer, config: RunConfig, dataset_hash: str, run_dir: Path) -> None:
         self._of = trainer, config, dataset_hash, run_dir
@@ -170,13 +164,13 @@ class Checkpoints(Listener):
 
 
 def describe(meta: dict[str, Any]) -> str:
-    """How far a checkpoint's run was: ``epoch 3``, or ``epoch 3 and 12 steps``."""
+    """``epoch 3``, or ``epoch 3 and 12 steps``."""
     steps = meta.get("underway", {}).get("steps", 0)
     return f"epoch {meta['epoch']}" + (f" and {steps} step{'s' * (steps != 1)}" if steps else "")
 
 
 def steps_trained(path: Path) -> int:
-    """Optimizer steps that a checkpoint's run had trained; 0 of one that cannot be read."""
+    """0 of a checkpoint that cannot be read."""
     try:
         return int(open_checkpoint(path, verify=False).meta["adam_step"])
     except StoreError:
@@ -211,11 +205,7 @@ class _Evaluated:
     Attributes:
         here: whether its own epoch was evaluated.
         kind: the metric, ``RunConfig.eval``, ``RunConfig.select`` and an own metric's source: what may be compared.
-        scores: the last evaluation's.
-        best_selected: as ``History`` has it.
-        best_val: likewise.
-        test_at_best_val: likewise.
-        stale: likewise.
+        scores: the last evaluation's; all else as ``History`` has it.
     """
 
     here: bool
@@ -279,10 +269,8 @@ def load(trainer: Trainer, path: Path, *, moments: bool = True, rows: Mapping[st
 
 
 def fill(trainer: Trainer, store: Store, *, moments: bool, rows: Mapping[str, str] | None = None) -> None:
-    """Parameters, buffers and, with ``moments``, the optimizer's from a checkpoint, in the trainer's precision.
-
-    Every rank reads its own rows. Without moments the parameters are their averages, where the checkpoint has these.
-    ``rows``: as of ``load``.
+    """Parameters, buffers and, with ``moments``, the optimizer's from a checkpoint, in the trainer's precision. ``rows``: as of
+    ``load``. Without moments the parameters are their averages, where the checkpoint has these.
     """
 
     def stored(name: str) -> np.ndarray:
@@ -347,10 +335,7 @@ def _own_states(trainer: Trainer) -> Iterator[tuple[str, Tensor, dict[str, Any]]
 def _own_numbers(trainer: Trainer) -> dict[str, Any]:
     """What an optimizer of one's own keeps beside tables, which all ranks have alike: of each parameter, and of groups.
 
-    A number of Python is kept as it is; a tensor of one number as [it, its dtype].
-
-    Raises:
-        ConfigError: it keeps something else.
+    A number of Python is kept as it is; a tensor of one number as [it, its dtype]. Anything else raises ``ConfigError``.
     """
     if not _has_own_optimizer(trainer):
         return {}
@@ -399,7 +384,6 @@ def _rows_of_whole(trainer: Trainer, name: str) -> np.ndarray:
 
 
 def _gather_rows(trainer: Trainer, writer: StoreWriter | None, name: str, own: Tensor) -> None:
-    """The whole table into rank 0's store."""
     tables: list[np.ndarray] = []
     own = own.detach().cpu()
 
@@ -423,11 +407,7 @@ def _remove(path: Path) -> None:
 
 
 def open_start(config: RunConfig) -> Store:
-    """The checkpoint that the launching process has found, the run's own copy where there is one.
-
-    Raises:
-        ConfigError: it is gone, or has changed.
-    """
+    """The checkpoint that the launching process has found, the run's own copy where there is one. Raises ``ConfigError``."""
     own = Path(config.run_dir) / START if config.run_dir is not None else None
     path = own if own is not None and own.is_dir() else Path(str(config.init_from))
     if not (path / MANIFEST).is_file():
@@ -443,10 +423,9 @@ def open_start(config: RunConfig) -> Store:
 
 
 def check_start(config: RunConfig, model: Model, schema: Schema) -> None:
-    """The parameters to start from fit a model, as it is before it has read its part of a graph of this schema.
+    """Check that the parameters to start from fit a model, as it is before it has read its part of a graph of this schema.
 
-    Raises:
-        ConfigError: other names or shapes, the first of them listed; or, of a typed graph, other node types or relations.
+    Raises ``ConfigError`` for other names or shapes, or, of a typed graph, other node types or relations.
     """
     store = open_start(config)
     there = {name: entry.shape for name, entry in store.files.items() if name.startswith(_KINDS)}

@@ -89,8 +89,8 @@ class Difference:
     Attributes:
         entry: on the one worker.
         shapes: on each of the several workers.
-        size: of the difference, as a part of the tensor's
-            norm; None where not even the shapes or rows are the same. hint: what to do.
+        size: of the difference, as a part of the tensor's norm; None where not even the shapes or rows are the same.
+        hint: what to do.
         reaches: results that differ too, in any step: outputs, losses, gradients, parameters, buffers.
         suspected: it may depend on the worker's rows without harm; what was computed from it differs.
     """
@@ -105,13 +105,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out.
-
-    Attributes:
-        compared: how many tensors.
-        first: the difference; None: all agree.
-        largest: of all differences, as a share of the tensor's norm.
-    """
+    """How many tensors were compared, the first difference, if any, and the largest as a share of its tensor's norm."""
 
     compared: int
     first: Difference | None
@@ -120,7 +114,7 @@ class Outcome:
 
 @dataclass
 class _Walk:
-    """What was found so far: differences by the number of the entry, in the order of the one worker."""
+    """Differences so far, by the number of the entry in the order of the one worker."""
 
     compared: int = 0
     settled: dict[int, Difference] = field(default_factory=dict)
@@ -129,11 +123,7 @@ class _Walk:
 
 
 def compare_records(single: Records, several: Sequence[Records], precision: str) -> Outcome:
-    """The first difference between a world of one worker and one of several.
-
-    Args:
-        precision: of the training.
-    """
+    """The first difference between a world of one worker and one of several."""
     walk = _Walk()
     gradients: dict[int, dict[str, np.ndarray]] = {}  # step -> parameter -> what was noted of its gradient
     for entry, own in zip(single.entries, single.noted, strict=True):
@@ -207,7 +197,7 @@ def _cause(single: Records, number: int, walk: _Walk) -> int | None:
 def _compare(
     entries: Sequence[Entry], noted: Sequence[Noted], precision: str, gradients: dict[int, dict[str, np.ndarray]]
 ) -> tuple[Difference | None, float | None]:
-    """What differs of one tensor, the one worker's first; None: nothing beyond rounding. And by how much, where it is told."""
+    """How a tensor differs, the one worker's first; None: by rounding at most. And by how much, where that can be told."""
     entry, (single, *several) = entries[0], noted
     shapes = tuple(other.shape for other in entries[1:])
 
@@ -260,11 +250,7 @@ def _distance(first: np.ndarray, other: np.ndarray, floor: float) -> float:
 
 
 def _hint_for(entry: Entry, *, earlier: bool) -> str:
-    """One sentence.
-
-    Args:
-        earlier: the same call agrees in a step before.
-    """
+    """``earlier``: the same call agrees in a step before."""
     if entry.during in _OF_RESULTS:
         return _OF_RESULTS[entry.during]
     if entry.what in _RANDOM:

@@ -1,10 +1,8 @@
 """Evaluations, predictions, which are written in the order of original ids, and Correct & Smooth of a model as it is now.
 
-All workers call these together.
-
-Where servers hold copies of nodes (``plan.copies``) they read what the workers have without copies in two cases: Correct &
-Smooth spreads over many hops, and where less is preloaded than the model reads an output would depend on the servers. Then a
-second trainer, on the parts without copies, has the parameters of now.
+All workers call these together. Where servers hold copies of nodes (``plan.copies``) two things are done by a second trainer,
+on the parts without copies: Correct & Smooth, which spreads over many hops, and, where less is preloaded than the model reads,
+predictions, which would depend on the servers.
 
 Letters: N own rows, F features, C outputs.
 """
@@ -47,10 +45,7 @@ class Evaluator(Listener):
     """Measures the model after every ``eval_every`` epochs and after the last one.
 
     Args:
-        setup: what the worker trains with.
-        forward: runs the model.
         views: whose outputs an evaluation measures together: one view, or groups of its rows.
-        history: gets what was measured.
         flat: where the graph has copies, makes a trainer of the same model on the part without.
 
     Attributes:
@@ -75,11 +70,7 @@ class Evaluator(Listener):
             self.evaluated = epochs
 
     def evaluate(self, *, counts: bool = True) -> EvaluationResult:
-        """The metric on all splits, in the same mode without autograd.
-
-        Args:
-            counts: for early stopping.
-        """
+        """The metric on all splits, in the same mode without autograd. ``counts``: for early stopping."""
         self._engine.reset_tables()  # training's tables are of no use to an evaluation, nor the other way round
         self._meter.begin()
         started = time.perf_counter()
@@ -174,7 +165,7 @@ class Evaluator(Listener):
 
 
 def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_pairs: Any) -> dict[str, Any]:
-    """Write predictions of the labelled type's nodes; all ranks must call it, rank 0 writes.
+    """Write predictions of the labelled type's nodes; all ranks must call it, rank 0 writes. Gives what was written.
 
     | file | |
     |---|---|
@@ -184,14 +175,7 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_
     | ``smoothed.npy`` | [nodes, C], scores after Correct & Smooth, where that is configured |
     | ``embeddings.npy`` | [nodes, F], what the last layer reads, if asked for |
 
-    Of links and edges ``training.pair_predictions`` says what there is.
-
-    Args:
-        embeddings: whether they are wanted.
-        of_pairs: as ``write_pairs`` takes them.
-
-    Returns:
-        What was written, for the manifest.
+    Of links and edges ``training.pair_predictions`` says what there is; its ``write_pairs`` takes ``of_pairs``.
     """
     part, graph = trainer.graph.part, trainer.graph
     offset = part.schema.offsets[max(graph.labelled, 0)]

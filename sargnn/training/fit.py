@@ -100,15 +100,9 @@ class Setup:
     """What a worker trains with, before there are steps.
 
     Attributes:
-        config: the run's.
-        model: with its parameters.
-        engine: the worker's.
-        graph: the worker's part of it.
+        graph: the worker's part.
         ids: int64 [N], original ids, on the host.
-        task: what is predicted.
-        builder: makes views.
         evaluation: the view that evaluations read.
-        optimization: of the model's parameters.
         meter: of memory peaks, above what is there now.
     """
 
@@ -128,7 +122,6 @@ Choose = Callable[[Setup, "Candidates", View | None], Choice]
 """Chooses what fits the budget, from what a worker trains with, the micro-batches that could be, and the configuration's own
 view of a step where it has that. All ranks call it together; it raises ``ConfigError`` where nothing fits."""
 Budget = Callable[[GraphShape], Choose]
-"""Gives what chooses on graphs of such a shape."""
 
 
 @dataclass
@@ -136,7 +129,6 @@ class Fitted:
     """The steps of a run, as they fit.
 
     Attributes:
-        steps: the steps of an epoch.
         evaluations: the views whose outputs an evaluation measures together.
         planned_bytes: per rank what training is to hold at most, where that was asked for.
         remarks: what was tried for the memory budget.
@@ -152,7 +144,6 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
     """Make the steps, micro-batches and evaluation groups of a run; all ranks must call it together.
 
     Args:
-        setup: what the worker trains with.
         training: the configuration's own view of a step; None: steps have views that are made here.
         scratch: a folder of this rank's alone, for what lies on disk meanwhile; None: nothing does.
         choose: what fits the memory budget; not called without one.
@@ -207,7 +198,6 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
 
 
 def _pair_steps(setup: Setup, task: PairTask) -> PairSteps:
-    """The steps of ``task=links`` and ``task=edges``."""
     config, builder = setup.config, setup.builder
     flows = trains_in_batches(config)
 
@@ -238,10 +228,6 @@ def _pair_steps(setup: Setup, task: PairTask) -> PairSteps:
 class Candidates:
     """The micro-batches that a step could have, before any are made.
 
-    Args:
-        setup: what the worker trains with.
-        all_held: the attribute.
-
     Attributes:
         rows: int64 ascending, own training rows.
         targets: the same, to be grouped.
@@ -264,7 +250,7 @@ class Candidates:
 
     @property
     def most(self) -> int:
-        """How many there can be. All ranks must ask."""
+        """All ranks must ask."""
         return most_batches(self.targets, self._setup.engine.group)
 
     def groups(self, count: int) -> Groups:

@@ -19,12 +19,7 @@ class StoppedError(Exception):
 
 @dataclass
 class Requests:
-    """What is asked of the loop for the end of the step under way; set at any time, such as by a signal.
-
-    Attributes:
-        checkpoint: write one.
-        stop: end the run.
-    """
+    """What is asked of the loop for the end of the step under way; set at any time, such as by a signal."""
 
     checkpoint: bool = False
     stop: bool = False
@@ -45,20 +40,15 @@ class Requests:
 
 @dataclass
 class Underway:
-    """Of an epoch that is not over, what its steps so far have come to.
+    """What an epoch's steps so far have come to.
 
     Attributes:
-        steps: how many were trained.
-        labels: how many their losses were means over.
+        labels: how many labels the losses were means over.
         summed: the losses times these.
-        lr: of the last step.
-        last_loss: of the last step.
-        elapsed_s: of this rank.
-        wait_s: of this rank, as of what follows (``comm.group.Traffic``).
+        lr, last_loss: of the last step.
+        elapsed_s, wait_s: of this rank, as all that follows (``comm.group.Traffic``, ``backends.memory.Moved``).
         sent_bytes: rows and gradients.
-        between_bytes: to other servers.
-        between_wait_s: for other servers.
-        written_bytes, read_bytes, disk_wait_s: as of ``backends.memory.Moved``.
+        between_bytes, between_wait_s: to and for other servers.
     """
 
     steps: int = 0
@@ -76,18 +66,15 @@ class Underway:
     disk_wait_s: float = 0.0
 
     def add(self, loss: float, labels: int, lr: float) -> None:
-        """Another step."""
         self.steps, self.labels, self.lr, self.last_loss = self.steps + 1, self.labels + labels, lr, loss
         self.summed += loss * labels
 
     def add_traffic(self, traffic: Traffic) -> None:
-        """What a step has sent and waited for."""
         self.wait_s, self.sent_bytes = self.wait_s + traffic.wait_s, self.sent_bytes + traffic.sent_bytes
         self.between_bytes += traffic.between_bytes
         self.between_wait_s += traffic.between_wait_s
 
     def add_moved(self, moved: Moved) -> None:
-        """What a step has had written to disk and read from it."""
         self.written_bytes, self.read_bytes = self.written_bytes + moved.written_bytes, self.read_bytes + moved.read_bytes
         self.disk_wait_s += moved.wait_s
 
@@ -114,10 +101,7 @@ class EpochResult:
     Attributes:
         epoch: from 0.
         loss: sum over ranks / global count.
-        lr: the learning rate.
-        epoch_time_s: of the slowest rank.
-        compute_time_s: of the slowest rank.
-        comm_wait_time_s: of the slowest rank.
+        epoch_time_s, compute_time_s, comm_wait_time_s: of the slowest rank.
         comm_bytes: rows and gradients sent by all ranks.
         ranks: the same of each rank.
         requests: what any rank was asked for meanwhile.
@@ -147,14 +131,7 @@ class EpochResult:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """One evaluation, the same on every rank.
-
-    Attributes:
-        task: what was measured.
-        metric: by what.
-        scores: by split.
-        peak_evaluate_bytes: of each rank.
-    """
+    """One evaluation, the same on every rank: scores by split, ``peak_evaluate_bytes`` by rank."""
 
     task: str
     metric: str
@@ -187,8 +164,6 @@ class History:
     """Figures of a run so far, the same on every rank but for the memory peaks.
 
     Attributes:
-        task: what is predicted.
-        metric: what evaluations measure.
         losses: per epoch, sum over ranks / global count.
         epoch_times_s, compute_times_s, wait_times_s: per epoch, slowest rank.
         epoch_bytes: per epoch, rows and gradients sent by all ranks.
@@ -203,7 +178,6 @@ class History:
         counted_best: the best of those evaluations.
         peak_train_bytes, peak_evaluate_bytes, peak_smooth_bytes: this rank's, above its baseline.
         smoothed: the metric after Correct & Smooth, by split; empty without it.
-        smooth_time_s: how long it took.
         profile_s: this rank's seconds per epoch by category of ``profile.CATEGORIES``, first epoch left out; empty unless
             profiling.
         cpu_s: likewise, of all its threads.
@@ -245,7 +219,6 @@ class History:
     shard_edges: dict[str, float] = field(default_factory=dict)
 
     def add_epoch(self, result: EpochResult, peak_train_bytes: int) -> None:
-        """Append an epoch; ``peak_train_bytes``: this rank's."""
         self.note_training_peak(peak_train_bytes)
         self.losses.append(result.loss)
         self.epoch_times_s.append(result.epoch_time_s)
@@ -259,11 +232,10 @@ class History:
         self.disk_waits_s.append(result.disk_wait_s)
 
     def note_training_peak(self, peak_bytes: int) -> None:
-        """Of this rank, of an epoch or a part of it."""
         self.peak_train_bytes = max(self.peak_train_bytes, peak_bytes)
 
     def add_profile(self, profile: EpochProfile, *, since: int) -> None:
-        """What was profiled, per epoch, the first one left out. since: the first epoch's number."""
+        """Per epoch, the first one left out; ``since`` is its number."""
         if not profile.profile.recording:
             return
         epochs = max(len(self.epoch_times_s) - since - 1, 1)
@@ -273,11 +245,9 @@ class History:
         )
 
     def add_evaluation(self, scores: Scores, time_s: float, peak_bytes: int, *, counts: bool = True) -> None:
-        """Append an evaluation.
+        """Append an evaluation; ``peak_bytes`` is this rank's.
 
-        Args:
-            peak_bytes: this rank's.
-            counts: for early stopping. That of the last epoch alone does not: a run of more epochs has none there.
+        ``counts``: for early stopping. That of the last epoch alone does not: a run of more epochs has none there.
         """
         self.evaluate_times_s.append(time_s)
         self.peak_evaluate_bytes = max(self.peak_evaluate_bytes, peak_bytes)

@@ -44,13 +44,7 @@ _PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::addmm_": 1}
 
 @dataclass
 class EpochEnd:
-    """The end of an epoch, as one listener after the other hears of it.
-
-    Attributes:
-        result: its figures.
-        last: no epoch comes after it; a listener may say so.
-        evaluation: what was measured after it, once that was done.
-    """
+    """As listeners hear of it in turn. ``last``: no epoch comes after it; a listener may say so."""
 
     result: EpochResult
     last: bool
@@ -61,12 +55,7 @@ class Listener:
     """Does something beside training. All ranks have the same listeners, and call them in the same order."""
 
     def on_step(self, epoch: int, asked: Requests) -> None:
-        """Two steps of an epoch are apart here.
-
-        Args:
-            epoch: that they belong to.
-            asked: what any rank was asked for meanwhile.
-        """
+        """Two steps of an epoch are apart here. ``asked``: what any rank was asked for meanwhile."""
 
     def on_epoch(self, end: EpochEnd) -> None:
         """An epoch has ended."""
@@ -90,17 +79,8 @@ class StepLoss:
 class Loop:
     """Trains. All workers make one, and call its methods, together.
 
-    Args:
-        engine: the worker's engine.
-        forward: runs the model on a view.
-        task: gives the loss.
-        steps: the views of an epoch's steps.
-        optimization: of the model's parameters.
-        meter: of memory peaks.
-
     Attributes:
         listeners: in the order in which they are called.
-        history: figures of the epochs so far.
         requests: what is asked of this rank; holds for all ranks after the step under way.
         underway: of the epoch that is trained, the steps so far.
         stopped: somebody has ended the run.
@@ -179,7 +159,6 @@ class Loop:
         return self.meter.end(training=True)
 
     def _gather(self, epoch: int, peak: int) -> EpochResult:
-        """The figures of all ranks of the epoch that has ended."""
         done, asked = self.underway, self.requests.take()
         figures = [
             done.elapsed_s,
@@ -296,7 +275,7 @@ class _ProductCounter(TorchDispatchMode):
 
 
 class EarlyStopping(Listener):
-    """Ends a run after so many evaluations without a better validation metric; it comes after them."""
+    """Comes after evaluations; ends a run after so many without a better validation metric."""
 
     def __init__(self, patience: int, history: History) -> None:
         self._patience, self._history = patience, history

@@ -55,11 +55,11 @@ class Adam(torch.optim.Adam):
 
 
 class AdamW(Adam, torch.optim.AdamW):
-    """``torch.optim.AdamW``."""
+    """``torch.optim.AdamW``, in the same way."""
 
 
 def check_decay(config: OptimConfig, model: Model) -> None:
-    """The groups of parameters that have a weight decay or a rate of their own are the model's. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where groups with a weight decay or a rate of their own are none of the model's."""
     groups = model.decay_groups()
     for setting, own in (("weight_decay_of", config.weight_decay_of), ("lr_of", config.lr_of)):
         for name in own or ():
@@ -72,11 +72,9 @@ def check_decay(config: OptimConfig, model: Model) -> None:
 
 
 def make_optimizer(config: OptimConfig, settings: list[dict[str, Any]], *, sharded: bool) -> torch.optim.Optimizer:
-    """The optimizer of some groups of parameters.
+    """The optimizer of some groups of parameters, each with ``params``, ``lr`` and ``weight_decay``.
 
     Args:
-        config: which one.
-        settings: of each group ``params``, ``lr`` and ``weight_decay``.
         sharded: some parameters are rows of a larger table. One's own optimizer must then keep its state by row or as numbers.
 
     Raises:
@@ -114,7 +112,7 @@ def make_optimizer(config: OptimConfig, settings: list[dict[str, Any]], *, shard
 
 
 def check_state(config: OptimConfig, state: dict[str, Any], parameter: Tensor, *, sharded: bool) -> None:
-    """What one's own optimizer keeps of a parameter can be in a checkpoint. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where what one's own optimizer keeps of a parameter cannot be in a checkpoint."""
     for key, value in state.items():
         if not (value is None or isinstance(value, Tensor | int | float)):
             raise ConfigError(
@@ -130,7 +128,7 @@ def check_state(config: OptimConfig, state: dict[str, Any], parameter: Tensor, *
 
 
 def check_optimizer(config: OptimConfig) -> None:
-    """One's own optimizer can be used. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where one's own optimizer cannot be used."""
     parameter = nn.Parameter(torch.zeros(1, 1))
     most = max([config.weight_decay, *(config.weight_decay_of or {}).values()])
     make_optimizer(config, [{"params": [parameter], "weight_decay": most}], sharded=False)
@@ -140,8 +138,7 @@ class Optimization:
     """Steps of all parameters that are trained.
 
     Attributes:
-        parameters: those that are trained.
-        sharded: of them those of which each rank has its own rows.
+        sharded: those of which each rank has its own rows.
         replicated: the others, the same on every rank.
         optimizer: Adam (weight decay added to the gradient), AdamW (decoupled) or one's own; None where nothing is trained.
         averages: by ``id`` of each parameter its average a, with ``optim.average`` d: the first step's p, then
@@ -169,7 +166,7 @@ class Optimization:
             self.optimizer = make_optimizer(config, settings, sharded=bool(self.sharded))
 
     def set_rate(self, step: int, steps: int) -> float:
-        """Set the learning rate of optimizer step ``step`` since the beginning, of ``steps`` an epoch, and give it."""
+        """Set, and give, the learning rate of optimizer step ``step`` since the beginning, of ``steps`` an epoch."""
         rate = learning_rate(self._config, step, self._epochs, steps)
         for settings, share in zip(self.optimizer.param_groups if self.optimizer else (), self._shares, strict=True):
             settings["lr"] = rate * share
@@ -177,7 +174,8 @@ class Optimization:
 
     def step(self, group: Group) -> None:
         """Change the parameters by their gradients; with ``optim.clip`` scaled so that the norm of all, over all parameters and
-        workers, is at most that."""
+        workers, is at most that.
+        """
         if self._config.clip is not None and self.parameters:
             norm = (self._squares(self.replicated) + group.sum_(self._squares(self.sharded))).sqrt()
             factor = torch.where(norm > self._config.clip, self._config.clip / norm, 1.0)  # read by nobody but the device
@@ -205,7 +203,7 @@ class Optimization:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        """Parameters and averages change places, some rows at a time."""
+        """Some rows at a time."""
         for parameter in self.parameters if self.averages else ():
             tables = (table.view(-1).split(_NUMBERS_AT_ONCE) for table in (parameter, self.averages[id(parameter)]))
             for own, average in zip(*tables, strict=True):
@@ -214,7 +212,6 @@ class Optimization:
                 average.copy_(kept)
 
     def _squares(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """The sum of all gradients' squares."""
         each = [p.grad.double().square().sum() for p in parameters if p.grad is not None]
         return torch.stack(each).sum() if each else self.parameters[0].new_zeros((), dtype=torch.float64)
 

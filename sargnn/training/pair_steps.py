@@ -27,8 +27,6 @@ class PairSteps(Steps):
     """Steps of shuffled training pairs. All workers make one, and call its methods, together.
 
     Args:
-        builder: makes the views.
-        group: all workers.
         task: makes batches of pairs, of links with negatives.
         count: S.
         batches: K.
@@ -74,7 +72,7 @@ class PairSteps(Steps):
         return self._batches
 
     def view(self, step: int, number: int) -> View:
-        """A micro-batch's view, drawn now."""
+        """Drawn now."""
         self.forget()
         trim()
         at = self.epoch * self.count + step
@@ -93,7 +91,8 @@ class PairSteps(Steps):
 
     def _edges_of(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The edges between the ends of pairs (int64 [P, 2]) that all workers have in hand, both ways, that end in own rows:
-        these rows, and the original ids of their sources."""
+        these rows, and the original ids of their sources.
+        """
         ends, others = np.concatenate([pairs[:, 0], pairs[:, 1]]), np.concatenate([pairs[:, 1], pairs[:, 0]])
         rows, sources = self._task.directory.send(ends, others)
         return rows, sources
@@ -110,7 +109,7 @@ class PairSteps(Steps):
 
 
 class _PairViews(Sequence[View]):
-    """The views of one step, made one by one."""
+    """Made one by one."""
 
     def __init__(self, steps: PairSteps, step: int) -> None:
         self._steps, self._step = steps, step

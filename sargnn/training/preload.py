@@ -51,8 +51,7 @@ class Amounts:
 
     Attributes:
         work: by kind, in no unit that means anything elsewhere.
-        inside: bytes of rows that a worker sends inside its server, the most.
-        between: likewise to other servers.
+        inside, between: bytes of rows that a worker sends inside its server and to other ones, the most.
         copied: of learned rows and their gradients, those that copies of them make a worker send.
     """
 
@@ -64,16 +63,9 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is better.
+    """What is better: seconds and amounts of a step without preloading (``flat``) and with it.
 
-    Attributes:
-        preload: servers preload.
-        flat_s: a step's seconds without it.
-        preload_s: with it.
-        rates: of the network.
-        flat: what a step computes and sends without it.
-        preloaded: with it.
-        by_kind: seconds of a preloaded step by kind of work.
+    ``by_kind``: seconds of a preloaded step by kind of work.
     """
 
     preload: bool
@@ -85,7 +77,6 @@ class Choice:
     by_kind: dict[str, float]
 
     def lines(self) -> list[str]:
-        """For the log."""
         more = {kind: self.preloaded.work[kind] / max(self.flat.work[kind], 1e-9) for kind in _KINDS}
         inside = "" if self.rates.inside is None else f", inside a server {human_bytes(self.rates.inside)}/s"
         kinds = ", ".join(f"{more[kind]:.2f} times the {kind} ({self.by_kind[kind]:.3g} s)" for kind in _KINDS)
@@ -111,12 +102,7 @@ class Choice:
 
 
 def choose(group: Group, make_flat: Callable[[], Trainer], make_preloaded: Callable[[], Trainer]) -> tuple[Trainer, Choice]:
-    """The trainer that takes less time, not trained yet; all ranks must call it.
-
-    Args:
-        make_flat: makes the trainer whose rows travel between all workers.
-        make_preloaded: makes the other one.
-    """
+    """The trainer that takes less time, not trained yet; all ranks must call it."""
     rates = measure_rates(group)
     with closing(make_flat()) as trainer:
         flat, overlaps = amounts(trainer), trainer.engine.exchange.prefetch_depth > 0 and trainer.engine.mode.takes_partials

@@ -53,7 +53,6 @@ class Entry:
         during: such as ``forward``, ``gradient``.
         what: the function, or the parameter's name.
         place: ``FILE line N`` of the user's, or nothing.
-        shape: on this worker.
         kind: what its rows are.
         type: of the nodes, or the relation.
         count: of the rows.
@@ -90,19 +89,14 @@ class Noted:
 
 @dataclass(frozen=True)
 class Records:
-    """All that one worker has noted, in order."""
+    """What one worker has noted, in order."""
 
     entries: list[Entry]
     noted: list[Noted]
 
 
 def note_tensor(tensor: Tensor, mark: Mark | None, places: Places | None) -> tuple[Kind, Noted]:
-    """What is noted of a tensor.
-
-    Args:
-        mark: where its rows are.
-        places: whose rows they are; may be None without a mark.
-    """
+    """What is noted of a tensor with its rows at ``mark``, which are those of ``places``."""
     values = _numbers(tensor)
     if mark is not None and mark.rows is not None and places is not None:
         moved = mark.split(values).movedim(mark.dim + 1, 0).reshape(mark.number, -1) if mark.number else values.new_zeros(0, 1)
@@ -155,7 +149,7 @@ def _sums(values: Tensor) -> np.ndarray:
 
 
 def save_records(path: Path, records: Records) -> None:
-    """Into one file; tables of ids that several entries share stand there once."""
+    """Tables of ids that several entries share stand in the file once."""
     arrays: dict[str, np.ndarray] = {}
     tables: dict[bytes, int] = {}
     rows: list[dict[str, Any]] = []
@@ -174,7 +168,6 @@ def save_records(path: Path, records: Records) -> None:
 
 
 def load_records(path: Path) -> Records:
-    """The inverse of ``save_records``."""
     with np.load(path) as arrays:
         rows = json.loads(arrays[_ENTRIES].tobytes())
         ids = {key: arrays[key] for key in arrays if key.startswith("ids")}
@@ -190,11 +183,7 @@ def _read(rows: list[dict[str, Any]], arrays: Any, ids: dict[str, np.ndarray]) -
 
 
 class Recorder:
-    """Records one worker's training; all workers must do the same.
-
-    Args:
-        trainer: that has trained nothing yet.
-    """
+    """All workers must record the same, each with a trainer that has trained nothing yet."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.records = trainer, Records([], [])
@@ -207,9 +196,7 @@ class Recorder:
     def train(self, steps: int, parameters: Path, *, follow: bool) -> None:
         """Train so many steps, then evaluate once.
 
-        Args:
-            parameters: a folder for those after each step.
-            follow: read them there; else they are written.
+        ``parameters`` is a folder for those after each step; with ``follow`` they are read there, else written.
         """
         trainer = self.trainer
         # Generators that nobody seeds from the run's seed begin elsewhere on each worker of each world, as they do in two runs.
@@ -236,7 +223,6 @@ class Recorder:
             trainer.forward.logits(trainer.evaluation)
 
     def save(self, path: Path) -> None:
-        """Write what was recorded."""
         save_records(path, self.records)
 
     def _observer(self, places: Places) -> Observe:

@@ -51,12 +51,7 @@ class LayerCounts:
 
 @dataclass(frozen=True)
 class BatchStats:
-    """What micro-batches compute.
-
-    Attributes:
-        layers: per micro-batch and layer.
-        distinct: per layer, rows that any micro-batch computes, each once.
-    """
+    """Per micro-batch and layer what is computed; ``distinct``: per layer, rows that any micro-batch computes, each once."""
 
     layers: tuple[tuple[LayerCounts, ...], ...]
     distinct: tuple[int, ...]
@@ -68,7 +63,7 @@ class BatchStats:
 
 
 def count_rows(view: View, group: Group) -> tuple[LayerCounts, ...]:
-    """Of a view, per layer; every rank must call it."""
+    """Per layer; every rank must call it."""
     counts = torch.tensor([[p.num_out, p.num_rows, p.halo_rows, p.num_edges] for p in view.flow.plans])
     return tuple(LayerCounts(*row) for row in group.sum_(counts).tolist())
 
@@ -76,8 +71,7 @@ def count_rows(view: View, group: Group) -> tuple[LayerCounts, ...]:
 def find_groups(config: BatchesConfig, count: int, targets: TargetRows, group: Group) -> np.ndarray:
     """Each of this worker's target rows' micro-batch, int32; every rank must call it.
 
-    Raises:
-        ConfigError: there are more micro-batches than a worker has training nodes. One without any takes part in all.
+    Raises ``ConfigError`` where a worker has fewer training nodes than there are micro-batches, unless it has none.
     """
     sizes = _sizes(targets, group)
     least = most_batches(targets, group)
@@ -92,7 +86,7 @@ def find_groups(config: BatchesConfig, count: int, targets: TargetRows, group: G
 
 
 def most_batches(targets: TargetRows, group: Group) -> int:
-    """How many there can be: of workers that have training nodes, the least number; every rank must call it."""
+    """Of workers that have training nodes, the least number; every rank must call it."""
     return min((size for size in _sizes(targets, group) if size), default=1)
 
 
@@ -110,9 +104,6 @@ class MicroBatches:
         num_rows: N.
         folder: of this worker alone, where views that are not computed lie; what is in it is deleted. None: in memory.
         recurring: they come again every epoch, so that constant rows are aggregated beforehand.
-
-    Attributes:
-        stats: what they compute.
     """
 
     def __init__(
@@ -228,11 +219,7 @@ class Steps(ABC):
 
 
 class OneStep(Steps):
-    """One step an epoch, always of the same views.
-
-    Args:
-        again: makes them anew; None: they hold nothing of constant rows, or know how.
-    """
+    """Always of the same views. ``again`` makes them anew; None: they hold nothing of constant rows, or know how."""
 
     def __init__(self, views: Views, again: Callable[[], Views] | None = None) -> None:
         self.all, self._again = views, again
@@ -276,9 +263,7 @@ class DrawnSteps(Steps):
     """Steps of shuffled training nodes, or of samples of their neighbours, drawn anew.
 
     Args:
-        training: the rows that they are drawn from.
         count: S.
-        seed: of the draws.
         sample: gives the sample of a step, by its number since the beginning and its epoch; None: all edges.
         constants: the first layer's aggregates, where all steps share them, and what computes them anew.
     """
@@ -320,7 +305,6 @@ class DrawnSteps(Steps):
         return self._training.rows[self._step_of == step]
 
     def sample_of(self, step: int) -> Sample | None:
-        """The sample of a step of the epoch at hand."""
         return None if self._sample is None else self._sample(self.epoch * self.count + step, self.epoch)
 
     def views(self, step: int) -> Views:
@@ -358,7 +342,7 @@ class DrawnSteps(Steps):
 
 
 class _DrawnViews(Sequence[View]):
-    """The views of one step, made one by one."""
+    """Made one by one."""
 
     def __init__(self, steps: DrawnSteps, step: int) -> None:
         self._steps, self._step, self._numbers = steps, step, steps.numbers(step)
@@ -385,11 +369,9 @@ class _DrawnViews(Sequence[View]):
 
 
 def shuffled_steps(ids: np.ndarray, seed: int, epoch: int, count: int, group: Group) -> np.ndarray:
-    """Which step each training node is in, int64 [W]; all workers must call it together.
+    """Which of ``count`` steps each of this worker's training nodes is in, int64 [W]; all workers must call it together.
 
-    Args:
-        ids: int64 [W], original ids of this worker's training nodes, below 2**32.
-        count: S.
+    ``ids``: int64 [W], original ids below 2**32.
     """
     if count == 1:
         return np.zeros(len(ids), np.int64)
@@ -397,11 +379,9 @@ def shuffled_steps(ids: np.ndarray, seed: int, epoch: int, count: int, group: Gr
 
 
 def deal(keys: np.ndarray, count: int, group: Group) -> np.ndarray:
-    """Which of so many runs of all workers' keys, in ascending order, each is in, int64; all workers must call it together.
+    """Which of ``count`` runs of all workers' ascending keys each of this worker's is in, int64; all workers must call it.
 
-    Args:
-        keys: int64, this worker's, from 0 to below 2**63.
-        count: runs, whose sizes differ by one at most.
+    ``keys``: int64, from 0 to below 2**63. The runs' sizes differ by one at most.
     """
     if count == 1:
         return np.zeros(len(keys), np.int64)

@@ -23,7 +23,7 @@ from sargnn.training.trainer import Trainer
 
 
 def describe_run(config: RunConfig, info: PartitionInfo, git_sha: str | None) -> dict[str, Any]:
-    """The part that is known before training: what runs, on what, made by what."""
+    """What is known before training: what runs, on what, made by what."""
     cut = config.partitioner
     if cut.target is None and cut.name == "auto":
         cut = cut.as_candidate(info.partitioner)
@@ -81,7 +81,6 @@ def flow_rows(trainer: Trainer) -> dict[str, list[dict[str, int]]] | None:
 
 
 def flow_lines(flows: dict[str, list[dict[str, int]]] | None) -> list[str]:
-    """The same for the log."""
     return [
         f"message flow, {name}, layer {number}: computes {layer['rows']} rows from {layer['input_rows']} and "
         f"{layer['halo_rows']} halo rows over {layer['edges']} edges"
@@ -151,8 +150,7 @@ def batch_lines(trainer: Trainer) -> list[str]:
 def memory_parts(trainer: Trainer, base_bytes: int) -> dict[str, list[int]]:
     """Every process's largest resident set by its parts (``tracking.memory.split_peak``); every rank must call it.
 
-    Args:
-        base_bytes: this process's resident set before its parts were opened.
+    ``base_bytes``: this process's resident set before its parts were opened.
     """
     views = (trainer.loop.steps.last_view, trainer.evaluation, trainer.builder.whole_view)
     gathered = [view.inputs for view in views if view is not None and view.inputs is not None]
@@ -191,7 +189,7 @@ def _steady(values: Sequence[float]) -> float | None:
 
 
 def measure_results(trainer: Trainer, group: Group) -> dict[str, Any]:
-    """The part that was measured; every rank must call it."""
+    """What was measured; every rank must call it."""
     history: History = trainer.loop.history
     peaks = torch.tensor(
         [

@@ -22,27 +22,15 @@ class Trainer:
     """A worker's model, data, steps and loop. All workers must make one, and call its methods, together.
 
     Args:
-        setup: what the worker trains with.
-        fitted: the steps, and what evaluations measure.
         flat: where the graph has copies of other servers' nodes, makes a trainer of the same model on the part without.
 
     Attributes:
-        config: the run's.
         model: the same parameters on every rank, but for those that ``model.inputs`` shards.
-        engine: the worker's.
-        graph: the worker's part of it.
-        task: what is predicted.
-        builder: makes views.
         evaluation: the view that evaluations read: all rows, with ``mfg`` those that reach a node of a split, or a sample.
-        optimization: changes the parameters.
         meter: of memory peaks.
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
-        forward: runs the model on views.
         ids: int64 [N], original ids, on the host.
-        evaluator: evaluates and predicts.
-        loop: trains.
-        planned_bytes: per rank what training was to hold at most, where that was asked for.
-        remarks: lines about it.
+        planned_bytes: per rank what training was to hold at most, where that was asked for; ``remarks`` are lines about it.
     """
 
     def __init__(self, setup: Setup, fitted: Fitted, flat: Callable[[], Trainer] | None = None) -> None:
@@ -68,12 +56,7 @@ class Trainer:
         return self.loop.steps.views(0)[0] if view is None else view
 
     def run(self, first_epoch: int = 0, *listeners: Listener) -> History:
-        """Train from an epoch on; the last one is always evaluated.
-
-        Args:
-            first_epoch: from 0.
-            listeners: hear of epochs after evaluations.
-        """
+        """Train from an epoch on, counted from 0, and evaluate the last. Listeners hear of epochs after evaluations."""
         self.loop.listeners += listeners
         epochs = range(first_epoch, self.config.epochs)
         ended = any(
@@ -102,9 +85,7 @@ class Trainer:
     def loss_by_wire(self, epoch: int = 0) -> tuple[float, float]:
         """The loss of an epoch's first step with rows sent as they are, and as ``comm.wire`` rounds them.
 
-        All workers must call it.
-
-        Costs two forward passes, and changes nothing: masks are drawn by epoch, buffers are put back.
+        Costs two forward passes, and changes nothing. All workers must call it.
         """
         engine, steps, losses = self.engine, self.loop.steps, []
         engine.epoch, wire = epoch * steps.count, engine.exchange.wire

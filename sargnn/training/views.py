@@ -31,7 +31,6 @@ class View:
     """A message flow, and what its last layer's rows should be.
 
     Attributes:
-        flow: which rows every layer computes.
         targets: of the last layer's output rows.
         recurring: whether it comes again every epoch, so that aggregates of constant rows are worth keeping.
         inputs: [rows, D], the first layer's rows where they are constant and were gathered once; else None.
@@ -64,9 +63,6 @@ class ViewBuilder:
     """Builds a worker's views.
 
     Args:
-        model: the worker's.
-        engine: the worker's.
-        graph: the worker's part of it.
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         task: gives the targets of views, and the columns beside the rows.
         whole_recurs: the view of all rows comes again every epoch.
@@ -113,12 +109,10 @@ class ViewBuilder:
         self.model.prepare(self.engine, flow.plans)
 
     def micro_batch(self, rows: np.ndarray, constants: Constants | None, *, finds_others: bool = True) -> View:
-        """A part of a step: only what reaches some rows, whose losses are shares of the whole step's.
-
-        All workers must call it.
+        """What reaches some own rows, whose losses are shares of the whole step's. All workers must call it.
 
         Args:
-            rows: int64, own rows whose outputs are wanted.
+            rows: int64.
             finds_others: compute what else the model keeps of constant rows.
             constants: of the first layer, which needs no edges for rows whose aggregates are there; None: there are none.
         """
@@ -134,7 +128,6 @@ class ViewBuilder:
         return View(flow, targets, recurring=False)
 
     def _with_constants(self, flow: MessageFlow, constants: Constants | None) -> MessageFlow:
-        """A flow that brings the first layer's aggregates, where there are any."""
         if constants is None:
             return flow
         first, *others = flow.plans
@@ -159,7 +152,7 @@ class ViewBuilder:
             total: known labels of the step's training rows, over all workers.
             sample: which edges each layer keeps; None: all.
             constants: as for ``micro_batch``.
-            outward: degrees of the step that these rows are a part of (``outward_of``); of these rows' own flow if not given.
+            outward: degrees of the step that these rows are a part of (``outward_of``); None: of these rows' own flow.
             recurring: the same view makes all steps.
             left_out: as of ``FlowDrawer.layers``.
         """
@@ -174,11 +167,7 @@ class ViewBuilder:
         return View(flow, self.task.targets(flow.output_rows, {"train": total}), recurring)
 
     def drawn_evaluation(self, rows: np.ndarray, sample: Sample) -> View:
-        """What an evaluation reads where that is a sample. All workers must call it.
-
-        Args:
-            rows: int64 ascending, own rows whose outputs are wanted.
-        """
+        """What an evaluation reads where that is a sample. All workers must call it. ``rows``: int64 ascending."""
         view = self.drawn(rows, 0, sample)
         return dataclasses.replace(view, targets=self.task.targets(view.flow.output_rows))
 
@@ -206,11 +195,10 @@ class ViewBuilder:
         return [first and (self.task.input_columns > 0 or not holds_constants), *others]
 
     def groups_of(self, rows: np.ndarray, groups: np.ndarray, count: int, *, holds_constants: bool) -> Groups:
-        """What groups of rows reach, before their flows are made; all workers must call it.
+        """What groups of own rows (int64) reach, before their flows are made; all workers must call it.
 
         Args:
-            rows: int64, own rows.
-            groups: int32, each one's group.
+            groups: int32, each row's.
             count: of groups.
             holds_constants: whether the first layer's aggregates will be there.
         """
@@ -229,16 +217,10 @@ class ViewBuilder:
         return marked
 
     def first_constants(self, batches: Sequence[np.ndarray]) -> Constants | None:
-        """The first layer's aggregates of constant rows, for all rows that micro-batches compute there.
+        """The first layer's aggregates of constant rows that micro-batches compute there; None: batches can share none.
 
-        Where the plan of all rows is there, it computes those of all. Else each batch computes those of its rows that none
-        before has, so that no more is needed than for one batch. All workers must call it.
-
-        Args:
-            batches: the wanted rows of each, int64.
-
-        Returns:
-            None if the model has no constants that batches can share.
+        Where the plan of all rows is there, it computes those of all. Else each batch computes those of its rows (int64) that
+        none before has, so that no more is needed than for one batch. All workers must call it.
         """
         model, engine = self.model, self.engine
         if not model.shares_constants(engine):
@@ -272,7 +254,7 @@ class ViewBuilder:
         return None if table is None else Constants(places.to(engine.device), table)
 
     def _first_input(self, rows: Tensor) -> LayerInput:
-        """The first layer's input, with labels of no row."""
+        """With labels of no row."""
         return LayerInput(rows, rows.new_zeros(len(rows), self.task.input_columns) if self.task.input_columns else None)
 
 
@@ -291,13 +273,7 @@ class Forward:
         self.on_output: Callable[[View, Tensor], None] | None = None
 
     def __call__(self, view: View, columns: Tensor | None, *, hidden: bool = False) -> Tensor:
-        """The last layer's output [M, C]; with ``hidden`` its input [M, F].
-
-        Args:
-            view: what is computed.
-            columns: what stands beside the features.
-            hidden: stop before the last layer.
-        """
+        """The last layer's output [M, C]; with ``hidden`` its input [M, F]. ``columns`` stand beside the features."""
         flow = view.flow
         self.engine.keeps_constants = view.recurring
         rows = view.inputs if view.inputs is not None else self._builder.inputs_of(flow)
@@ -309,7 +285,7 @@ class Forward:
         return out
 
     def logits(self, view: View, step: int | None = None, *, hidden: bool = False) -> Tensor:
-        """The same with its columns, of a training step or an evaluation (None); fp32 where rows are bf16."""
+        """The same with the columns of a training step or an evaluation (None); fp32 where rows are bf16."""
         out = self(view, self.columns(step), hidden=hidden)
         return out.to(wide(out.dtype))
 
