@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sargnn.engine.reversible import Half, reversible
+from sargnn.models.reversible import Half, reversible
 
 ROWS, WIDTH = 40, 6
 
