@@ -72,7 +72,6 @@ class Counted:
     rows: Tensor | None = None
 
     def total(self, targets: Targets) -> int:
-        """How many they are in the step of some targets."""
         return targets.global_counts["train"] if self.labels is None else self.labels
 
 
@@ -86,10 +85,7 @@ class Task(ABC):
     A class outside of the package is named by ``task=FILE.py:CLASS``. It usually extends ``tasks.nodes.NodeTask``.
 
     Args:
-        config: the run's.
-        part: the worker's.
         outputs: C.
-        group: all workers.
         reads_labels: the model reads labels beside the features, whatever ``config.labels`` says.
 
     Attributes:
@@ -119,16 +115,11 @@ class Task(ABC):
 
     @property
     def module(self) -> nn.Module | None:
-        """What of the task is trained with the model; None: nothing is."""
+        """What of the task is trained with the model."""
         return None
 
     def connect(self, exchange: Exchange, message_rows: int, near: range) -> None:  # noqa: B027 - most need no rows of others
-        """Called once, before steps are made.
-
-        Args:
-            exchange: the worker's.
-            message_rows, near: as of ``comm.lists.HaloLists``.
-        """
+        """Called once, before steps are made. ``message_rows`` and ``near`` are as of ``comm.lists.HaloLists``."""
 
     @abstractmethod
     def rows(self, split: str | None = None) -> np.ndarray:
@@ -160,12 +151,8 @@ class Task(ABC):
     def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
         """This worker's share of a step's loss; the shares of all views and workers add up to the loss.
 
-        A worker without labels gives a zero that is still differentiable.
-
-        Args:
-            outputs: [M, C], of a view. Of bf16 ones the loss and its gradient are computed in fp32.
-            targets: of the same view.
-            counted: the step's.
+        A worker without labels gives a zero that is still differentiable. Of bf16 outputs [M, C] the loss and its gradient are
+        computed in fp32.
         """
 
     @abstractmethod
@@ -173,11 +160,7 @@ class Task(ABC):
         """The metric by split, the same on all workers, which must call it together. outputs: [M, C]."""
 
     def validation_loss(self, outputs: Tensor, targets: Targets) -> float | None:
-        """The loss of validation labels, the same on all workers, which must call it together; None where there is none.
-
-        Args:
-            outputs: [M, C].
-        """
+        """The loss of validation labels, likewise; None where there is none."""
         return None
 
     @abstractmethod
@@ -196,7 +179,7 @@ class Task(ABC):
 
 
 def load_task(choice: str) -> type[Task]:
-    """The task's class. ``choice``: a key of ``TASKS``, or a target. Raises ``ConfigError`` for what is no task."""
+    """The class that a key of ``TASKS``, or a target, names. Raises ``ConfigError`` for what is no task."""
     task = resolve("task", TASKS, choice)
     if not (isinstance(task, type) and issubclass(task, Task)):
         raise ConfigError(

@@ -37,14 +37,7 @@ class Spread(Protocol):
 
 @torch.no_grad()
 def correct_and_smooth(config: SmoothConfig, spread: Spread, group: Group, logits: Tensor, targets: Targets) -> Tensor:
-    """Scores [N, C]; all workers must call it.
-
-    Args:
-        spread: over the edges between labelled nodes.
-        group: all workers.
-        logits: [N, C].
-        targets: of the same rows.
-    """
+    """Scores [N, C] from logits [N, C] and targets of the same rows, labelled nodes; all workers must call it."""
     rows = targets.rows["train"]
     scores = logits.softmax(1)
     wanted = torch.zeros(len(rows), scores.shape[1], dtype=scores.dtype, device=scores.device)

@@ -1,6 +1,6 @@
 """Scores of pairs of nodes from their embeddings. ``sargnn.config.links`` lists the names.
 
-Of links, ``DECODERS``:
+Of links, ``DECODERS``, which give [P] for heads and tails [P, F] and relations int64 [P]:
 
     dot        <h, t>
     cosine     <h, t> / (|h| |t|)
@@ -12,7 +12,7 @@ Of links, ``DECODERS``:
 All but the last are products <q(h, r), k(t)> of a query and a key, so that a head is scored with many tails by one matrix
 product, and a tail with many heads likewise. A graph with one relation has r = 0 throughout.
 
-Of labelled edges with features e, ``EDGE_DECODERS``, which give C numbers for each:
+Of labelled edges with features e [P, D], ``EDGE_DECODERS``, which give [P, C]:
 
     concat     W_2 relu(W_1 [h, t, e] + b_r) + b_2          tells the two ends apart
     product    W_2 relu(W_1 [h * t, e] + b_r) + b_2         the same both ways
@@ -38,23 +38,12 @@ _TRIED_PAIRS = 5
 
 
 class Factored(nn.Module, ABC):
-    """A decoder whose score is the product of a query and a key.
-
-    Args:
-        width: F.
-        relations: R.
-    """
+    """A decoder whose score is the product of a query and a key."""
 
     def __init__(self, width: int, relations: int) -> None:
         super().__init__()
 
     def forward(self, heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
-        """Scores [P].
-
-        Args:
-            heads, tails: [P, F].
-            relation: int64 [P].
-        """
         return (self.queries(heads, relation) * self.keys(tails)).sum(1)
 
     @abstractmethod
@@ -71,14 +60,12 @@ class Factored(nn.Module, ABC):
 
 
 class Dot(Factored):
-    """<h, t>."""
-
     def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
         return heads
 
 
 class Cosine(Factored):
-    """<h, t> / (|h| |t|); 0 where an end is 0, and without a gradient there."""
+    """0 where an end is 0, and without a gradient there."""
 
     def queries(self, heads: Tensor, relation: Tensor) -> Tensor:
         squares = heads.square().sum(1, keepdim=True)
@@ -90,8 +77,6 @@ class Cosine(Factored):
 
 
 class Bilinear(Factored):
-    """h^T W_r t."""
-
     def __init__(self, width: int, relations: int) -> None:
         super().__init__(width, relations)
         self.weight = nn.Parameter(torch.empty(relations, width, width))
@@ -113,8 +98,6 @@ class Bilinear(Factored):
 
 
 class DistMult(Factored):
-    """<h, w_r, t>."""
-
     def __init__(self, width: int, relations: int) -> None:
         super().__init__(width, relations)
         self.weight = nn.Parameter(torch.empty(relations, width))
@@ -125,8 +108,6 @@ class DistMult(Factored):
 
 
 class ComplEx(DistMult):
-    """Re <h, w_r, conj(t)>."""
-
     def __init__(self, width: int, relations: int) -> None:
         super().__init__(width, relations)
         nn.init.uniform_(self.weight[:, width // 2 :].data, -0.5, 0.5)
@@ -144,19 +125,13 @@ class ComplEx(DistMult):
 
 
 class Mlp(nn.Module):
-    """W_2 relu(W_1 (h * t) + b_1) + b_2, the same for all relations.
-
-    Args:
-        width: F.
-        hidden: rows of W_1.
-    """
+    """The same for all relations. ``hidden``: rows of W_1."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def forward(self, heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
-        """Scores [P]; the arguments of ``Factored.forward``."""
         scores: Tensor = self.layers(heads * tails)[:, 0]
         return scores
 
@@ -171,16 +146,7 @@ DECODERS: Mapping[str, type[Factored]] = {
 
 
 class EdgeMlp(nn.Module):
-    """W_2 relu(W_1 x + b_r) + b_2, of ``x`` as the kind of decoder has it.
-
-    Args:
-        product: x is the ends' product; else both ends.
-        width: F.
-        relations: R.
-        features: D.
-        outputs: C.
-        hidden: rows of W_1.
-    """
+    """With ``product`` of the ends' product, else of both ends. ``hidden``: rows of W_1."""
 
     def __init__(self, *, product: bool, width: int, relations: int, features: int, outputs: int, hidden: int) -> None:
         super().__init__()
@@ -190,13 +156,6 @@ class EdgeMlp(nn.Module):
         self.second = nn.Linear(hidden, outputs)
 
     def forward(self, heads: Tensor, tails: Tensor, relation: Tensor, features: Tensor | None = None) -> Tensor:
-        """Numbers [P, C].
-
-        Args:
-            heads, tails: [P, F].
-            relation: int64 [P].
-            features: [P, D]; None: D is 0.
-        """
         ends = [heads * tails] if self.product else [heads, tails]
         hidden = self.first(torch.cat([*ends, *(() if features is None else (features,))], 1)) + self.bias[relation]
         out: Tensor = self.second(hidden.relu())
@@ -206,12 +165,7 @@ class EdgeMlp(nn.Module):
 def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> nn.Module:
     """The decoder in fp32, initialised from the seed: the same on every rank and for every precision.
 
-    Args:
-        width: F.
-        relations: R.
-
-    Raises:
-        ConfigError: it cannot be made, or is no module.
+    Raises ``ConfigError`` where it cannot be made, or is no module.
     """
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
@@ -223,14 +177,7 @@ def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> 
 
 
 def make_edge_decoder(config: EdgesConfig, width: int, relations: int, features: int, outputs: int, seed: int) -> nn.Module:
-    """The decoder of labelled edges, as ``make_decoder``; its errors.
-
-    Args:
-        width: F.
-        relations: R.
-        features: D.
-        outputs: C.
-    """
+    """The decoder of labelled edges, as ``make_decoder``."""
     sizes = {"width": width, "relations": relations, "features": features, "outputs": outputs}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
@@ -254,21 +201,14 @@ def _from_outside(key: str, target: str, made_with: str, *sizes: int) -> nn.Modu
 
 
 def check_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> None:
-    """Make the decoder, and let one from outside the package score a few pairs, there and back.
-
-    Args:
-        width, relations, seed: as of ``make_decoder``.
-
-    Raises:
-        ConfigError: what is wrong with it.
-    """
+    """Make the decoder, and let one from outside the package score a few pairs, there and back. Raises ``ConfigError``."""
     decoder = make_decoder(config, width, relations, seed)
     if is_target(config.decoder):
         _try("links.decoder", config.decoder, decoder, width, relations, seed)
 
 
 def check_edge_decoder(config: EdgesConfig, width: int, relations: int, features: int, outputs: int, seed: int) -> None:
-    """As ``check_decoder``, of labelled edges; arguments as of ``make_edge_decoder``."""
+    """As ``check_decoder``, of labelled edges."""
     decoder = make_edge_decoder(config, width, relations, features, outputs, seed)
     if is_target(config.decoder):
         _try("edges.decoder", config.decoder, decoder, width, relations, seed, features, (outputs,))
@@ -310,12 +250,7 @@ def _try(
 
 @contextmanager
 def _blame(target: str, what: str) -> Iterator[None]:
-    """Turn what a decoder from outside the package raises into one ``ConfigError``.
-
-    Args:
-        target: that names it.
-        what: it did ("failed").
-    """
+    """Turn what a decoder from outside the package raises into one ``ConfigError``; ``what`` it did ("failed")."""
     try:
         yield
     except (SargnnError, MemoryError):

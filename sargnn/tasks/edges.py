@@ -35,25 +35,13 @@ _AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class EdgeBatch(PairBatch):
-    """Some edges of a step.
-
-    Attributes:
-        labels: [A] or [A, C].
-        features: [A, D], of the edges that are scored here, in that order; None: they have none.
-    """
+    """Labels [A] or [A, C] of a step's edges, and features [A, D], or None, of those that are scored here, in that order."""
 
     labels: Tensor
     features: Tensor | None
 
 
 class EdgeTask(PairTask):
-    """Predicts what edges are.
-
-    Attributes:
-        kind: what the labels are.
-        label_loss: their loss.
-    """
-
     @classmethod
     def check(cls, config: RunConfig, dataset: Dataset) -> None:
         pairs = dataset.pairs
@@ -93,7 +81,6 @@ class EdgeTask(PairTask):
 
     @property
     def reads_features(self) -> bool:
-        """Whether an edge's own features are read beside its ends' embeddings."""
         return self._features is not None
 
     def known_labels(self) -> np.ndarray:
@@ -182,9 +169,5 @@ def _width(config: RunConfig, pairs: Pairs) -> int:
 
 
 def step_bytes(config: RunConfig, pairs: Pairs, count: int) -> int:
-    """What a step holds of a worker's edges beside embeddings and their gradients, in bytes: lists, features, numbers, scratch.
-
-    Args:
-        count: training edges of the worker in a step.
-    """
+    """Bytes of what a step with so many training edges holds beside embeddings and their gradients."""
     return SCRATCH_BYTES + count * (PAIR_BYTES + 4 * (4 * pairs.outputs + 2 * _width(config, pairs)))

@@ -74,12 +74,10 @@ def full_ranks(
 ) -> Tensor:
     """Each pair's rank among all workers' candidates (see the module's text), float64 [B]. All workers must call it together.
 
-    NaN where the score of the pair, of a candidate or of what is left out is not finite.
+    NaN where the score of the pair, of a candidate or of what is left out is not finite. All tensors lie where the decoder
+    does, which is the same on all workers.
 
     Args:
-        decoder: the same on all workers.
-        candidates: of this worker; their ``rows`` lie where the decoder does, and all that follows, too.
-        queries: of this worker.
         true_rows: [B, F], of the pairs' other ends.
         true_ids: int64 [B], of these; they need not be candidates.
     """
@@ -102,7 +100,6 @@ def top_partners(
     """The best candidates of each query among those of all workers. All workers must call it together.
 
     Args:
-        decoder, candidates, queries: as of ``full_ranks``.
         ids: int64 [B], the queries' own nodes, which are no candidates.
         k: K, at least 1.
 
@@ -194,11 +191,7 @@ def _best(scores: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _rounded_to(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Between which numbers those lie that are rounded to an fp32 number; the two themselves may be.
-
-    Args:
-        scores: float64 [n], fp32 numbers.
-    """
+    """Between which numbers those lie that are rounded to fp32 numbers, float64 [n]; the two themselves may be."""
     narrow = scores.float()
     below, above = (narrow.nextafter(torch.full_like(narrow, end)).double() for end in (-torch.inf, torch.inf))
     return (scores + below) / 2, (scores + above) / 2
@@ -213,7 +206,6 @@ class _Tile:
         ids: int64 [T], the candidates'.
         products: float64 [n', T], of ``Scorer.tile``; -inf where a candidate is left out.
         is_finite: bool [n'], whether all products are, those left out, too.
-        scorer: made the products, and knows how far from scores they may be.
         factors: the arguments of ``Scorer.tile``.
     """
 
@@ -225,12 +217,8 @@ class _Tile:
     factors: tuple[Tensor, Tensor, Tensor, Tensor]
 
     def count(self, thresholds: Tensor) -> Tensor:
-        """How many candidates score more than a number of each query, and how many the same: float64 [n', 2].
-
-        NaN where a product is not finite.
-
-        Args:
-            thresholds: float64 [n'], fp32 numbers.
+        """How many candidates score more than each query's threshold, an fp32 number as float64 [n'], and how many the same:
+        float64 [n', 2], NaN where a product is not finite.
         """
         low, high = _rounded_to(thresholds)
         of_queries, of_keys = self._margins()
@@ -249,14 +237,7 @@ class _Tile:
         return torch.stack([above, equal], 1).double().where(self.is_finite[:, None], torch.nan)
 
     def at_least(self, low: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the candidates are that may score as much.
-
-        Args:
-            low: float64 [n'].
-
-        Returns:
-            Rows, ascending, and columns, int64 [p] each.
-        """
+        """Rows, ascending, and columns, int64 [p] each, of the candidates that may score as much as ``low``, float64 [n']."""
         of_queries, of_keys = self._margins()
         row, column = torch.nonzero(self._reach(low - of_queries * of_keys.max()), as_tuple=True)
         return row, column
@@ -281,16 +262,13 @@ class _Batch:
     """Queries of all workers, in rank order, and this worker's candidates.
 
     Attributes:
-        scorer: scores them.
         rows: [M, F], this worker's candidates.
         order: int64 [M], which row each place of ``ids`` is.
         ids: int64 [M], ascending.
-        sizes: of each rank, how many queries are its.
-        own: which are this worker's.
+        sizes: of each rank, how many queries are its; ``own``: which are this worker's.
         queries: float64 [n, F], as the scorer has them.
         thresholds: float64 [n], the scores that they are compared with; empty where there are none.
-        relation, first, last: int64 [n], as of ``Queries``.
-        ranks_heads: bool [n].
+        relation, first, last, ranks_heads: [n], as of ``Queries``.
         left_out: int64 [2, p]: places in ``ids``, ascending, and the queries that leave them out.
     """
 
@@ -309,11 +287,7 @@ class _Batch:
     left_out: Tensor
 
     def tiles(self, first_size: int) -> Iterator[_Tile]:
-        """All of this worker's candidates with the queries whose candidates they are.
-
-        Args:
-            first_size: T of the first tile of a range of ids; it doubles up to ``_TILE``.
-        """
+        """``first_size``: T of the first tile of a range of ids; it doubles up to ``_TILE``."""
         for ends in torch.stack([self.first, self.last], 1).unique(dim=0):
             chosen = torch.nonzero((self.first == ends[0]) & (self.last == ends[1]))[:, 0]
             place = torch.full_like(self.first, -1)

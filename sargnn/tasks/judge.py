@@ -37,7 +37,6 @@ class Judged:
         unit: what was predicted: ``nodes`` or ``edges``.
         labels: [N] or [N, C].
         split: uint8 [N].
-        outputs: C.
     """
 
     dataset: str
@@ -59,15 +58,13 @@ def judged_of(dataset: Dataset, nodes: slice | None) -> Judged:
 
 
 def judge_predictions(judged: Judged, wanted: str | None, read: Read, written: Collection[str]) -> tuple[dict[str, Any], str]:
-    """Scores by split of what was predicted; with Correct & Smooth of the model's own classes, too.
+    """What ``evaluation.json`` holds, scores by split, and who has computed it.
+
+    With Correct & Smooth there are scores of the model's own classes, too.
 
     Args:
-        judged: what they are compared with.
         wanted: the metric; None: the task's first one.
         written: the files that there are.
-
-    Returns:
-        What ``evaluation.json`` holds, and who has computed it.
     """
     labels, split, task = judged.labels, judged.split, task_of(judged.labels)
     metric, outputs = choose_metric(task, wanted, judged.outputs), (len(labels), judged.outputs)
@@ -94,11 +91,7 @@ def judge_predictions(judged: Judged, wanted: str | None, read: Read, written: C
 
 
 def _score(metric: str, dataset: str, labels: np.ndarray, predicted: np.ndarray) -> float | None:
-    """Of the nodes of a split.
-
-    Args:
-        predicted: classes int64 [N]; logits [N, C], or shares, where the metric orders them; or values [N, C].
-    """
+    """Of classes int64 [N]; of logits [N, C], or shares, where the metric orders them; or of values [N, C]."""
     if metric == "accuracy":
         return accuracy(dataset, labels, predicted)
     if metric == "rocauc":

@@ -19,8 +19,6 @@ from sargnn.resolve import is_target
 Scores = dict[str, float | None]
 """A metric's values by split; None for an empty one. ``val_loss`` is the loss of validation labels, where it was asked for."""
 Array = TypeVar("Array")
-"""NumPy's or PyTorch's."""
-
 PREDICTIONS, LOGITS, SMOOTHED, EMBEDDINGS = (f"{name}.npy" for name in ("predictions", "logits", "smoothed", "embeddings"))
 """The files of ``sargnn predict``."""
 SPLIT_KEYS = {"train": "train", "val": "valid", "test": "test"}
@@ -33,8 +31,7 @@ class Kind:
 
     Attributes:
         metrics: what predictions can be judged by; the first one where nothing is chosen.
-        output: what the model's only output is called.
-        outputs: what several are called.
+        output, outputs: what the model's only output is called, and what several are.
         why_not_smoothed: why there is no label smoothing; None: there is.
         are_shares: a node's outputs come to shares of classes, which are positive and add up to one.
     """
@@ -67,15 +64,9 @@ BY_ORDER: tuple[Metric, ...] = ("rocauc", "ap")
 
 
 def choose_metric(task: str, wanted: str | None, outputs: int) -> str:
-    """The metric that is wanted, or the task's first one: its name, or the target of one's own.
+    """The metric that is wanted, a name or the target of one's own, or else the task's first one.
 
-    Args:
-        task: what the labels are.
-        wanted: a metric's name, or a target.
-        outputs: how many classes, labels or values.
-
-    Raises:
-        ConfigError: it is one of another task, or that of two classes and there are not two.
+    Raises ``ConfigError`` for one of another task, or of two classes where ``outputs``, the number of classes, is not two.
     """
     metrics = KINDS[task].metrics
     if wanted is not None and is_target(wanted):
@@ -107,33 +98,26 @@ def metric_name(choice: str) -> str:
 
 
 def smaller_is_better(metric: str) -> bool:
-    """Whether smaller values of the metric are better: of errors, and of one's own that is called so."""
+    """Of errors, and of one's own that is called so."""
     return metric.endswith(_ERRORS)
 
 
 def is_better(metric: str, value: float, than: float) -> bool:
-    """Whether a value of the metric is strictly better than another one."""
+    """Strictly."""
     return value < than if smaller_is_better(metric) else value > than
 
 
 def selected(select: str, metric: str, scores: Scores) -> tuple[float | None, str]:
-    """What an evaluation is selected by, and its name for ``is_better``.
-
-    Args:
-        select: ``val_metric`` or ``val_loss``.
-        metric: that was measured.
-        scores: what was measured.
-    """
+    """What an evaluation is selected by, ``val_metric`` or ``val_loss``, and its name for ``is_better``."""
     return (scores.get("val_loss"), "val_loss") if select == "val_loss" else (scores.get("valid"), metric)
 
 
 def best_of(metric: str, *values: float) -> float:
-    """The best of some values of the metric."""
     return min(values) if smaller_is_better(metric) else max(values)
 
 
 def in_split(split: Array, name: str) -> Array:
-    """bool [N]: the nodes of a split, from what says of each node which one it is in (uint8 [N])."""
+    """bool [N], from what says of each node which split it is in (uint8 [N])."""
     return split == SPLITS[name]  # type: ignore[return-value]
 
 

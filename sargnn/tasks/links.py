@@ -62,8 +62,6 @@ class LinkBatch(PairBatch):
 
 
 class LinkTask(PairTask):
-    """Predicts which nodes are linked."""
-
     @classmethod
     def check(cls, config: RunConfig, dataset: Dataset) -> None:
         pairs = dataset.pairs
@@ -129,13 +127,8 @@ class LinkTask(PairTask):
         return {"train": None, **{split: values.get(self.metric) for split, values in measured.items()}}
 
     def partners(self, outputs: Tensor, count: int, relation: int) -> tuple[Tensor, Tensor]:
-        """Each own head's best tails, known links left out: original ids, int64 [heads, K], -1 where there are no more, and
-        scores. All workers must call it together.
-
-        Args:
-            outputs: [N, F], of all own rows.
-            count: K.
-            relation: heads and tails are of its types.
+        """Each own head's ``count`` best tails in a relation, known links left out: original ids, int64 [heads, K], -1 where
+        there are no more, and scores. ``outputs``: [N, F], of all own rows. All workers must call it together.
         """
         begin, end = self._ids_of(self._schema.relations[relation].source)
         own = np.flatnonzero((self._ids >= begin) & (self._ids < end))
@@ -162,7 +155,8 @@ class LinkTask(PairTask):
 
     def _ranks(self, split: str, outputs: Tensor) -> Tensor:
         """The ranks of a split's pairs among all nodes, float64, of each end that is to be ranked, of the pairs whose other end
-        is here. All workers must call it together."""
+        is here. All workers must call it together.
+        """
         pairs, which = self._pairs, self._pairs.of_split(split)
         rows, tails = np.asarray(pairs.heads)[which].astype(np.int64), np.asarray(pairs.tails)[which]
         relation, ranks = self._relation[which], []
@@ -230,11 +224,7 @@ class LinkTask(PairTask):
 
 
 def step_bytes(config: LinksConfig, pairs: int) -> int:
-    """What a step holds of a worker's pairs beside embeddings and their gradients, in bytes: lists, scores, rows of scratch.
-
-    Args:
-        pairs: P of this worker.
-    """
+    """Bytes of what a step with so many of the worker's pairs holds beside embeddings and their gradients."""
     return SCRATCH_BYTES + pairs * (1 + config.negatives) * (PAIR_BYTES + _SCORE_BYTES)
 
 
@@ -245,9 +235,8 @@ def loss_sum(
 
     Args:
         positives: [P], scores.
-        negatives: [P, K].
+        negatives, counts: [P, K].
         weights: [P].
-        counts: [P, K].
     """
     of_negatives = torch.ones_like(negatives) if counts is None else counts
     if config.loss == "bce":

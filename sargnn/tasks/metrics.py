@@ -42,9 +42,7 @@ _GATHERED_BYTES = 1 << 24
 def measure(metric: str, scores: Tensor, targets: Targets, group: Group) -> Scores:
     """The metric per split; None for an empty one, and where it is not defined or not finite. All workers must call it.
 
-    Args:
-        metric: as ``choose_metric`` gives it.
-        scores: logits or scores [M, C].
+    ``metric``: as ``choose_metric`` gives it; ``scores``: logits or scores [M, C].
     """
     if is_target(metric):
         return {name: _own(metric, scores, targets, name, group) for name in targets.rows}
@@ -97,18 +95,14 @@ def measure(metric: str, scores: Tensor, targets: Targets, group: Group) -> Scor
 
 
 def as_several_labels(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores and labels of two classes as those of one label, which is true in the second class; others as they are.
+    """Scores [n, C] and labels of two classes as those of one label, which is true in the second class; others as they are.
 
     The probability softmax(z)_1 = sigmoid(z_1 - z_0) grows with z_1 - z_0, which unlike it has no largest value that sure
     predictions would be rounded to: its order is the probability's, without ties that rounding makes.
 
-    Args:
-        scores: [n, C]; of classes [n, 2], logits, or shares that add up to one.
-        labels: [n, C]; classes [n].
-
     Returns:
         scores: [n, C]; of classes float64 [n, 1].
-        labels: [n, C]; of classes int8 [n, 1].
+        labels: [n, C]; of classes, given as [n], int8 [n, 1].
     """
     if labels.dim() == 2:
         return scores, labels
@@ -148,13 +142,9 @@ def _r2(values: Tensor, labels: Tensor, group: Group) -> float | None:
 
 
 def own_value(target: str, scores: Tensor, labels: Tensor) -> float:
-    """What the function that a target names gives.
+    """What the function that a target names gives for scores [n, C] and labels [n] or [n, C].
 
-    Args:
-        scores: [n, C]. labels: [n] or [n, C].
-
-    Raises:
-        ConfigError: it is no function, fails, or gives no number.
+    Raises ``ConfigError`` where it is no function, fails, or gives no number.
     """
     function = resolve("metric", {}, target)
     try:
@@ -170,11 +160,7 @@ def own_value(target: str, scores: Tensor, labels: Tensor) -> float:
 def check_metric(task: str, wanted: str | None, outputs: int, labels: np.ndarray) -> str:
     """The metric as ``choose_metric`` gives it. One's own is called once, and it is said which of its values are better.
 
-    Args:
-        labels: some known rows, [n] or [n, C].
-
-    Raises:
-        ConfigError: as ``choose_metric`` and ``own_value``.
+    ``labels``: some known rows, [n] or [n, C]. Raises ``ConfigError`` as ``choose_metric`` and ``own_value``.
     """
     metric = choose_metric(task, wanted, outputs)
     if is_target(metric):
@@ -186,10 +172,7 @@ def check_metric(task: str, wanted: str | None, outputs: int, labels: np.ndarray
 
 
 def _own(target: str, scores: Tensor, targets: Targets, split: str, group: Group) -> float | None:
-    """A metric of one's own, of all rows of a split in the order of their numbers; the first rank's value counts.
-
-    So it is the same on any number of workers, whatever it does with them.
-    """
+    """A metric of one's own, of all rows of a split in the order of their numbers; the first rank's value counts."""
     rows = targets.rows[split]
     ids = torch.arange(len(scores)) if targets.ids is None else targets.ids
     counts = [int(length) for length in group.gather(torch.tensor(len(rows), dtype=torch.int64))]
@@ -215,11 +198,8 @@ OfLabel = Callable[[Tensor, Tensor], float | None]
 def mean_over_labels(scores: Tensor, labels: Tensor, group: Group, of_label: OfLabel) -> float | None:
     """The mean of a measure over the labels for which it is defined, None if there is no such label.
 
-    A few labels at a time, everybody gets the scores of all ranks, and each rank sorts those of its own share of the labels.
-
-    Args:
-        scores: [n, C].
-        labels: int8 [n, C], -1 where not known. n may differ from rank to rank.
+    A few labels at a time, everybody gets the scores [n, C] of all ranks and their labels, int8 [n, C], -1 where not known;
+    each rank sorts those of its own share of the labels.
     """
     counts = [int(length) for length in group.gather(torch.tensor(len(scores), dtype=torch.int64))]
     most, outputs = max(counts), scores.shape[1]
@@ -253,11 +233,7 @@ def _padded(rows: Tensor, length: int) -> Tensor:
 def roc_auc(scores: Tensor, positive: Tensor) -> float | None:
     """(number of pairs of a positive and a smaller negative + half the ties) / pairs; None without a pair.
 
-    In whole numbers, so that the order of the rows decides nothing.
-
-    Args:
-        scores: [n].
-        positive: bool [n].
+    In whole numbers, so that the order of the rows decides nothing. scores: [n], positive: bool [n].
     """
     positives = int(positive.sum())
     negatives = len(positive) - positives
@@ -274,12 +250,7 @@ def roc_auc(scores: Tensor, positive: Tensor) -> float | None:
 
 
 def average_precision(scores: Tensor, positive: Tensor) -> float | None:
-    """The module's ``ap`` of one label, its terms added in scikit-learn's order; None without a positive.
-
-    Args:
-        scores: [n].
-        positive: bool [n].
-    """
+    """The module's ``ap`` of one label, [n] each, its terms added in scikit-learn's order; None without a positive."""
     values, run = scores.unique(return_inverse=True)
     true = torch.bincount(run[positive], minlength=len(values)).cpu().numpy()
     if not true.sum():

@@ -33,11 +33,9 @@ ATTEMPTS = 16
 
 @dataclass(frozen=True)
 class Negatives:
-    """Drawn for pairs.
-
-    Attributes:
-        heads, tails: int64 [P, K], original ids.
-        are_none: bool [P, K]: known links all the same, since no others were drawn; None: nobody has looked.
+    """Attributes:
+    heads, tails: int64 [P, K], original ids.
+    are_none: bool [P, K]: known links all the same, since no others were drawn; None: nobody has looked.
     """
 
     heads: np.ndarray
@@ -46,13 +44,11 @@ class Negatives:
 
 
 class Sampler:
-    """Draws negatives. All workers must make one, and call its methods, together.
+    """Draws negatives of pairs, given as original ids of heads and tails and relations, int64 [P]. All workers must make one,
+    and call its methods, together.
 
     Args:
-        group: all workers.
-        config: how.
-        schema: of the graph: an end is drawn from its relation's type.
-        seed: of the run.
+        schema: an end is drawn from its relation's type.
         directory: finds who has a node.
         known: the links of this worker's heads, which are its own rows.
         degrees: int64 [own rows], where nodes are drawn by degree.
@@ -80,23 +76,15 @@ class Sampler:
             self._sums = _degree_sums(group, np.asarray(degrees), np.asarray(ids), schema.num_nodes, config.degree_power)
 
     def draw(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray, step: int) -> Negatives:
-        """Those of a training step, as configured.
-
-        Args:
-            heads, tails: int64 [P], original ids of the pairs.
-            relation: int64 [P].
-            step: its number since the run's beginning.
-        """
+        """Those of a training step, numbered since the run's beginning, as configured."""
         config = self._config
         return self._strict(
             heads, tails, relation, step, config.negatives, config.corrupt, strict=config.strict, shared=config.shared
         )
 
     def draw_measured(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray, number: int) -> Negatives:
-        """One strict negative for each pair, both ends drawn: what a split without negatives of its own is measured against.
-
-        Args:
-            number: of the split, in the place of a step.
+        """One strict negative for each pair, both ends drawn: what a split without negatives of its own is measured against,
+        its number in the place of a step's.
         """
         return self._strict(heads, tails, relation, number, 1, "ends", strict=True, shared=False)
 
@@ -141,7 +129,6 @@ class Sampler:
         *,
         shared: bool,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A negative of each pair, its number given."""
         counter = [np.zeros_like(heads), np.zeros_like(tails)] if shared else [heads, tails]
         tag = (int(Purpose.NEGATIVES) << 24) | relation
         c0, c1, c2, c3 = (torch.from_numpy(np.ascontiguousarray(word)) for word in (*counter, number, tag))

@@ -50,7 +50,7 @@ _NUMBERS_AT_ONCE = 1 << 19
 
 
 class Labels(ABC):
-    """A kind of labels. They come with the dtype and shape that ``graph.schema`` lists, of any n rows."""
+    """A kind of labels. They come with the dtype and shape that ``graph.schema`` lists, of any n rows; logits are [n, C]."""
 
     @abstractmethod
     def count(self, labels: Tensor) -> int:
@@ -58,12 +58,7 @@ class Labels(ABC):
 
     @abstractmethod
     def loss_sum(self, logits: Tensor, labels: Tensor, label_smoothing: float, weights: Tensor | None = None) -> Tensor:
-        """The loss summed over known labels; for no rows a zero that is still differentiable.
-
-        Args:
-            logits: [n, C].
-            weights: [C], of classes; None: all are 1.
-        """
+        """The loss summed over known labels; for no rows a zero that is still differentiable. ``weights``: [C], of classes."""
 
     def known(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """What a loss of one's own gets: of several labels or numbers the known entries, flat, in one dtype."""
@@ -153,16 +148,11 @@ LABELS: dict[TaskName, Labels] = {"classes": Classes(), "multilabel": Multilabel
 
 
 class LabelLoss:
-    """The loss of some labels, summed: that of their kind, or ``optim.loss``.
+    """The loss of some labels, summed: that of their kind, or ``optim.loss``; for no rows a differentiable zero.
 
     One's own is a function of logits and labels with ``reduction="sum"``, as those of ``torch.nn.functional``, or a class whose
     objects are such functions, made with ``reduction="sum"``, as those of ``torch.nn``. It gets logits [n, C] and classes
-    int64 [n], or the known ones of several labels or numbers, flat.
-
-    Args:
-        config: the run's.
-        kind: what the labels are.
-        weights: [C], of classes, scaled; None: all are 1.
+    int64 [n], or the known ones of several labels or numbers, flat. ``weights``: [C], of classes, scaled; None: all are 1.
     """
 
     def __init__(self, config: OptimConfig, kind: Labels, weights: Tensor | None = None) -> None:
@@ -170,12 +160,6 @@ class LabelLoss:
         self.own = None if config.loss is None else own_loss(config.loss)
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """For no rows a zero that is still differentiable.
-
-        Args:
-            logits: [n, C].
-            labels: [n] or [n, C].
-        """
         if self.own is not None:
             if isinstance(self.own, nn.Module):  # its buffers are where the logits are
                 self.own.to(logits.device)
@@ -206,11 +190,10 @@ def _no_loss(target: str, why: object) -> ConfigError:
 
 
 def _check_own_loss(config: OptimConfig, kind: Labels, labels: Tensor, outputs: int, dtype: torch.dtype) -> None:
-    """One's own loss takes such labels, and is a sum over rows. Raises ``ConfigError``.
+    """Raises ``ConfigError`` where one's own loss does not take such labels, or is no sum over rows.
 
     Args:
         labels: some known rows, [n] or [n, C].
-        outputs: C.
         dtype: of the logits that it gets.
     """
     assert config.loss is not None
@@ -245,12 +228,9 @@ class LabelInputs:
     numbers the logits. These predictions come from labels that were carried, never from the others.
 
     Args:
-        kind: what the labels are.
         labels: [N] or [N, C], where rows lie.
         training: bool [N], on the host, the own rows that are trained on.
         ids: int64 [N], on the host, original ids of the own rows.
-        num_outputs: C.
-        seed: of the draws.
         dtype: of the columns.
     """
 
@@ -275,8 +255,7 @@ class LabelInputs:
         return self._config.name == "masked"
 
     def carried(self, epoch: int | None) -> Tensor:
-        """bool [N], on the host, the training rows that carry their label: a draw by original id and epoch; all if there is no
-        epoch."""
+        """bool [N], on the host, the training rows that carry their label: drawn by original id and epoch; without one all."""
         if epoch is None or not self.masked:
             return self.training
         if self._drawn is None or self._drawn[0] != epoch:
@@ -288,13 +267,7 @@ class LabelInputs:
         return self._drawn[1]
 
     def read(self, step: int | None, predict: Predict, share: Callable[[Tensor], object]) -> Tensor:
-        """[N, C]: the labels of those that carry theirs; for the others zeros, or with reuse what is predicted.
-
-        Args:
-            step: whose draw it is; None: all training nodes carry theirs.
-            predict: runs the model with some columns.
-            share: gives predictions to copies of their rows on other workers.
-        """
+        """[N, C], as ``Task.columns``: the labels of those that carry theirs; else zeros, or with reuse what is predicted."""
         carried, device = self.carried(step), self._labels.device
         columns = torch.zeros(len(carried), self._num_outputs, dtype=self._dtype, device=device)
         rows = torch.nonzero(carried)[:, 0].to(device, non_blocking=True)
@@ -317,7 +290,6 @@ class NodeTask(Task):
     """Predicts what nodes are. A task of one's own that has another loss extends this class and has its own ``loss_sum``.
 
     Attributes:
-        kind: what the labels are.
         label_smoothing: how much of a label's weight is spread over all classes, or over true and false.
         label_loss: what ``loss_sum`` calls.
     """
@@ -375,13 +347,9 @@ class NodeTask(Task):
         self._ids, self.label_loss = ids, LabelLoss(config.optim, self.kind, weights)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss summed over the known labels of some rows; for no rows a zero that is still differentiable.
+        """The loss summed over the known labels [n] or [n, C] of some rows; for no rows a zero that is still differentiable.
 
         It must be a sum over rows: workers, micro-batches and pieces of a table are added up.
-
-        Args:
-            logits: [n, C].
-            labels: [n] or [n, C].
         """
         return self.label_loss(logits, labels)
 
@@ -445,11 +413,7 @@ class NodeTask(Task):
 
 
 def check_loss(run: RunConfig, task: TaskName, num_classes: int, labels: np.ndarray) -> None:
-    """A loss of one's own, label smoothing and class weights go with the labels. Raises ``ConfigError``.
-
-    Args:
-        labels: of some training rows.
-    """
+    """Raises ``ConfigError`` where one's own loss, label smoothing or class weights do not go with the labels."""
     config, kind = run.optim, KINDS[task]
     if config.loss is not None:
         dtype = torch.float64 if run.precision == "fp64" else torch.float32
@@ -478,10 +442,7 @@ def check_loss(run: RunConfig, task: TaskName, num_classes: int, labels: np.ndar
 def scaled_weights(weights: Sequence[float] | str, labels: Tensor, num_classes: int, group: Group) -> Tensor:
     """Weights of classes, fp64 [C], whose mean over all workers' training labels is 1; all workers must call it together.
 
-    Args:
-        weights: of each class, or ``balanced``.
-        labels: int64, of this worker's training rows.
-        num_classes: C.
+    ``weights``: of each class, or ``balanced``; ``labels``: int64, of this worker's training rows.
     """
     counts = group.sum_(torch.bincount(labels, minlength=num_classes)).double()
     given = 1 / counts.clamp(min=1) if isinstance(weights, str) else torch.tensor(weights, dtype=torch.float64)

@@ -43,13 +43,9 @@ PAIR_BYTES = 16
 
 @dataclass(frozen=True)
 class Questions:
-    """Pairs whose scores a worker asks for, int64 [A] each.
+    """Pairs whose scores a worker asks for, int64 [A] each: whose row an end is, and which.
 
-    Attributes:
-        head_ranks, heads: whose row the head is, and which.
-        tail_ranks, tails: likewise of the tail.
-        relation: 0 where there is one only.
-        several: whether there may be several relations, the same on all workers.
+    ``relation``: 0 where there is one only. ``several``: whether there may be several, the same on all workers.
     """
 
     head_ranks: np.ndarray
@@ -71,8 +67,7 @@ class PairLists:
         num_own: how many tails are own rows.
         lists: which rows travel.
         order: int32 [S], where each pair's score stands in what goes back: first what rank 0 asks for, and so on.
-        asked: how many each rank asks this one for.
-        given: how many this one asks each rank for.
+        asked, given: how many each rank asks this one for, and this one each.
         back: int32 [A], where each answer stands among those of all ranks.
     """
 
@@ -94,8 +89,7 @@ class PairLists:
     def among(self, output_rows: Tensor | None) -> PairLists:
         """The same pairs, rows numbered among output rows.
 
-        Args:
-            output_rows: int64 [M], distinct own rows, among them all that ``rows`` gives; None: all own rows, in their order.
+        ``output_rows``: int64 [M], distinct own rows, among them all that ``rows`` gives; None: all own rows, in their order.
         """
         if output_rows is None:
             return self
@@ -120,9 +114,8 @@ class PairLists:
         return torch.from_numpy(np.concatenate(answers)).to(scores.device)[self.back]
 
     def spread(self, group: Group, gradients: Tensor) -> Tensor:
-        """Gradients of what was asked for, [A, ...], where the pairs are scored, [S, ...]: the transpose of ``answer``.
-
-        So it also takes features of pairs to where they are scored.
+        """Gradients of what was asked for, [A, ...], where the pairs are scored, [S, ...]: the transpose of ``answer``. It also
+        takes features of pairs to where they are scored.
         """
         if group.world == 1:
             out = torch.empty_like(gradients)
@@ -137,10 +130,7 @@ class PairLists:
 def route(group: Group, asked: Questions, message_rows: int, near: range, device: torch.device) -> PairLists:
     """Find who scores which pairs, and which rows travel for it. All workers must call it together.
 
-    Args:
-        asked: by this worker.
-        message_rows, near: as of ``HaloLists``.
-        device: where rows lie.
+    ``message_rows`` and ``near`` are as of ``HaloLists``; ``device``: where rows lie.
     """
     rank, world = group.rank, group.world
     table = np.stack([asked.heads, asked.tail_ranks, asked.tails, asked.relation], 1).astype(np.int32)

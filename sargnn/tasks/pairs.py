@@ -31,9 +31,7 @@ from sargnn.tasks.pair_scores import PairLists, Questions, route, score_pairs
 class PairBatch:
     """Some pairs of a step.
 
-    Attributes:
-        lists: who scores which.
-        no_messages: int64 [P, 2], original ids of both ends: edges that a sampled step leaves out; None: it leaves none out.
+    ``no_messages``: int64 [P, 2], original ids of both ends: edges that a sampled step leaves out; None: it leaves none out.
     """
 
     lists: PairLists
@@ -54,18 +52,11 @@ class PairTargets(Targets):
 
 
 class PairTask(Task):
-    """Scores pairs of nodes. The model's outputs are embeddings, of every node.
-
-    Args:
-        config: the run's.
-        part: the worker's, with pairs.
-        outputs: F.
-        group: all workers.
+    """Scores pairs of nodes. The model's outputs are embeddings [N, F], of every node.
 
     Attributes:
         decoder: scores pairs of embeddings; trained with the model.
         directory: finds who has a node.
-        group: all workers.
     """
 
     decoder: nn.Module
@@ -93,7 +84,7 @@ class PairTask(Task):
         self._exchange, self._message_rows, self._near = exchange, message_rows, near
 
     def rows(self, split: str | None = None) -> np.ndarray:
-        """All own rows: any of them may be an end of a pair."""
+        """Any of them may be an end of a pair."""
         return np.arange(len(self._ids))
 
     def count(self, rows: np.ndarray) -> int:
@@ -123,12 +114,7 @@ class PairTask(Task):
 
     @abstractmethod
     def batch(self, chosen: np.ndarray, step: int) -> PairBatch:
-        """Some training pairs. All workers must call it together.
-
-        Args:
-            chosen: int64 ascending, which of this worker's training pairs.
-            step: its number since the run's beginning.
-        """
+        """Some of this worker's training pairs (int64 ascending), for a step since the run's beginning. All must call it."""
 
     def targets_of(self, batch: PairBatch, output_rows: Tensor | None, total: int) -> PairTargets:
         """What a view's output rows are scored for.
@@ -162,19 +148,16 @@ class PairTask(Task):
     def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
         """Scores [A] or [A, C] of any pairs that this worker asks for; all workers must call it together.
 
-        Args:
-            outputs: [N, F], of all own rows.
-            heads, tails: int64 [A], original ids.
-            relation: of all of them.
+        ``outputs``: [N, F], of all own rows; ``heads``, ``tails``: int64 [A], original ids.
         """
 
     def tables(self, outputs: Tensor) -> dict[str, Tensor]:
-        """Nothing: the outputs are the embeddings."""
+        """The outputs are the embeddings."""
         return {}
 
 
 def check_counts(config: RunConfig, pairs: Pairs, called: str) -> None:
-    """There are enough pairs for the steps, and some to stop early by. ``called``: what they are. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where there are too few pairs, as they are ``called``, for the steps, or none to stop early by."""
     if config.batches.steps > (count := pairs.count("train")):
         raise ConfigError(
             f"There are more steps in an epoch than training {called}.",

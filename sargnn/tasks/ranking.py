@@ -30,14 +30,10 @@ HITS = (1, 3, 10, 20, 50, 100)
 
 
 def measure_pairs(group: Group, positives: Tensor, negatives: Tensor) -> dict[str, float | None]:
-    """``auc``, ``ap`` and ``hits@K`` of all workers' scores together. All workers must call it.
+    """``auc``, ``ap`` and ``hits@K`` of the scores of pairs [P] and negatives [Q] of all workers. All workers must call it.
 
     Every worker holds all scores while it counts. A value is None where it is not defined: without pairs, ``auc`` and ``ap``
     without negatives, and where a score is not finite.
-
-    Args:
-        positives: [P], scores of pairs.
-        negatives: [Q], of the same dtype.
     """
     positives, negatives = (gather_rows(group, scores.detach()).cpu() for scores in (positives, negatives))
     scores = torch.cat([positives, negatives])
@@ -52,12 +48,9 @@ def measure_pairs(group: Group, positives: Tensor, negatives: Tensor) -> dict[st
 
 
 def measure_ranks(group: Group, ranks: Tensor) -> dict[str, float | None]:
-    """``mrr``, ``hits@K`` and ``mean_rank``, means over all workers' pairs. All workers must call it.
+    """``mrr``, ``hits@K`` and ``mean_rank``, means over all workers' pairs, of float64 [P] from 1. All workers must call it.
 
     All are None without pairs, and where a rank is not finite.
-
-    Args:
-        ranks: float64 [P], from 1.
     """
     own = [ranks.reciprocal(), *(ranks <= k for k in HITS), ranks, torch.ones_like(ranks)]
     *sums, count = group.sum_(torch.stack([values.sum(dtype=torch.float64) for values in own])).tolist()
@@ -68,13 +61,8 @@ def measure_ranks(group: Group, ranks: Tensor) -> dict[str, float | None]:
 
 
 def mean_ranks(positive: Tensor, candidates: Tensor) -> Tensor:
-    """1 + larger candidates + equal ones / 2, float64 [P]: the mean of a pair's best and worst rank among ties.
-
-    NaN where a score of the pair or of its candidates is not finite.
-
-    Args:
-        positive: [P], scores of pairs.
-        candidates: [P, K], of the same dtype.
+    """Float64 [P] of scores [P] and candidates' [P, K], the mean of a pair's best and worst rank among ties; NaN where any of
+    these is not finite.
     """
     own = positive[:, None]
     ranks = 1 + (candidates > own).sum(1).double() + (candidates == own).sum(1) / 2
@@ -82,10 +70,6 @@ def mean_ranks(positive: Tensor, candidates: Tensor) -> Tensor:
 
 
 def gather_rows(group: Group, rows: Tensor) -> Tensor:
-    """All ranks' rows [sum of n, ...] in rank order, where ``rows`` lie. All ranks must call it together.
-
-    Args:
-        rows: [n, ...], n any on each rank; of a dtype that NumPy has.
-    """
+    """All ranks' rows [sum of n, ...] in rank order, where ``rows`` lie, of a dtype that NumPy has. All ranks must call it."""
     pieces = swap(group, [rows.cpu().numpy()] * group.world, "gathering what is ranked")
     return torch.from_numpy(np.concatenate(pieces)).to(rows.device)

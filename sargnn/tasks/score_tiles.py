@@ -34,10 +34,9 @@ _SCRATCH_NUMBERS = 1 << 20
 
 
 class Scorer(ABC):
-    """Scores from a decoder's copy in fp64.
+    """Scores from a decoder's copy in fp64, of queries float64 [B, F] with keys float64 [T, F].
 
-    Args:
-        decoder: of any precision; it stays as it is.
+    Each query has a relation, int64 [B], and says whether candidates are heads, ``ranks_heads``, bool [B].
     """
 
     slack = 0.0
@@ -47,13 +46,7 @@ class Scorer(ABC):
         self.decoder = copy.deepcopy(decoder).double().eval()
 
     def queries(self, rows: Tensor, relation: Tensor, ranks_heads: Tensor) -> Tensor:
-        """Float64 [B, F].
-
-        Args:
-            rows: [B, F], the ends that stay.
-            relation: int64 [B].
-            ranks_heads: bool [B], whether candidates are heads.
-        """
+        """Float64 [B, F], of the ends [B, F] that stay."""
         return rows.double()
 
     def keys(self, rows: Tensor) -> Tensor:
@@ -62,23 +55,10 @@ class Scorer(ABC):
 
     @abstractmethod
     def tile(self, queries: Tensor, keys: Tensor, relation: Tensor, ranks_heads: Tensor) -> Tensor:
-        """Float64 [B, T], of each query with each key; not rounded.
-
-        Args:
-            queries: as of ``queries``.
-            keys: as of ``keys``.
-            relation: int64 [B].
-            ranks_heads: bool [B].
-        """
+        """Float64 [B, T], of each query with each key; not rounded."""
 
     def pairs(self, queries: Tensor, keys: Tensor, relation: Tensor, ranks_heads: Tensor) -> Tensor:
-        """The scores [P] of a query and a key each, fp32 numbers as float64.
-
-        Args:
-            queries, keys: [P, F].
-            relation: int64 [P].
-            ranks_heads: bool [P].
-        """
+        """The scores [P] of P queries and a key each, fp32 numbers as float64."""
         return self._pairs(queries, keys, relation, ranks_heads).float().double()
 
     @abstractmethod
@@ -88,12 +68,7 @@ class Scorer(ABC):
     def pairs_at(
         self, queries: Tensor, keys: Tensor, relation: Tensor, ranks_heads: Tensor, at: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """``pairs`` of some places of a tile, few of them at once.
-
-        Args:
-            queries, keys, relation, ranks_heads: as of ``tile``.
-            at: int64 [P] each, which query and which key.
-        """
+        """``pairs`` of some places of a tile, few of them at once; ``at``: int64 [P] each, which query and which key."""
         size = max(1, _SCRATCH_NUMBERS // max(1, queries.shape[1]))
         scores = [
             self.pairs(queries[rows], keys[columns], relation[rows], ranks_heads[rows])
@@ -146,11 +121,6 @@ class Calls(Scorer):
 
 
 def make_scorer(decoder: nn.Module, width: int) -> Scorer:
-    """What scores with a decoder.
-
-    Args:
-        width: F.
-    """
     return Products(decoder, width) if isinstance(decoder, Factored) else Calls(decoder)
 
 
