@@ -31,11 +31,7 @@ Create = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 def sum_by_messages(group: Group, tensor: Tensor) -> Tensor:
-    """Sum a tensor over all ranks, in place.
-
-    Args:
-        tensor: of the same shape on each rank.
-    """
+    """Sum a tensor, of the same shape on each rank, in place."""
     flat = tensor.reshape(-1)
     mates, partners = group.mates, group.partners
     pieces = list(flat.tensor_split(len(mates)))
@@ -80,7 +76,7 @@ def fold_in_servers(group: Group, tensor: Tensor, combine: Combine) -> Tensor:
 
 
 def sum_in_order(parts: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors of one shape: the first plus the second, plus the third, and so on."""
+    """The first plus the second, plus the third, and so on."""
     total = parts[0].clone()
     for part in parts[1:]:
         total += part
@@ -93,9 +89,6 @@ def swap(group: Group, arrays: Sequence[np.ndarray], doing: str) -> list[np.ndar
     Args:
         arrays: per peer, of one dtype, and of one shape but for the length; the own rank's stays here.
         doing: for the error when a peer is lost.
-
-    Returns:
-        Per peer what it sent.
     """
     rank, world = group.rank, group.world
     sizes = [lengths.tolist() for lengths in group.gather(torch.tensor([len(array) for array in arrays]))]
@@ -161,14 +154,8 @@ def _give_all(group: Group, ranks: Sequence[int], pieces: list[Tensor], own: Ten
 
 
 def _swap(group: Group, ranks: Sequence[int], outgoing: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
-    """Send each of ``ranks`` a tensor, and get one from each.
-
-    Args:
-        outgoing: contiguous, one for each rank.
-        like: of the shape that comes from each.
-
-    Returns:
-        What came, in the order of ``ranks``; from this rank what it has for itself.
+    """Send each of ``ranks`` a contiguous tensor, and get one of the shape in ``like`` from each, in their order; from this
+    rank what it has for itself.
     """
     me = list(ranks).index(group.rank)
     received = [tensor if k == me else torch.empty_like(tensor) for k, tensor in enumerate(like)]

@@ -21,13 +21,7 @@ _ROW_BITS = 31
 
 
 class Directory:
-    """All ranks must make one, and call its methods, together.
-
-    Args:
-        group: all ranks.
-        ids: int64, original ids of this rank's own rows.
-        num_nodes: N.
-    """
+    """All ranks must make one, of the original ids (int64) of their own rows, and call its methods, together."""
 
     def __init__(self, group: Group, ids: np.ndarray, num_nodes: int) -> None:
         self._group, self._span = group, -(-num_nodes // group.world)
@@ -78,7 +72,7 @@ class Directory:
         Args:
             ids: int64 [n], original ids.
             answer: gives for own rows, int64 [m], and what is asked about each, int64 [m], the answers [m, ...].
-            about: int64 [n], what is asked about each node.
+            about: int64 [n].
         """
         ranks, rows = self.locate(ids)
         if self._group.world == 1:
@@ -92,12 +86,7 @@ class Directory:
         return answers
 
     def fetch(self, rows: Tensor, ids: np.ndarray) -> Tensor:
-        """The rows of nodes, [n, F], in fp32 where they are bf16; all ranks must call it together.
-
-        Args:
-            rows: [own rows, F].
-            ids: int64 [n], original ids.
-        """
+        """The rows of nodes (int64 [n], original ids), [n, F], in fp32 where they are bf16; all ranks must call it together."""
 
         def taken(own: np.ndarray, _: np.ndarray) -> np.ndarray:
             return rows[torch.from_numpy(np.ascontiguousarray(own)).to(rows.device)].to(wide(rows.dtype)).cpu().numpy()

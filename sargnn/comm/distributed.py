@@ -43,14 +43,7 @@ class RankProcesses:
 
 
 class DistributedGroup(Group):
-    """A ``Group`` over a process group of torch's.
-
-    Args:
-        rank: this rank.
-        world: P.
-        processes: all of them, also where this group is of a part.
-        traffic, profile, servers, first: as of ``Group``.
-    """
+    """A ``Group`` over a process group of torch's. ``processes``: all of them, also where this group is of a part."""
 
     def __init__(
         self,
@@ -85,11 +78,7 @@ class DistributedGroup(Group):
         Args:
             backend: gloo, mpi or nccl, which takes this process's current GPU.
             timeout_s: how long the others are waited for, also later.
-            rank: this rank.
             world: P; of one the group is alone.
-            traffic: what is sent is counted in it.
-            profile: where time is recorded.
-            servers: as of ``Group``.
             shares: processes of one machine share memory; alike on all.
 
         Raises:
@@ -167,7 +156,6 @@ class DistributedGroup(Group):
             shared.leave(expected.work, expected.message if expected.shared else None)
 
     def _shared_with(self, peer: int) -> Shared | None:
-        """What this process shares with a peer."""
         shared = self.processes.shared
         return shared if shared is not None and self._first + peer in shared.others else None
 

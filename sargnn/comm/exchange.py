@@ -60,8 +60,6 @@ class _Shown:
 
     Attributes:
         tensors: rows to be read, or gradients to be added to.
-        lists: of the rank.
-        traffic: of the rank.
         readers: how many ranks have still to read.
         hide: called when all have.
         turn: of gradients, whose are added next: those of the rank ``turn`` ranks after this one; 0: it adds its own.
@@ -134,7 +132,8 @@ class _Near:
 
     def rows_of(self, now: Arrival) -> tuple[list[_Shown], list[slice], Tensor]:
         """What the owners of a piece's rows show, for each of its runs, where their rows lie in the piece, and int32, which of
-        their rows these are."""
+        their rows these are.
+        """
         shown: list[_Shown] = [self._group.board[self._key(run.peer)] for run in now.runs]
         if now.piece not in self._lists.near_rows:
             me = self._group.rank
@@ -147,7 +146,6 @@ class Exchange:
     """Moves rows and gradients between the ranks of a group.
 
     Args:
-        group: the ranks.
         prefetch_depth: d, how many rounds are posted ahead of the one being consumed, at most ``MOST_AHEAD``; 0 overlaps
             nothing.
         moves: what takes rows into messages, and adds messages to rows.
@@ -223,8 +221,8 @@ class Exchange:
             given: nobody writes to the tensors any more, so that ranks of this process may still read them afterwards.
 
         Yields:
-            (piece, rows): for the own rank ``tensors`` themselves, then for each round one [rows, F_t] for each tensor, also
-            where it brings 0 rows. Valid until the next step of the iteration, unless ``keep``.
+            (piece, rows): for the own rank ``tensors`` themselves, then for each round [rows, F_t] for each tensor, also where
+            it brings 0 rows. Valid until the next step of the iteration, unless ``keep``.
         """
         with self.under_way():
             yield from self._rows(lists, tuple(tensors), keep, exact, before, given)
@@ -308,7 +306,6 @@ class Exchange:
             return joined
 
         def computed(now: Arrival, message: Tensor) -> tuple[Tensor, ...]:
-            """A message's tables, as they are computed with."""
             sections = layout.sections(message, now.rows)
             if not layout.rounds:
                 return sections
@@ -361,13 +358,7 @@ class Exchange:
     def all_rows(
         self, lists: HaloLists, tensors: Sequence[Tensor], outs: Sequence[Tensor], *, exact: Container[int] = ()
     ) -> None:
-        """All peers' rows, piece after piece.
-
-        Args:
-            tensors: [N, F_t] each.
-            outs: [H, F_t] each, written; rows by peer in rank order.
-            exact: as for ``rows``.
-        """
+        """All peers' rows, by peer in rank order, into ``outs``, [H, F_t] each; otherwise as ``rows``."""
         arrivals = {now.piece: now for now in lists.arrivals(self.group.rank)}
         for piece, rows in self.rows(lists, tensors, exact=exact):
             if piece in arrivals and len(rows[0]):
@@ -378,13 +369,7 @@ class Exchange:
     def all_gradients(
         self, lists: HaloLists, grads: Sequence[Tensor], targets: Sequence[Tensor], *, exact: Container[int] = ()
     ) -> None:
-        """The adjoint of ``all_rows``: halo gradients return and are added to ``targets`` in the order of the rounds.
-
-        Args:
-            grads: [H, F_t] each, by peer in rank order.
-            targets: [N, F_t] each.
-            exact: as for ``rows``.
-        """
+        """The adjoint of ``all_rows``: gradients [H, F_t] return and are added to ``targets`` [N, F_t], round by round."""
         with self.gradients(lists, targets, exact=exact) as returning:
             returning.begin()
             for piece, now in returning.arrivals.items():
@@ -396,10 +381,7 @@ class Exchange:
                 returning.send(piece)
 
     def to_owners(self, lists: HaloLists, halos: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """Send what halo rows hold here to the ranks that own them, in one round.
-
-        Args:
-            halos: [H, F_t] each, by peer in rank order.
+        """Send what halo rows ([H, F_t] each, by peer in rank order) hold here to the ranks that own them, in one round.
 
         Returns:
             For each peer what it holds of the rows that it needs: [len(send_rows[peer]), F_t] each.
@@ -424,9 +406,7 @@ class Exchange:
 
     def buffer(self, kind: str, slot: int, largest: int, numel: int, like: Tensor) -> Tensor:
         """The first ``numel`` numbers of a buffer that is used again: one for each kind, slot and dtype (``like``).
-
-        Args:
-            largest: how many numbers it will be asked for at most in this exchange.
+        ``largest``: how many numbers it will be asked for at most in this exchange.
         """
         return self._of(self._buffers, (kind, slot, like.dtype), largest, numel, like)
 
@@ -463,13 +443,7 @@ class Exchange:
     def _joined(
         self, slot: int, layout: Layout, largest: int, now: Arrival, like: Tensor, *, keep: bool = False
     ) -> tuple[Tensor, ...]:
-        """Where the rows of a piece of several messages lie, in the dtypes that they are computed with.
-
-        Args:
-            largest: the most rows of such a piece.
-            like: any tensor on their device.
-            keep: as of ``rows``.
-        """
+        """Where the at most ``largest`` rows of a piece of several messages lie, in the dtypes that they are computed with."""
         held = dataclasses.replace(layout, dtypes=layout.held)
         numel, unit = now.rows * held.width, like.new_empty(0, dtype=held.unit)
         room = unit.new_empty(numel) if keep else self.buffer("joined", slot, largest * held.width, numel, unit)
@@ -487,8 +461,7 @@ class Exchange:
 
 
 def _largest(lists: HaloLists, rank: int) -> tuple[int, int, int, int]:
-    """The most rows of a message that comes, of one that goes, of a piece of ranks in this process, and of one of several
-    messages."""
+    """The most rows of a message that comes, of one that goes, of a piece of ranks in this process, and of several messages."""
     rounds, arrivals = lists.rounds(rank), lists.arrivals(rank)
     return (
         max((now.receive_rows for now in rounds), default=0),
@@ -567,7 +540,6 @@ class GradientRounds:
         return self._written
 
     def _leaving(self, r: int, rows: int) -> Tensor:
-        """Room for the message of a round."""
         slot = r % (1 + self._depth)
         if slot in self._outgoing:
             self._exchange.group.wait(*self._outgoing.pop(slot), "sending gradients")
@@ -624,7 +596,6 @@ class GradientRounds:
             self._post_until(r + 2 + self._depth)
 
     def _add(self, now: Round, expected: Expected) -> None:
-        """Add what another process sends."""
         group, turn = self._exchange.group, (now.to - self._exchange.group.rank) % self._exchange.group.world
         self._near.wait_for_all(turn)
         message = group.take(expected, "receiving gradients")
@@ -638,7 +609,6 @@ class GradientRounds:
             self._near.own.pass_turn(group.rank)
 
     def _add_near(self, now: Arrival, sections: tuple[Tensor, ...]) -> None:
-        """Add gradients of rows of this process to those of their owners."""
         group = self._exchange.group
         with group.profile.span(PACKING):
             owners, runs, chosen = self._near.rows_of(now)

@@ -77,7 +77,6 @@ class Traffic:
     between_wait_s: float = 0.0
 
     def reset(self) -> None:
-        """Start counting anew."""
         self.sent_bytes, self.wait_s, self.between_bytes, self.between_wait_s = 0, 0.0, 0, 0.0
 
 
@@ -88,9 +87,7 @@ class Group(ABC):
     server, then over servers), so that every transport gives the same bits.
 
     Args:
-        rank: this rank.
         world: P.
-        traffic: what is sent is counted in it.
         profile: where time is recorded; nowhere if not given.
         servers: S; ranks [s G, (s + 1) G) are server s, with G = P / S. Collectives go within servers first.
         first: of a part of a larger group: the rank there of this group's rank 0.
@@ -133,12 +130,10 @@ class Group(ABC):
 
     @property
     def first(self) -> int:
-        """Of a part of a larger group: the rank there of this group's rank 0; else 0."""
         return self._first
 
     @staticmethod
     def single(profile: Profile | None = None) -> Group:
-        """A group of one."""
         return SingleGroup(0, 1, profile=profile)
 
     def again(self, *, servers: int = 1, profile: Profile | None = None) -> Group:
@@ -167,22 +162,17 @@ class Group(ABC):
         """Start receiving into a contiguous tensor, which holds nothing of meaning until the work is done."""
 
     def _post_in_round(self, tensor: Tensor, peer: int, tag: int, at: int, *, sends: bool) -> Work:
-        """Start a transfer of an exchange."""
         return self._post_send(tensor, peer, tag) if sends else self._post_receive(tensor, peer, tag)
 
     @abstractmethod
     def _finish(self, work: Work, peer: int, doing: str) -> None:
-        """Wait for a transfer. Raises ``CommError`` that names the peer if it died or did not answer in time."""
+        """As ``wait``."""
 
     def close(self) -> None:  # noqa: B027 - what has no connections has nothing to leave
         """Leave the group."""
 
     def putting_away(self, leave: Leave) -> AbstractContextManager[None]:
-        """Within it, what this rank has set for its whole process is put away while another rank of the process runs.
-
-        Args:
-            leave: puts it away, and returns what takes it up again.
-        """
+        """Within it, ``leave`` has put away what this rank has set for its whole process; what it returns takes it up again."""
         return nullcontext()
 
     def until(self, ready: Callable[[], bool], doing: str) -> None:
@@ -192,8 +182,7 @@ class Group(ABC):
     def send(self, tensor: Tensor, peer: int, tag: int, at: int | None = None) -> Work:
         """Start sending a contiguous tensor to ``peer``; its bytes are counted. Raises ``CommError`` if the peer has gone.
 
-        Args:
-            at: the round of an exchange that it belongs to, from 0: it is waited for once ``end_round`` was called.
+        ``at``: the round of an exchange that it belongs to, from 0: it is waited for once ``end_round`` was called.
         """
         self._count(tensor, peer)
         return self.send_quietly(tensor, peer, tag, at)
@@ -213,11 +202,7 @@ class Group(ABC):
         return self._post_send(tensor, peer, tag) if at is None else self._post_in_round(tensor, peer, tag, at, sends=True)
 
     def receive(self, tensor: Tensor, peer: int, tag: int, at: int | None = None) -> Work:
-        """Start receiving from ``peer`` into a contiguous tensor. Raises ``CommError`` if the peer has gone.
-
-        Args:
-            at: as of ``send``.
-        """
+        """Start receiving from ``peer`` into a contiguous tensor. Raises ``CommError`` if the peer has gone."""
         return self._post_receive(tensor, peer, tag) if at is None else self._post_in_round(tensor, peer, tag, at, sends=False)
 
     def lend(self, numel: int, like: Tensor) -> Tensor | None:
@@ -235,11 +220,7 @@ class Group(ABC):
         return self.send(message, peer, tag, at)
 
     def expect(self, room: Callable[[], Tensor], numel: int, like: Tensor, peer: int, tag: int, at: int) -> Expected:
-        """``receive``, of a message that the peer gives by ``hand``: of ``numel`` of the dtype of ``like``.
-
-        Args:
-            room: makes where it arrives, if it is not read in place.
-        """
+        """``receive``, of what the peer gives by ``hand``: ``numel`` of the dtype of ``like``, to where ``room`` makes room."""
         expected = Expected(room, numel, like, peer, tag, at)
         expected.message = room()
         expected.work = self.receive(expected.message, peer, tag, at)
@@ -313,8 +294,6 @@ class Group(ABC):
 
 
 class SingleGroup(Group):
-    """A rank without a transport."""
-
     def _made(self, rank: int, world: int, *given: Any, **placed: Any) -> Group:
         return SingleGroup(rank, world, *given, **placed)
 

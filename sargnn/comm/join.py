@@ -54,8 +54,7 @@ def join(
 ) -> tuple[dist.ProcessGroup, tuple[Host, ...]]:
     """The group of all ranks, and the host of each; no hosts where all run on one.
 
-    Raises:
-        CommError: the others cannot be found, or a peer is not one of this run.
+    Raises ``CommError`` where the others cannot be found, or a peer is not one of this run.
     """
     token = environment.get(TOKEN)
     if not token:
@@ -85,7 +84,6 @@ def join(
 
 
 def _join_mpi(rank: int, world: int, token: str) -> dist.ProcessGroup:
-    """The group that mpirun has made. Raises ``CommError``."""
     try:
         dist.init_process_group("mpi")
     except (RuntimeError, ValueError) as error:
@@ -99,7 +97,6 @@ def _join_mpi(rank: int, world: int, token: str) -> dist.ProcessGroup:
 
 
 def _hosts_of(store: MeetingStore, ranks: Iterable[int]) -> dict[int, Host]:
-    """What ranks that have come say of themselves."""
     hosts = {}
     for rank in ranks:
         name, _, address = store.get(f"{_HOST}/{rank}").decode().partition(" ")
@@ -121,7 +118,7 @@ def _who_is_missing(store: MeetingStore, world: int) -> str:
 
 
 def _check_address(own: Host, master: str, environment: Mapping[str, str]) -> None:
-    """What this worker tells others is not an address that only this host has. Raises ``CommError``."""
+    """Raises ``CommError`` where what this worker tells others is an address that only this host has."""
     import psutil
 
     try:

@@ -29,13 +29,7 @@ class Piece(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A message's worth of a peer's halo rows.
-
-    Attributes:
-        peer: whose.
-        first, last: where its rows lie among those that the peer has for this rank.
-        ends: it is the last of that peer's rows.
-    """
+    """A message's worth of a peer's halo rows, from ``first`` to ``last`` of those needed here; ``ends``: the last ones."""
 
     peer: int
     first: int
@@ -52,11 +46,9 @@ class Arrival:
     """What comes of a piece.
 
     Attributes:
-        piece: which.
         runs: what it is made of, one behind the other.
-        rounds: the rounds that bring them, one each; none where their owners run in this process: there is no message, their
-            rows are read where they lie.
-        near: they do.
+        rounds: the rounds that bring them, one each; none where their owners run in this process (``near``): their rows are
+            read where they lie.
         joins: its messages are put together; one of them, too, where others put several together (``HaloLists.windows``).
     """
 
@@ -68,7 +60,6 @@ class Arrival:
 
     @property
     def rows(self) -> int:
-        """Of all runs."""
         return sum(run.rows for run in self.runs)
 
     def places(self) -> Iterator[tuple[Run, slice]]:
@@ -92,7 +83,7 @@ class Round:
 
 
 def cut_list(count: int, message_rows: int) -> list[tuple[int, int]]:
-    """The pieces of a list of ``count`` rows: (start, end) each, of equal size, none of more than ``message_rows``."""
+    """(start, end) of pieces of equal size, none of more than ``message_rows``."""
     number = -(-count // message_rows)
     return [(count * j // number, count * (j + 1) // number) for j in range(number)]
 
@@ -124,16 +115,14 @@ class HaloLists:
 
     @property
     def halo_rows(self) -> int:
-        """H, all peers together."""
         return sum(self.receive_rows)
 
     @property
     def sent_rows(self) -> int:
-        """Rows that this rank sends in one exchange, all peers together."""
+        """In one exchange."""
         return sum(len(rows) for rows in self.send_rows)
 
     def pieces(self, count: int) -> list[tuple[int, int]]:
-        """The pieces of a list of ``count`` rows: (start, end) each."""
         return cut_list(count, self.message_rows)
 
     def places(self, arrival: Arrival) -> list[tuple[slice, slice]]:
@@ -145,16 +134,12 @@ class HaloLists:
         return places
 
     def rounds(self, rank: int) -> list[Round]:
-        """All messages of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces of lists.
-
-        Rows go to rank + k and come from rank - k.
-        """
+        """All messages of rank ``rank``, in order of k = 1 .. P - 1, rows to rank + k and from rank - k, and of pieces."""
         return self._of(rank)[0]
 
     def arrivals(self, rank: int) -> list[Arrival]:
-        """What the messages bring, in order; those of a window are put together.
-
-        Of ranks in this process those below this one are the first that rows come from, and those above it the last.
+        """What the messages bring, in order; those of a window are put together. Of ranks in this process those below this one
+        are the first that rows come from, and those above it the last.
         """
         return self._of(rank)[1]
 
@@ -188,7 +173,7 @@ class HaloLists:
         return [Run(peer, first, last, j + 1 == len(pieces)) for j, (first, last) in enumerate(pieces)]
 
     def _near_arrivals(self, peers: Iterable[int], number: int) -> list[Arrival]:
-        """The pieces of these peers, as many together as ``NEAR_PIECES`` messages may hold. ``number``: of the first."""
+        """As many of these peers' pieces together as ``NEAR_PIECES`` messages may hold. ``number``: of the first."""
         runs = [run for peer in peers for run in self._runs(peer)]
         groups = _groups(runs, NEAR_PIECES * self.message_rows)
         return [Arrival(Piece(group[0].peer, -1 - number - g), group, near=True) for g, group in enumerate(groups)]
@@ -215,12 +200,7 @@ class HaloLists:
 
 
 def join_windows(received: Sequence[Sequence[int]], message_rows: int) -> tuple[int, ...]:
-    """Steps whose messages are put together: ``HaloLists.windows``.
-
-    Args:
-        received: [P][P], how many rows each rank gets from each other one at most.
-        message_rows: as of ``HaloLists``.
-    """
+    """``HaloLists.windows``, from how many rows each rank gets from each other one at most, [P][P]."""
     world = len(received)
     most = max(map(max, received))
     room = min(message_rows, max(_JOINED_ROWS, most))
@@ -270,9 +250,8 @@ class PartialLists:
     """For whose output rows partial results are computed where.
 
     Attributes:
-        wanted_rows: per peer, int32 own output rows whose edges from there the peer aggregates, ascending; empty for the own
-            rank.
-        served_rows: per peer, for how many of its output rows this rank does so; 0 for the own rank.
+        wanted_rows: per peer, int32 own output rows whose edges from there the peer aggregates, ascending.
+        served_rows: per peer, for how many of its output rows this rank does so.
         message_rows: as in ``HaloLists``.
     """
 
@@ -291,14 +270,10 @@ class PartialLists:
         return sum(self.served_rows)
 
     def pieces(self, count: int) -> list[tuple[int, int]]:
-        """As of ``HaloLists``."""
         return cut_list(count, self.message_rows)
 
     def rounds(self, rank: int) -> list[PartialRound]:
-        """All rounds of rank ``rank``, in order: k = 1 .. P - 1, and for each k the pieces.
-
-        In step k this rank computes for rank + k, and rank - k for this one.
-        """
+        """In order of k = 1 .. P - 1, where this rank computes for rank + k, and rank - k for this one, and of pieces."""
         world = len(self.wanted_rows)
         rounds = []
         for k in range(1, world):
@@ -324,13 +299,7 @@ class PartialLists:
 
 
 class Column(NamedTuple):
-    """One tensor of a message.
-
-    Attributes:
-        width: numbers of a row.
-        dtype: that it is computed with.
-        exact: it is never rounded on its way.
-    """
+    """One tensor of a message: numbers of a row, the dtype that it is computed with, and whether it is never rounded."""
 
     width: int
     dtype: torch.dtype
@@ -343,11 +312,7 @@ Columns = tuple[Column, ...]
 @dataclass(frozen=True)
 class Layout:
     """How the rows of several tensors [N, F_t] stand in one flat message: one table after the other, the widest dtype first.
-
-    Attributes:
-        widths: of each tensor's rows.
-        dtypes: as they travel.
-        held: the dtypes that the tensors have.
+    ``dtypes`` are those that travel, ``held`` those that the tensors have.
     """
 
     widths: tuple[int, ...]
@@ -384,12 +349,11 @@ class Layout:
 
     @property
     def rounds(self) -> bool:
-        """Whether anything travels in another dtype than it is held in."""
         return self.dtypes != self.held
 
     @property
     def rounded_width(self) -> int:
-        """Of a row of what does."""
+        """Of what of a row travels in another dtype than it is held in."""
         return sum(width for width, *both in zip(self.widths, self.dtypes, self.held, strict=True) if both[0] != both[1])
 
     def sections(self, message: Tensor, rows: int) -> tuple[Tensor, ...]:
@@ -410,10 +374,8 @@ class Layout:
         return [(t, self.widths[t], self.dtypes[t]) for t in order]
 
     def wide(self, sections: Sequence[Tensor], room: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Where what the sections of a message hold is computed with: in the dtypes that the tensors have. Nothing is copied.
-
-        Args:
-            room: at least rows x ``rounded_width`` numbers; memory of their own if not given.
+        """What the sections of a message hold, in room [rows x ``rounded_width``] or memory of its own, in the dtypes that the
+        tensors have. Nothing is copied.
         """
         out, start = [], 0
         for section, dtype in zip(sections, self.held, strict=True):

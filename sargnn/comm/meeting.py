@@ -43,9 +43,6 @@ class MeetingServer:
         port: 0 for a free one.
         token: the run's secret.
 
-    Attributes:
-        port: where it listens.
-
     Raises:
         OSError: the address or port cannot be used.
     """
@@ -62,7 +59,6 @@ class MeetingServer:
         threading.Thread(target=self._accept, name="meeting", daemon=True).start()
 
     def peek(self, key: str) -> bytes | None:
-        """A key's value now; None if it was never set."""
         with self._changed:
             return self._values.get(key)
 
@@ -121,13 +117,9 @@ class MeetingServer:
 
 
 class MeetingStore(dist.Store):
-    """A worker's side, as torch's process groups use it.
+    """A worker's side, as torch's process groups use it. Raises ``CommError`` where nothing answers that knows the token.
 
-    Args:
-        timeout_s: how long to try to connect, and how long ``get`` waits for a key.
-
-    Raises:
-        CommError: nothing answers there, or nothing that knows the token.
+    ``timeout_s``: how long to try to connect, and how long ``get`` waits for a key.
     """
 
     def __init__(self, address: str, port: int, token: str, timeout_s: float) -> None:
@@ -160,7 +152,6 @@ class MeetingStore(dist.Store):
         return answer if exists or what == b"set" else None
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Set a key."""
         self._ask(b"set", key, value.encode() if isinstance(value, str) else bytes(value))
 
     def get(self, key: str) -> bytes:
@@ -171,7 +162,7 @@ class MeetingStore(dist.Store):
         return answer
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait for keys. Raises ``RuntimeError`` if they are not set in time."""
+        """Raises ``RuntimeError`` if the keys are not set in time."""
         limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
         deadline = time.monotonic() + limit_s
         for key in keys:
@@ -179,7 +170,6 @@ class MeetingStore(dist.Store):
                 raise RuntimeError(f"nobody has set '{key}' within {limit_s:g} s")
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are set."""
         return all(self._ask(b"get", key, b"0") is not None for key in keys)
 
 

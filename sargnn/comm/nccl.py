@@ -74,12 +74,7 @@ class _Line:
 
 
 class Lines:
-    """A communicator of all ranks for each tag of an exchange.
-
-    Args:
-        groups: torch's, by tag.
-        carries: whether they carry a tensor; what they do not stays with gloo, on all ranks alike.
-    """
+    """A communicator for each tag of an exchange. What they do not carry stays with gloo, on all ranks alike."""
 
     def __init__(
         self, groups: Mapping[int, dist.ProcessGroup], carries: Callable[[Tensor], bool] = lambda tensor: tensor.is_cuda
@@ -88,27 +83,17 @@ class Lines:
         self._lines = {tag: _Line(group) for tag, group in groups.items()}
 
     def post(self, tensor: Tensor, peer: int, tag: int, at: int, *, sends: bool) -> Work:
-        """One end of a message, whose batch goes when its round ends.
-
-        Args:
-            peer: among all ranks.
-        """
+        """One end of a message, whose batch goes when its round ends. ``peer``: among all ranks."""
         message = _Message(tensor, peer, at, sends)
         self._lines[tag].kept.append(message)
         return message
 
     def end_round(self, tag: int, at: int) -> None:
-        """As of ``Group``."""
         self._lines[tag].end_round(at)
 
 
 class NcclGroup(DistributedGroup):
-    """A group whose exchanges go from GPU to GPU. NOT RUN yet.
-
-    Args:
-        lines: what carries their messages.
-        given, placed: as of ``DistributedGroup``.
-    """
+    """A group whose exchanges go from GPU to GPU. NOT RUN yet."""
 
     def __init__(self, rank: int, world: int, processes: RankProcesses, lines: Lines, *given: Any, **placed: Any) -> None:
         self._lines = lines
@@ -130,15 +115,9 @@ class NcclGroup(DistributedGroup):
 
 
 def by_nccl(group: DistributedGroup) -> DistributedGroup:
-    """The group with rows by NCCL; as it is, said in one line, where two ranks have one GPU, which NCCL refuses.
+    """The group with rows by NCCL; as it is, said in one line, where two ranks have one GPU, which NCCL refuses. NOT RUN yet.
 
-    All ranks call it. NOT RUN yet.
-
-    Args:
-        group: of all ranks. Each takes its process's current GPU.
-
-    Raises:
-        CommError: this PyTorch has no NCCL.
+    All ranks call it, and each takes its process's current GPU. Raises ``CommError`` where this PyTorch has no NCCL.
     """
     if not dist.is_nccl_available():
         raise CommError("This PyTorch has no NCCL.", given="comm.backend=nccl", allowed=["comm.backend=gloo"])

@@ -37,8 +37,6 @@ class PartialRounds:
     """One exchange: ``begin``, then iterate to the end.
 
     Args:
-        exchange: how rows travel.
-        lists: for whose output rows partial results are computed where.
         asked, answered: what travels for each row: requests and answers; () for nothing.
         ask, serve: see their types; called in the order of the rounds.
         like: any tensor on the device of the rows.
@@ -59,21 +57,15 @@ class PartialRounds:
         self._num_asked = self._num_served = 0
 
     def begin(self, *, serve: bool) -> None:
-        """Post what comes first.
-
-        Args:
-            serve: also compute what peers get first; else only requests are sent.
-        """
+        """Post what comes first. ``serve``: also compute what peers get first; else only requests are sent."""
         self._group.traffic.begun += 1
         if serve:
             self._serve_until(self._depth)
         self._ask_until(self._num_served + self._depth)
 
     def __iter__(self) -> Iterator[tuple[PartialRound, Tensors]]:
-        """Compute what peers ask for, and yield every round with the answers for its ``wanted`` rows.
-
-        Yields:
-            (round, answers), where there are any: [rows, width] for each column. Valid until the next step.
+        """Compute what peers ask for, and yield every round with the answers for its ``wanted`` rows, where there are any:
+        [rows, width] for each column. Valid until the next step.
         """
         for r, now in enumerate(self._rounds):
             self._serve_until(r + 1 + self._depth)
@@ -139,7 +131,6 @@ class _Messages:
         self._sent: dict[int, tuple[Work, int]] = {}
 
     def arriving(self, slot: int, rows: int) -> Tensor:
-        """Where a message arrives."""
         assert self.layout is not None
         width = self.layout.row_bytes
         return self._exchange.buffer(f"{self._kind} in", slot, self._most_in * width, rows * width, self._like)
@@ -165,7 +156,6 @@ class _Messages:
         return message, self._wide(sections, rows) if self.layout.rounds else sections
 
     def send(self, r: int, message: Tensor, written: Tensors, peer: int, tag: int) -> None:
-        """Start sending what was written, in round ``r``."""
         assert self.layout is not None
         if self.layout.rounds:
             copy_sections(written, self.layout.sections(message, len(written[0])))
@@ -173,7 +163,6 @@ class _Messages:
         self._sent[slot] = self._exchange.group.send(message, peer, tag, r), peer
 
     def finish(self) -> None:
-        """Wait for what is still being sent."""
         for work, peer in self._sent.values():
             self._exchange.group.wait(work, peer, f"sending {self._kind}s")
         self._sent.clear()

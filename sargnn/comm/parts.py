@@ -17,15 +17,7 @@ from sargnn.profile import Profile
 
 
 class Parts(Turns):
-    """The ranks of this process.
-
-    Args:
-        processes: the group of the processes, which are its ranks; of one there are no others.
-        world: P.
-        servers: as of ``Group``.
-        profiles: whether time is recorded.
-        traffics: gets those of the ranks.
-    """
+    """The ranks of this process. ``processes`` are the ranks of its group; ``traffics`` gets those of the ranks."""
 
     def __init__(
         self,
@@ -54,8 +46,6 @@ class Parts(Turns):
 
 
 class PartsGroup(TurnsGroup):
-    """A ``Group`` of ranks in several processes."""
-
     _turns: Parts
 
     def __init__(self, turns: Parts, rank: int, world: int, *given: Any, **placed: Any) -> None:

@@ -54,12 +54,7 @@ class LostPeerError(RuntimeError):
 
 
 class Segment:
-    """A process's segment, mapped here.
-
-    Attributes:
-        words, numbers: int64, its beginning: for compiled code, and for Python.
-        bytes: uint8, all of it.
-    """
+    """A process's segment, mapped here: its beginning as int64, for compiled code and for Python, and all of it as uint8."""
 
     def __init__(self, file: int, world: int) -> None:
         self.memory = mmap.mmap(file, _BYTES)
@@ -76,8 +71,6 @@ class Segment:
 
 @dataclass(eq=False)
 class Waiting:
-    """A word that is waited for."""
-
     shared: Shared
     segment: Segment
     at: int
@@ -85,7 +78,7 @@ class Waiting:
     peer: int
 
     def wait(self) -> None:
-        """Returns when the word is there. Raises ``LostPeerError``."""
+        """Raises ``LostPeerError``."""
         self.shared.until(self.segment, self.at, self.value, self.peer)
 
 
@@ -94,8 +87,7 @@ class Shared:
 
     Args:
         rank: of this process, among all.
-        own: its segment.
-        others: of the processes that share memory with it, by rank.
+        others: segments of the processes that share memory with it, by rank.
         alive: what the kernel tells their end by, by rank: a file of each.
         timeout_s: how long a word is waited for.
 
@@ -129,7 +121,6 @@ class Shared:
         return self.own.bytes[begin : begin + count]
 
     def take_back(self, room: Tensor) -> None:
-        """Room that was lent, and whose messages have all been read, is free again."""
         self._given.pop(self._offset(room))
 
     def clear(self) -> None:
@@ -151,7 +142,6 @@ class Shared:
         return Waiting(self, self.own, read, number, peer) if lies_here else None
 
     def expect(self, peer: int, tag: int) -> Waiting:
-        """The next message of a peer."""
         number = self._received[peer, tag] = self._received.get((peer, tag), 0) + 1
         return Waiting(self, self.others[peer], _pair(self.rank, tag), number, peer)
 
@@ -161,7 +151,6 @@ class Shared:
         return self._found(waited.segment, waited.segment.numbers[place], count)
 
     def leave(self, waited: Waiting, message: Tensor | None) -> None:
-        """It has been read."""
         if message is not None:
             first = message.data_ptr() - waited.segment.bytes.data_ptr()
             waited.segment.forget(first, first + message.nbytes)
@@ -169,8 +158,7 @@ class Shared:
 
     @contextmanager
     def gather(self, tensor: Tensor) -> Iterator[list[Tensor]]:
-        """Every process's tensor (same shape), in the order of ranks, where it lies: to be read within the context. All
-        processes call it together."""
+        """Every process's tensor (same shape), in the order of ranks, where it lies. All processes call it together."""
         flat = bytes_of(tensor.contiguous())
         number = self._gathers + 1
         if (room := self._of_gathers.pop(number % 2, None)) is not None:
@@ -195,7 +183,6 @@ class Shared:
             other.forget(first, first + len(flat))
 
     def until(self, segment: Segment, at: int, value: int, peer: int) -> None:
-        """As ``Waiting.wait``."""
         nanoseconds, words, bell = int(_LOOK_S * 1e9), segment.words, self.own.words
         if _wait_word(words, at, value, bell, peer, nanoseconds):
             return
@@ -212,7 +199,7 @@ class Shared:
         return bool(looked.poll(0))
 
     def close(self) -> None:
-        """Nothing is shared any more. What others still read stays until they close, too."""
+        """What others still read stays until they close, too."""
         for file in self._alive.values():
             os.close(file)
         self._alive.clear()
@@ -231,8 +218,7 @@ class Shared:
 
 
 def _pair(receiver: int, tag: int) -> int:
-    """Of a sender's words: how many messages there are for a receiver; a line further, how many it has read; then where they
-    lie."""
+    """Of a sender's words: how many messages a receiver is sent; a line further, how many it has read; then where they lie."""
     return _FIRST_PAIR + (receiver * _TAGS + tag % _TAGS) * _PAIR_WORDS
 
 
@@ -241,13 +227,8 @@ def share(
 ) -> Shared | None:
     """What this process shares with others on its machine; None if nothing. All processes must call it.
 
-    Two share memory if each can open the other's segment, which the kernel allows processes of one user.
-
-    Args:
-        rank, world: of this process, and how many there are.
-        timeout_s: as of ``Shared``.
-        gather: every process's tensor, in the order of ranks.
-        make: what is made.
+    Two share memory if each can open the other's segment, which the kernel allows processes of one user. ``gather`` gives every
+    process's tensor, in the order of ranks.
     """
     key, file, own = os.urandom(_KEY_BYTES), -1, None
     try:

@@ -31,23 +31,12 @@ class Copies(Protocol):
         """Whether the tensor's memory is one that the transport cannot carry."""
 
     def down(self, tensor: Tensor) -> tuple[Tensor, Callable[[], object]]:
-        """Start copying to the host.
-
-        Args:
-            tensor: uint8 [B], on the device; it stays as it is until the copy is done.
-
-        Returns:
-            The copy on the host, and what waits until it is there.
-        """
+        """Start copying a tensor, uint8 [B] on the device, which stays as it is until then: the copy, and what waits for it."""
 
     def room(self, tensor: Tensor) -> tuple[Tensor, Callable[[], object]]:
-        """Where bytes for a tensor arrive.
+        """Where bytes for a tensor, uint8 [B] on the device, arrive, and what starts copying them there once all has come.
 
-        Args:
-            tensor: uint8 [B], on the device; whatever was to be done with what it holds has been given to the device.
-
-        Returns:
-            uint8 [B] on the host, and what starts copying it to the device: to be called once all has arrived.
+        Whatever was to be done with what the tensor holds has been given to the device.
         """
 
 
@@ -103,8 +92,6 @@ class _Sending:
 
 @dataclass(eq=False)
 class _Arriving:
-    """A message that arrives on the host."""
-
     work: Work
     up: Callable[[], object]
 
@@ -114,11 +101,7 @@ class _Arriving:
 
 
 class Staging:
-    """Posts messages, those of a device's tensors by way of the host.
-
-    Args:
-        copies: to and from the host.
-    """
+    """Posts messages, those of a device's tensors by way of the host."""
 
     def __init__(self, copies: Copies | None = None) -> None:
         self._copies = copies or GpuCopies()
@@ -143,7 +126,6 @@ class Staging:
         return _Sending(self._thread.submit(post_copy), tensor)
 
     def receive(self, tensor: Tensor, post: Post) -> Work:
-        """Start receiving."""
         flat = bytes_of(tensor)
         if not self._copies.stages(flat):
             return post(flat)

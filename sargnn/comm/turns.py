@@ -36,8 +36,6 @@ _HERE = str(Path(__file__).parent)
 
 
 class _Line(NamedTuple):
-    """A line of a program."""
-
     file: str
     number: int
     function: str
@@ -56,10 +54,7 @@ class End:
     """One end of a message.
 
     Attributes:
-        rank: who posted it.
-        peer: the rank at the other end.
-        tag: of the message.
-        sends: whether it is the sender's end.
+        rank, peer: who posted it, and the rank at the other end.
         tensor: what is sent, or where it is received.
         place: where it was posted.
         other: the other end, from its post until this one has been waited for.
@@ -93,7 +88,7 @@ class _Pause:
 
 @dataclass(eq=False)
 class _Meeting:
-    """One gather: what each rank brings, and how many have taken all."""
+    """What each rank brings to one gather, and how many have taken all."""
 
     parts: dict[int, Tensor]
     complete: bool = False
@@ -179,7 +174,6 @@ class Turns:
         """Called when the rank that posted an end has waited for it."""
 
     def post(self, end: End) -> End:
-        """Post one end of a message."""
         self.posted(end)
         others = self._posted[end.peer, end.rank, end.tag, not end.sends]
         if not others:
@@ -200,7 +194,7 @@ class Turns:
         end.other, end.tensor = None, torch.empty(0)  # the other end, which is still to be waited for, holds this one
 
     def gather(self, rank: int, tensor: Tensor) -> list[Tensor]:
-        """Every rank's tensor, in rank order; each rank gets copies."""
+        """In rank order; each rank gets copies."""
         number = self._met[rank]
         self._met[rank] += 1
         meeting = self._meetings.setdefault(number, _Meeting({}))
@@ -247,7 +241,6 @@ class Turns:
             self._take(rank, taken_up)
 
     def _take(self, rank: int, taken_up: list[Callable[[], None]]) -> None:
-        """Wait for the turn."""
         self._batons[rank].acquire()
         del self._paused[rank]  # first, for what follows may fail
         for take_up in reversed(taken_up):
@@ -265,7 +258,6 @@ class Turns:
 
     @contextmanager
     def putting_away(self, rank: int, leave: Leave) -> Iterator[None]:
-        """As of ``Group``."""
         self._put_away[rank].append(leave)
         try:
             yield
@@ -303,7 +295,6 @@ class Turns:
             self._all_ended.release()
 
     def group(self, rank: int) -> Group:
-        """The group as a rank has it."""
         return TurnsGroup(self, rank, len(self.ranks))
 
     def _deadlock(self) -> str:
@@ -322,15 +313,7 @@ class Turns:
 
 
 class TurnsGroup(Group):
-    """A ``Group`` of ranks that take turns in one process.
-
-    Args:
-        turns: the transport.
-        rank: this rank.
-        world: P.
-        given: traffic and profile, as of ``Group``.
-        placed: servers and first, likewise.
-    """
+    """A ``Group`` of ranks that take turns in one process."""
 
     def __init__(self, turns: Turns, rank: int, world: int, *given: Any, **placed: Any) -> None:
         self._turns, self.board = turns, turns.board
