@@ -33,9 +33,9 @@ ATTEMPTS = 16
 
 @dataclass(frozen=True)
 class Negatives:
-    """Attributes:
-    heads, tails: int64 [P, K], original ids.
-    are_none: bool [P, K]: known links all the same, since no others were drawn; None: nobody has looked.
+    """Negatives of pairs: heads and tails, int64 [P, K], original ids.
+
+    ``are_none``: bool [P, K]: known links all the same, since no others were drawn; None: nobody has looked.
     """
 
     heads: np.ndarray

@@ -42,11 +42,12 @@ SPLIT_COLUMNS = 16
 
 @dataclass(frozen=True)
 class SumState:
-    """Attributes:
-    rows: [M, F], the sums so far; backward the output's gradient.
-    scale: c [M]; None for ones.
-    lower: int16 [M, F], the lower halves of fp32 sums whose upper halves ``rows`` holds in bf16; None where ``rows`` holds
-        all of them.
+    """Sums under way, forward and backward alike.
+
+    Attributes:
+        rows: [M, F], the sums so far; backward the output's gradient.
+        scale: c [M]; None for ones.
+        lower: int16 [M, F], the lower halves of fp32 sums whose upper halves ``rows`` holds in bf16; None: ``rows`` holds all.
     """
 
     rows: Tensor
@@ -244,11 +245,13 @@ class DroppedSum(Sum):
 
 @dataclass(frozen=True)
 class WeightedState:
-    """Attributes:
-    rows: [M, F], the sums so far; backward the output's gradient.
-    weight: w [E].
-    scale: c [M]; None for ones.
-    d_weight: [E], the weights' gradients so far; None forward, and where they are not wanted.
+    """Weighted sums under way, forward and backward alike.
+
+    Attributes:
+        rows: [M, F], the sums so far; backward the output's gradient.
+        weight: w [E].
+        scale: c [M]; None for ones.
+        d_weight: [E], the weights' gradients so far; None forward, and where they are not wanted.
     """
 
     rows: Tensor
