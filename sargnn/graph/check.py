@@ -20,13 +20,11 @@ if TYPE_CHECKING:
     from sargnn.graph.dataset import Dataset
 
 LARGEST_FEATURE = 1.8e19
-"""The square of anything larger is no fp32 number, so variances and products of features are infinite.
-
-This holds also where rows are to be normalized: the sum of a row of larger numbers may be infinite, and the row 0.
-"""
+"""The square of anything larger is no fp32 number, so variances and products of features, and sums of a row, are infinite."""
 LARGE_FEATURE = 1e6
-"""From here on one rounding of an fp32 attention score, 6e-8 of it, changes its weight by several per cent, so losses depend
-visibly on the order in which things are added."""
+"""From here on one rounding of an fp32 attention score, 6e-8 of it, changes its weight by several per cent: losses depend
+visibly on the order in which things are added.
+"""
 LARGEST_WEIGHT = 1e30
 """In size: sums of a hundred million of them are still fp32 numbers."""
 LARGEST_WHOLE = 2**24
@@ -41,7 +39,6 @@ Range = tuple[float, float]
 
 
 def edge_place(position: int) -> str:
-    """What an edge's place is called that has no better name."""
     return f"edge {position} (counted from 0)"
 
 
@@ -61,14 +58,9 @@ class FeatureCheck:
         self._largest, self._where = LARGE_FEATURE, ""
 
     def to_float32(self, rows: np.ndarray, *, normalize: bool = False) -> np.ndarray:
-        """The next rows in fp32.
+        """The next rows, float [rows, F], in fp32; with ``normalize`` each divided by its L1 norm.
 
-        Args:
-            rows: float [rows, F], as they stand in the source.
-            normalize: divide each row by its L1 norm.
-
-        Raises:
-            DataError: a number that is not finite, or above ``LARGEST_FEATURE`` in size; its row, column and value are named.
+        Raises ``DataError`` with place and value of a number that is not finite, or above ``LARGEST_FEATURE`` in size.
         """
         if not rows.size:
             return rows.astype(np.float32, copy=False)
@@ -104,13 +96,7 @@ class FeatureCheck:
 
 
 class EdgeFeatureCheck(FeatureCheck):
-    """The same for features of edges, in the edges' order.
-
-    Args:
-        source: where they come from, for errors.
-        place: what an edge's place is called there, from its position.
-        categories: as of ``expanded_width``.
-    """
+    """The same for features of edges, in the edges' order. ``place``: what an edge's place is called, from its position."""
 
     _what, _advice = "an edge feature", "Scale the columns."
 
@@ -121,8 +107,7 @@ class EdgeFeatureCheck(FeatureCheck):
     def to_float32(self, rows: np.ndarray, *, normalize: bool = False) -> np.ndarray:
         """The next rows, numbers or bool [rows, D], in fp32: [rows, D], or wider where columns are categories.
 
-        Raises:
-            DataError: as for nodes; or a whole number above ``LARGEST_WHOLE`` in size, or something else than a category.
+        Raises ``DataError`` as for nodes; for a whole number above ``LARGEST_WHOLE`` in size; for what is no category.
         """
         expect_held(self._source, rows, self._place)
         first, numbers = self._row, super().to_float32(rows, normalize=normalize)
@@ -156,7 +141,6 @@ def expanded_width(width: int, categories: Sequence[int], source: str) -> int:
     Args:
         width: D, as given; 0: there are none.
         categories: of each column the number of categories, 0 for numbers that stay as they are; empty: no column has any.
-        source: what has them, for errors.
 
     Raises:
         DataError: there are not as many columns.
@@ -173,11 +157,9 @@ def expanded_width(width: int, categories: Sequence[int], source: str) -> int:
 
 
 def expect_held(source: str, numbers: np.ndarray, place: Callable[[int, int], str]) -> None:
-    """Edge features of whole numbers are such as fp32 holds.
+    """Check that edge features of whole numbers, [rows, D], are such as fp32 holds.
 
     Args:
-        source: where they come from.
-        numbers: [rows, D], of any dtype.
         place: what a number's place is called, from its row and column.
 
     Raises:
@@ -196,12 +178,7 @@ def expect_held(source: str, numbers: np.ndarray, place: Callable[[int, int], st
 
 
 class WeightCheck:
-    """Takes the weights of edges in their order, refuses what no weight can be, and remembers the range.
-
-    Args:
-        source: where they come from, for errors.
-        place: what an edge's place is called there, from its position.
-    """
+    """Takes the weights of edges in their order, refuses what no weight can be, and remembers the range."""
 
     def __init__(self, source: str, place: Callable[[int], str] = edge_place) -> None:
         self._source, self._place = source, place
@@ -211,8 +188,7 @@ class WeightCheck:
     def to_float32(self, weights: np.ndarray) -> np.ndarray:
         """The next weights, numbers or bool [E], in fp32.
 
-        Raises:
-            DataError: one that is not finite, or above ``LARGEST_WEIGHT`` in size; its place and value are named.
+        Raises ``DataError`` for one that is not finite, or above ``LARGEST_WEIGHT`` in size, with its place and value.
         """
         if not len(weights):
             return weights.astype(np.float32)
@@ -238,13 +214,7 @@ class WeightCheck:
 
 
 class EdgeCheck:
-    """Takes what edges carry, in the edges' order, and gives it back as a store has it: weights and features in fp32.
-
-    Args:
-        weights, features: where they come from, for errors.
-        place: what an edge's place is called there, from its position.
-        categories: as of ``expanded_width``.
-    """
+    """Takes what edges carry, in the edges' order, and gives it back as a store has it: weights and features in fp32."""
 
     def __init__(
         self, weights: str, features: str, place: Callable[[int], str] = edge_place, categories: Sequence[int] = ()
@@ -266,15 +236,7 @@ class EdgeCheck:
 
 
 def check_widths(title: str, widths: Mapping[str, int]) -> None:
-    """Edges of all relations have as many features.
-
-    Args:
-        title: what messages call the graph.
-        widths: D by relation, of those that have features.
-
-    Raises:
-        DataError: they differ.
-    """
+    """Raises ``DataError`` where relations' edges that have features, D by relation, have not as many."""
     if len(set(widths.values())) > 1:
         raise DataError(
             f"{title} has edge features of different widths, and one table holds those of all relations.",
@@ -291,7 +253,7 @@ def _first_beyond(numbers: np.ndarray, largest: float) -> int:
 
 
 def check_weights(dataset: Dataset) -> Range | None:
-    """Every weight of a dataset can be used; one pass. The range, None without weights. Raises ``DataError``."""
+    """The range of a dataset's weights, which can all be used, in one pass; None without weights. Raises ``DataError``."""
     weights = dataset.columns.weight
     if weights is None:
         return None
@@ -302,19 +264,18 @@ def check_weights(dataset: Dataset) -> Range | None:
 
 
 def weight_range(dataset: Dataset) -> Range | None:
-    """The range of a dataset's weights: as its store says, else found by reading them. None without weights."""
+    """As the store says, else found by reading them. None without weights."""
     if WEIGHT in dataset.columns and dataset.stored_weights is not None:
         return dataset.stored_weights
     return check_weights(dataset)
 
 
 def range_to_json(weights: Range) -> dict[str, Any]:
-    """What a store's manifest says of its weights."""
     return {"smallest": weights[0], "largest": weights[1]}
 
 
 def range_from_json(content: Any) -> Range:
-    """The inverse of ``range_to_json``. Raises ``TypeError``, ``KeyError`` or ``ValueError`` for something else."""
+    """Raises ``TypeError``, ``KeyError`` or ``ValueError`` for something else."""
     low, high = content["smallest"], content["largest"]
     if type(low) is not float or type(high) is not float or not low <= high:
         raise TypeError("no range of numbers")
@@ -322,26 +283,17 @@ def range_from_json(content: Any) -> Range:
 
 
 def count_classes(labels: np.ndarray, source: str) -> int:
-    """C, the largest label + 1, or of another task than classes the columns; 1 where there is no label at all. The arguments
-    and errors of ``check_labels``."""
+    """C, the largest label + 1, or of another task the columns; 1 where there is no label. Errors of ``check_labels``."""
     num_classes = max(int(labels.max(initial=UNLABELLED)) + 1, 1) if labels.ndim == 1 else labels.shape[1]
     check_labels(labels, num_classes, source)
     return num_classes
 
 
 def check_labels(labels: np.ndarray, num_classes: int, source: str, *, unit: str = "row", first: int = 1) -> None:
-    """Labels can be trained on: classes as ``check_classes`` says; 0, 1 or -1 of several labels; of a regression finite
-    numbers that have squares in fp32, or nan.
+    """Check labels: classes by ``check_classes``, several to be 0, 1 or -1, a regression's to be nan or to have fp32 squares.
 
-    Args:
-        labels: of any task.
-        num_classes: C.
-        source: where they come from.
-        unit: what a label's place is called there.
-        first: the number of the first.
-
-    Raises:
-        DataError: the source and the place of the first wrong label are named.
+    Raises ``DataError`` with the source and the place of the first wrong label: ``unit`` and its number, counted from
+    ``first``.
     """
     if task_of(labels) == "classes":
         return check_classes(np.asarray(labels), num_classes, source, unit=unit, first=first)
@@ -479,7 +431,7 @@ def check_features(dataset: Dataset) -> None:
 
 
 def in_range(array: np.ndarray, low: int, high: int) -> bool:
-    """All entries of a flat array, which may be mapped, lie in [low, high)."""
+    """Whether all entries of a flat array, which may be mapped, lie in [low, high)."""
     return all(piece.min() >= low and piece.max() < high for _, piece in _pieces(array))
 
 

@@ -22,23 +22,20 @@ _HELD = (errno.EWOULDBLOCK, errno.EACCES, errno.EAGAIN)
 class Claim:
     """A folder that is this process's to write, until ``release``.
 
-    Attributes:
-        descriptor: of the locked file. A process that inherits it holds the claim too, so that it ends with the last of them.
+    ``descriptor``: of the locked file. A process that inherits it holds the claim too, so that it ends with the last of them.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     def release(self) -> None:
-        """Let others have it."""
         os.close(self.descriptor)
 
 
 def claim(folder: Path) -> Claim | None:
     """The claim on a folder; None: another has it, or the folder was removed meanwhile.
 
-    Raises:
-        OSError: the file system has no locks, or the folder cannot be written.
+    Raises ``OSError`` where the file system has no locks, or the folder cannot be written.
     """
     file = folder / LOCK
     try:
@@ -85,7 +82,6 @@ def is_claimed(folder: Path) -> bool:
 
 
 def holder_of(folder: Path) -> str:
-    """Who has the claim, in words."""
     with suppress(OSError):
         return (folder / LOCK).read_text() or "another process"
     return "another process"
@@ -94,8 +90,7 @@ def holder_of(folder: Path) -> str:
 def remove_claimed(folder: Path) -> None:
     """Remove a folder that this process has the claim on: the lock last, for from then on others may claim what is there.
 
-    Raises:
-        OSError: something in it cannot be removed.
+    Raises ``OSError`` where something in it cannot be removed.
     """
     for path in folder.iterdir():
         if path.name != LOCK:

@@ -47,9 +47,7 @@ class Dataset:
     """A graph with features, labels and a split. Arrays may be memory-mapped.
 
     Attributes:
-        name: the dataset's name.
         num_classes: C, the outputs of a model; of a classification the classes.
-        schema: node types and relations.
         features: per node type float32 [nodes of the type, F]; F may differ, and is 0 for a type without features.
         labels: int64 [N], ``UNLABELLED`` where there is none; or those of another task (``graph.schema``). Only nodes of one
             type have labels.
@@ -97,22 +95,18 @@ class Dataset:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
         return len(self.indptr) - 1
 
     @property
     def num_edges(self) -> int:
-        """E, directed."""
         return len(self.indices)
 
     @property
     def task(self) -> Task:
-        """What is predicted."""
         return task_of(self.labels)
 
     @property
     def feature_widths(self) -> tuple[int, ...]:
-        """F of each node type."""
         return tuple(rows.shape[1] for rows in self.features)
 
 
@@ -143,13 +137,9 @@ class InMemoryReader(Reader):
 
 
 def group_by(keys: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
-    """A stable counting sort, O(len(keys) + num_keys).
+    """A stable counting sort of integers [E] in [0, num_keys), O(E + num_keys).
 
-    Args:
-        keys: integers [E] in [0, num_keys).
-
-    Returns:
-        indptr int64 [num_keys + 1] and order int64 [E]: ``order[indptr[k]:indptr[k + 1]]`` are the positions of key k.
+    Gives indptr int64 [num_keys + 1] and order int64 [E]: ``order[indptr[k]:indptr[k + 1]]`` are the positions of key k.
     """
     indptr, order = np.empty(num_keys + 1, np.int64), np.empty(len(keys), np.int64)
     _group(np.ascontiguousarray(keys, np.int32 if keys.dtype == np.int32 else np.int64), None, indptr, order)
@@ -168,11 +158,8 @@ def row_runs(indptr: np.ndarray, entries: int) -> Iterator[tuple[int, int]]:
 def in_edge_blocks(dataset: Dataset, text: str) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """A graph's in-edges from the first node to the last, as they lie in the store, a few million at a time.
 
-    Args:
-        text: what is done meanwhile (``sargnn.steps``).
-
-    Yields:
-        The first node of a run, ``indptr`` from 0 on, int64 [nodes + 1], and the sources of their in-edges.
+    Yields the first node of a run, ``indptr`` from 0 on, int64 [nodes + 1], and the sources of their in-edges. ``text``: what
+    is done meanwhile (``sargnn.steps``).
     """
     indptr = np.asarray(dataset.indptr)
     for first, last in row_runs(indptr, _BLOCK_EDGES):
@@ -189,14 +176,7 @@ def edge_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np
 
 
 def destination_order(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The positions of edges by destination, then source; parallel edges stay in their order.
-
-    Args:
-        source, destination: integers [E] in [0, num_nodes).
-
-    Returns:
-        indptr int64 [num_nodes + 1] and order int64 [E].
-    """
+    """indptr int64 [num_nodes + 1] and order int64 [E] by destination, then source; parallel edges stay in their order."""
     _, order = group_by(source, num_nodes)
     indptr, second = group_by(destination[order], num_nodes)
     return indptr, order[second]
@@ -237,7 +217,6 @@ def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any], *, is_t
 
 
 def features_name(node_type: int) -> str:
-    """The name of a type's features in a store."""
     return f"features/{node_type:02d}"
 
 
@@ -250,12 +229,7 @@ def describe(
     columns: Iterable[str] = (),
     weights: Range | None = None,
 ) -> None:
-    """Put what is no per-node array into a dataset's store.
-
-    Args:
-        columns: names of what edges carry.
-        weights: the range of weights, where there are any.
-    """
+    """Put what is no per-node array into a dataset's store: also the names of what edges carry, and the range of weights."""
     # As arrays too, so that the content hash covers them.
     writer.put("type_offsets", np.array(schema.offsets, np.int64))
     writer.put("relation_ends", np.array([(r.source, r.destination) for r in schema.relations], np.int64))
@@ -272,14 +246,10 @@ def describe(
 
 
 def open_dataset(path: Path, *, verify: bool) -> Dataset:
-    """Open a dataset's store, arrays memory-mapped.
+    """Open a dataset's store, arrays memory-mapped. Raises ``StoreError`` naming the file that is damaged or holds no dataset.
 
-    Args:
-        verify: compare every checksum first, and check the range of every number; features only where the store was made
-            before they were checked on the way in.
-
-    Raises:
-        StoreError: a store that is damaged or holds no dataset; the file is named.
+    ``verify``: compare every checksum first, and check the range of every number; features only where the store was made before
+    they were checked on the way in.
     """
     store = Store(path, "dataset", FORMAT_VERSION)
     if verify:

@@ -86,7 +86,6 @@ class EdgeBuckets:
         return np.fromfile(self._paths[number], np.int64)
 
     def put(self, number: int, keys: np.ndarray) -> None:
-        """Replace a bucket's keys."""
         keys.tofile(self._paths[number])
 
     def runs(self) -> Iterator[np.ndarray]:
@@ -138,8 +137,7 @@ class EdgeBuckets:
     def write(self, writer: StoreWriter, keep: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None) -> None:
         """``indptr``, ``indices`` and columns of a dataset's store.
 
-        Args:
-            keep: which edges, from destinations and sources: bool; all if not given. Only of edges without columns.
+        ``keep``: which edges, bool, from destinations and sources; None: all. Only of edges without columns.
         """
         self.flush()
         degrees = np.zeros(self.num_nodes, np.int64)

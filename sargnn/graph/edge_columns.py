@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import torch
 
 WEIGHT = "weight"
-"""The column of edge weights."""
 WEIGHT_FORM = np.dtype(np.float32)
 ATTR = "attr"
 """The column of edge features, float32 [E, D]."""
@@ -83,7 +82,6 @@ class Column:
         return width * self.array.dtype.itemsize <= _NARROW_BYTES
 
     def read(self) -> Array:
-        """All numbers, [E] or [E, D]."""
         if self.order is None:
             return self.array
         if isinstance(self.order, slice) or len(self.array):
@@ -95,7 +93,6 @@ class Column:
         return rows
 
     def take(self, edges: Array) -> Column:
-        """See ``EdgeColumns.take``."""
         if not isinstance(self.array, np.ndarray):
             return Column(self._picked(edges), None, self.added)
         order = np.asarray(edges)
@@ -132,7 +129,6 @@ class Column:
         return cast("torch.Tensor", array[edges])
 
     def run(self, span: slice) -> Column:
-        """See ``EdgeColumns.run``."""
         if self.order is None and (self.narrow or not isinstance(self.array, np.ndarray)):
             return Column(self.array[span], None, self.added)
         if isinstance(self.order, np.ndarray):
@@ -144,21 +140,13 @@ class Column:
 
 @dataclass(frozen=True)
 class EdgeColumns:
-    """Named columns of the same edges. Without any it is false; its number of edges is not known then.
-
-    Attributes:
-        columns: by name. A name is the end of a file's name in a store.
-    """
+    """Named columns of the same edges. Without any it is false; its number of edges is not known then."""
 
     columns: Mapping[str, Column] = field(default_factory=dict)
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array | None]) -> EdgeColumns:
-        """From arrays [E] or [E, D]; those that are None are left out.
-
-        Raises:
-            ValueError: a name that another file of a store has.
-        """
+        """From arrays [E] or [E, D], or None. Raises ``ValueError`` for a name that another file of a store has."""
         if wrong := _TAKEN & arrays.keys():
             raise ValueError(f"no column of edges can be called {', '.join(sorted(wrong))}")
         given = {name: array for name, array in arrays.items() if array is not None}
@@ -198,7 +186,6 @@ class EdgeColumns:
 
     @property
     def edge_bytes(self) -> int:
-        """What an edge has in all columns together, in bytes."""
         return sum(form.itemsize for form in self.forms.values())
 
     def put(self, name: str, array: np.ndarray) -> EdgeColumns:
@@ -209,11 +196,7 @@ class EdgeColumns:
         return EdgeColumns({name: change(column) for name, column in self.columns.items()})
 
     def take(self, edges: Array) -> EdgeColumns:
-        """Other edges: selected, repeated, in another order.
-
-        Args:
-            edges: their places, integers, -1 for an edge that is added; or bool [E].
-        """
+        """Other edges: selected, repeated, in another order, by integers, -1 for an edge that is added; or by bool [E]."""
         return self._each(lambda column: column.take(edges))
 
     def run(self, span: slice) -> EdgeColumns:
@@ -221,7 +204,6 @@ class EdgeColumns:
         return self._each(lambda column: column.run(span))
 
     def runs(self, spans: Sequence[slice]) -> EdgeColumns:
-        """Several runs, one behind the other."""
         if len(spans) == 1 or not self:
             return self.run(spans[0]) if spans else self
         return self.take(np.concatenate([np.arange(span.start, span.stop) for span in spans]))
@@ -232,24 +214,16 @@ class EdgeColumns:
         return (self.run(slice(first, min(count, first + edges))) for first in range(0, count, edges))
 
     def only(self, names: Sequence[str]) -> EdgeColumns:
-        """Those of the columns that are named."""
         return EdgeColumns({name: column for name, column in self.columns.items() if name in names})
 
     def with_loops(self, edges: np.ndarray, rows: np.ndarray) -> EdgeColumns:
-        """As ``take``; added self-loops carry what there is for those of their nodes.
-
-        Args:
-            edges: int64 [E], -1 for a self-loop that is added.
-            rows: integers [E], the edges' destinations.
-        """
+        """As ``take``; self-loops that are added, -1 in ``edges``, carry what there is for their nodes, ``rows`` [E]."""
         return self._each(lambda column: column.with_loops(edges, rows))
 
     def save(self, writer: StoreWriter, folder: str = "", means: InEdgeMeans | None = None) -> None:
-        """Put every column into a store, piece by piece, as ``edge_NAME``.
+        """Put every column into a store, piece by piece, as ``edge_NAME`` behind ``folder``, which ends with a slash.
 
-        Args:
-            folder: where in the store, with a slash behind it.
-            means: gets the edges' features, and gives what stands behind them; None: nothing does.
+        ``means``: gets the edges' features, and gives what stands behind them.
         """
         for name, column in self.columns.items():
             row = column.form
@@ -265,8 +239,7 @@ class EdgeColumns:
                     target.write(means.rows())
 
     def on(self, device: torch.device, dtype: torch.dtype) -> EdgeColumns:
-        """As a block has them: narrow columns are tensors with memory of their own, fractions in the dtype of rows; wide ones
-        stay where they are."""
+        """As a block has them: narrow columns are tensors, fractions in the dtype of rows; wide ones stay where they are."""
         import torch
 
         def moved(column: Column) -> Column:
@@ -288,7 +261,6 @@ class EdgeColumns:
         return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
 
     def read_in(self) -> EdgeColumns:
-        """Columns that are mapped are read into memory."""
         return self._each(lambda column: Column(np.array(column.read()), None, column.added))
 
     def release(self) -> None:
@@ -305,7 +277,7 @@ class InEdgeMeans:
     Args:
         destinations: int32 [E].
         loops: bool [E], which edges are self-loops.
-        num_rows: of nodes, N.
+        num_rows: N.
         width: D.
     """
 
@@ -337,12 +309,7 @@ NO_COLUMNS = EdgeColumns()
 
 
 def join(parts: Sequence[EdgeColumns], counts: Sequence[int]) -> EdgeColumns:
-    """The edges of several graphs, one behind the other, in memory; runs of one table's rows stay where they are.
-
-    Args:
-        parts: where one lacks a column that another has, its edges carry what added ones do.
-        counts: how many edges each has.
-    """
+    """The edges of several graphs, one behind the other, in memory; where one lacks a column they carry what added ones do."""
     joined: dict[str, Column] = {}
     for name in dict.fromkeys(name for part in parts for name in part.columns):
         columns = [part.columns.get(name) for part in parts]
@@ -360,27 +327,21 @@ def join(parts: Sequence[EdgeColumns], counts: Sequence[int]) -> EdgeColumns:
 
 
 def attr_form(width: int) -> np.dtype:
-    """Of edge features: float32 [D]."""
     return np.dtype((np.float32, (width,)))
 
 
 def file_of(name: str) -> str:
-    """What a column is called in a store."""
     return f"edge_{name}"
 
 
 def names_to_json(names: Iterable[str]) -> dict[str, Any]:
-    """What a store's manifest says of its columns; of weights, which have a range there, nothing more."""
+    """For a store's manifest; weights have a range there, and nothing more."""
     others = sorted(set(names) - {WEIGHT})
     return {NAMES: others} if others else {}
 
 
 def names_from_json(meta: Mapping[str, Any], *, weighted: bool) -> list[str]:
-    """The inverse of ``names_to_json``. Raises ``TypeError`` for something else.
-
-    Args:
-        weighted: there is a range of weights, too.
-    """
+    """Raises ``TypeError`` for something else. ``weighted``: there is a range of weights, too."""
     others = meta.get(NAMES, [])
     if not isinstance(others, list) or not all(isinstance(name, str) for name in others):
         raise TypeError("no names")
@@ -388,16 +349,10 @@ def names_from_json(meta: Mapping[str, Any], *, weighted: bool) -> list[str]:
 
 
 def open_columns(store: Store, names: Sequence[str], count: int, folder: str = "", loops: int = 0) -> EdgeColumns:
-    """Columns of a store, mapped.
+    """Columns of a store with E = ``count`` rows, mapped; ``folder`` as of ``EdgeColumns.save``.
 
-    Args:
-        names: which.
-        count: E.
-        folder: as ``EdgeColumns.save``.
-        loops: rows that may stand behind the edges' features, for self-loops.
-
-    Raises:
-        StoreError: one is not there, or has another form or number of rows; the file is named.
+    ``loops``: rows that may stand behind the edges' features, for self-loops. Raises ``StoreError`` with the file that is
+    missing, or has another form or number of rows.
     """
     columns: dict[str, Column] = {}
     for name in names:

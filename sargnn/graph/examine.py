@@ -49,7 +49,7 @@ class FeatureFindings:
 
 @dataclass(frozen=True)
 class WeightFindings:
-    """Edge weights; ``zeros`` and ``negative``: how many edges have such a one."""
+    """How many edges have a weight of 0, and a negative one."""
 
     smallest: float
     largest: float
@@ -65,7 +65,6 @@ class PairFindings:
         split: how many, by name.
         labelled: of edges, how many labels are known, and of what task; None: they are links.
         both_ways: a link is the same as its inverse.
-        weighted: they have weights of their own.
         negatives: of a split that has some, pairs that all of its links are measured against.
         candidates: of a split that has some, tails that each of its links is measured against.
     """
@@ -105,18 +104,11 @@ class Findings:
 
     @property
     def typed(self) -> bool:
-        """Whether there is more than one type or relation."""
         return len(self.nodes) > 1 or len(self.edges) > 1
 
 
 def examine(dataset: Dataset, store: Path, buffer_bytes: int) -> Findings:
-    """Look a dataset over.
-
-    Args:
-        dataset: in range, as ``open_dataset(verify=True)`` gives it.
-        store: its folder.
-        buffer_bytes: about how much memory this may take, beside a few numbers per node.
-    """
+    """Look over a dataset, in range, of a store in a folder; takes about ``buffer_bytes`` beside a few numbers per node."""
     nodes, edges, homophily = examine_edges(dataset, buffer_bytes)
     piece = min(buffer_bytes // 16, _LARGEST_PIECE_BYTES)
     names = dataset.schema.node_types
@@ -191,11 +183,9 @@ def examine_features(features: np.ndarray, piece_bytes: int) -> FeatureFindings:
 
 @dataclass(frozen=True)
 class ClassFindings:
-    """Classes.
+    """Of C classes, how many nodes each has, in all, in training, in validation and test together.
 
     Attributes:
-        nodes, training: how many nodes each class has, in all and in training, C numbers.
-        evaluated: the same in validation and test together.
         largest: the class with the most training nodes.
         of_training, of_test: its share, None without such nodes.
     """
@@ -209,7 +199,6 @@ class ClassFindings:
 
     @property
     def without_nodes(self) -> list[int]:
-        """Classes that no node has."""
         return [number for number, count in enumerate(self.nodes) if not count]
 
     @property
@@ -239,7 +228,6 @@ class LabelFindings:
     """Labels and split.
 
     Attributes:
-        task: what is predicted.
         labelled: nodes with a label; of several, with one at least.
         split: sizes by name.
         classes: of a classification.
@@ -254,7 +242,6 @@ class LabelFindings:
 
 
 def examine_labels(dataset: Dataset) -> LabelFindings:
-    """Look at labels and split."""
     labelled, counts = 0, np.zeros(max(SPLITS.values()) + 1, np.int64)
     for labels, split in _pieces(dataset):
         labelled += int(has_label(labels).sum())
@@ -266,7 +253,6 @@ def examine_labels(dataset: Dataset) -> LabelFindings:
 
 
 def _pieces(dataset: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Labels and split of some nodes."""
     for first in range(0, dataset.num_nodes, _ROWS):
         rows = slice(first, first + _ROWS)
         yield np.asarray(dataset.labels[rows]), np.asarray(dataset.split[rows])

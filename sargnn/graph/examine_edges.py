@@ -38,7 +38,6 @@ class NodeFindings:
     """The nodes of a type.
 
     Attributes:
-        count: how many.
         in_median, in_max, out_median, out_max: degrees.
         without_edges: in neither direction.
         without_in_edges: those and more.
@@ -61,7 +60,6 @@ class EdgeFindings:
 
     Attributes:
         source, name, destination: the names of the relation and of the types at its ends.
-        count: how many.
         loops: from a node to itself.
         repeats: those with the ends of another one, beyond the first.
         with_inverse: share of the edges without loops whose inverse is there, in any relation; None where there are none.
@@ -89,10 +87,8 @@ class Homophily:
 
 
 def examine_edges(dataset: Dataset, buffer_bytes: int) -> tuple[dict[str, NodeFindings], list[EdgeFindings], Homophily | None]:
-    """One pass over all edges, and one for inverses; over a sample where the graph is larger than ``buffer_bytes``.
-
-    Returns:
-        By type, by relation, and for a classification with edges between labelled nodes.
+    """One pass over all edges, and one for inverses; over a sample where the graph is larger than ``buffer_bytes``. Findings by
+    type, by relation, and for a classification with edges between labelled nodes.
     """
     schema, e = dataset.schema, dataset.num_edges
     out_degree = np.zeros(dataset.num_nodes, np.uint32 if e < 2**32 else np.int64)
@@ -134,7 +130,7 @@ def _pieces(dataset: Dataset) -> Iterator[tuple[int, int, np.ndarray, np.ndarray
 
 
 def _examine_nodes(dataset: Dataset, out_degree: np.ndarray, begin: int, end: int) -> NodeFindings:
-    """The nodes [begin, end), of a type."""
+    """The nodes [begin, end), which are those of a type."""
     in_degrees: Counter[int] = Counter()
     out_degrees: Counter[int] = Counter()
     without = without_in = of_split = 0
@@ -192,13 +188,10 @@ def _count_inverses(dataset: Dataset, buffer_bytes: int) -> tuple[np.ndarray, np
 
 
 def nodes_without_edges(dataset: Dataset, wanted: np.ndarray | None = None) -> dict[int, int]:
-    """Of each relation that nodes of its destination type have no edge of, how many; of ``ALL_RELATIONS``, how many no
-    relation into their type reaches.
+    """Of each relation that nodes of its destination type have no edge of, how many of the ``wanted`` ones, bool [N], or all;
+    of ``ALL_RELATIONS``, how many no relation into their type reaches.
 
     Edges of a typed graph are read in runs of whole nodes; of others only ``indptr`` is.
-
-    Args:
-        wanted: bool [N], the nodes that are counted; None: all.
     """
     schema = dataset.schema
     nodes_without: Counter[int] = Counter()

@@ -36,11 +36,7 @@ _HASH_DIGITS = 16
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What a manifest says of one array: shape and dtype, the ``.npy`` file's size, and its SHA-256 in hex.
-
-    Attributes:
-        file: its path in the store, without ``.npy``.
-    """
+    """An array's shape and dtype, and its ``.npy`` file: size, SHA-256 in hex, and path in the store without ``.npy``."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -50,12 +46,10 @@ class FileEntry:
 
 
 def digest_of(content: dict[str, Any]) -> str:
-    """SHA-256 of all that a manifest says, in hex."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def damage_error(store: Path, file: Path, state: str) -> StoreError:
-    """The error for a file of a store."""
     return StoreError(
         f"The store file '{file}' is damaged: {state}.",
         hint=f"remove the store to have it made again, or copy it anew: rm -r {store}",
@@ -65,8 +59,7 @@ def damage_error(store: Path, file: Path, state: str) -> StoreError:
 def size_inside(store: Path, file: Path) -> int:
     """Bytes of a file of the store.
 
-    Raises:
-        StoreError: it is missing, is no plain file, or lies outside the store: links may not lead out of it.
+    Raises ``StoreError`` where it is missing, is no plain file, or lies outside the store: links may not lead out of it.
     """
     try:
         inside = file.resolve(strict=True).is_relative_to(store.resolve(strict=True))
@@ -85,8 +78,7 @@ def size_inside(store: Path, file: Path) -> int:
 def read_manifest(store: Path, kind: str, version: int) -> tuple[dict[str, Any], dict[str, FileEntry]]:
     """What a store's manifest says beside its form: ``meta``, and the files by name.
 
-    Raises:
-        StoreError: it is missing, unreadable or malformed, its checksum is wrong, or it is of another kind or version.
+    Raises ``StoreError`` where it is missing or malformed, has a wrong checksum, or is of another kind or version.
     """
     path = store / MANIFEST
     if size_inside(store, path) > _LARGEST_BYTES:
@@ -146,8 +138,7 @@ def blame_manifest(store: Path, what: str) -> Iterator[None]:
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and dtype of the array in a ``.npy`` file, which may be anything: in C order, without Python objects.
 
-    Raises:
-        ValueError: no header, or that of another array.
+    Raises ``ValueError`` for no header, or that of another array.
     """
     try:
         version = npy_format.read_magic(file)
@@ -169,13 +160,10 @@ def shape_fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
 
 def file_name(text: str, longest: int = LONGEST) -> str:
     """A name of one file, other for every other text: what a user calls a node type, a relation or a part of a module may hold
-    slashes, be empty, or be longer than a file's name can be. Texts that can be names stay as they are.
+    slashes, be empty, or be longer than the ``longest`` bytes in UTF-8. Texts that can be names stay as they are.
 
     Slashes, control characters and ``%`` become ``%`` and two hex digits a byte; so do the dots of ``.`` and ``..``; a text
     without any character becomes ``%``. What is too long is cut, and ends with ``%~`` and the beginning of its SHA-256.
-
-    Args:
-        longest: bytes in UTF-8 that the name may have.
     """
     escaped = _SPECIAL.sub(lambda match: _escaped(match[0]), text)
     if set(text) == {"."} and len(text) <= 2:

@@ -60,7 +60,6 @@ class Ids:
         return pyarrow.LargeStringArray.from_buffers(len(nodes), *buffers)
 
     def texts(self) -> Ids:
-        """The same ids as texts."""
         if self.ends is not None:
             return self
         words = [str(number).encode() for number in self.data.tolist()]
@@ -113,7 +112,7 @@ class Origin:
 
     @classmethod
     def open(cls, store: Store, num_types: int) -> Origin | None:
-        """Of a dataset's store; None where it came from no tables. Raises ``StoreError`` for a damaged one."""
+        """None where the dataset came from no tables. Raises ``StoreError`` for a damaged one."""
         if "origin" not in store.meta:
             return None
 

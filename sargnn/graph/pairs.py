@@ -49,11 +49,9 @@ class Known:
 
     @classmethod
     def none(cls, num_heads: int) -> Known:
-        """Nothing is known of so many nodes, or rows."""
         return cls(np.zeros(num_heads + 1, np.int64), np.zeros(0, np.int64))
 
     def of_heads(self, nodes: np.ndarray) -> Known:
-        """Those of some heads, in their order (int64)."""
         indptr = np.asarray(self.indptr)
         counts = indptr[nodes + 1] - indptr[nodes]
         ends = np.concatenate([[0], np.cumsum(counts)])
@@ -76,7 +74,6 @@ class Pairs:
         candidates: split -> int64 [pairs of the split, K], tails that each of its pairs is measured against, in the pairs'
             order. A split with neither has negatives drawn, or is measured at full rank.
         labels: of edges, [P] or [P, C] as ``graph.schema`` has those of nodes; None: the pairs are links.
-        outputs: C, of labels.
         features: float32 [P, D], of edges that have labels and features; None: they have none.
         numbers: int64 [P] ascending, of a part: which of the whole graph's edges they are; None: they are all, or links.
     """
@@ -102,15 +99,13 @@ class Pairs:
 
     @property
     def width(self) -> int:
-        """D; 0: there are no features."""
         return 0 if self.features is None else int(self.features.shape[1])
 
     def count(self, split: str) -> int:
-        """How many are in a split."""
         return int(np.count_nonzero(np.asarray(self.split) == SPLITS[split]))
 
     def save(self, writer: StoreWriter, prefix: str = f"{_ENTRY}/") -> dict[str, Any]:
-        """Write all arrays to a store; what its manifest says of them. ``prefix``: of their names."""
+        """Write all arrays to a store, under names with the prefix; what its manifest says of them."""
         arrays = {"heads": self.heads, "tails": self.tails, "split": self.split}
         arrays |= {"known_indptr": self.known.indptr, "known_tails": self.known.tails}
         arrays |= {name: array for name in _OPTIONAL if (array := getattr(self, name)) is not None}
@@ -124,16 +119,12 @@ class Pairs:
     def open(
         cls, store: Store, num_heads: int, prefix: str = f"{_ENTRY}/", dtype: type = np.int64, *, verify: bool = False
     ) -> Self | None:
-        """Those of a store, memory-mapped; None where it has none.
+        """Those of a store, memory-mapped; None where it has none. Raises ``StoreError`` where an array is damaged.
 
         Args:
             num_heads: of how many nodes, or rows, it has what is known.
-            prefix: of the arrays' names.
             dtype: of the heads.
             verify: compare checksums first.
-
-        Raises:
-            StoreError: an array is damaged.
         """
         entry = store.meta.get(_ENTRY)
         if entry is None:
@@ -168,7 +159,7 @@ class Pairs:
 
 
 def check_pairs(name: str, pairs: Pairs, num_nodes: int, num_relations: int) -> None:
-    """Pairs can be trained on. Raises ``DataError`` naming the dataset ``name`` and the first that cannot."""
+    """Raises ``DataError`` naming the dataset ``name`` and the first pair that cannot be trained on."""
     if not pairs.count("train") and not pairs.undrawn:
         raise DataError(f"The dataset '{name}' has no training {'pairs' if pairs.labels is None else 'edges'}.")
     if pairs.labels is not None and (wrong := (np.asarray(pairs.split) > 0) & ~has_label(np.asarray(pairs.labels))).any():

@@ -26,11 +26,7 @@ class Remark:
 
 
 def make_remarks(findings: Findings, settings: Mapping[str, Any]) -> list[Remark]:
-    """What is remarkable of a dataset; nothing where all is well.
-
-    Args:
-        settings: of the dataset, which say what can be changed.
-    """
+    """What is remarkable of a dataset with these settings, which say what can be changed; nothing where all is well."""
     several = len(findings.nodes) > 1
     remarks: list[Remark] = []
     for name, nodes in findings.nodes.items():
@@ -223,7 +219,6 @@ def _true(settings: Mapping[str, Any], name: str) -> str:
 
 
 def _named(things: Sequence[object]) -> str:
-    """At most ten of them."""
     more = len(things) - _NAMED
     return ", ".join(map(str, things[:_NAMED])) + (f" and {more:,} more" if more > 0 else "")
 

@@ -37,8 +37,6 @@ LABEL_DTYPES: dict[Task, np.dtype] = {
 
 
 class Relation(NamedTuple):
-    """What an edge means: its name and the types (indices) of its two ends."""
-
     source: int
     name: str
     destination: int
@@ -46,13 +44,7 @@ class Relation(NamedTuple):
 
 @dataclass(frozen=True)
 class Schema:
-    """The types of a graph.
-
-    Attributes:
-        node_types: T names.
-        offsets: T + 1; type t owns the original ids ``[offsets[t], offsets[t + 1])``.
-        relations: R relations.
-    """
+    """T types, of which type t owns the original ids ``[offsets[t], offsets[t + 1])``, and R relations."""
 
     node_types: tuple[str, ...]
     offsets: tuple[int, ...]
@@ -60,21 +52,17 @@ class Schema:
 
     @classmethod
     def homogeneous(cls, num_nodes: int) -> Schema:
-        """One type, one relation."""
         return cls(("node",), (0, num_nodes), (Relation(0, "edge", 0),))
 
     @property
     def typed(self) -> bool:
-        """Whether there is more than one type or relation."""
         return len(self.node_types) > 1 or len(self.relations) > 1
 
     @property
     def num_nodes(self) -> int:
-        """N."""
         return self.offsets[-1]
 
     def count(self, node_type: int) -> int:
-        """How many nodes a type has."""
         return self.offsets[node_type + 1] - self.offsets[node_type]
 
     def types_of(self, ids: np.ndarray) -> np.ndarray:
@@ -87,17 +75,12 @@ class Schema:
         return (0, *np.cumsum(counts).tolist())
 
     def to_json(self) -> dict[str, Any]:
-        """For a manifest."""
         relations = [list(relation) for relation in self.relations]
         return {"node_types": list(self.node_types), "offsets": list(self.offsets), "relations": relations}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Schema:
-        """The inverse of ``to_json``.
-
-        Raises:
-            KeyError, TypeError, ValueError: content that is no schema.
-        """
+        """Raises ``KeyError``, ``TypeError`` or ``ValueError`` for content that is no schema."""
         types, offsets = tuple(content["node_types"]), tuple(content["offsets"])
         relations = tuple(Relation(*entry) for entry in content["relations"])
         names = [*types, *(relation.name for relation in relations)]
@@ -113,7 +96,7 @@ class Schema:
 
 
 def task_of(labels: np.ndarray) -> Task:
-    """The task whose labels these are, told by their dtype. Raises ``KeyError`` where there is none."""
+    """Told by their dtype. Raises ``KeyError`` where there is none."""
     return {LABEL_DTYPES[task]: task for task in get_args(Task)}[labels.dtype]
 
 
@@ -125,7 +108,7 @@ def label_form(dtype: np.dtype, num_classes: int) -> tuple[np.dtype, tuple[int, 
 
 
 def known_entries(labels: np.ndarray) -> np.ndarray:
-    """bool, of the labels' shape: which are known."""
+    """bool, of the labels' shape."""
     return np.isfinite(labels) if labels.dtype.kind == "f" else labels > UNLABELLED
 
 
@@ -136,7 +119,7 @@ def has_label(labels: np.ndarray) -> np.ndarray:
 
 
 def zero_labels(task: Task, num_nodes: int, num_outputs: int) -> np.ndarray:
-    """Labels 0 of ``num_nodes`` nodes, where only their form counts."""
+    """Where only their form counts."""
     return np.zeros((num_nodes,) if task == "classes" else (num_nodes, num_outputs), LABEL_DTYPES[task])
 
 

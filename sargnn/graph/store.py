@@ -42,7 +42,6 @@ _CHUNK_BYTES = 1 << 22
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file's content, read in chunks of 4 MiB."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -97,7 +96,6 @@ def temporary_beside(path: Path) -> Path:
 
 
 def folder_error(folder: Path, error: OSError) -> StoreError:
-    """The error for a folder of stores that cannot be written."""
     return StoreError(
         f"The folder '{folder}' cannot be written: {error.strerror}.", hint="choose another place with store_dir=FOLDER"
     )
@@ -149,12 +147,9 @@ class StoreWriter:
 
     @contextmanager
     def append(self, name: str, dtype: np.dtype | type, row: tuple[int, ...] = ()) -> Iterator[AppendedArray]:
-        """An array whose length is known only at the end; use as a context manager and ``write`` pieces to it.
+        """An array of entries of a shape, whose length is known only at the end: a context manager to ``write`` pieces to.
 
         Unlike one that is mapped, it never counts in the process's memory.
-
-        Args:
-            row: the shape of an entry; () for a flat array.
         """
         with self._target(name).open("wb") as file:
             array = AppendedArray(file, np.dtype(dtype), row)
@@ -168,11 +163,7 @@ class StoreWriter:
         return target
 
     def seal(self, report: Callable[[int], None] = lambda _: None) -> dict[str, dict[str, Any]]:
-        """Bring to the disk what was written since the last call; its entries in the manifest.
-
-        Args:
-            report: told the bytes of each file.
-        """
+        """Bring to the disk what was written since the last call, reporting bytes; its entries in the manifest."""
         sealed = {}
         for name in self._names:
             path_inside = _file_of(name)
@@ -226,7 +217,6 @@ class StoreWriter:
         )
 
     def _publish(self) -> None:
-        """Write the manifest, flush everything to the disk, rename."""
         self.seal()
         manifest: dict[str, Any] = {"kind": self.kind, "version": self.version, "meta": self.meta, "files": self._entries}
         manifest["sha256"] = digest_of(json.loads(json.dumps(manifest)))
@@ -252,7 +242,6 @@ class Store:
     """A store that is open for reading. Opening checks the manifest and every file's size; ``verify`` also checks contents.
 
     Args:
-        path: the store's folder.
         kind, version: what the caller can read.
         only: how the names of the files begin that the caller needs; others need not be here.
 
@@ -282,21 +271,17 @@ class Store:
                 raise damage_error(self.path, self._file(name), "its content does not match its checksum")
 
     def dtype(self, name: str) -> np.dtype:
-        """What the manifest says an array's dtype is. Raises ``StoreError`` where there is no such array."""
+        """As the manifest says. Raises ``StoreError`` where there is no such array."""
         return self._entry(name).dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The same of its shape."""
         return self._entry(name).shape
 
     def array(self, name: str, dtype: DTypeLike | None = None, shape: Sequence[int | None] | None = None) -> np.ndarray:
         """One array, memory-mapped; what is written to it stays in memory (copy on write).
 
-        Args:
-            dtype, shape: what it must have, None for any; a length of the shape may be None, too.
-
-        Raises:
-            StoreError: there is no such array, it is another one than the manifest says, or not what it must be.
+        ``dtype``, ``shape``: what it must have, None for any; a length of the shape may be None, too. Raises ``StoreError``
+        where there is no such array, it is another one than the manifest says, or not what it must be.
         """
         entry, file = self._entry(name), self._file(name)
         try:

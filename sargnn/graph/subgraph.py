@@ -22,12 +22,7 @@ _CHUNK_ROWS = 1 << 16
 def cut_surroundings(dataset: Dataset, count: int, seed: int = 0) -> Dataset:
     """The graph between at most ``count`` nodes: training nodes, their in-neighbours, the in-neighbours of these, and so on.
 
-    For what must be quick. Reads the edges into the kept nodes only, and the split.
-
-    Args:
-        dataset: with memory-mapped arrays or not.
-        count: at least a few hundred.
-        seed: of the choice.
+    For what must be quick. Reads the edges into the kept nodes only, and the split. ``count``: at least a few hundred.
     """
     ids = _choose(dataset, count, np.random.default_rng(seed))
     positions, destinations = edge_positions(dataset.indptr, ids)
@@ -74,11 +69,7 @@ def _choose(dataset: Dataset, count: int, rng: np.random.Generator) -> np.ndarra
 
 
 def induced(dataset: Dataset, nodes: np.ndarray) -> Dataset:
-    """The graph of some nodes and the edges between them, without features and what edges carry.
-
-    Args:
-        nodes: int64 [K], ascending.
-    """
+    """The graph of some nodes, int64 [K], ascending, and the edges between them, without features and what edges carry."""
     place = np.full(dataset.num_nodes, -1, np.int64)
     place[nodes] = np.arange(len(nodes))
     indptr = np.asarray(dataset.indptr)

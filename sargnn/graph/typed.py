@@ -22,13 +22,7 @@ from sargnn.graph.schema import MAX_RELATIONS, UNLABELLED, Relation, Schema
 
 @dataclass(frozen=True)
 class Edges:
-    """One relation's edges.
-
-    Attributes:
-        relation: the types (indices) of the ends, and the name.
-        sources, destinations: integers [E of the relation], numbers within their types.
-        columns: what its edges carry.
-    """
+    """One relation's edges: integers [E of the relation], numbers within their types, and what they carry."""
 
     relation: Relation
     sources: np.ndarray
@@ -74,9 +68,7 @@ def typed_dataset(
     Args:
         features: per type float32 [nodes of the type, F], F = 0 without features.
         relations: where some have a column, the edges of the others carry what added ones do: a weight of 1, else 0.
-        labelled: the type that has labels.
-        labels: of any task (``graph.schema``), of its nodes.
-        split: uint8, of the same.
+        labelled: the type that has labels, of any task (``graph.schema``), and the split, uint8.
 
     Raises:
         DataError: more relations than can be numbered, or edge features of different widths.
@@ -122,8 +114,7 @@ def homogenize(dataset: Dataset) -> Dataset:
     types that have them; types further away follow hop by hop. A node without such neighbours gets zeros. What edges
     carry stays as it is, and this mean does not see it.
 
-    Raises:
-        DataError: types with features of different widths, or none with features.
+    Raises ``DataError`` for types with features of different widths, or none with features.
     """
     schema = dataset.schema
     if not schema.typed:
