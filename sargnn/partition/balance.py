@@ -22,12 +22,7 @@ ROW_EDGES = 32
 
 @dataclass(frozen=True)
 class Room:
-    """What a partitioner may use.
-
-    Attributes:
-        folder: for files that are gone afterwards.
-        buffer_bytes: memory for what is read and sorted at once.
-    """
+    """What a partitioner may use: a folder for files that are gone afterwards, memory for what is read or sorted at once."""
 
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     buffer_bytes: int = 1 << 30
@@ -44,11 +39,7 @@ def runs_of_nodes(num_nodes: int, world: int) -> np.ndarray:
 
 
 def node_weights(dataset: Dataset, balance: str) -> np.ndarray | None:
-    """Each node's share of the work, int64 [N]; None: all are alike.
-
-    Args:
-        balance: ``nodes``; ``edges``: in-edges and one; ``both``: in-edges and ``ROW_EDGES``.
-    """
+    """Each node's share of the work, int64 [N]: in-edges and 1 (``edges``) or ``ROW_EDGES`` (``both``); None: all are alike."""
     if balance == "nodes":
         return None
     return np.diff(np.asarray(dataset.indptr)) + (1 if balance == "edges" else ROW_EDGES)

@@ -60,12 +60,7 @@ def goes_both_ways(dataset: Dataset) -> bool:
 
 
 def rows_both_ways(dataset: Dataset, folder: Path, buffer_bytes: int) -> Iterator[Rows]:
-    """The rows of A + A^T in order.
-
-    Args:
-        folder: where edges are sorted, if they must be.
-        buffer_bytes: about what that takes.
-    """
+    """In order. If edges must be sorted, that takes about ``buffer_bytes``."""
     if entries_of(dataset) == dataset.num_edges and goes_both_ways(dataset):  # else a sample has shown an edge without inverse
         for first, indptr, indices in in_edge_blocks(dataset, "writing the graph for the partitioner"):
             yield _merge(first, indptr, indices)

@@ -73,11 +73,7 @@ def find_clusters(graph: GraphFile, parts: int, seed: int) -> np.ndarray:
 
 
 def clusters_graph(graph: GraphFile, cluster: np.ndarray) -> tuple[np.ndarray, Iterator[Rows]]:
-    """The graph of clusters: their weights, int64 [C], and their rows in order.
-
-    Args:
-        cluster: int32 [N], from 0 without gaps.
-    """
+    """Of clusters numbered from 0 without gaps: their weights, int64 [C], and their rows in order."""
     count = int(cluster.max()) + 1
     starts, members = np.empty(count + 1, np.int32), np.empty(len(cluster), np.int32)
     _group(cluster, None, starts, members)
@@ -104,11 +100,9 @@ def _rows(graph: GraphFile, cluster: np.ndarray, starts: np.ndarray, members: np
 
 
 def refine(graph: GraphFile, part: np.ndarray, parts: int, imbalance: float) -> None:
-    """Move nodes, in place, to the part that has most of their neighbours, if it has room.
+    """Move nodes, in place, to the part (int32 [N]) that has most of their neighbours, if it has room.
 
-    Args:
-        part: int32 [N].
-        imbalance: a part may be heavier by so much than the mean.
+    ``imbalance``: a part may be heavier by so much than the mean.
     """
     weights = graph.weights_of_nodes()
     load = np.bincount(part, weights=weights, minlength=parts).astype(np.int64)

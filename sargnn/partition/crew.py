@@ -39,26 +39,14 @@ _SAID, _CLOSE_S = 400, 10.0
 
 @dataclass(frozen=True)
 class Crew:
-    """How many processes there may be.
-
-    Attributes:
-        most: processes at most.
-        buffer_bytes: what they may take together.
-        descriptors: that they inherit.
-    """
+    """How many processes there may be, what they may take together, and descriptors that they inherit."""
 
     most: int
     buffer_bytes: int
     descriptors: Sequence[int] = ()
 
     def size(self, parts: int, edges: int, one_bytes: float, free_bytes: int) -> int:
-        """How many processes do it: as many as it is worth and as there is memory for, and one in any case.
-
-        Args:
-            parts, edges: what is to be done.
-            one_bytes: what one process takes.
-            free_bytes: what can be had.
-        """
+        """As many processes as it is worth and as there is memory for, ``one_bytes`` each, and one in any case."""
         fit = int(min(self.buffer_bytes, free_bytes) // max(1.0, one_bytes))
         return max(1, min(self.most, parts, fit, 1 + edges // _WORTH_EDGES))
 
@@ -78,7 +66,6 @@ class Tally:
         self._tell()
 
     def finish(self, p: int) -> None:
-        """A part is done."""
         self._begun.pop(p, None)
         self._finished += self._sizes[p]
         self._tell()
@@ -143,13 +130,7 @@ def do_parts(
 
 
 class _Member:
-    """One process of a crew.
-
-    Attributes:
-        part: what it was given last.
-        over: it has closed its answers.
-        idle: nothing is due.
-    """
+    """One process of a crew: the part that it was given last, whether its answers are over, and whether nothing is due."""
 
     def __init__(self, job: str, settings: dict[str, Any], crew: Crew, errors_to: int) -> None:
         wanted = {"job": job, "settings": settings, "parent": os.getpid()}
@@ -168,7 +149,6 @@ class _Member:
         self._half = b""
 
     def give(self, p: int) -> None:
-        """Have it do a part."""
         self.part, self.idle = p, False
         with suppress(BrokenPipeError):  # it has ended, which shows where its answers are read
             self._orders.write(f"{p}\n".encode())
@@ -218,7 +198,6 @@ def _error_of(answer: dict[str, Any]) -> Exception:
 
 
 def main(words: Sequence[str]) -> int:
-    """A process of a crew."""
     wanted = json.loads(words[0])
     end_with_parent(wanted["parent"])
     answers = os.fdopen(os.dup(1), "w")

@@ -28,18 +28,12 @@ _number = Entry("number_present", "edge_src i, numbers i")
 
 @dataclass(frozen=True)
 class WeightedDegrees:
-    """Sums of the weights of the edges that a part's degrees count.
-
-    Attributes:
-        inward: fp64 [N], of each own row's in-edges.
-        outward: fp64 [N], of its out-edges.
-    """
+    """Sums of the weights of the edges that a part's degrees count: of each own row's in-edges and out-edges, fp64 [N]."""
 
     inward: np.ndarray
     outward: np.ndarray
 
     def at(self, rows: np.ndarray) -> WeightedDegrees:
-        """Those of some of the rows."""
         return WeightedDegrees(np.asarray(self.inward)[rows], np.asarray(self.outward)[rows])
 
 
@@ -50,8 +44,7 @@ class CopyLists:
     Attributes:
         rows: int32 [K], own rows that are copies, by owner, ascending; they stand behind the others of their type.
         offsets: int64, per rank of all servers: where the copies begin whose nodes it owns.
-        copied_rows: int32, own rows that other servers have copies of, by the rank that has them, ascending; the order of
-            its copies.
+        copied_rows: int32, own rows that other servers have copies of, by the rank that has them, in the order of its copies.
         copied_offsets: int64, per rank of all servers.
     """
 
@@ -79,8 +72,8 @@ class Part:
         halo_offsets: int64 [P + 1], per owner.
         send_rows: int32, own rows that each peer needs, by peer, ascending; the peer's halo has the same order.
         send_offsets: int64 [P + 1], per peer.
-        columns: what edges carry, in the order of ``edge_src``.
-        weights: sums of edge weights; None: edges have none. The weights themselves are a column.
+        columns: what edges carry, weights among it, in the order of ``edge_src``.
+        weights: sums of edge weights; None: edges have none.
         copies: of a server's part that preloads; None: each node is in one part.
         pairs: links whose heads are own nodes; None: the graph has none.
     """
@@ -114,7 +107,6 @@ class Part:
 
     @property
     def weighted(self) -> bool:
-        """Whether its edges have weights."""
         return self.weights is not None
 
     @property
@@ -123,12 +115,10 @@ class Part:
         return self.schema.bounds(self.node_ids)
 
     def edges(self, peer: int, relation: int) -> tuple[np.ndarray, np.ndarray]:
-        """``edge_src`` and ``edge_dst`` of one relation's edges from part ``peer``."""
         span = self.edge_span(peer, relation)
         return self.edge_src[span], self.edge_dst[span]
 
     def columns_of(self, peer: int, relation: int) -> EdgeColumns:
-        """What the same edges carry."""
         return self.columns.run(self.edge_span(peer, relation))
 
     def edge_span(self, peer: int, relation: int) -> slice:
@@ -140,16 +130,13 @@ class Part:
 PART_ARRAYS = tuple(
     f.name for f in fields(Part) if f.name not in ("schema", "features", "columns", "weights", "copies", "pairs")
 )
-"""What every part has."""
 
 
 @dataclass(frozen=True)
 class PartEdges:
-    """The in-edges of one part, and the halo that they read.
+    """The in-edges of one part, as in ``Part``, and the halo that they read.
 
-    Attributes:
-        edge_src, edge_dst, edge_offsets, columns: as in ``Part``.
-        halos: per owner, which of its rows are needed: int32, ascending; empty for the own part.
+    ``halos``: per owner, which of its rows are needed: int32, ascending; empty for the own part.
     """
 
     edge_src: np.ndarray
@@ -194,7 +181,6 @@ class Cutter:
         return other
 
     def own(self, p: int) -> np.ndarray:
-        """The nodes of part p."""
         return self.nodes[self.offsets[p] : self.offsets[p + 1]]
 
     def edges(self, p: int, report: Report = lambda _: None) -> PartEdges:
@@ -216,11 +202,7 @@ class Cutter:
         return (self.place[nodes] - self.offsets[p]).astype(np.int32)
 
     def part(self, p: int, edges: PartEdges, send: list[np.ndarray]) -> Part:
-        """Part p without features.
-
-        Args:
-            send: per peer, the own rows that it needs, int32.
-        """
+        """Part p without features. ``send``: per peer, the own rows that it needs, int32."""
         own = self.own(p)
         if self._open:
             in_degrees = np.bincount(edges.edge_dst, minlength=len(own))
@@ -286,8 +268,7 @@ def _number_read(edge_src: np.ndarray, count: int) -> np.ndarray:
 
 
 def one_type(part: Part, rank: int, node_type: int) -> Part:
-    """The nodes of one type with all relations between them, as a homogeneous graph. Degrees outward, weighted ones too, are
-    not known: 0."""
+    """The nodes of one type with all relations between them, as a homogeneous graph; its out-degrees are not known: 0."""
     a, b = part.row_bounds[node_type : node_type + 2]
     world = len(part.halo_offsets) - 1
     relations = [r for r, relation in enumerate(part.schema.relations) if relation.source == relation.destination == node_type]

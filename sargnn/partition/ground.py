@@ -57,11 +57,7 @@ def places_of(nodes: np.ndarray, folder: Path | None = None, name: str = "place"
 
 
 def lay_ground(dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray, folder: Path | None = None) -> Ground:
-    """The ground for parts that own ``nodes`` in this order.
-
-    Args:
-        folder: where the arrays go, ``nodes`` but if they are there; None: they are held.
-    """
+    """For parts that own ``nodes`` in this order. ``folder``: where arrays go that are not there yet; None: they are held."""
     n = dataset.num_nodes
     place = places_of(nodes, folder)
     out_degrees = make_array(folder, "out_degrees", (n,), np.int64)

@@ -33,8 +33,7 @@ _HINT = "store_dir=FOLDER on a larger disk, or partitioner=stream, which writes 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
     """KaMinPar's assignment, int32 [N]; with ``config.threads=1`` the same seed gives the same.
 
-    Raises:
-        ConfigError: the graph's file does not fit the disk, or KaMinPar fails.
+    Raises ``ConfigError`` where the graph's file does not fit the disk, or KaMinPar fails.
     """
     n, room = dataset.num_nodes, room or Room()
     if (uncut := trivial(n, world)) is not None:
@@ -109,5 +108,4 @@ def _cut_whole(path: Path, world: int, config: PartitionerConfig) -> np.ndarray:
 
 
 def threads_of(config: PartitionerConfig) -> int:
-    """How many threads it has: ``config.threads``, or a core each."""
     return config.threads or len(os.sched_getaffinity(0))

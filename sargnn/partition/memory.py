@@ -28,8 +28,7 @@ _METIS_BYTES, _ORDER_BYTES, _NODE_BYTES = 85, 80, 100
 STREAM_NODE_BYTES = 36
 _TITLES = {"metis": "METIS", "kaminpar": "KaMinPar", "stream": "Streaming"}
 _CUT_EDGE_BYTES, _CUT_COLUMN_BYTES, _CUT_NODE_BYTES, _OWN_NODE_BYTES = 13, 1, 10, 60
-"""Of an in-edge of a part, of a column beside what is held of it, of a node of the graph, which one process holds, and of a
-node of the part."""
+"""Of a part's in-edge, of a column beside what is held of it, of a graph's node in one process, of a part's node."""
 _PIECE_BYTES = 80_000_000
 _KAMINPAR_BYTES, _KAMINPAR_NODE_BYTES, _KAMINPAR_FIXED_BYTES, _KAMINPAR_ORDER_BYTES = 8, 200, 100_000_000, 45
 _PROCESS_BYTES = 120_000_000
@@ -95,9 +94,8 @@ def _lines(path: Path) -> list[str]:
 def cutting_bytes(dataset: Dataset, partitioner: str, coarsen: str = "auto", world: int = 1) -> float:
     """About what a partitioner takes; 0 for those that hold no more than a number a node.
 
-    Args:
-        coarsen: of KaMinPar, which is given the graph of clusters where the whole one does not fit, unless it is ``never`` or
-            the graph has few nodes for so many parts.
+    ``coarsen``: of KaMinPar, which is given the graph of clusters where the whole one does not fit, unless it is ``never`` or
+    the graph has few nodes for so many parts.
     """
     entries, n = entries_of(dataset), dataset.num_nodes
     if partitioner == "metis":
@@ -110,20 +108,14 @@ def cutting_bytes(dataset: Dataset, partitioner: str, coarsen: str = "auto", wor
 
 
 def whole_bytes(num_nodes: int, entries: float) -> float:
-    """About what KaMinPar takes for a graph in a file."""
     return entries * _KAMINPAR_BYTES + num_nodes * _KAMINPAR_NODE_BYTES + _KAMINPAR_FIXED_BYTES
 
 
 def check(
     dataset: Dataset, partitioner: str, order: str, world: int, limit_bytes: int, coarsen: str = "auto", *, cut: bool = False
 ) -> None:
-    """The partitioner and the order of nodes inside parts fit the memory that is there.
-
-    Args:
-        cut: the partitioner has cut the graph already.
-
-    Raises:
-        ConfigError: they do not; it says how much they need and what would fit.
+    """Raises ``ConfigError`` where the partitioner and the order of nodes inside parts do not fit the memory: how much they
+    need and what would fit. ``cut``: the partitioner has cut the graph already.
     """
     entries = entries_of(dataset)
     size = f"{dataset.num_nodes} nodes and {dataset.num_edges} edges; {limit_bytes / 1e9:.1f} GB can be had"

@@ -31,12 +31,11 @@ def symmetric(directed: sparse.csr_array) -> sparse.csr_array:
 def kway(
     graph: sparse.csr_array, parts: int, *, seed: int, imbalance: float, vertex_weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """METIS's k-way assignment of a symmetric graph with at least one edge, int32 [N].
+    """METIS's k-way assignment of a graph of ``symmetric``, whose values are edge weights, with at least one edge, int32 [N].
 
     Args:
-        graph: from ``symmetric``; its values are edge weights.
         imbalance: how much larger than the mean a part may be.
-        vertex_weights: integers [N], whose sums are balanced; each vertex is 1 if not given.
+        vertex_weights: integers [N], whose sums are balanced; None: each vertex is 1.
     """
     options = pymetis.Options(seed=seed, ufactor=max(1, round(imbalance * 1000)))
     index_type = pymetis.zero_copy_dtype()
@@ -53,10 +52,7 @@ def kway(
 
 
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
-    """METIS's assignment, int32 [N]; the same seed gives the same assignment.
-
-    A typed graph is cut as a homogeneous one, with every node type balanced.
-    """
+    """int32 [N]; the same seed gives the same. A typed graph is cut as a homogeneous one, with every node type balanced."""
     if (uncut := trivial(dataset.num_nodes, world)) is not None:
         return uncut
     ones, shape = np.ones(dataset.num_edges, np.int32), (dataset.num_nodes, dataset.num_nodes)

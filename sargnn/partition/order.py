@@ -50,25 +50,22 @@ class Members:
     place: np.ndarray
 
     def own(self, p: int) -> np.ndarray:
-        """The nodes of part p."""
         return self.nodes[self.offsets[p] : self.offsets[p + 1]]
 
 
 def group_members(assignment: np.ndarray, world: int) -> Members:
-    """Members by an assignment, int32 [N]."""
+    """By an assignment, int32 [N]."""
     offsets, nodes = group_by(assignment, world)
     return Members(offsets, nodes, places_of(nodes))
 
 
 @dataclass(frozen=True)
 class KaMinPar:
-    """What it needs to find clusters: a folder for its files, and its threads."""
-
     folder: Path
     threads: int
 
     def cut_graph(self, graph: sparse.csr_array, parts: int) -> np.ndarray:
-        """The cluster of each row of a symmetric graph, int32 [N]. graph: from ``metis.symmetric``."""
+        """The cluster of each row of a graph of ``metis.symmetric``, int32 [N]."""
         with scratch_folder(self.folder, ".kaminpar-") as folder:
             path = folder / "part.parhip"
             rows = Rows(0, np.diff(graph.indptr), graph.indices, graph.data)
@@ -82,10 +79,9 @@ class KaMinPar:
 def order_nodes(
     dataset: Dataset, assignment: np.ndarray, world: int, how: str, kaminpar: KaMinPar | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The nodes of all parts, part by part.
+    """The nodes of all parts, part by part, for an assignment int32 [N].
 
     Args:
-        assignment: int32 [N], the part of each node.
         how: ``original`` keeps the original order inside a part; ``locality`` cuts the part's own subgraph into clusters of
             about a thousand nodes, whose rows fit a core's second-level cache, and goes cluster by cluster. Of a typed graph
             type by type either way.

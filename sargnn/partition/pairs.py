@@ -31,7 +31,6 @@ class PartPairs(Pairs):
 
     @classmethod
     def none(cls, num_rows: int) -> PartPairs:
-        """A part's that has so many rows and no pairs."""
         nothing = np.zeros(0, np.int64)
         return cls(nothing.astype(np.int32), nothing, np.zeros(0, np.uint8), Known.none(num_rows), labels=nothing, outputs=1)
 
@@ -41,12 +40,7 @@ class PartPairs(Pairs):
 
 
 class PairCutter:
-    """Cuts the pairs of a graph.
-
-    Args:
-        pairs: of the whole graph.
-        offsets, nodes: as of ``partition.ground.Ground``.
-    """
+    """Cuts the pairs of a whole graph. ``offsets``, ``nodes``: as of ``partition.ground.Ground``."""
 
     def __init__(self, pairs: Pairs, offsets: np.ndarray, nodes: np.ndarray) -> None:
         self._pairs, self._offsets, self._nodes = pairs, np.asarray(offsets), np.asarray(nodes)
@@ -55,7 +49,6 @@ class PairCutter:
         self._place = place
 
     def part(self, p: int) -> PartPairs:
-        """Part p's."""
         pairs, first, last = self._pairs, self._offsets[p], self._offsets[p + 1]
 
         def own(heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +91,7 @@ def put_pairs(writer: StoreWriter, pairs: Pairs, offsets: np.ndarray, nodes: np.
 
 
 def open_pairs(store: Store, rank: int, num_rows: int) -> PartPairs | None:
-    """Those of a part, memory-mapped; None where the store has none. Raises ``StoreError`` where an array is damaged."""
+    """Memory-mapped; None where the store has none. Raises ``StoreError`` where an array is damaged."""
     return PartPairs.open(store, num_rows, _prefix(rank), np.int32, verify=True)
 
 

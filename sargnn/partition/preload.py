@@ -49,13 +49,7 @@ _choose = Entry("choose_workers", _GRAPH, "rows l, worker_of i N, place l N, vot
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is preloaded.
-
-    Attributes:
-        hops: L, the model's layers that aggregate.
-        max_hop, fanout: of expansion-aware sampling; None: no bound.
-        seed: of it.
-    """
+    """L, the model's layers that aggregate; bounds of expansion-aware sampling, None: none; and its seed."""
 
     hops: int
     max_hop: int | None = None
@@ -80,11 +74,7 @@ class Bounds:
 
 
 def find_hops(dataset: Dataset, inner: np.ndarray, bounds: Bounds) -> np.ndarray:
-    """How many hops each node is from a server's inner nodes, int16 [N]; -1: it is not preloaded.
-
-    Args:
-        inner: int64, the server's nodes.
-    """
+    """How many hops each node is from a server's inner nodes (int64), int16 [N]; -1: it is not preloaded."""
     hops = np.full(dataset.num_nodes, -1, np.int16)
     hops[inner] = 0
     frontier, most = inner, dataset.num_edges if bounds.fanout is None else bounds.fanout
@@ -97,13 +87,8 @@ def find_hops(dataset: Dataset, inner: np.ndarray, bounds: Bounds) -> np.ndarray
 
 
 def assign_copies(dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, workers: int, layers: int) -> np.ndarray:
-    """The worker of each node of a server, int32 [N]; -1: none.
-
-    Args:
-        hops: int16 [N].
-        worker_of: int32 [N], of inner nodes; -1: not inner.
-        workers: G.
-        layers: L.
+    """The worker of each node of a server, int32 [N]; -1: none. ``hops``: int16 [N]; ``worker_of``: int32 [N], of inner
+    nodes.
     """
     assignment = worker_of.astype(np.int32, copy=True)
     if workers == 1:
@@ -129,15 +114,11 @@ def assign_copies(dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, wor
 def write_preloaded(
     writer: StoreWriter, dataset: Dataset, offsets: np.ndarray, nodes: np.ndarray, servers: int, bounds: Bounds
 ) -> tuple[PartitionStats, list[dict[str, list[int]]]]:
-    """Cut a dataset into parts that hold all that their server's inner nodes depend on.
+    """Cut a dataset, partitioned by ``offsets`` and ``nodes`` as of ``Ground``, into parts that hold all that their server's
+    inner nodes depend on.
 
-    Args:
-        offsets, nodes: int64 [P + 1] and [N], the partition, as of ``Ground``.
-        servers: S.
-
-    Returns:
-        The quality, and of each server, by hop from the inner nodes on, ``nodes`` and those nodes' in-edges that it holds,
-        ``edges``.
+    Gives the quality, and of each server, by hop from the inner nodes on, ``nodes`` and those nodes' in-edges that it holds,
+    ``edges``.
     """
     world = len(offsets) - 1
     workers = world // servers
@@ -168,10 +149,7 @@ def write_preloaded(
 def cut_server(cutter: Cutter, rank_of: np.ndarray, ranks: range, bounds: Bounds) -> tuple[Cutter, np.ndarray]:
     """What cuts one server's parts, by their places in it, and how many hops each node is from its inner nodes, int16 [N].
 
-    Args:
-        cutter: of the whole graph.
-        rank_of: int32 [N], each node's owner.
-        ranks: the server's.
+    ``rank_of``: int32 [N], each node's owner; ``ranks``: the server's.
     """
     dataset, inside = cutter.dataset, (rank_of >= ranks.start) & (rank_of < ranks.stop)
     inner = cutter.nodes[cutter.offsets[ranks.start] : cutter.offsets[ranks.stop]]

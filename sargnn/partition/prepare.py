@@ -86,11 +86,8 @@ def _make(
 
 
 def with_choice(config: RunConfig | PartitionConfig, dataset: Dataset, name: str) -> RunConfig | PartitionConfig:
-    """The configuration with one of the partitioners in place of ``auto``: one that has cut already, whether or not all parts
-    are written, or the first that fits.
-
-    Args:
-        name: of the dataset store's folder.
+    """With one of the partitioners in place of ``auto``: one that has cut already, whether or not all parts are written, or the
+    first that fits. ``name``: of the dataset store's folder.
     """
     settings = config.partitioner
     if settings.target is not None or settings.name != "auto":
@@ -129,10 +126,8 @@ def _assigner(config: RunConfig | PartitionConfig) -> Callable[[Dataset, int], n
 def prepare_preloaded(
     config: RunConfig | PartitionConfig, dataset_path: Path, partition: PartitionInfo, bounds: Bounds
 ) -> PartitionInfo:
-    """The store of parts that hold what their servers preload, made from a partition's if there is none.
-
-    Raises:
-        StoreError: a damaged store.
+    """The store of parts that hold what their servers preload, made from a partition's if there is none. Raises ``StoreError``
+    for a damaged store.
     """
     identity = {"version": FORMAT_VERSION, "partition": partition.partition_hash, "preload": bounds.identity()}
     path = partition.path.parent / f"{partition.path.name}-preload-s{config.num_servers}-{key_of(identity)}"
@@ -171,11 +166,8 @@ def _meta(dataset: Dataset, world: int) -> dict[str, Any]:
 def partition_path(config: RunConfig | PartitionConfig, dataset: Dataset, name: str) -> tuple[Path, dict[str, Any]]:
     """The folder of the partition store, which may not be there yet, and what decides its content, JSON-able.
 
-    Args:
-        name: of the dataset store's folder.
-
-    Raises:
-        ConfigError: more workers than nodes, or a partitioner's file that cannot be read.
+    ``name``: of the dataset store's folder. Raises ``ConfigError`` for more workers than nodes, or a partitioner's file that
+    cannot be read.
     """
     if config.world > dataset.num_nodes:
         raise ConfigError(

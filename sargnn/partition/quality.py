@@ -24,13 +24,10 @@ class PartitionStats:
     """Quality of a partition into P parts.
 
     Attributes:
-        edge_cut: edges whose ends lie in different parts / all edges.
-        cut_edges: their number, directed.
-        halo_rows: per part, the remote rows it needs.
+        edge_cut: edges whose ends lie in different parts / all edges; ``cut_edges``: their number, directed.
+        halo_rows: per part, the remote rows it needs; ``volume_rows``: their sum, which travels in one exchange.
         nodes, edges: per part, own nodes and in-edges.
-        node_balance, edge_balance: largest part / mean.
-        type_balance: the same for the nodes of each type.
-        volume_rows: sum of halo_rows, the rows that travel in one exchange.
+        node_balance, edge_balance: largest part / mean; ``type_balance``: the same for the nodes of each type.
     """
 
     edge_cut: float
@@ -64,7 +61,6 @@ def part_figures(rank: int, part: Part) -> PartFigures:
 
 
 def partition_stats(parts: Sequence[PartFigures]) -> PartitionStats:
-    """The figures over all parts, in rank order."""
     nodes, edges, halo = ([getattr(part, name) for part in parts] for name in ("nodes", "edges", "halo"))
     cut = sum(part.cut for part in parts)
     return PartitionStats(

@@ -34,7 +34,7 @@ _HINT = "numpy.save(FILE, assignment): whole numbers [nodes], each node's worker
 
 
 def assign_range(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
-    """Contiguous runs of original ids, sizes differing by at most one. Returns int32 [N]."""
+    """int32 [N]."""
     return runs_of_nodes(dataset.num_nodes, world)
 
 
@@ -49,8 +49,7 @@ def assign_random(dataset: Dataset, world: int, config: PartitionerConfig, room:
 def assign_given(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
     """The assignment that ``config.file`` holds, as int32 [N]; a worker without nodes is warned of.
 
-    Raises:
-        ConfigError: no such file, no array of whole numbers [N], or a worker that does not exist; the file is named.
+    Raises ``ConfigError`` naming the file where there is none, no array of whole numbers [N], or a worker that does not exist.
     """
     file = str(config.file)
     shape, dtype = check_file(file)
@@ -102,8 +101,9 @@ def check_file(file: str) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def choose(dataset: Dataset, config: PartitionerConfig, limit_bytes: int) -> PartitionerConfig:
-    """``config`` with the name of METIS where it fits half of what is free, else KaMinPar's, else the streaming one's; as it
-    is where it names one."""
+    """``config`` with the name of METIS where it fits half of what is free, else KaMinPar's, else the streaming one's; as it is
+    where it names one.
+    """
     if config.target is not None or config.name != "auto":
         return config
     *_, last = CANDIDATES
@@ -121,8 +121,7 @@ def assign_auto(dataset: Dataset, world: int, config: PartitionerConfig, room: R
 def assign_in_servers(dataset: Dataset, assign: Callable[[Dataset, int], np.ndarray], world: int, servers: int) -> np.ndarray:
     """The worker of each node, int32 [N]: workers ``[s G, (s + 1) G)`` are server s, with G = ``world`` / ``servers``.
 
-    Args:
-        assign: a partitioner; gives for a graph and a number of parts each node's part.
+    ``assign``: a partitioner; gives for a graph and a number of parts each node's part.
     """
     workers = world // servers
     server_of = assign(dataset, servers)

@@ -64,11 +64,8 @@ def sort_edges(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, EdgeColumns]:
     """The edges, sorted; sources are numbered from their part's first node on.
 
-    Args:
-        chunk_edges: about how many are gone through between two reports.
-
-    Returns:
-        edge_src int32 [E], edge_dst int32 [E], offsets int64 [P R + 1], and what they carry.
+    Gives edge_src int32 [E], edge_dst int32 [E], offsets int64 [P R + 1], and what they carry. ``chunk_edges``: about how many
+    are gone through between two reports.
     """
     indptr, indices, own, rows = np.asarray(dataset.indptr), np.asarray(dataset.indices), wanted.own, wanted.rows
     relations = len(dataset.schema.relations)

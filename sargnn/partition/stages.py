@@ -79,11 +79,7 @@ def order_parts(
 
 
 def join_parts(schema: Schema, offsets: np.ndarray, nodes: np.ndarray, processes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The parts of each process as one, in their order, of a typed graph type by type.
-
-    Args:
-        offsets, nodes: from ``order_parts``; ``nodes`` is changed.
-    """
+    """The parts of each process as one, in their order, of a typed graph type by type. Changes ``nodes``."""
     world = len(offsets) - 1
     joined = offsets[[0, *(parts_of(process, processes, world).stop for process in range(processes))]]
     if schema.typed:
@@ -94,7 +90,6 @@ def join_parts(schema: Schema, offsets: np.ndarray, nodes: np.ndarray, processes
 
 
 def open_order(settings: dict[str, Any]) -> Job:
-    """The job that orders a part's nodes."""
     folder, threads = Path(settings["folder"]), settings["threads"]
     dataset = open_dataset(Path(settings["dataset"]), verify=False)
     names = (f"{_GROUPED}_offsets", _GROUPED, f"{_GROUPED}_place")
@@ -112,12 +107,7 @@ def open_order(settings: dict[str, Any]) -> Job:
 def cut_parts(
     work: Unfinished, writer: StoreWriter, path: Path, offsets: np.ndarray, nodes: np.ndarray, crew: Crew
 ) -> PartitionStats:
-    """Write all parts into the unfinished store.
-
-    Args:
-        path: the dataset's store.
-        offsets, nodes: from ``order_parts``.
-    """
+    """Write all parts, as ``order_parts`` gives them, of the dataset's store at ``path`` into the unfinished store."""
     dataset = open_dataset(path, verify=False)
     step("counting edges")
     ground, world = lay_ground(dataset, offsets, nodes, work.ground), len(offsets) - 1
@@ -144,7 +134,6 @@ def cut_parts(
 
 
 def open_write(settings: dict[str, Any]) -> Job:
-    """The job that writes a part."""
     folder, store = Path(settings["folder"]), Path(settings["store"])
     cutter = Cutter(open_dataset(Path(settings["dataset"]), verify=False), open_ground(folder / "ground"))
 

@@ -38,14 +38,10 @@ class PartitionInfo:
     """What all workers share about a partition store.
 
     Attributes:
-        path: the store's folder.
-        world: number of parts.
         num_nodes, num_edges, num_classes: of the whole graph.
-        schema: its node types and relations.
         feature_widths: F of each type.
         dataset_name, dataset_hash, partition_hash: provenance.
         partition_time_s: seconds that making the store took.
-        stats: quality of the partition.
         partitioner: the name of who cut it.
         task: of the labels; a store without the entry has classes.
         weights: the smallest and the largest edge weight; None: there are none.
@@ -76,8 +72,7 @@ class PartitionInfo:
 def partition_info(path: Path, rank: int | None = None) -> PartitionInfo:
     """What a partition store's manifest says. Raises ``StoreError`` for a store that is damaged or says something else.
 
-    Args:
-        rank: whose part must be here; None: all must be.
+    ``rank``: whose part must be here; None: all must be.
     """
     store = _open(path, rank)
     with blame_manifest(path, "of the partition"):
@@ -127,7 +122,7 @@ def write_part(writer: StoreWriter, cutter: Cutter, p: int, report: Report = lam
 
 
 def put_part(writer: StoreWriter, rank: int, part: Part) -> None:
-    """Write a part without its features and without what it sends. ``rank``: whose part it is in the store."""
+    """Without its features and without what it sends. ``rank``: whose part it is in the store."""
     for array in PART_ARRAYS:
         if not array.startswith("send"):
             writer.put(_name(rank, array), getattr(part, array))
@@ -139,7 +134,8 @@ def put_part(writer: StoreWriter, rank: int, part: Part) -> None:
 
 def loop_means(part: Part, rank: int) -> InEdgeMeans | None:
     """Takes the features of a part's edges, and gives what self-loops of its nodes have; None: edges have no features, or the
-    graph is typed and gets no self-loops. ``rank``: the part's, among its peers."""
+    graph is typed and gets no self-loops. ``rank``: the part's, among its peers.
+    """
     if part.schema.typed or ATTR not in part.columns:
         return None
     own, loops = part.edge_span(rank, 0), np.zeros(len(part.edge_src), bool)
@@ -148,7 +144,7 @@ def loop_means(part: Part, rank: int) -> InEdgeMeans | None:
 
 
 def put_features(writer: StoreWriter, rank: int, cutter: Cutter, place: int, report: Report = lambda _: None) -> None:
-    """Write a part's features, piece by piece. ``place``: the part's, among those that ``cutter`` cuts."""
+    """Piece by piece. ``place``: the part's, among those that ``cutter`` cuts."""
     for node_type, rows in enumerate(cutter.dataset.features):
         with writer.append(_name(rank, features_name(node_type)), np.float32, (rows.shape[1],)) as target:
             for piece in cutter.features(place, node_type):
@@ -157,11 +153,7 @@ def put_features(writer: StoreWriter, rank: int, cutter: Cutter, place: int, rep
 
 
 def put_send_lists(writer: StoreWriter, cutter: Cutter, first: int) -> None:
-    """Write what the parts that ``cutter`` cuts send each other, from the halos that they have in the store.
-
-    Args:
-        first: the rank of the first of them in the store.
-    """
+    """Write what the parts of a cutter, ``first`` the first one's rank, send each other, from their halos in the store."""
     halos = []
     for q in range(cutter.world):
         offsets, ids = (writer.folder / f"{_name(first + q, name)}.npy" for name in ("halo_offsets", "halo_ids"))
@@ -180,15 +172,10 @@ def array_of(path: Path, rank: int, name: str) -> np.ndarray:
 
 
 def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
-    """One worker's part, arrays memory-mapped; no other part need be here.
+    """One worker's part, arrays memory-mapped; no other part need be here. Raises ``StoreError`` naming a file that is damaged.
 
     Checksums are verified and every array's form; local row numbers lie in their ranges, so that no kernel reads beside them.
-
-    Args:
-        with_features: else it has none, and their checksums are not verified.
-
-    Raises:
-        StoreError: the store is damaged or holds no such part; the file is named.
+    Without features theirs are not verified.
     """
     store = _open(path, rank)
     with blame_manifest(path, "of the partition"):
@@ -286,12 +273,10 @@ def release(part: Part) -> None:
 
 
 def features_name(node_type: int) -> str:
-    """The name of a type's features in a part."""
     return f"features_{node_type:02d}"
 
 
 def part_folder(path: Path, rank: int) -> Path:
-    """Where a store has the arrays of one part."""
     return (path / _name(rank, "any")).parent
 
 

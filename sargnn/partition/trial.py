@@ -98,7 +98,7 @@ def _private(process: int) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """The process: runs a partitioner, whose loops are compiled by then, and says how long it took."""
+    """Runs a partitioner, whose loops are compiled by then, and says how long it took."""
     wanted = json.loads(words[0])
     dataset = open_dataset(Path(wanted["path"]), verify=False)
     config = PartitionerConfig(order="original", **wanted["settings"])

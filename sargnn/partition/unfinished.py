@@ -41,7 +41,6 @@ Entries = dict[str, dict[str, Any]]
 
 
 def unfinished_beside(path: Path) -> Path:
-    """The folder for a partition store that is not there yet."""
     return path.with_name(f".{path.name}{_ENDING}")
 
 
@@ -50,10 +49,8 @@ def claim_unfinished(path: Path) -> Iterator[Unfinished | None]:
     """The folder of the store at ``path``, for this process alone; None: the store is there, made by another process meanwhile.
 
     Waits for a process that makes the same store. On a file system without locks the folder is one of this process's own, and
-    nothing is gone on with. The folder goes once the store is there, or nothing was found that is worth keeping.
-
-    Raises:
-        StoreError: the folder cannot be written.
+    nothing is gone on with. The folder goes once the store is there, or nothing was found that is worth keeping. Raises
+    ``StoreError`` where it cannot be written.
     """
     folder = unfinished_beside(path)
     held: Claim | None = None
@@ -90,13 +87,7 @@ def has_assignment(path: Path) -> bool:
 
 
 class Unfinished:
-    """What there is of an unfinished store.
-
-    Attributes:
-        folder: the whole of it.
-        store: that of the store.
-        descriptors: that hold the claim.
-    """
+    """What there is of an unfinished store, in ``folder``, that of the ``store``, and ``descriptors`` that hold the claim."""
 
     def __init__(self, folder: Path, held: Claim | None) -> None:
         self.folder, self.store = folder, folder / "store"
@@ -114,18 +105,17 @@ class Unfinished:
         return folder
 
     def keep_assignment(self, assignment: np.ndarray) -> None:
-        """Keep each node's part, int32 [N]; what followed from another is forgotten."""
+        """int32 [N]; what followed from another is forgotten."""
         for stale in (*(self.folder / name for name in ("orders", "parts", "store")), self.folder / "assignment.json"):
             remove(stale)
         self.store.mkdir()
         keep_array(self.folder, "assignment", assignment, of="")
 
     def open_assignment(self) -> np.ndarray:
-        """What was kept, int32 [N], memory-mapped."""
         return np.asarray(np.load(self.folder / "assignment.npy", mmap_mode="c"))
 
     def find_assignment(self, num_nodes: int, world: int) -> np.ndarray | None:
-        """What was kept, memory-mapped; None where nothing was that is whole."""
+        """What was kept, int32 [N], memory-mapped; None where nothing was that is whole."""
         if read_record(self.folder, "assignment", of="") is None:
             return None
         assignment = self.open_assignment()
@@ -153,10 +143,8 @@ class Unfinished:
         return records
 
     def read_all(self, kind: str, parts: Sequence[int], of: str) -> dict[int, dict[str, Any]]:
-        """The records of parts that were finished just now, whose files need not be looked at again.
-
-        Raises:
-            StoreError: one is not there.
+        """The records of parts that were finished just now, whose files need not be looked at again. Raises ``StoreError``
+        where one is not there.
         """
         records = {p: read_record(self.folder / kind, name_of(p), of, look=False) for p in parts}
         missing = [p for p, record in records.items() if record is None]
@@ -166,12 +154,10 @@ class Unfinished:
 
 
 def name_of(p: int) -> str:
-    """What a part's files are called."""
     return f"{p:03d}"
 
 
 def record_file(folder: Path, name: str) -> Path:
-    """Where a record is."""
     return folder / f"{name}.json"
 
 
@@ -221,7 +207,6 @@ def read_record(folder: Path, name: str, of: str, files: Path | None = None, *, 
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
