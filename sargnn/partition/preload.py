@@ -87,9 +87,7 @@ def find_hops(dataset: Dataset, inner: np.ndarray, bounds: Bounds) -> np.ndarray
 
 
 def assign_copies(dataset: Dataset, hops: np.ndarray, worker_of: np.ndarray, workers: int, layers: int) -> np.ndarray:
-    """The worker of each node of a server, int32 [N]; -1: none. ``hops``: int16 [N]; ``worker_of``: int32 [N], of inner
-    nodes.
-    """
+    """The worker of each node of a server, int32 [N]; -1: none. ``hops``: int16 [N]; ``worker_of``: inner nodes', int32 [N]."""
     assignment = worker_of.astype(np.int32, copy=True)
     if workers == 1:
         assignment[hops >= 0] = 0

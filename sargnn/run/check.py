@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_strategies(config: RunConfig) -> None:
-    """Mode, kernel and partitioner exist and go together, the partitioner's file and a module of the user's too.
+    """Check that mode, kernel and partitioner exist and go together, and the partitioner's file and a module of the user's.
 
     Raises:
         ConfigError, KernelError: what is wrong.
@@ -54,7 +54,7 @@ def check_strategies(config: RunConfig) -> None:
 
 
 def check_backend(comm: CommConfig) -> None:
-    """PyTorch has what is to carry rows. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where PyTorch lacks what is to carry rows."""
     import torch.distributed as dist
 
     if comm.backend == "mpi" and not dist.is_mpi_available():
@@ -67,7 +67,7 @@ def check_backend(comm: CommConfig) -> None:
 
 
 def check_network(comm: CommConfig) -> None:
-    """The interface exists and the port is free, for workers on this machine. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where the interface does not exist, or the port is not free, for workers on this machine."""
     if comm.backend == "mpi":
         check_backend(comm)
         raise ConfigError(
@@ -100,14 +100,11 @@ def check_network(comm: CommConfig) -> None:
 
 def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False, trained: Dataset | None = None) -> Model:
     """The run's model, once it is sure that it, the metric, early stopping and Correct & Smooth can work on the graph and its
-    edge weights.
+    edge weights. Raises ``ConfigError`` where one of them cannot.
 
     Args:
         begins: the run has no checkpoint of its own; then the parameters that ``init_from`` names fit, too.
         trained: what the model was trained on, where that is another graph; then labels and a split may be missing.
-
-    Raises:
-        ConfigError: one of them cannot.
     """
     import numpy as np
 
@@ -158,8 +155,7 @@ class Stores:
     """What a run's workers open.
 
     Attributes:
-        dataset: the dataset store's folder.
-        partition: the partition store's folder.
+        dataset, partition: the stores' folders.
         stats: the partition's quality.
         dataset_hash: of the dataset that it was cut from.
         norms_over_rows: whether the run's model has norms over rows that are computed together.
@@ -175,18 +171,13 @@ class Stores:
 
 
 def partition_of(config: RunConfig) -> PartitionConfig:
-    """The partition that a run works on."""
     where = config.store_dir, config.prepare, config.servers, config.joined
     return PartitionConfig(config.dataset, config.partitioner, config.world, *where)
 
 
 def prepare_stores(config: RunConfig, *, begins: bool = False, trained: Dataset | None = None) -> Stores:
-    """Make the dataset store, the partition store and what servers preload, if needed; also compiles the kernels once.
-
-    The graph is checked before it is partitioned.
-
-    Args:
-        begins, trained: as of ``check_graph``.
+    """Make the dataset store, the partition store and what servers preload, if needed; also compiles the kernels once. The
+    graph is checked before it is partitioned, with ``begins`` and ``trained`` as of ``check_graph``.
     """
     from sargnn.graph.dataset import open_dataset
     from sargnn.partition.preload import Bounds

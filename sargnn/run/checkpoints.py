@@ -74,9 +74,8 @@ def find_start(config: RunConfig) -> RunConfig:
 
 
 def keep_start(config: RunConfig, run_dir: Path) -> None:
-    """A copy of the checkpoint that the run starts from in its own folder, by links where that can be.
-
-    The source may go on training, and remove its older checkpoints, before this run has one of its own.
+    """A copy of the checkpoint that the run starts from in its own folder, by links where that can be: the source may go on
+    training, and remove its older checkpoints, before this run has one of its own.
     """
     if config.init_from is None or (run_dir / START).exists():
         return
@@ -111,7 +110,7 @@ def newest_whole(run_dir: Path) -> tuple[Path | None, list[Path]]:
 
 
 def check_checkpoint(run_dir: Path) -> None:
-    """A run that is gone on with has a checkpoint. Raises ``ConfigError`` before anything is loaded."""
+    """Raises ``ConfigError``, before anything is loaded, where a run that is gone on with has no checkpoint."""
     from sargnn.training import checkpoint
 
     if not checkpoint.existing(run_dir):
@@ -120,9 +119,7 @@ def check_checkpoint(run_dir: Path) -> None:
 
 def choose_checkpoint(config: RunConfig, run_dir: Path, inputs: Inputs, dataset_hash: str) -> Inputs:
     """``inputs`` with the newest whole checkpoint, and how many epochs it has (0: there is none). Damaged ones are put aside.
-
-    Raises:
-        ConfigError: it was trained on another dataset, or with other settings.
+    Raises ``ConfigError`` where it was trained on another dataset, or with other settings.
     """
     from sargnn.training import checkpoint
 
@@ -137,7 +134,7 @@ def choose_checkpoint(config: RunConfig, run_dir: Path, inputs: Inputs, dataset_
 
 
 def check_made_for(meta: dict[str, Any], config: RunConfig, dataset_hash: str, path: Path) -> None:
-    """A checkpoint belongs to this dataset and these settings. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` for a checkpoint of another dataset or other settings."""
     if meta["dataset_hash"] != dataset_hash:
         raise ConfigError(
             "The dataset is not the one that the run was trained on.", given=dataset_hash, allowed=meta["dataset_hash"]
@@ -147,11 +144,7 @@ def check_made_for(meta: dict[str, Any], config: RunConfig, dataset_hash: str, p
 
 
 def has_settings_of(meta: dict[str, Any], config: RunConfig) -> bool:
-    """Whether a checkpoint holds what a run with these settings has after as many epochs.
-
-    Args:
-        meta: the checkpoint's.
-    """
+    """Whether a checkpoint with this ``meta`` holds what a run with these settings has after as many epochs."""
     options: Iterable[int] = [config.epochs]
     if not config.optim.depends_on_epochs:
         known = meta.get("epochs")
@@ -176,7 +169,7 @@ def is_over(config: RunConfig, run_dir: Path) -> bool:
 
 
 def check_epochs_left(config: RunConfig, run_dir: Path) -> None:
-    """A run that is gone on with has something left to do. Raises ``ConfigError`` with what was trained."""
+    """Raises ``ConfigError``, with what was trained, where a run that is gone on with has nothing left to do."""
     from sargnn.training import checkpoint
 
     summary = read_summary(run_dir)
@@ -216,5 +209,4 @@ def check_epochs_left(config: RunConfig, run_dir: Path) -> None:
 
 
 def no_checkpoint(run_dir: Path) -> ConfigError:
-    """The error for a run that nothing can go on from."""
     return ConfigError("The run holds no checkpoint to go on from.", given=str(run_dir), hint="train anew, without resume=")

@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _do(request: dict[str, Any], begun_path: Path) -> dict[str, Any]:
-    """The answer. ``begun_path``: gets the run's folder, its first epoch and the checkpoints that it has."""
+    """``begun_path``: gets the run's folder, its first epoch and the checkpoints that it has."""
     config = parse(request["config"])
     if request["verb"] == "train":
         from sargnn.run.local import train

@@ -36,14 +36,7 @@ MOST_NODES = 20_000
 
 @dataclass(frozen=True)
 class Graph:
-    """What was trained on.
-
-    Attributes:
-        name: the dataset's.
-        nodes: how many.
-        edges: how many.
-        of_nodes: of the whole graph; more where a part was taken.
-    """
+    """What was trained on; ``of_nodes``: the nodes of the whole graph, more than ``nodes`` where a part was taken."""
 
     name: str
     nodes: int
@@ -54,11 +47,8 @@ class Graph:
 def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
     """Train three steps and evaluate, on one worker and on two, and compare all tensors.
 
-    Args:
-        config: of a run. Its world, epochs and tracking do not matter; ``run_dir``: a new folder for what was recorded.
-
-    Raises:
-        SargnnError: anything a user can cause; a module that a worker fails in, as ``WorkerError``.
+    The configuration's world, epochs and tracking do not matter; its ``run_dir`` is a new folder for what was recorded. Raises
+    ``SargnnError`` for anything a user can cause, ``WorkerError`` for a module that a worker fails in.
     """
     from sargnn.sources.prepare import prepare_dataset
     from sargnn.training.compare_worlds import TOLERANCES, compare_records
@@ -91,7 +81,7 @@ def compare_worlds(config: RunConfig) -> tuple[Graph, Outcome]:
 
 
 def _reduced(config: RunConfig) -> RunConfig:
-    """The same without what only a whole run has."""
+    """Without what only a whole run has."""
     partitioner = config.partitioner
     if partitioner.name == "given" and partitioner.target is None:  # made for another number of workers
         partitioner = PartitionerConfig("metis", partitioner.seed, partitioner.order, partitioner.imbalance)

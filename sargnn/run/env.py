@@ -31,7 +31,7 @@ def usual_processes(config: RunConfig) -> int:
 
 
 def _memory_nodes() -> list[Path]:
-    """The nodes of this machine's memory that have cores which this process may use; one where the system does not say."""
+    """Those that have cores which this process may use; one where the system does not say."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
     near = [node for node in nodes if any((node / f"cpu{core}").exists() for core in usable)]
@@ -44,12 +44,10 @@ def with_processes(config: RunConfig) -> RunConfig:
 
 
 def with_threads(config: RunConfig) -> RunConfig:
-    """With the number of each process's threads filled in."""
     return dataclasses.replace(config, threads=config.threads or default_threads(config.num_processes))
 
 
 def workers_of(config: RunConfig) -> str:
-    """How many workers there are, and where."""
     return f"{config.world} worker{'s' * (config.world > 1)} {places_of(config)}"
 
 

@@ -10,10 +10,7 @@ from sargnn.config.run import RunConfig
 def local_device_index(process: int, gpus: int, environment: Mapping[str, str]) -> int:
     """A process's GPU among those that its host shows it, of which ``CUDA_VISIBLE_DEVICES`` may name some.
 
-    Args:
-        process: its number; what ``LOCAL_RANK`` says, its number on its host, goes first.
-        gpus: how many there are.
-        environment: of the process.
+    ``LOCAL_RANK``, the process's number on its host, goes before its number ``process``.
     """
     return int(environment.get("LOCAL_RANK") or process) % gpus
 

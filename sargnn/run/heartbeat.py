@@ -26,12 +26,7 @@ Peek = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class Beat:
-    """What a worker has published last.
-
-    Attributes:
-        count: of its heartbeats.
-        begun: how many exchanges and collectives it has begun.
-    """
+    """The number of a worker's last heartbeat, and how many exchanges and collectives it had begun."""
 
     count: int
     begun: int
@@ -40,8 +35,7 @@ class Beat:
 class Heartbeat(threading.Thread):
     """Publishes a worker's heartbeat twice a second. Only ``sargnn train`` reads it; elsewhere the thread ends at once.
 
-    Args:
-        begun: how many exchanges and collectives the process has begun.
+    ``begun``: how many exchanges and collectives the process has begun.
     """
 
     def __init__(self, rank: int, begun: Callable[[], int]) -> None:
@@ -64,7 +58,6 @@ class Heartbeat(threading.Thread):
             return  # the launching process is gone, and with it who would read this
 
     def report_lost_peer(self) -> None:
-        """Publish that this worker has lost a peer."""
         if self._store is not None:
             with suppress(RuntimeError):
                 self._store.set(_LOST, str(self._rank))
@@ -75,12 +68,11 @@ def _key(rank: int) -> str:
 
 
 def has_lost_peer(peek: Peek) -> bool:
-    """Whether a worker has published that it lost a peer."""
     return peek(_LOST) is not None
 
 
 def read_beats(peek: Peek, world: int) -> list[Beat]:
-    """Each rank's last heartbeat; zeros for one that has published none."""
+    """Zeros for a rank that has published none."""
     texts = [(peek(_key(rank)) or b"0 0").decode().split() for rank in range(world)]
     return [Beat(int(count), int(begun)) for count, begun in texts]
 
@@ -92,11 +84,7 @@ def find_slowest(before: list[Beat], after: list[Beat]) -> int:
 
 
 class SilenceClock:
-    """Measures how long each worker has been silent while another one was not.
-
-    Args:
-        world: P.
-    """
+    """Measures how long each worker has been silent while another one was not."""
 
     def __init__(self, world: int) -> None:
         self._counts = [0] * world

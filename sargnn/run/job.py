@@ -46,11 +46,7 @@ _LINES, _LOGS = 4, 8
 
 
 def begin(run_dir: Path, environment: Mapping[str, str]) -> int:
-    """Everything that workers need; an exit code.
-
-    Raises:
-        SargnnError: anything a user can cause.
-    """
+    """Everything that workers need; an exit code. Raises ``SargnnError`` for anything a user can cause."""
     started_at = time.time()
     config = prepare_process(load(run_dir / files.CONFIG))
     if is_over(config, run_dir):  # which may not be written over
@@ -142,13 +138,8 @@ def end(run_dir: Path) -> int:
 
 
 def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
-    """What workers read: settings, token, checkpoint, their own parts, and files that settings name a class or function in.
-
-    Args:
-        ranks: of processes.
-
-    Raises:
-        SargnnError: the run has not begun, or has no such rank.
+    """What the workers of some processes read: settings, token, checkpoint, their own parts, and files that settings name a
+    class or function in. Raises ``SargnnError`` where the run has not begun, or has no such rank.
     """
     config, inputs = load(run_dir / files.CONFIG), read_inputs(run_dir)
     wrong = [str(rank) for rank in ranks if rank >= config.num_processes]
@@ -164,7 +155,6 @@ def needed_files(run_dir: Path, ranks: Sequence[int]) -> list[Path]:
 
 
 def main() -> int:
-    """The command line; an exit code."""
     asks_files = sys.argv[1:2] == ["files"] and len(sys.argv) > 3 and all(word.isdecimal() for word in sys.argv[3:])
     if not asks_files and (len(sys.argv) != 3 or sys.argv[1] not in ("begin", "end")):
         print("usage: python -m sargnn.run.job begin|end RUN_DIR, or files RUN_DIR RANK ...", file=sys.stderr)

@@ -63,15 +63,13 @@ def read_job(run_dir: Path) -> dict[str, Any]:
 
 
 def note_job(run_dir: Path, **changes: Any) -> None:
-    """Change the record."""
     files.write_json(run_dir / JOB, read_job(run_dir) | changes)
 
 
 def choose_run_dir(config: RunConfig) -> Path:
     """The folder of a run that a script is written for: a new one, or that of the same run where it is not over.
 
-    Raises:
-        ConfigError: ``run_dir`` names a folder with another run, or one that is over.
+    Raises ``ConfigError`` where ``run_dir`` names a folder with another run, or one that is over.
     """
     if config.run_dir is not None:
         run_dir = Path(config.run_dir).resolve()
@@ -131,24 +129,17 @@ def is_under_way(run_dir: Path) -> bool:
 
 
 def check_point(config: RunConfig, run_dir: Path) -> None:
-    """A sweep's folder holds this point or nothing. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where a sweep's folder holds something else than this point."""
     if (run_dir / files.CONFIG).exists() and not _same(config, run_dir):
         raise ConfigError("The sweep's folder holds other runs.", given=str(run_dir), hint="remove it, or choose other points")
 
 
 def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: Path, scripts: Path) -> Path:
-    """Write the script and, in each run folder, ``config.yaml`` and ``job.json``.
+    """Write the script and, in each run folder, ``config.yaml`` and ``job.json``; the script's path. There is a configuration
+    for each of ``job.run_dirs``.
 
-    Args:
-        configs: one per folder of ``job.run_dirs``.
-        scripts: the folder of scripts.
-
-    Returns:
-        The script's path.
-
-    Raises:
-        ConfigError: what ``render`` refuses, a template that cannot be read, a run that is under way, or a folder that
-            cannot be written.
+    Raises ``ConfigError`` for what ``render`` refuses, a template that cannot be read, a run that is under way, or a folder
+    that cannot be written.
     """
     text = script_text(slurm, job, template)
     name = job.name if job.is_array else job.run_dirs[0].name
@@ -175,7 +166,7 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
 
 
 def script_text(slurm: SlurmConfig, job: Job, template: Path) -> str:
-    """The script. Raises ``ConfigError``: what ``render`` refuses, or a template that cannot be read."""
+    """Raises ``ConfigError`` for what ``render`` refuses, or a template that cannot be read."""
     try:
         text = render(slurm, job, template.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -185,15 +176,8 @@ def script_text(slurm: SlurmConfig, job: Job, template: Path) -> str:
 
 
 def submit_text(job: Job, scripts: Sequence[Path], labels: Sequence[str]) -> str:
-    """The script.
-
-    Args:
-        job: of any point; where the command was given, and its words.
-        scripts: of the points, all in one folder.
-        labels: what the points are called.
-
-    Raises:
-        ConfigError: a folder that cannot stand in a script.
+    """The script that submits the points' scripts, all in one folder. ``job``: of any point, for where the command was given,
+    and its words. Raises ``ConfigError`` for a folder that cannot stand in a script.
     """
     sweep = job.run_dirs[0].parent
     about = [
@@ -216,7 +200,7 @@ def submit_text(job: Job, scripts: Sequence[Path], labels: Sequence[str]) -> str
 
 
 def write_submit(text: str, folder: Path) -> Path:
-    """Write it; its path. Raises ``ConfigError`` where the folder cannot be written."""
+    """Its path. Raises ``ConfigError`` where the folder cannot be written."""
     path = folder / SUBMIT
     try:
         path.write_text(text, encoding="utf-8")

@@ -39,14 +39,11 @@ _LOG_LINES = 12
 def train(
     config: RunConfig, *, resume: Path | None = None, on_begin: Callable[[Path, int], None] = lambda folder, epoch: None
 ) -> tuple[Summary, Path]:
-    """Run a training from start to end.
+    """Run a training from start to end; the summary and the run folder.
 
     Args:
         resume: a run folder, to go on from its newest whole checkpoint, in the same folder and MLflow run.
         on_begin: told the run's folder and its first epoch, before workers start.
-
-    Returns:
-        The summary and the run folder.
 
     Raises:
         SargnnError: anything a user can cause; a failed worker as ``WorkerError`` with its rank and last lines.
@@ -108,9 +105,7 @@ def train(
 
 def place_lines(config: RunConfig, *, chosen: bool) -> list[str]:
     """What is said where processes have several workers, and where more of them share the machine's cores than there are.
-
-    Args:
-        chosen: the number of processes, here.
+    ``chosen``: the number of processes was, here.
     """
     processes, cores, world = config.num_processes, usable_cores(), config.world
     here = f"{cores} core{'s' * (cores > 1)}"
@@ -123,10 +118,8 @@ def place_lines(config: RunConfig, *, chosen: bool) -> list[str]:
 def _run_tracked(
     config: RunConfig, run_dir: Path, inputs: Inputs, stores: Stores, *, same_run: bool
 ) -> tuple[Summary, SargnnError | None]:
-    """Start the workers, follow them, report; the summary, and the error that the run ends with.
-
-    Args:
-        same_run: go on with the folder's run in MLflow.
+    """Start the workers, follow them, report; the summary, and the error that the run ends with. ``same_run``: go on with the
+    folder's run in MLflow.
     """
 
     def go_back() -> int:
@@ -164,11 +157,7 @@ def _run_tracked(
 
 
 class Interrupted(SargnnError):
-    """The run was ended by a signal.
-
-    Attributes:
-        signal_number: which one.
-    """
+    """The run was ended by a signal."""
 
     def __init__(self, signal_number: int, run_dir: Path, hint: str | None = None) -> None:
         from sargnn.training import checkpoint
@@ -185,10 +174,8 @@ class Interrupted(SargnnError):
 
 
 def run_and_restart(run_dir: Path, config: RunConfig, go_back: Callable[[], int]) -> None:
-    """``run_workers``, and after a failure again from the newest checkpoint, ``comm.max_restarts`` times.
-
-    Args:
-        go_back: makes the run folder ready to go on from that checkpoint; returns how many epochs it has.
+    """``run_workers``, and after a failure again from the newest checkpoint, ``comm.max_restarts`` times. ``go_back`` makes the
+    run folder ready for that; it gives how many epochs the checkpoint has.
     """
     for restarts_left in reversed(range(config.comm.max_restarts + 1)):
         try:
@@ -202,7 +189,7 @@ def run_and_restart(run_dir: Path, config: RunConfig, go_back: Callable[[], int]
 
 
 def run_workers(run_dir: Path, config: RunConfig, hint: str | None = None) -> None:
-    """Start the workers and wait for them. Raises ``WorkerError``, or ``Interrupted`` with ``hint``, if given."""
+    """Raises ``WorkerError``, or ``Interrupted`` with ``hint``, if given."""
     from sargnn.run.worker import entry
 
     settings = WorkerSettings(config.num_processes, config.comm.port, config.comm.interface, config.comm.timeout_s)
@@ -238,10 +225,8 @@ def _worker_error(run_dir: Path, config: RunConfig, settings: WorkerSettings, fa
 
 
 def report_end(run_dir: Path, config: RunConfig, error: SargnnError | None) -> tuple[Summary, SargnnError | None]:
-    """The summary, written here if the workers wrote none, and the error that the run ends with, if it does.
-
-    Args:
-        error: what ended starting and watching the workers.
+    """The summary, written here if the workers wrote none, and the error that the run ends with, if it does; ``error``: what
+    ended starting and watching the workers.
     """
     summary: Summary | None = None
     try:
@@ -261,7 +246,7 @@ def report_end(run_dir: Path, config: RunConfig, error: SargnnError | None) -> t
 
 
 def report_failure(run_dir: Path, config: RunConfig, error: str, *, interrupted: bool = False) -> Summary:
-    """Write the summary of a run whose workers wrote none; what it holds."""
+    """Write the summary of a run whose workers wrote none."""
     losses: list[float] = []
     try:
         losses = [row["loss"] for row in files.MetricsTail(run_dir).new_rows()]

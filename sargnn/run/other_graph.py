@@ -31,7 +31,7 @@ _SHOWN = 5
 
 
 def trained_store(config: RunConfig, dataset_hash: str) -> Path:
-    """The store of the dataset that a run was trained on. Raises ``StoreError`` where it is gone."""
+    """Raises ``StoreError`` where the store of the dataset that a run was trained on is gone."""
     stores = Path(config.store_dir) / "datasets"
     for path in sorted(stores.glob("*")):
         if content_of(path) == dataset_hash:
@@ -44,7 +44,6 @@ def trained_store(config: RunConfig, dataset_hash: str) -> Path:
 
 
 def has_trained_store(config: RunConfig, dataset_hash: str) -> bool:
-    """Whether ``trained_store`` finds it."""
     try:
         trained_store(config, dataset_hash)
     except StoreError:
@@ -53,7 +52,7 @@ def has_trained_store(config: RunConfig, dataset_hash: str) -> bool:
 
 
 def for_other_graph(config: RunConfig, store: Path, trained: Dataset) -> RunConfig:
-    """The configuration with what the other graph takes over: encodings of columns and the type that is predicted."""
+    """With what the other graph takes over: encodings of columns and the type that is predicted."""
     dataset: Any = config.dataset
     if config.predicts_pairs:
         raise ConfigError(
@@ -67,10 +66,8 @@ def for_other_graph(config: RunConfig, store: Path, trained: Dataset) -> RunConf
 
 
 def predicted_type(config: RunConfig, run_dir: Path) -> str | None:
-    """The type of the nodes that a run's model predicts; None where it was not trained.
-
-    Raises:
-        StoreError: the store of its dataset is gone.
+    """The type of the nodes that a run's model predicts; None where it was not trained. Raises ``StoreError`` where the store
+    of its dataset is gone.
     """
     from sargnn.training import checkpoint
 
@@ -83,12 +80,11 @@ def predicted_type(config: RunConfig, run_dir: Path) -> str | None:
 
 
 def labelled_of(trained: Dataset) -> int:
-    """The node type that has labels."""
     return int(trained.schema.types_of(np.argmax(np.asarray(trained.split) > 0, keepdims=True))[0])
 
 
 def check_alike(trained: Dataset, other: Dataset, config: RunConfig) -> None:
-    """The other graph has what the model reads, and labels as it gives them, or none. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where the other graph lacks what the model reads, or has labels other than it gives."""
     mine, theirs = trained.schema, other.schema
     for what, before, now in (
         ("node types", list(mine.node_types), list(theirs.node_types)),
@@ -134,15 +130,12 @@ def _widths(dataset: Dataset) -> list[str]:
 
 
 def learned_rows(checkpoint: Store, trained: Dataset, other: Dataset, folder: Path, new_rows: str) -> dict[str, str]:
-    """The rows that were learned for nodes, for the other graph's.
+    """The rows that were learned for nodes, for the other graph's: parameter -> the path of its table.
 
     Args:
         checkpoint: of the run.
         folder: where the tables go, [N of the type, D] each.
         new_rows: what nodes get that were not there: refuse or mean.
-
-    Returns:
-        Parameter -> the path of its table.
 
     Raises:
         ConfigError: nodes were not there, and ``new_rows`` is refuse.

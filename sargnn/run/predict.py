@@ -43,7 +43,7 @@ def predict(
     new_rows: str = "refuse",
     **asked: Any,
 ) -> dict[str, Any]:
-    """Write what a run's model predicts for all nodes into ``folder``; what ``training.predict`` lists.
+    """Write what a run's model predicts for all nodes (``training.evaluation.write_predictions``); the manifest.
 
     Args:
         config: the run's; world, mode, kernel, partitioner and ``smooth`` may differ from what it was trained with.
@@ -51,10 +51,7 @@ def predict(
         form: npy; or parquet or csv, tables beside the arrays (``run.prediction_tables``).
         other_graph: the configuration's dataset is not the one of the training.
         new_rows: what nodes of another graph get for which no row was learned (``run.other_graph``).
-        asked: what of (``training.evaluation.write_predictions``).
-
-    Returns:
-        The manifest.
+        asked: what of.
 
     Raises:
         SargnnError: anything a user can cause.
@@ -144,7 +141,7 @@ def predict(
 
 
 def _check_asked(asked: dict[str, Any], config: RunConfig, dataset: Path) -> None:
-    """What is asked of pairs can be answered. ``dataset``: its store. Raises ``SargnnError``."""
+    """Raises ``SargnnError`` where what is asked of pairs cannot be answered. ``dataset``: its store."""
     given = [f"{name}={value}" for name in ("pairs", "top", "relation") if (value := asked.get(name))]
     if given and not config.predicts_pairs:
         raise ConfigError("Only a run of task=links or task=edges scores pairs.", given=" ".join(given), hint="leave it out")
@@ -205,7 +202,7 @@ def _held_empty(folder: Path) -> Iterator[None]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Only predictions may be replaced. Raises ``ConfigError``."""
+    """Raises ``ConfigError``: only predictions may be replaced."""
     if not folder.exists():
         return
     try:

@@ -33,18 +33,11 @@ Columns = dict[str, pa.Array]
 def write_tables(
     folder: Path, written: Sequence[str], dataset: Dataset, form: str, asked: dict[str, Any], *, of: str
 ) -> list[str]:
-    """Write the tables beside the arrays.
+    """Write tables (parquet or csv) beside the arrays in a folder, whose names are ``written``; the names of the tables.
 
     Args:
-        folder: where the arrays lie.
-        written: their names.
-        dataset: what was predicted of.
-        form: parquet or csv.
         asked: what of (``training.evaluation.write_predictions``).
         of: the labelled type of nodes; empty: of edges, or links.
-
-    Returns:
-        The names of the tables.
     """
     arrays = {name.removesuffix(".npy"): np.load(folder / name, mmap_mode="r") for name in written}
     tables: dict[str, tuple[int, Callable[[int, int], Columns]]] = {}
@@ -131,7 +124,7 @@ def _write(path: Path, batches: Iterator[pa.RecordBatch], form: str) -> None:
 
 
 def _values(dataset: Dataset, arrays: dict[str, np.ndarray], first: int, last: int, form: str) -> Columns:
-    """Columns of arrays; classes by their names, where they have some."""
+    """Classes by their names, where they have some."""
     columns: Columns = {}
     outputs = dataset.num_classes if dataset.pairs is None or dataset.pairs.labels is None else dataset.pairs.outputs
     for name, array in arrays.items():
@@ -156,17 +149,13 @@ def _wide(name: str, rows: np.ndarray, form: str) -> Columns:
 
 
 def _ids(dataset: Dataset, node_type: int, first: int, last: int) -> Columns:
-    """The ids of a type's nodes, or their numbers."""
     ids = dataset.origin.ids[node_type] if dataset.origin is not None else None
     return {"id": ids.arrow(first, last)} if ids is not None else {"node": pa.array(np.arange(first, last))}
 
 
 def _named(dataset: Dataset, nodes: np.ndarray, *types: int) -> pa.Array:
-    """Ids of nodes, or their numbers within their types; texts where one of the types has some.
-
-    Args:
-        nodes: int64 [n], numbers in the whole graph.
-        types: those that they may be of; all if not given.
+    """Ids of nodes (int64 [n], numbers in the whole graph), or their numbers within their types, all or some; texts where one
+    of these has some.
     """
     schema, every = dataset.schema, types or range(len(dataset.schema.node_types))
     ids_of = {t: dataset.origin.ids[t] if dataset.origin is not None else None for t in every}

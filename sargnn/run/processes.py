@@ -75,15 +75,11 @@ class Workers:
     """P worker processes, from their start on. Whoever makes them calls ``watch`` next.
 
     Signals are heard from before the first one starts; outside the main thread, where Python allows no handlers, they are not.
+    ``asked`` is the one that asked the run to end. Raises ``ConfigError`` where the port is taken. Whatever is raised, no
+    worker and no handler is left.
 
     Args:
         entry: what a worker runs, with the path of the run's configuration.
-
-    Attributes:
-        asked: the signal that asked the run to end.
-
-    Raises:
-        ConfigError: the port is taken. Whatever is raised, no worker and no handler is left.
     """
 
     def __init__(self, entry: Callable[[str], None], config_path: str, settings: WorkerSettings) -> None:
@@ -209,7 +205,6 @@ class Workers:
                 os.kill(process.pid, number)
 
     def end(self) -> None:
-        """Kill the workers that are left, and hear no signals any longer."""
         try:
             self._store.close()
             started = [process for process in self._processes if process.pid is not None]

@@ -110,12 +110,8 @@ def make_run_dir(given: str | None, name: str) -> Path:
 
 
 def hold_run_dir(run_dir: Path, refusal: str = "The run is under way in another process.") -> BaseFileLock:
-    """Hold the folder until released, or until this process ends. Raises ``ConfigError`` if another process does.
-
-    A file system without locks is no obstacle: then a warning says so.
-
-    Args:
-        refusal: what to say then.
+    """Hold the folder until released, or until this process ends. Raises ``ConfigError`` with ``refusal`` if another process
+    does. A file system without locks is no obstacle: then a warning says so.
     """
     lock = file_lock(run_dir / LOCK, timeout_s=0)
     try:

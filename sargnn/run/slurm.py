@@ -86,7 +86,6 @@ class Job:
     """What a script runs.
 
     Attributes:
-        name: of the job and of the script.
         world: processes of workers, each a task.
         threads: of each, if that is settled.
         interface: of the network, if one is configured.
@@ -117,7 +116,6 @@ class Job:
 
     @property
     def folder_of_all(self) -> Path:
-        """The run's folder, or the sweep's of an array."""
         return self.run_dirs[0].parent if self.is_array else self.run_dirs[0]
 
     @property
@@ -137,16 +135,11 @@ class Shape:
 
 
 def num_nodes(config: SlurmConfig, world: int) -> int:
-    """How many nodes the workers run on."""
     return -(-world // (config.ntasks_per_node or world)) if config.nodes is None else config.nodes
 
 
 def shape(config: SlurmConfig, job: Job) -> Shape:
-    """Nodes, tasks and CPUs, filled in and checked.
-
-    Raises:
-        ConfigError: a request that no cluster can fulfil, with the reason.
-    """
+    """Nodes, tasks and CPUs, filled in. Raises ``ConfigError`` for a request that no cluster can fulfil, with the reason."""
     given = f"world={job.world} slurm.nodes={config.nodes} slurm.ntasks_per_node={config.ntasks_per_node}"
     nodes = num_nodes(config, job.world)
     per_node = config.ntasks_per_node or -(-job.world // nodes)
@@ -177,7 +170,6 @@ def shape(config: SlurmConfig, job: Job) -> Shape:
 
 
 def _gpus(config: SlurmConfig, job: Job, per_node: int) -> int:
-    """GPUs of a node. Raises ``ConfigError``."""
     if not job.on_gpus and config.gpus is not None:
         raise ConfigError(
             "A run on CPUs asks for no GPUs.", given=f"device=cpu slurm.gpus={config.gpus}", allowed="device=cuda"
@@ -192,7 +184,7 @@ def _gpus(config: SlurmConfig, job: Job, per_node: int) -> int:
 
 
 def _check_time(config: SlurmConfig) -> None:
-    """Times and sizes have SLURM's forms, and the signal does not come as the job begins. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where times or sizes have not SLURM's forms, or the signal comes as the job begins."""
     for name, (form, allowed) in _FORMS.items():
         value = getattr(config, name)
         if value is not None and not form.fullmatch(value):
@@ -206,7 +198,6 @@ def _check_time(config: SlurmConfig) -> None:
 
 
 def seconds(time: str) -> int:
-    """A time in SLURM's form, in seconds."""
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if dash:  # D-HH[:MM[:SS]]
@@ -219,10 +210,8 @@ def seconds(time: str) -> int:
 
 
 def render(config: SlurmConfig, job: Job, template: str) -> str:
-    """The script.
-
-    Raises:
-        ConfigError: an impossible request, a value that cannot stand in a script, or a template with an unknown place.
+    """The script. Raises ``ConfigError`` for an impossible request, a value that cannot stand in a script, or a template with
+    an unknown place.
     """
     layout = shape(config, job)
     if config.master_addr is not None:
@@ -252,7 +241,6 @@ def render(config: SlurmConfig, job: Job, template: str) -> str:
 
 
 def run_dir_line(job: Job) -> str:
-    """The script's line that says whose run it is."""
     if job.is_array:
         return f'RUN_DIR={quoted(job.run_dirs[0].parent)}/$(printf %03d "$SLURM_ARRAY_TASK_ID")'
     return f"RUN_DIR={quoted(job.run_dirs[0])}"
@@ -383,11 +371,7 @@ def check_syntax(script: str) -> None:
 
 
 def submit(script: Path, folder: Path) -> str:
-    """Hand a script to ``sbatch``; the job's number.
-
-    Raises:
-        SargnnError: there is no sbatch here, or it refused; with its words.
-    """
+    """The job's number. Raises ``SargnnError``, with sbatch's words, where there is none here or it refused."""
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         raise ConfigError("There is no sbatch on this machine.", given=str(script), hint="submit the script on a login node")

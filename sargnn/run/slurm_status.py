@@ -21,11 +21,7 @@ _ALIVE = ("RUNNING", "PENDING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUE
 
 
 def status_lines(run_dir: Path) -> list[str]:
-    """What a person wants to know, a few lines; of a sweep's folder, a line per point.
-
-    Raises:
-        ConfigError: not a run folder.
-    """
+    """A few lines for a person; of a sweep's folder, a line per point. Raises ``ConfigError`` for no run folder."""
     points = [path for path in sorted(run_dir.glob("*")) if (path / files.CONFIG).is_file()]
     if not (run_dir / files.CONFIG).is_file():
         if not points:

@@ -27,10 +27,8 @@ _MEETING = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def ranks(environment: Mapping[str, str], backend: str = "gloo") -> dict[str, str]:
-    """RANK, WORLD_SIZE and LOCAL_RANK: torchrun's, else SLURM's; with ``backend`` mpi Open MPI's.
-
-    Raises:
-        ConfigError: nobody started the ranks.
+    """RANK, WORLD_SIZE and LOCAL_RANK: torchrun's, else SLURM's; with ``backend`` mpi Open MPI's. Raises ``ConfigError`` where
+    nobody started the ranks.
     """
     if backend == "mpi":
         if _OF_MPI["RANK"] not in environment:
@@ -53,7 +51,7 @@ def ranks(environment: Mapping[str, str], backend: str = "gloo") -> dict[str, st
 
 
 def check_interface(interface: str | None, environment: Mapping[str, str]) -> None:
-    """The interface exists here; without one, this node does not tell others a loopback address. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where the interface does not exist, or, without one, this node tells others a loopback address."""
     import psutil
 
     known = psutil.net_if_addrs()
@@ -79,7 +77,6 @@ def check_interface(interface: str | None, environment: Mapping[str, str]) -> No
 
 
 def main() -> None:
-    """Become the worker."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m sargnn.run.task RUN_DIR")
     run_dir = Path(sys.argv[1]).resolve()

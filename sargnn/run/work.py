@@ -69,14 +69,8 @@ class _Job:
     """What a rank is to do, and what its process held before its parts were opened.
 
     Attributes:
-        run: the run's configuration.
-        config: the same with a worker for each rank.
-        run_dir: its folder.
-        inputs: what its workers start from.
-        info: its partition.
-        group: all of its workers.
-        private_bytes: of this process, which no other one shares.
-        resident_bytes: of this process.
+        config: the run's with a worker for each rank.
+        private_bytes, resident_bytes: of this process; the former are shared with no other one.
         asked: what signals ask this process's workers for.
     """
 
@@ -91,7 +85,6 @@ class _Job:
     asked: _Asked
 
     def tell(self, *lines: str) -> None:
-        """Print them, for the log of rank 0."""
         for line in lines if self.group.rank == 0 else ():
             print(line, flush=True)
 
@@ -124,11 +117,9 @@ class _Asked:
 
 
 def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_joining: Callable[[Heartbeat], None]) -> None:
-    """Train, or predict, as the ranks of process ``process`` of ``processes``; rank 0 writes ``metrics.jsonl`` and
-    ``summary.json``.
+    """Train, or predict, as the ranks of one of so many processes; rank 0 writes ``metrics.jsonl`` and ``summary.json``.
 
-    Args:
-        on_joining: gets the heartbeat, which must be told if this process loses a peer.
+    ``on_joining`` gets the heartbeat, which must be told if this process loses a peer.
     """
     inputs = read_inputs(run_dir)
     if inputs.processes is not None:  # chosen by who has launched all of them on one machine
@@ -198,7 +189,7 @@ def _shared_meter(group: Group, meters: list[PeakMeter], device: Device) -> Peak
 
 
 def _train_part(job: _Job, **shared: Any) -> None:
-    """What a rank does. ``shared``: as ``make_trainer`` takes it, of ranks that take turns in this process."""
+    """``shared``: as ``make_trainer`` takes it, of ranks that take turns in this process."""
     config, rank, group = job.config, job.group.rank, job.group
     flat, preloaded = Path(job.inputs.partition), None if job.inputs.preloaded is None else Path(job.inputs.preloaded)
     budget: Budget | None = None
@@ -233,10 +224,8 @@ def _train_part(job: _Job, **shared: Any) -> None:
 
 
 def _join(config: RunConfig, process: int, traffics: list[Traffic], on_joining: Callable[[Heartbeat], None]) -> Group:
-    """The group of all processes, with a heartbeat where there are others.
-
-    Args:
-        traffics: of this process's ranks, the first one the group's where it is a rank.
+    """The group of all processes, with a heartbeat where there are others. ``traffics``: of this process's ranks, the first one
+    the group's where it is a rank.
     """
     processes = config.num_processes
     if processes > 1:
@@ -279,11 +268,7 @@ def _server_lines(group: Group) -> list[str]:
 
 
 def _run(job: _Job, trainer: Trainer, choice: Choice | None) -> None:
-    """What the run's inputs ask for: a record, predictions or training.
-
-    Args:
-        choice: whether servers preload, and why, where that was chosen here.
-    """
+    """What the run's inputs ask for: a record, predictions or training. ``choice``: whether servers preload, if chosen here."""
     config, run_dir, inputs, rank, first_epoch = job.config, job.run_dir, job.inputs, job.group.rank, 0
     if inputs.checkpoint:
         first_epoch = checkpoint.load(
@@ -309,7 +294,6 @@ def _run(job: _Job, trainer: Trainer, choice: Choice | None) -> None:
 
 
 def _train_and_report(job: _Job, trainer: Trainer, choice: Choice | None, first_epoch: int) -> None:
-    """Train all epochs that are left, and write the summary."""
     config, inputs, group = job.config, job.inputs, job.group
     startup_time_s = time.time() - inputs.started_at
     rows, copies = f"{trainer.graph.num_inner} rows", trainer.graph.num_rows - trainer.graph.num_inner

@@ -26,9 +26,8 @@ _GRACE_S = 5.0
 
 
 def entry(config_path: str) -> None:
-    """A worker process's whole life; its output goes to ``logs/rank_NN.log`` of the run folder.
-
-    An error is written to the log and ends the process with exit code 1; the launcher reads the log's end.
+    """A worker process's whole life; its output goes to ``logs/rank_NN.log`` of the run folder. An error is written there and
+    ends the process with exit code 1; the launcher reads the log's end.
     """
     from sargnn.run.work import work
 
