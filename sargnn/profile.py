@@ -101,7 +101,6 @@ class Profile:
 
     @property
     def recorded(self) -> tuple[dict[str, float], ...]:
-        """``own_s``, ``cpu_s``, ``done``, ``waited_s``, ``shard_cpu_s`` and ``shard_edges``."""
         return self.own_s, self.cpu_s, self.done, self.waited_s, self.shard_cpu_s, self.shard_edges
 
     def wait(self, peer: int, seconds: float) -> None:

@@ -28,12 +28,11 @@ _FORMS = "FILE.py:NAME or package.module:NAME"
 
 
 def resolve(kind: str, table: Mapping[str, str], name: str, target: str | None = None) -> Any:
-    """The object that ``table[name]`` points to, or that ``target`` names.
+    """The object that ``table[name]`` points to, or that ``target`` or a ``name`` of its form names: ``FILE.py:NAME`` or
+    ``package.module:NAME``.
 
     Args:
         kind: what the table holds ("mode"), for the message.
-        name: a key of ``table``, or itself a target.
-        target: ``FILE.py:NAME`` or ``package.module:NAME``; ``name`` is not looked up then.
 
     Raises:
         ConfigError: the table has no such name (the nearest names are listed), or the target cannot be loaded.
@@ -48,7 +47,6 @@ def resolve(kind: str, table: Mapping[str, str], name: str, target: str | None =
 
 
 def load_attribute(reference: str) -> Any:
-    """The object that "module:attribute" names, of this package."""
     module, _, attribute = reference.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -65,10 +63,8 @@ def file_of_target(value: Any) -> str | None:
 
 
 def absolute_target(kind: str, target: str) -> str:
-    """The target with an absolute path, so that workers and jobs find the file from their own working folders.
-
-    Raises:
-        ConfigError: it has another form, or the file does not exist.
+    """The target with an absolute path, so that workers and jobs find the file from their own working folders. Raises
+    ``ConfigError`` where it has another form, or the file does not exist.
     """
     place, _, name = target.rpartition(":")
     if not place or not name.isidentifier():
@@ -193,11 +189,7 @@ def _load_target(kind: str, target: str) -> Any:
 
 
 def place_of(error: BaseException, place: str) -> str:
-    """File and line where a target failed: the last one of its own file, or where its syntax is wrong.
-
-    Args:
-        place: that file.
-    """
+    """File and line where a target of the file ``place`` failed: the last one of its own file, or where its syntax is wrong."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename} line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -62,9 +62,7 @@ class Draw:
     """Everything but the ids and the features that a dropout mask depends on.
 
     Attributes:
-        seed: the run's seed, 0 <= seed < 2**32.
-        epoch: 0 <= epoch < 2**32.
-        purpose: what for.
+        seed, epoch: from 0 to below 2**32.
         layer: 0 to 255.
         p: probability to drop an element, 0 <= p < 1.
     """
@@ -94,12 +92,7 @@ class Draw:
 def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, seed: int, epoch: int) -> tuple[Tensor, ...]:
     """Philox 4x32-10 in plain tensor operations, on any device: the oracle of the compiled code.
 
-    Args:
-        c0, c1, c2, c3: int64 tensors of one (broadcastable) shape, values in [0, 2**32).
-        seed, epoch: the two words of the key.
-
-    Returns:
-        Four int64 tensors with values in [0, 2**32).
+    Takes, and gives four, int64 tensors of one (broadcastable) shape, values in [0, 2**32). The key is ``seed``, ``epoch``.
     """
     key0, key1 = seed & _MASK, epoch & _MASK
     for _ in range(_ROUNDS):
@@ -113,11 +106,7 @@ def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, seed: int, epoch: int
 
 
 def draw_words(ids: np.ndarray, seed: int, purpose: Purpose, epoch: int = 0) -> np.ndarray:
-    """One draw for each id, int64 [N] in [0, 2**32).
-
-    Args:
-        ids: int64 [N], below 2**32.
-    """
+    """One draw for each id (int64 [N], below 2**32), int64 [N] in [0, 2**32)."""
     node = torch.from_numpy(ids)
     zeros = torch.zeros_like(node)
     words: np.ndarray = philox(node, zeros, zeros, torch.full_like(node, int(purpose) << 24), seed, epoch)[0].numpy()
@@ -125,15 +114,7 @@ def draw_words(ids: np.ndarray, seed: int, purpose: Purpose, epoch: int = 0) -> 
 
 
 def dropout_mask(ids: Tensor, width: int, draw: Draw) -> Tensor:
-    """Which elements are kept, in plain tensor operations.
-
-    Args:
-        ids: int64 [N], original ids below 2**32.
-        width: F.
-
-    Returns:
-        bool [N, F], on the device of ``ids``.
-    """
+    """Which elements are kept, bool [N, F], in plain tensor operations. ``ids``: int64 [N], original ids below 2**32."""
     groups = torch.arange((width + 3) // 4, device=ids.device)
     node, group = torch.broadcast_tensors(ids[:, None], groups[None, :])
     zeros = torch.zeros_like(node)
@@ -142,14 +123,9 @@ def dropout_mask(ids: Tensor, width: int, draw: Draw) -> Tensor:
 
 
 def edge_mask(source_ids: Tensor, destination_ids: Tensor, heads: int, draw: Draw) -> Tensor:
-    """Which attention weights are kept, in plain tensor operations. Parallel edges share a draw.
+    """Which attention weights are kept, bool [E, K], in plain tensor operations. Parallel edges share a draw.
 
-    Args:
-        source_ids, destination_ids: int64 [E], original ids of each edge's ends, below 2**32.
-        heads: K.
-
-    Returns:
-        bool [E, K], on the device of the ids.
+    ``source_ids``, ``destination_ids``: int64 [E], original ids of each edge's ends, below 2**32.
     """
     groups = torch.arange((heads + 3) // 4, device=source_ids.device)[None, :].expand(len(source_ids), -1)
     words = philox(
@@ -161,11 +137,7 @@ def edge_mask(source_ids: Tensor, destination_ids: Tensor, heads: int, draw: Dra
 def uniform_numbers(source_ids: Tensor, destination_ids: Tensor, width: int, draw: Draw, dtype: torch.dtype) -> Tensor:
     """Numbers from [0, 1), [N, W], for nodes, whose ``destination_ids`` are 0, or edges. Parallel edges share a draw.
 
-    Args:
-        source_ids, destination_ids: int64 [N], original ids below 2**32.
-        width: W.
-        draw: what the numbers depend on.
-        dtype: of the numbers.
+    ``source_ids``, ``destination_ids``: int64 [N], original ids below 2**32.
     """
     out = torch.empty(len(source_ids), width, dtype=dtype, device=source_ids.device)
     groups = torch.arange((width + 3) // 4, device=source_ids.device)
@@ -185,11 +157,7 @@ def uniform_numbers(source_ids: Tensor, destination_ids: Tensor, width: int, dra
 
 
 def neighbour_keys(source_ids: Tensor, destination_ids: Tensor, draw: Draw) -> Tensor:
-    """What a node's in-edges are sorted by, int64 [E] in [0, 2**63). Parallel edges share a draw.
-
-    Args:
-        source_ids, destination_ids: int64 [E], original ids of each edge's ends, below 2**32.
-    """
+    """What a node's in-edges are sorted by, int64 [E] in [0, 2**63); ids as of ``edge_mask``. Parallel edges share a draw."""
     zeros = torch.zeros_like(source_ids)
     words = philox(source_ids, destination_ids, zeros, torch.full_like(zeros, draw.tag), draw.seed, draw.epoch)
     return (words[0] << 31) | (words[1] >> 1)
@@ -201,7 +169,6 @@ def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) 
     Args:
         x: [N, F], fp32, fp64 or bf16; compiled on a CPU, plain operations elsewhere.
         ids: int64 [N], original ids of the rows, below 2**32.
-        draw: what the mask depends on.
         out: [N, F] to write to, may be ``x`` itself; allocated if not given.
     """
     if out is None:
@@ -214,10 +181,8 @@ def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) 
 
 
 def uniform_rows(ids: Tensor, width: int, seed: int, bound: float) -> Tensor:
-    """Uniform numbers in (-bound, bound), fp32 [N, width]: a pure function of the seed, the rows' ids and the column.
-
-    Args:
-        ids: int64 [N], original ids below 2**32.
+    """Uniform numbers in (-bound, bound), fp32 [N, width]: a pure function of the seed, the rows' ids (int64 [N], below 2**32)
+    and the column.
     """
     out = torch.empty(len(ids), width)
     if out.numel():

@@ -14,7 +14,6 @@ _listener: Listener | None = None
 
 
 def install(listener: Listener | None) -> None:
-    """From now on ``listener`` is told; None: nobody."""
     global _listener
     _listener = listener
 

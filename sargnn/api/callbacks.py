@@ -32,10 +32,7 @@ class Callback:
         return None
 
     def on_checkpoint(self, folder: Path) -> bool | None:
-        """After a checkpoint was written, if it is still there: ``checkpoint.keep`` of the newest are.
-
-        Args:
-            folder: where it is.
+        """After a checkpoint was written to ``folder``, if it is still there: ``checkpoint.keep`` of the newest are.
 
         Returns:
             True to end the run.
@@ -44,10 +41,9 @@ class Callback:
 
 
 class Callbacks(threading.Thread):
-    """Calls them, in the order in which they were given, from a thread of its own.
+    """Calls them, ``Callback`` objects and functions, in the order in which they were given, from a thread of its own.
 
     Args:
-        given: ``Callback`` objects and functions.
         begun: the file in which the launching process writes the run's folder.
         end: ends the run.
 

@@ -29,15 +29,11 @@ _OF_A_TERMINAL = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERA
 
 
 def ask(request: dict[str, Any], *, quiet: bool, callbacks: Sequence[Any] = ()) -> dict[str, Any]:
-    """Have a run, or predictions, made.
+    """Have a run, or predictions, made; the answer, or where a callback has ended the run, its folder.
 
     Args:
         request: as ``sargnn.run.child`` reads it.
-        quiet: show nothing.
         callbacks: what is called while a run trains (``api.callbacks``).
-
-    Returns:
-        The answer; where a callback has ended the run, its folder.
 
     Raises:
         SargnnError: what went wrong there, of the same class.
@@ -78,9 +74,7 @@ def _run(
     command: list[str], shown: IO[str] | None, listen: Callable[[subprocess.Popen[str]], Callbacks] | None = None
 ) -> tuple[int, bool]:
     """Its exit code, and whether there was an interrupt: at the first it gets the signal, at the second it is killed.
-
-    Args:
-        listen: makes what is called meanwhile, which is started here and finished.
+    ``listen`` makes what is called meanwhile, which is started here and finished.
     """
     directly = shown is not None and _has_terminal(shown)
     # Its own session: Ctrl-C reaches it through this process only. Its standard input closes with this process.
@@ -125,9 +119,7 @@ def _run(
 
 def show_line(line: str, shown: IO[str], over: bool) -> bool:
     """Print a line; in a notebook an epoch's line takes the place of the epoch before. Whether the next one may do so.
-
-    Args:
-        over: the line before is an epoch's, and not ended.
+    ``over``: the line before is an epoch's, and not ended.
     """
     epoch = in_notebook() and line.startswith("epoch ")
     begin = ("\r" if epoch else "\n") if over else ""
@@ -138,8 +130,7 @@ def show_line(line: str, shown: IO[str], over: bool) -> bool:
 def environment(given: Mapping[str, str], *, directly: bool) -> dict[str, str]:
     """This process's, with the modules that it finds, and without what says that it is a worker of something.
 
-    Args:
-        directly: what is said goes to a terminal; else nothing says that it does.
+    ``directly``: what is said goes to a terminal; else nothing says that it does.
     """
     left_out = (*_OF_A_LAUNCHER, *(() if directly else _OF_A_TERMINAL))
     kept = {name: value for name, value in given.items() if name not in left_out}

@@ -292,8 +292,6 @@ class GraphShard:
 
 
 class ShardModel(nn.Module):
-    """A model of the package on one rank's part. Calling it gives [N, C] for the own rows of the type that has labels."""
-
     def __init__(self, owner: GraphShard, model: Model, graph: WorkerGraph, seed: int) -> None:
         super().__init__()
         self.stack = model

@@ -18,15 +18,9 @@ _ALLOWED = "a class that extends torch.nn.Module, or a function that returns one
 
 
 def as_words(overrides: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
-    """The words that ``sargnn train`` would get.
+    """The words that ``sargnn train`` would get. ``model`` may also be a class of modules, or a function that returns one.
 
-    Args:
-        overrides: such as "model=gat", as they are.
-        settings: such as ``world=4`` or ``optim={"lr": 0.01}``. ``model`` may also be a class of modules, or a function that
-            returns one.
-
-    Raises:
-        ConfigError: an override that is no text, or a value that no setting can have.
+    Raises ``ConfigError`` for an override that is no text, or a value that no setting can have.
     """
     for override in overrides:
         if not isinstance(override, str):

@@ -65,11 +65,9 @@ _RENAMED: dict[str, dict[str, str]] = {
 
 
 def read(config: RunConfig, dataset: Dataset, model: Model, file: Path) -> State:
-    """A checkpoint's arrays, ``param/NAME`` and ``buffer/NAME``.
+    """A checkpoint's arrays, ``param/NAME`` and ``buffer/NAME``, for a run on a dataset that is to start from them.
 
     Args:
-        config: of the run that is to start from them.
-        dataset: that it trains on.
         model: the run's, not trained.
         file: a state_dict, ``.safetensors`` or by ``torch.save``.
 
@@ -140,8 +138,6 @@ class _Places:
 
 @dataclass
 class _Module:
-    """A module of the file: its parameters by the names that they have in it."""
-
     name: str
     leaves: State
 

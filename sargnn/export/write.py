@@ -76,17 +76,9 @@ def load(file: str | None = None) -> Net:
 
 
 def export(config: RunConfig, dataset: Dataset, labelled: int, checkpoint: Store, folder: Path) -> None:
-    """Write the model of a run.
+    """Write the model of a run, which predicts the type ``labelled``, as ``model.py`` and ``parameters.safetensors``.
 
-    Args:
-        config: the run's.
-        dataset: what it was trained on.
-        labelled: the node type that it predicts.
-        checkpoint: of the run.
-        folder: gets ``model.py`` and ``parameters.safetensors``.
-
-    Raises:
-        ConfigError: PyG's layers cannot say what the model does, or safetensors is not installed.
+    Raises ``ConfigError`` where PyG's layers cannot say what the model does, or safetensors is not installed.
     """
     try:
         from safetensors.numpy import save_file
@@ -116,11 +108,7 @@ class Arrays(Protocol):
 
 
 def described(config: RunConfig, dataset: Dataset, model: Model, checkpoint: Arrays) -> tuple[dict[str, Any], State]:
-    """The settings of ``export.net.Net``, and its parameters by name; arguments as of ``export``.
-
-    Args:
-        model: the run's, not trained, which has passed ``check``.
-    """
+    """The settings of ``export.net.Net``, and its parameters by name. ``model``: not trained, has passed ``check``."""
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     width = edge_width(dataset.columns, config)
     names = {name.removeprefix("param/") for name in checkpoint.files if name.startswith("param/")}
@@ -197,7 +185,7 @@ def described(config: RunConfig, dataset: Dataset, model: Model, checkpoint: Arr
 
 
 def check(config: RunConfig, dataset: Dataset) -> None:
-    """PyG's layers can say what the model does. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where PyG's layers cannot say what the model does."""
     weighted = WEIGHT in dataset.columns and uses_edge_weights(config)
     name, model = config.model.name, config.model
     if not model.trains:

@@ -36,10 +36,9 @@ _WITHOUT = "without it: kernel=auto, modules of PyTorch's and PyG's layers, grap
 
 
 class DglMissingError(ConfigError, ModuleNotFoundError):
-    """What was asked for needs DGL, which is not installed or cannot be imported.
+    """What was ``given`` needs DGL, which is not installed or cannot be imported.
 
     Args:
-        given: what was asked for.
         hint: what works without DGL.
         reason: why there is none, without a full stop.
     """
@@ -67,8 +66,6 @@ class _OrEmpty(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Looks at ``dgl`` and ``dgl.graphbolt`` only."""
-
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -134,12 +131,7 @@ def _is_there(name: str) -> bool:
 def import_dgl(given: str | None = None, hint: str = _WITHOUT) -> Any:
     """The ``dgl`` module, with its PyTorch backend. Takes one to two seconds the first time.
 
-    Args:
-        given: what asks for it, for the error.
-        hint: what works without it.
-
-    Raises:
-        DglMissingError: it is not installed, or cannot be imported.
+    Raises ``DglMissingError``, naming what was ``given`` and what works without it, where it cannot be imported.
     """
     if not is_installed():
         raise DglMissingError(given=given, hint=hint)

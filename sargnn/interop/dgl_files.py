@@ -27,8 +27,7 @@ class PartGraph:
     Attributes:
         node_ids: int64 [N], numbers that DGL gave the nodes of all parts.
         own_nodes: bool [N]; the others are its halo.
-        sources: int64 [E], rows of ``node_ids``.
-        destinations: int64 [E], likewise.
+        sources, destinations: int64 [E], rows of ``node_ids``.
         edge_ids: int64 [E], numbers that DGL gave the edges of all parts.
         own_edges: bool [E].
         original_ids: int64 [N], numbers before the graph was partitioned, where the file has them.
@@ -78,9 +77,7 @@ def load_tensors(path: Path) -> dict[str, np.ndarray]:
 
 def load_mapping(path: Path) -> np.ndarray | dict[str, np.ndarray]:
     """An array, or arrays by name: a ``.npy`` file, or what ``torch.save`` or ``save_tensors`` wrote. Nothing is unpickled.
-
-    Raises:
-        DataError: it is none of these, or cannot be read; the file is named.
+    Raises ``DataError`` naming a file that is none of these, or cannot be read.
     """
     import pickle
 

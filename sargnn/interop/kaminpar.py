@@ -55,10 +55,8 @@ def file_bytes(num_nodes: int, entries: float) -> float:
 
 
 def write_graph(path: Path, num_nodes: int, blocks: Iterator[Block], node_weights: np.ndarray | None = None) -> int:
-    """Write a symmetric graph that comes row block by row block; gives M.
-
-    Args:
-        node_weights: positive integers [N] below 2^32.
+    """Write a symmetric graph that comes row block by row block; gives M. ``node_weights``: integers [N] from 1 to below
+    2^32.
     """
     addresses = np.zeros(num_nodes + 1, np.uint64)
     begin, entries, uniform, first_weight = _HEADER_BYTES + _ADDRESS_BYTES * (num_nodes + 1), 0, True, 0
@@ -93,11 +91,8 @@ def write_graph(path: Path, num_nodes: int, blocks: Iterator[Block], node_weight
 class GraphFile:
     """Such a file of 32-bit numbers, mapped; what is read of it can be taken back by the system at any time.
 
-    Attributes:
-        num_nodes: N.
-        entries: M.
-        arrays: addresses of rows, uint64 [N + 1], the address of the first, neighbours, uint32 [M], weights of entries, uint32
-            [M], and of nodes, uint32 [N]; weights that are all alike: [0].
+    ``arrays``: addresses of rows, uint64 [N + 1], the address of the first, neighbours, uint32 [M], weights of entries, uint32
+    [M], and of nodes, uint32 [N]; weights that are all alike: [0].
     """
 
     def __init__(self, path: Path) -> None:
@@ -136,12 +131,8 @@ class GraphFile:
 
 
 def cut(path: Path, parts: int, *, seed: int, imbalance: float, threads: int, preset: str, hint: str = _HINT) -> np.ndarray:
-    """KaMinPar's assignment of a file's nodes, int32 [N].
-
-    With one thread the same seed gives the same assignment; with several it may differ from call to call.
-
-    Raises:
-        ConfigError: it failed; the message has its last words.
+    """KaMinPar's assignment of a file's nodes, int32 [N]. With one thread the same seed gives the same; with several it may
+    differ from call to call. Raises ``ConfigError`` with its last words where it failed.
     """
     out = path.with_name(f"{path.name}.parts.npy")
     wanted = {

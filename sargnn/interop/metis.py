@@ -29,12 +29,9 @@ def balanced_kway(
     seed: int,
     imbalance: float,
 ) -> np.ndarray:
-    """METIS's k-way assignment of a symmetric graph, int32 [N].
+    """METIS's k-way assignment of a symmetric graph in CSR form, int32 [N].
 
     Args:
-        indptr: of the graph's CSR form.
-        indices: likewise.
-        edge_weights: likewise.
         vertex_weights: integers [N, weights]; each column is balanced over the parts.
         imbalance: how much larger than the mean a part may be, in each column.
 

@@ -10,11 +10,8 @@ import numpy as np
 
 
 def accuracy(dataset: str, labels: np.ndarray, predicted: np.ndarray) -> float:
-    """The fraction of right classes, by OGB's ``Evaluator`` of this dataset, or of ogbn-products where OGB does not know it.
-
-    Args:
-        labels: int64 [N].
-        predicted: int64 [N].
+    """The share of right classes, of int64 [N] each, by OGB's ``Evaluator`` of this dataset, or of ogbn-products where OGB does
+    not know it.
     """
     known = ("ogbn-products", "ogbn-papers100M", "ogbn-mag", "ogbn-arxiv")
     judge = _evaluator(dataset if dataset in known else "ogbn-products")
@@ -22,11 +19,8 @@ def accuracy(dataset: str, labels: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def rocauc(labels: np.ndarray, scores: np.ndarray) -> float | None:
-    """ROC-AUC, the mean over labels, by OGB's ``Evaluator`` of ogbn-proteins; None where no label is both true and false.
-
-    Args:
-        labels: int8 [N, C], -1 where not known.
-        scores: floats [N, C].
+    """ROC-AUC of scores [N, C], the mean over labels, int8 [N, C], -1 where not known, by OGB's ``Evaluator`` of ogbn-proteins;
+    None where no label is both true and false.
     """
     if not ((labels == 1).any(0) & (labels == 0).any(0)).any():
         return None

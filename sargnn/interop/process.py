@@ -12,11 +12,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Ask Linux to end this process when the one that started it does, however that ends.
-
-    Args:
-        parent: its process number; if it is gone already, this process ends at once.
-    """
+    """Have Linux end this process when process ``parent``, which started it, ends, however that does; at once if it is gone."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
