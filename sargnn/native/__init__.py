@@ -45,13 +45,9 @@ __all__ = ["Edges", "Entry", "chosen", "describe", "draw_words", "library", "num
 
 
 def library(name: str | None = None) -> ctypes.CDLL:
-    """The library for this processor, or for the one that ``SARGNN_ISA`` names.
+    """The library for this processor, or for the one that ``SARGNN_ISA`` names; or the one of this ``name``.
 
-    Args:
-        name: of another library than the one that is chosen.
-
-    Raises:
-        SargnnError: there is none, or it is older than its sources.
+    Raises ``SargnnError`` where there is none, or it is older than its sources.
     """
     return _load(name or chosen())
 
@@ -77,10 +73,8 @@ def _usual_threads() -> int:
 
 @functools.cache
 def chosen() -> str:
-    """The name of the library that is used: the widest that this processor can run, or what ``SARGNN_ISA`` says.
-
-    Raises:
-        SargnnError: ``SARGNN_ISA`` names none that can run here, or none can.
+    """The name of the library that is used: the widest that this processor can run, or what ``SARGNN_ISA`` says. Raises
+    ``SargnnError`` where that, or any, cannot run here.
     """
     wanted, can_run = os.environ.get(ISA), usable()
     if wanted and wanted not in [*names_here(), SANITIZED]:
@@ -127,11 +121,7 @@ class Entry:
         self._call: Callable[..., int] | None = None
 
     def __call__(self, *arguments: Any) -> int:
-        """What the function returns.
-
-        Raises:
-            ValueError: an argument is not what was declared.
-        """
+        """What the function returns. Raises ``ValueError`` where an argument is not what was declared."""
         return (self._call or self._first_call())(*arguments)
 
     @property

@@ -32,14 +32,8 @@ AGAIN = "python -m sargnn.native"
 
 
 class Library(NamedTuple):
-    """A processor's instruction set.
-
-    Attributes:
-        machine: as ``platform.machine`` calls it.
-        arch: as g++ and clang call it.
-        cpu: as zig calls it.
-        needs: flags of /proc/cpuinfo.
-        flags: further ones of the compiler.
+    """A processor's instruction set, as ``platform.machine``, g++ and zig call it; flags of /proc/cpuinfo and of the
+    compiler.
     """
 
     machine: str
@@ -177,11 +171,7 @@ def _candidates() -> list[Compiler]:
 
 
 def find_compiler(library: Library) -> Compiler:
-    """The first compiler that can compile the sources for a processor.
-
-    Raises:
-        BuildError: there is none.
-    """
+    """The first compiler that can compile the sources for a processor. Raises ``BuildError`` where there is none."""
     tried = []
     for compiler in _candidates():
         if not (reason := _unfit(compiler, library)):
@@ -214,10 +204,8 @@ def is_built(name: str, folder: Path = FOLDER) -> bool:
 
 
 def build(names: list[str], folder: Path = FOLDER) -> Compiler:
-    """Compiles libraries, on all cores. Objects of a checkout are kept, for the next build.
-
-    Raises:
-        BuildError: there is no compiler, or it fails.
+    """Compiles libraries, on all cores. Objects of a checkout are kept, for the next build. Raises ``BuildError`` where there
+    is no compiler, or it fails.
     """
     if not names:
         here = f"{platform.system()} on {platform.machine()}"

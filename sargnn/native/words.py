@@ -33,11 +33,8 @@ codes = _Codes()
 def words_of(x: Any, name: str = "a table") -> tuple[int, int, int, int, int]:
     """A table, tensor or array, as the library takes it: address, rows, width, stride, type. A vector has width 1.
 
-    Args:
-        name: what messages call it.
-
-    Raises:
-        ValueError: numbers of a row do not lie side by side, the table has three dimensions or more, or it is on a device.
+    Raises ``ValueError``, with the table's ``name``, where numbers of a row do not lie side by side, it has three dimensions or
+    more, or is on a device.
     """
     shape = tuple(x.shape)
     if isinstance(x, np.ndarray):
@@ -56,11 +53,7 @@ def words_of(x: Any, name: str = "a table") -> tuple[int, int, int, int, int]:
 
 
 def flat_words(x: Any, name: str) -> tuple[int, int, int, int, int]:
-    """A table of three dimensions or more as one vector, others as they are.
-
-    Raises:
-        ValueError: its numbers do not lie side by side.
-    """
+    """A table of three dimensions or more as one vector. Raises ``ValueError`` where its numbers do not lie side by side."""
     if x.ndim < 3:
         return words_of(x, name)
     if not (x.flags.c_contiguous if isinstance(x, np.ndarray) else x.is_contiguous()):
@@ -69,10 +62,8 @@ def flat_words(x: Any, name: str) -> tuple[int, int, int, int, int]:
 
 
 def words_of_tables(tables: Any, name: str) -> tuple[array[int], int, int, int]:
-    """The words of several tables, and of all of them rows, width and type.
-
-    Raises:
-        ValueError: they differ in width or type, or there is none.
+    """The words of several tables, and rows, width and type of all. Raises ``ValueError`` where these differ, or there is
+    none.
     """
     words = [words_of(table, name) for table in tables]
     if len({(table[2], table[4]) for table in words}) != 1:
@@ -82,16 +73,12 @@ def words_of_tables(tables: Any, name: str) -> tuple[array[int], int, int, int]:
 
 
 class Edges:
-    """A block's edges in one direction, as the library walks them.
+    """A block's edges in one direction, as the library walks them. Raises ``ValueError`` where an array has another type.
 
     Attributes:
         arrays: boundaries, int64, of chunks of listed rows; the listed rows, int32, or None if all are; where each one's edges
             begin, int32; the rows at their other ends, int32. They must stay where they are.
-        count: of edges.
         packed: their words.
-
-    Raises:
-        ValueError: an array has another type.
     """
 
     __slots__ = ("arrays", "count", "packed")
