@@ -1,10 +1,8 @@
 """Recording what a run's steps and evaluations allocate, on a small made-up graph on which all counts are different.
 
 Node i of a type has edges from nodes i + 0, i + 1 and i + s of each source type, s being the type's own step. So what reaches
-the first W nodes of the labelled type grows by a step with every layer, in every type by another one. The first nodes have
-none from i + 1, so that nodes with as many edges are fewer than all.
-
-Letters: W target nodes, L layers.
+the first W nodes of the labelled type grows by a step with every layer, in every type by another one. The first nodes have none
+from i + 1, so that nodes with as many edges are fewer than all.
 """
 
 from __future__ import annotations
@@ -61,15 +59,10 @@ _TARGETS, _BEYOND, _WITH_LESS = 1117, 331, 5
 Prepare = Callable[[Trainer, Trace], Callable[[], None]]
 """Makes ready what is recorded, with a trainer of the made-up graph, and gives what does it."""
 _warm: set[tuple[object, ...]] = set()
-"""What this process has computed before."""
 
 
 def made_up_part(shape: GraphShape, layers: int) -> Part:
-    """A part of one worker of such a shape; the first W nodes of the labelled type are training nodes, others in no split.
-
-    Args:
-        layers: L.
-    """
+    """One worker's part: the first W nodes of the labelled type are training nodes, others in no split."""
     types = range(len(shape.schema.node_types))
     primes = (n for n in count(53) if all(n % k for k in range(2, int(n**0.5) + 1)))
     steps = [next(primes) for _ in types]
@@ -112,8 +105,7 @@ def made_up_part(shape: GraphShape, layers: int) -> Part:
 
 @contextmanager
 def _phases_of(trainer: Trainer, trace: Trace) -> Iterator[None]:
-    """Tell the record which layer runs: forward from where it begins, backward from where its output's gradient comes; when it
-    aggregates, and when rows are exchanged."""
+    """Tell the record when a layer begins, when its output's gradient comes, when it aggregates and when rows are exchanged."""
     model, engine, hooks = trainer.model, trainer.engine, []
     aggregate = engine.aggregate
 
@@ -169,7 +161,7 @@ def _reducers_of(model: Model, plans: Sequence[LayerPlan]) -> Iterator[tuple[int
 
 
 def _batches_of(model: Model, plans: Sequence[LayerPlan]) -> tuple[NodeBatches, ...]:
-    """Of layers whose reducer takes nodes with as many edges together, the largest such batches."""
+    """Of layers whose reducer takes nodes of one degree together, the largest such batch."""
     batches = []
     for number, plan, reducer in _reducers_of(model, plans):
         if (most := reducer.edges_at_once) is not None:
@@ -182,15 +174,7 @@ def _batches_of(model: Model, plans: Sequence[LayerPlan]) -> tuple[NodeBatches, 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What is recorded.
-
-    Attributes:
-        what: a step, an evaluation, smoothing.
-        micro_batches: of a micro-batch; else of the view that the configuration has.
-        keep_layers: whose inputs survive until backward.
-        constants: whether micro-batches have what is aggregated of constant rows.
-        mfg: whether only rows that reach some are computed.
-    """
+    """What is recorded, of a micro-batch or of the view that the configuration has; the rest as of ``Accounts.step``."""
 
     what: str
     mfg: bool
@@ -200,13 +184,7 @@ class _Recorded:
 
 
 class Accounts:
-    """The accounts of one run's steps.
-
-    Args:
-        shape: of the run's graph.
-        model: the run's, whose layers' choices tell accounts apart.
-        message_rows: of the real graph's messages.
-    """
+    """The accounts of one run's steps. ``message_rows``: of the real graph's messages."""
 
     def __init__(self, config: RunConfig, shape: GraphShape, model: Model, message_rows: int) -> None:
         self._config, self._num_classes, self._message_rows = config, shape.num_classes, message_rows
@@ -230,8 +208,7 @@ class Accounts:
         self._libraries_are_there = False
 
     def load_libraries(self) -> None:
-        """Train a step of the made-up graph, so that what libraries take is there before memory is measured: it is no longer
-        in the accounts."""
+        """Train a made-up step, so that libraries are loaded before memory is measured, and no account has them."""
         self._warm_up("step", self._training_step)
         self._libraries_are_there = True
 
@@ -243,7 +220,6 @@ class Accounts:
         Args:
             counts: of the real view's layers, by which each chooses what it does first.
             micro_batches: of a micro-batch; else of the view that the configuration has.
-            keep_layers: whose inputs survive until backward.
             constants: whether micro-batches have what is aggregated of constant rows.
         """
         recorded = _Recorded("step", self._config.mfg, micro_batches, keep_layers, constants)
@@ -267,7 +243,7 @@ class Accounts:
 
         Args:
             counts: as of ``step``.
-            mfg: in one piece, of the rows that reach some; as configured if not given.
+            mfg: whether only rows that reach some are computed, in one piece; None: as configured.
         """
 
         def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
@@ -355,7 +331,7 @@ class Accounts:
         return make_trainer(config, self._part, self._num_classes, Group.single(), **more)
 
     def _warm_up(self, what: str, prepare: Prepare) -> None:
-        """Once in a process do what is recorded then: what compiles a kernel may hold its arguments for a while."""
+        """Once in a process, since what compiles a kernel may hold its arguments for a while."""
         config = self._config
         key = what, type(config.model), config.model.operations, config.mode.choice, config.kernel.choice, config.precision
         if key in _warm:

@@ -16,7 +16,6 @@ from sargnn.plan.sizes import Key, Sizes
 
 OPTIMIZER, INPUTS = "optimizer", "inputs"
 LAYER_PHASES = ("layer {} forward", "layer {} backward")
-"""Phases of a step, as it is recorded."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class ResultBytes:
     Attributes:
         moved: bytes of a request and its answer, forward or backward, whichever is more.
         widest: ``Share.widest``.
-        typed: of a typed graph.
     """
 
     moved: int
@@ -53,12 +51,11 @@ class LayerHalo:
 
 @dataclass(frozen=True)
 class HaloBytes:
-    """What others' rows take that the made-up graph has not.
+    """What others' rows take, of which the made-up graph has none.
 
     Attributes:
-        layers: of each.
         most_rows: rows of a message.
-        depth: prefetch depth.
+        depth: of prefetching.
         copies: 2 where a layer's backward pass fetches rows again; else 1.
     """
 
@@ -68,11 +65,10 @@ class HaloBytes:
     copies: int = 1
 
     def peak(self, sizes: Sizes) -> int:
-        """Bytes at most."""
         return max(self.by_phase(sizes).values()) + self.buffers(sizes)
 
     def by_phase(self, sizes: Sizes) -> dict[str, int]:
-        """Bytes while a layer aggregates, with what it and those before it keep, without the exchange's buffers."""
+        """Bytes while a layer aggregates, with what earlier layers keep and without the exchange's buffers."""
         kept = 0
         phase_bytes = {INPUTS: 0, OPTIMIZER: 0}
         for number, (layer, halo) in enumerate(zip(self.layers, sizes.halo, strict=True)):
@@ -86,7 +82,7 @@ class HaloBytes:
         return phase_bytes | {"": max(phase_bytes.values())}
 
     def buffers(self, sizes: Sizes) -> int:
-        """Bytes of the exchange's buffers in the layer that has most: of rows, of requests and of answers."""
+        """Bytes in the layer that has most: of rows, of requests and of answers."""
         slots, largest = 1 + self.depth, 0
         for layer, rows, results in zip(self.layers, sizes.halo, sizes.results or (0,) * len(sizes.halo), strict=True):
             most, result_bytes = self.most_rows, 0
@@ -105,8 +101,6 @@ class KernelBytes:
     Attributes:
         layer: from 0.
         first: the first layer on the same plan, whose graph it reads.
-        kernel: that computes it.
-        operation: what it computes.
         row_bytes: of a source row.
         dtype: of rows.
         autograd: whether autograd differentiates it.
@@ -131,12 +125,10 @@ class KernelBytes:
 
 @dataclass(frozen=True)
 class NodeBatches:
-    """Nodes with as many edges that a layer's reducer takes together on the made-up graph.
+    """Nodes of one degree that a layer's reducer takes together on the made-up graph.
 
     Attributes:
-        layer: from 0.
         nodes: of the largest batch.
-        degree: edges of each.
         most: edges that a batch has at most.
     """
 
@@ -147,11 +139,10 @@ class NodeBatches:
 
     @property
     def made_up(self) -> dict[Key, int]:
-        """What is counted of them there."""
         return {("batch", self.layer, -1): self.nodes, ("batch edges", self.layer, -1): self.nodes * self.degree}
 
     def real(self, edges: int, rows: int) -> dict[Key, int]:
-        """The same where a layer has so many edges and output rows: as if all these had one degree."""
+        """As ``made_up`` where a layer has so many edges and output rows: as if all these had one degree."""
         degree, taken = max(1, edges // max(1, rows)), min(edges, self.most)
         return {("batch", self.layer, -1): max(1, taken // degree), ("batch edges", self.layer, -1): taken}
 
@@ -170,14 +161,12 @@ class StepAccount:
     """Two epochs of a step of one view, recorded on the made-up graph.
 
     Attributes:
-        events: of both epochs.
         made_up: the view's sizes.
         constant_bytes: of a row of what the view brings; 0: nothing.
-        halo: what halo rows take, which the made-up graph has not.
         holds_flow: whether the plans are there only while the view is computed; else they were there before.
-        batches: of layers that take nodes with as many edges together.
+        batches: of layers that take nodes of one degree together.
         libraries: bytes that libraries take for some reducers' work alone; 0 where that is there already.
-        kernels: of layers that aggregate, what is no tensor's.
+        kernels: of layers that aggregate.
     """
 
     events: tuple[Event, ...]
@@ -190,7 +179,7 @@ class StepAccount:
     kernels: tuple[KernelBytes, ...] = ()
 
     def brought(self, sizes: Sizes) -> int:
-        """Bytes of what a view holds by itself: its plans and its constants."""
+        """Bytes of a view's own plans and constants."""
         return sizes.flow_bytes + sizes.counts["out", 0, -1] * self.constant_bytes if self.holds_flow else 0
 
     def graphs(self, sizes: Sizes) -> int:
@@ -201,10 +190,9 @@ class StepAccount:
         return sum(largest.values())
 
     def peak(self, views: Sequence[Sizes], *, all_held: bool = False) -> int:
-        """Bytes that steps of these views hold at most, beyond what was there when training started.
+        """Bytes that steps of these micro-batches hold at most, beyond what was there when training started.
 
         Args:
-            views: of the micro-batches.
             all_held: all of them are in memory, not only the one at hand.
         """
         held, halo = self.held(views, all_held=all_held)

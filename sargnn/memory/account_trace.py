@@ -31,8 +31,6 @@ class Event:
 
     Attributes:
         number: of the tensor.
-        comes: it is allocated; else it is freed.
-        shape: of the tensor.
         item_bytes: of one of its numbers.
         more: another shape, of what it has beside that.
         pooled: its memory is asked of the engine's pool.
@@ -55,13 +53,8 @@ class Event:
 class Trace(TorchDispatchMode):
     """Records allocations of tensors by all operators that run within it, and when nothing holds them any more.
 
-    What was there before is not recorded. Memory that compiled loops and libraries take for themselves is not seen.
-
-    Attributes:
-        events: in order.
-        phase: of the step, as who runs it says.
-        aggregates: whether a layer does, or goes backward, likewise.
-        exchanges: how many exchanges are under way.
+    What was there before is not recorded, nor what compiled loops and libraries take for themselves. Whoever runs the step sets
+    ``phase``, and ``aggregates`` while a layer aggregates or goes backward; ``exchanges`` counts those under way.
     """
 
     @classmethod
@@ -114,7 +107,6 @@ class Trace(TorchDispatchMode):
 
     @contextmanager
     def exchange(self) -> Iterator[None]:
-        """Rows or gradients are exchanged within it."""
         self.exchanges += 1
         if self.is_on:  # what is in use now is so beside the exchange's buffers, also if nothing comes meanwhile
             self.note_freed()
@@ -137,7 +129,6 @@ class Trace(TorchDispatchMode):
         )
 
     def note_freed(self) -> None:
-        """Look what nobody holds any more."""
         for where, (number, alias) in list(self._live.items()):
             if holders(alias) == self._alone:
                 del self._live[where]
@@ -158,14 +149,14 @@ class Trace(TorchDispatchMode):
         self._change(workspace.untyped_storage()._cdata, shape=(sequences * steps, each), more=(sequences, rest))
 
     def _change(self, where: int, **changes: Any) -> None:
-        """The event of the tensor whose memory is there: what came says more of itself."""
+        """What came says more of itself."""
         number, _ = self._live[where]
         at = next(i for i in reversed(range(len(self.events))) if self.events[i].number == number)
         self.events[at] = dataclasses.replace(self.events[at], **changes)
 
 
 class TracedPool(Pool):
-    """A pool whose tensors a record sees: each has memory of its own."""
+    """Each tensor has memory of its own, which the record sees."""
 
     def __init__(self, trace: Trace, *, enabled: bool) -> None:
         super().__init__(enabled=enabled)
@@ -187,7 +178,7 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 @dataclass
 class _Owned:
-    """One piece of the pool's memory. ``used_by``: a tensor's number; None: it lies idle."""
+    """A piece of the pool's memory. ``used_by``: a tensor's number; None: it lies idle."""
 
     size: int
     used_by: int | None
@@ -201,11 +192,11 @@ class StepMemory:
         other: in use now, not of the pool.
         peak: the largest sum of that and what the pool holds.
         most_used: the most that the pool has had in use.
-        beside: bytes of others' rows while a phase runs; under "" in all others.
-        buffers: bytes of an exchange's, which are of the pool while it is under way, and may lie idle there afterwards.
+        beside: of others' rows while a phase runs; under "" in all others.
+        buffers: of an exchange, which are of the pool while it is under way, and may lie idle there afterwards.
         peak_beside: the largest sum with those.
-        phase: of the step, in which most was in use.
-        at_peak: bytes of that, by the phase in which it came, and under ``FIXED`` what has one size whatever the rows are.
+        phase: in which most was in use.
+        at_peak: of that, by the phase in which it came, and under ``FIXED`` what has one size whatever the rows are.
     """
 
     other: int = 0
@@ -231,7 +222,7 @@ class StepMemory:
         return sum(piece.size for piece in self._owned if piece.used_by is not None)
 
     def take(self, event: Event, size: int, term: str) -> None:
-        """A tensor comes. ``size``: its bytes here. ``term``: under what it is counted."""
+        """``size``: the tensor's bytes here. ``term``: under what it is counted."""
         number, phase = event.number, event.phase
         self._live[number] = (term, size)
         if event.pooled and size >= SMALLEST:
@@ -270,7 +261,6 @@ class StepMemory:
         self._owned = [*kept, _Owned(size, number)]
 
     def give(self, number: int) -> None:
-        """It goes."""
         self._live.pop(number, None)
         if number in self._others:
             self.other -= self._others.pop(number)
@@ -288,11 +278,7 @@ class StepMemory:
 
 
 def replay(events: Sequence[Event], made_up: Sizes, real: Sizes, held: StepMemory | None = None) -> StepMemory:
-    """Go through a record as if the made-up counts were the real ones.
-
-    Args:
-        held: what is held before; nothing if not given.
-    """
+    """Go through a record as if the made-up counts were the real ones. ``held``: what is held before; None: nothing."""
     held = held or StepMemory()
     numbers: dict[int, int] = {}
     for key, count in made_up.counts.items():

@@ -30,13 +30,12 @@ from sargnn.training.fit import Candidates, Choice, Choose, Setup, configured_ba
 from sargnn.training.views import View
 
 BETWEEN_BYTES = 8 << 20
-"""What lies between small allocations of a step, and what libraries take of a large step beside a small one: measured, as the
-rest of runs' peaks."""
+"""Measured: what lies between small allocations, and what libraries take of a large step beside a small one."""
 MOST_EVALUATION_GROUPS = 256
 _FEW = 6
 """Of up to so many layers every number is tried, of more the square root too."""
 _GAINS = 0.97
-"""Twice as many micro-batches that need more than this share of what half as many do are the last that are tried."""
+"""Doubling ends where twice as many micro-batches need more than this share of the memory."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,8 @@ class Fit:
     """What a search came to.
 
     Attributes:
-        count: micro-batches.
         keep_layers: whose inputs survive.
         planned_bytes: per rank, above what was there when training started; where nothing fits, the least that was tried.
-        fits: whether that fits.
     """
 
     count: int
@@ -57,25 +54,19 @@ class Fit:
 
 
 class Search(ABC):
-    """Finds what fits.
-
-    Args:
-        depth: of the model, whose layers may be kept.
-    """
-
     def __init__(self, depth: int) -> None:
         self._depth = depth
 
     @abstractmethod
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
-        """Per rank, what training holds at most above its baseline with so many micro-batches."""
+        """Per rank, bytes that training holds at most above its baseline with so many micro-batches."""
 
     @abstractmethod
     def fits(self, planned: Sequence[int], what: str) -> bool:
         """Whether every rank has room for it. ``what``: as a person would configure it."""
 
     def keeps(self, configured: KeepLayers) -> Iterator[KeepLayers]:
-        """What may be tried: what is configured, then fewer and fewer layers' inputs."""
+        """What is configured, then fewer and fewer layers' inputs."""
         yield configured
         if configured == "all" and self._depth > 2:
             yield from range(min(self._depth, _FEW) - 1, 1, -1)
@@ -83,7 +74,7 @@ class Search(ABC):
                 yield "sqrt"
 
     def find(self, most: int, configured: KeepLayers) -> Fit:
-        """As few micro-batches as fit, at most ``most``; kept layers only where none do."""
+        """As few micro-batches as fit, at most ``most``; fewer kept layers only where none do."""
         least: Fit | None = None
         for keep in self.keeps(configured):
             count, below, before = 1, 0, 0
@@ -110,7 +101,6 @@ class Search(ABC):
 
 
 def words_for(count: int, keep: KeepLayers) -> str:
-    """The settings of so many micro-batches and kept layers."""
     batches = f"batches.count={count}"
     return batches if keep == "all" else f"{batches} engine.keep_layers={keep}"
 
@@ -129,7 +119,6 @@ def largest_micro_batch(
     Args:
         sizes: of each on this rank.
         counts: of each, per layer over all workers, by which layers choose what they do first.
-        keep: whose inputs survive until backward.
         constants: whether they have the first layer's aggregates of constant rows.
         all_held: whether all their flows stay in memory.
     """
@@ -159,7 +148,6 @@ class Budget(Search):
         limit: a worker's whole resident memory, bytes; None: there is no limit.
         resident: bytes of this rank that are there before training.
         since: of these, what has come since training's baseline.
-        depth: of the model, whose layers may be kept.
         candidates: micro-batches that there could be; None: none.
 
     Attributes:
@@ -184,7 +172,6 @@ class Budget(Search):
         self.tried: list[str] = []
 
     def groups(self, count: int) -> Groups:
-        """The groups for a number of micro-batches; made once."""
         assert self._candidates is not None
         if count not in self._made:
             self._made[count] = self._candidates.groups(count)
@@ -198,7 +185,7 @@ class Budget(Search):
         )
 
     def planned_view(self, sizes: Sizes, counts: Sequence[RowCounts | None], keep: KeepLayers) -> tuple[int, ...]:
-        """The same of the configuration's own view."""
+        """As ``planned``, of the configuration's own view."""
         return self.everyone(self._accounts.step(counts, micro_batches=False, keep_layers=keep).peak([sizes]))
 
     def everyone(self, planned: int) -> tuple[int, ...]:
@@ -216,12 +203,11 @@ class Budget(Search):
         return fits
 
     def tell(self) -> None:
-        """Print what was tried, for the log."""
         for line in self.tried if self._group.rank == 0 else ():
             print(line, flush=True)
 
     def refusal(self, least: Sequence[int], what: str) -> ConfigError:
-        """Nothing fits. ``least``: per rank, the least that was tried. ``what``: of what, a sentence."""
+        """The error where nothing fits. ``least``: per rank, the least that was tried. ``what`` does not fit: a sentence."""
         self.tell()
         needed = max((base + own for base, own in zip(self._bases, least, strict=True)), default=0)
         assert self._limit is not None
@@ -235,7 +221,7 @@ class Budget(Search):
 
 
 def chooser(shape: GraphShape) -> Choose:
-    """What chooses for a run on a graph of such a shape (``training.build.make_trainer``)."""
+    """What chooses for a run on such a graph (``training.build.make_trainer``)."""
     return partial(_choose, shape)
 
 

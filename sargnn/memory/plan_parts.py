@@ -2,8 +2,7 @@
 from sizes of graphs that everyone knows. And what the SAR paper measured on one of these.
 
 Published nodes, edges, features, classes and splits are those of OGB (Hu et al., 2020), and of the older datasets those that
-PyTorch Geometric and DGL document, edges in both directions. How many rows of others a worker reads depends on the cut;
-``halo_of`` says what is known.
+PyTorch Geometric and DGL document, edges in both directions. Rows of others depend on the cut (``halo_of``).
 
 Letters: N nodes, T node types, R relations, P workers.
 """
@@ -47,7 +46,7 @@ class PartSizes:
         sent: own rows that others read.
         targets: training rows.
         split: rows of any split.
-        crossing: those of the edges whose source is another's row; None: not counted.
+        crossing: edges whose source is another's row; None: not counted.
         inner: own rows of each type that are no copies [T]; None: all.
     """
 
@@ -66,7 +65,6 @@ class PartSizes:
         """The sizes of a view of all rows, whose last layer computes those of the labelled type.
 
         Args:
-            layers: L.
             labelled: the node type that has labels; below 0: all rows are computed.
             loops: whether the model adds a loop to each node.
             halo: rows of others that each layer reads [L].
@@ -81,13 +79,12 @@ class PartSizes:
         return dataclasses.replace(Sizes.of(total, self.targets, [self.rows] * layers, out, edges, halo), results=results)
 
     def edges_into(self, schema: Schema, node_type: int) -> int:
-        """Edges into own rows of a type."""
         pairs = zip(self.edges, schema.relations, strict=True)
         return sum(count for count, relation in pairs if relation.destination == node_type)
 
 
 def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
-    """Of a partition store; exact."""
+    """Counted, without opening the parts."""
     relations = len(info.schema.relations)
     parts = []
     for rank in range(info.world):
@@ -110,7 +107,7 @@ def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
 
 
 def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo_rows: int) -> list[PartSizes]:
-    """Of an assignment, int32 [N], whose halo rows are counted in all: every worker has as many as the mean of its edges."""
+    """``part``: int32 [N]. ``halo_rows`` are of all: every worker has as many as its share of edges."""
     schema, split = dataset.schema, np.asarray(dataset.split)
     degrees = np.diff(np.asarray(dataset.indptr))
     relation = None if dataset.relation is None else np.asarray(dataset.relation)
@@ -168,19 +165,18 @@ class Opened:
 
     @cached_property
     def types(self) -> np.ndarray:
-        """int [N], node types of own rows."""
+        """int [N], of own rows."""
         return self.part.schema.types_of(np.asarray(self.part.node_ids))
 
     @property
     def bytes(self) -> int:
-        """What it takes to keep it."""
         return 8 * len(self.part.edge_src) + 60 * len(self.part.node_ids)
 
     def sources(self, outputs: np.ndarray, layer: int, sample: Sample | None) -> tuple[np.ndarray, int]:
-        """The rows that a layer reads for own rows (bool [N]): bool [N + H], and how many edges it has.
+        """The rows that a layer reads, bool [N + H], and how many edges it has.
 
         Args:
-            outputs: bool [N].
+            outputs: bool [N], own rows that it computes.
             layer: from 0.
             sample: which edges are kept; None: all.
         """
@@ -298,7 +294,6 @@ class Published:
     Attributes:
         nodes: by type; the first one has the labels.
         edges: relations: type, name, type, how many.
-        classes: outputs.
         train: labelled nodes that train.
         split: labelled nodes of all three splits.
         halo: rows of others for each own row, by numbers of workers P, where they are known.
@@ -315,12 +310,10 @@ class Published:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
         return sum(count for _, count, _ in self.nodes)
 
     @property
     def num_edges(self) -> int:
-        """Of all relations."""
         return sum(count for *_, count in self.edges)
 
     def as_configured(self, config: DatasetSettings) -> Published:
@@ -338,7 +331,6 @@ class Published:
 
     @property
     def schema(self) -> Schema:
-        """Its types and relations."""
         offsets = [0]
         for _, count, _ in self.nodes:
             offsets.append(offsets[-1] + count)
@@ -405,7 +397,7 @@ PAPER_BARS: dict[str, dict[str, dict[int, float | None]]] = {
 
 
 def halo_of(graph: Published, world: int) -> float | None:
-    """Rows of others for each own row, straight in log2 P between what is known, from 0 with one worker; None: nothing is."""
+    """Rows of others for each own row, linear in log2 P between what is known, 0 with one worker; None: nothing is known."""
     if world == 1:
         return 0.0
     if not graph.halo:

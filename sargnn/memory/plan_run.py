@@ -55,8 +55,8 @@ class Cut:
         parts: of each worker.
         halo_rows: of all.
         edges: between parts; None: too many.
-        exact: whether it is a partition that is there; else one made for the plan, whose halo rows are shared out by edges: a
-            streamed one, whose halo is larger than METIS's or KaMinPar's, where the configured partitioner takes long.
+        exact: it is a partition that is there. Else it was made for the plan, with halo rows shared out by edges: streamed
+            where the configured partitioner takes long, with a larger halo than METIS's or KaMinPar's.
         store: the partition's folder, where it is there.
     """
 
@@ -74,7 +74,6 @@ class WorldPlan:
 
     Attributes:
         mode: its name.
-        world: P.
         workers: each one's memory, or one's where all are alike.
         sent: bytes of an epoch, by all; None: not known.
         exact: as of ``Cut``.
@@ -92,7 +91,6 @@ class WorldPlan:
 
     @property
     def largest(self) -> WorkerPlan:
-        """The worker that holds most."""
         return max(self.workers, key=lambda worker: worker.total)
 
     @property
@@ -102,7 +100,7 @@ class WorldPlan:
 
     @property
     def together(self) -> int:
-        """All workers' whole resident memory at their peaks."""
+        """Of all workers at their peaks."""
         return sum(self.every)
 
     @property
@@ -117,11 +115,7 @@ class WorldPlan:
 
 
 def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
-    """The configured partition where it is there; else a streamed one.
-
-    Args:
-        name: of the dataset store's folder.
-    """
+    """The configured partition where it is there; else a streamed one. ``name``: of the dataset store's folder."""
     loops, world = int(config.add_self_loops), config.world
     chosen = with_choice(config, dataset, name)
     path, _ = partition_path(chosen, dataset, name)
@@ -144,11 +138,7 @@ def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
 
 
 def cut_of(dataset: Dataset, part: np.ndarray, world: int, loops: int) -> Cut:
-    """Of each node's part, int32 [N].
-
-    Args:
-        loops: self-loops that each node gets.
-    """
+    """Of an assignment: ``part``, int32 [N]. ``loops``: self-loops that each node gets."""
     halo = quality_of(dataset, part, world).halo_rows
     parts = parts_of_assignment(dataset, part, world, halo)
     return Cut(part, parts, halo, CutEdges.of(dataset, part, world, loops), exact=False)
@@ -192,11 +182,7 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
 
 
 def plan_views(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) -> WorldPlan:
-    """The plan of a run whose steps are views, with as many micro-batches as configured, or as it would choose.
-
-    Raises:
-        ConfigError: nothing fits ``memory_budget``; the model cannot work on such a graph.
-    """
+    """``plan_run`` where steps are views, with as many micro-batches as configured, or as the run would choose."""
     shape = shape_of(dataset, config)
     account = Account(config, shape, dataset.num_nodes)
     views = Views(config, dataset, cut.part, cut.store, shape, account.engine, account.model)
@@ -235,11 +221,7 @@ def _refusal(config: RunConfig, what: str, needed: int) -> ConfigError:
 
 
 class _PlannedBudget(Search):
-    """Micro-batches and kept layers of a run that has not been started.
-
-    Attributes:
-        bases: by worker, bytes that are there before training.
-    """
+    """Of a run that has not been started. ``bases``: by worker, bytes that are there before training."""
 
     def __init__(self, account: Account, views: Views, runtime: Runtime, limit: int) -> None:
         super().__init__(account.model.num_kept)
@@ -268,8 +250,8 @@ class _PlannedBudget(Search):
 
 
 def _sent(config: RunConfig, account: Account, views: Views, count: int, keep: KeepLayers) -> int | None:
-    """Bytes of rows that all workers send in an epoch, evaluations left out; None: flows are drawn, or rows travel anew for
-    layers that are computed again."""
+    """Bytes of rows that all workers send in an epoch without evaluations; None: flows are drawn, or layers computed again
+    fetch rows anew."""
     model = account.model
     if (
         not isinstance(model, Stack)

@@ -7,8 +7,6 @@ page more than it asked for. 0.4 GB are for the job's own processes beside them.
 stores on the first node before the workers start, within ``prepare.buffer`` and what the partitioner takes.
 
 Where the dataset has no store here, nothing heavy is loaded: a login node answers at once.
-
-Letters: P workers.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from sargnn.memory.plan_run import Cut, WorldPlan
 
 SPARE = 0.1
-"""Of the workers' memory, beyond it."""
 JOB_BYTES = 400_000_000
 """Of the job's script, ``srun`` and ``sargnn track --follow``, of which the last, with MLflow, was measured at 0.28 GB."""
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -38,7 +35,7 @@ def cut_key(config: RunConfig) -> str:
 
 
 class Plans:
-    """Plans of configurations on one dataset, with what this machine has measured of a worker. Each cut is found once.
+    """Plans of one dataset's configurations, with what this machine has measured of a worker. Each cut is found once.
 
     Args:
         name: of the dataset store's folder.
@@ -49,7 +46,6 @@ class Plans:
         self._cuts: dict[str, Cut] = {}
 
     def cut(self, config: RunConfig) -> Cut:
-        """The configuration's."""
         key = cut_key(config)
         if key not in self._cuts:
             from sargnn.memory.plan_run import find_cut
@@ -58,7 +54,7 @@ class Plans:
         return self._cuts[key]
 
     def plan(self, config: RunConfig) -> WorldPlan:
-        """What its workers hold and send. Raises ``SargnnError``: it cannot be planned, or what is measured first failed."""
+        """Raises ``SargnnError``: it cannot be planned, or what is measured first failed."""
         from sargnn.memory.plan_run import plan_run
         from sargnn.memory.runtime import measured_runtime
 
@@ -74,12 +70,7 @@ class Plans:
 def plan_alone(config: RunConfig, store: Path, partition: Path) -> int | None:
     """What training is to hold in the largest worker of a run whose parts are joined, if each had a process of its own: bytes.
 
-    Args:
-        store: the dataset's.
-        partition: the run's.
-
-    Returns:
-        None where it cannot be planned: a user's own layers may do anything.
+    None where it cannot be planned: a user's own layers may do anything.
     """
     if config.model.name == "custom" or config.model.target is not None:
         return None
@@ -113,7 +104,7 @@ class PlannedMemory:
 
 @dataclass(frozen=True)
 class NotPlanned:
-    """Why there is no plan: a clause."""
+    """``reason``: a clause."""
 
     reason: str
 
@@ -176,7 +167,7 @@ def preparing_bytes(config: RunConfig, dataset: Dataset, name: str) -> int:
 
 
 def node_bytes(planned: PlannedMemory, per_node: int) -> int:
-    """What the node needs that needs most, bytes.
+    """Bytes of the node that needs most.
 
     Args:
         per_node: workers of a node at most. Ranks fill nodes one after the other, and not each need be full: any so many in a

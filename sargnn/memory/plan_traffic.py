@@ -45,10 +45,9 @@ class Messages:
 
 @dataclass(frozen=True)
 class CutEdges:
-    """All edges between parts, by the pair of them.
+    """All edges between P parts, by the pair of them.
 
     Attributes:
-        world: P.
         own: int64 [P], edges into each part's rows, those within it counted.
         bounds: int64 [P P + 1]: edges into part p from part q are ``[bounds[p P + q], bounds[p P + q + 1])``.
         source: int64 [E], nodes.
@@ -88,13 +87,13 @@ class CutEdges:
         return cls(world, own, bounds, source[order], destination[order])
 
     def into(self, nodes: np.ndarray, own: np.ndarray) -> CutEdges:
-        """Those into some nodes only, bool [N]. own: int64 [P], edges into each part's rows among them."""
+        """Those into some nodes only, bool [N]. ``own``: int64 [P], edges into each part's rows among them."""
         kept = nodes[self.destination]
         bounds = np.concatenate([[0], np.cumsum(kept)])[self.bounds]
         return CutEdges(self.world, own, bounds, self.source[kept], self.destination[kept])
 
     def fewest(self, ratio: float = 1.0) -> Messages:
-        """The cheapest: of each pair of parts a least cover, a partial result at ``ratio`` of a row's price."""
+        """Of each pair of parts a least cover, a partial result at ``ratio`` of a row's price."""
         covers = [self._cover(pair, Share(ratio, 1.0)) for pair in range(self.world**2)]
         return Messages(sum(rows for rows, *_ in covers), sum(partials for _, partials, _ in covers))
 
@@ -146,7 +145,6 @@ class CutEdges:
 
 
 def shape_of(dataset: Dataset, config: RunConfig) -> GraphShape:
-    """What a model must know of the graph."""
     split = np.asarray(dataset.split) > 0
     types = np.bincount(dataset.schema.types_of(np.flatnonzero(split)), minlength=len(dataset.schema.node_types))
     outputs, every = config.num_outputs(dataset.num_classes), config.predicts_pairs and dataset.schema.typed
@@ -211,15 +209,12 @@ def traffic_by_layer(config: RunConfig, shape: GraphShape, counts: RowCounts, se
 def traffic_of(
     config: RunConfig, dataset: Dataset, part: np.ndarray, halo_rows: int, cut: CutEdges | None
 ) -> list[LayerTraffic] | None:
-    """The same of an assignment.
+    """As ``traffic_by_layer``, of an assignment.
 
     Args:
         part: int32 [N].
         halo_rows: of all parts.
         cut: its cut edges; None: too many to be shared out.
-
-    Returns:
-        None: not known, because of the model or the number of cut edges.
     """
     shape, rows = shape_of(dataset, config), dataset.num_nodes
 

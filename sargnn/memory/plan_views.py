@@ -66,13 +66,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Reached:
-    """A view on one worker.
-
-    Attributes:
-        sizes: of the view.
-        counts: per layer, its rows over all workers that exchange rows with this one.
-        messages: per layer, what travels between all of them.
-    """
+    """A view on one worker; ``counts`` and ``messages``, per layer, are of all workers that exchange rows with it."""
 
     sizes: Sizes
     counts: tuple[RowCounts, ...]
@@ -87,15 +81,12 @@ def reach(
     buffer_bytes: int,
     serving: Travelling | None = None,
 ) -> list[list[Reached]]:
-    """What each of some views has on each of some workers, which exchange rows with each other only.
+    """What each of some views has on each of some workers, which exchange rows with each other only: by view, by worker.
 
     Args:
         weight_bytes: of an edge's weight where the parts have any.
         buffer_bytes: of marks; as many views are looked at together as they suffice for.
         serving: what travels where it is not every row that is read.
-
-    Returns:
-        By view, by worker.
     """
     at_once = max(1, buffer_bytes // (2 * parts.num_nodes))
     by_view: list[list[Reached]] = []
@@ -200,8 +191,6 @@ class Views:
     Args:
         part: int32 [V], each node's owner.
         store: the partition's folder; None: parts are cut from the dataset.
-        engine: for what it says of itself.
-        model: likewise.
 
     Attributes:
         training: for a number of micro-batches, by worker, the views of a step; of drawn ones those of an epoch's first steps.
@@ -231,24 +220,20 @@ class Views:
 
     @property
     def label_columns(self) -> int:
-        """Columns of labels beside the first layer's rows."""
         return self._shape.label_columns
 
     @cached_property
     def most_batches(self) -> int:
-        """How many micro-batches there can be."""
         sizes = np.bincount(self._part[in_split(self._split, "train")], minlength=self._config.world)
         return int(min((size for size in sizes if size), default=1))
 
     def worker(self, rank: int, count: int) -> WorkerViews:
-        """A worker's views with so many micro-batches."""
         whole = self._whole[rank] if self._preloads else None
         drawer = self._parts_and_drawers[1][rank]
         constants = self._constants[rank] if self._config.draws_flows and self._holds_constants else 0
         return WorkerViews(self.training(count)[rank], self._evaluation[rank], whole, drawer, constants)
 
     def part_sizes(self, rank: int) -> PartSizes:
-        """What a worker owns, copies and reads."""
         return self._parts_and_drawers[0][rank]
 
     @cached_property
@@ -373,7 +358,7 @@ class Views:
     def _reached(
         self, chosen: Sequence[tuple[np.ndarray, Sample | None]], uses_edges: tuple[bool, ...], *, shared: bool = True
     ) -> list[tuple[Reached, ...]]:
-        """By worker, what some nodes' outputs depend on. shared: cut edges are shared out."""
+        """By worker, what some nodes' outputs depend on. ``shared``: cut edges are shared out."""
         by_worker: list[tuple[Reached, ...]] = []
         for ranks in self.parts.servers:
             of_server = (self._part >= ranks.start) & (self._part < ranks.stop)
@@ -387,7 +372,7 @@ class Views:
         return reach(self.parts, ranks, views, self._weight_bytes, self._config.prepare.bytes, serving)
 
     def _serving(self, ranks: range) -> Travelling | None:
-        """What travels between a server's workers, where partial results do, too."""
+        """What travels between a server's workers where partial results do."""
         rows_only = self._config.comm.aggregate == "post" or not self._engine.mode.takes_partials
         cut = None if len(ranks) == 1 or rows_only else self._cut(ranks)
         if cut is None:

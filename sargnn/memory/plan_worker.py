@@ -40,9 +40,8 @@ _OWN_BYTES = 26
 """Of an own row where only flows are held: id, label, split, targets."""
 EVALUATION = "evaluation"
 TERMS = ("runtime", "graph", "features", "parameters", "kept for backward", "working set", "communication", "optimizer")
-"""What a worker's memory is made of at its peak."""
 BEFORE_TRAINING = TERMS[:4]
-"""What of that is there when training starts."""
+"""What of a worker's memory is there when training starts."""
 _TRAINING_BYTES = 22 << 20
 """What libraries take while they train, and what lies between small allocations, where no run has measured it."""
 
@@ -87,23 +86,16 @@ class WorkerPlan:
 
     @property
     def while_training(self) -> int:
-        """The whole resident memory of a training step: evaluations may be computed in groups of rows."""
+        """Without evaluations, which may be computed in groups of rows."""
         return sum(self.terms[name] for name in BEFORE_TRAINING) + self.training
 
     @property
     def while_evaluating(self) -> int:
-        """The whole resident memory of an evaluation."""
         return sum(self.terms[name] for name in BEFORE_TRAINING) + self.evaluation
 
 
 class Account:
-    """The memory of one configuration's workers.
-
-    Args:
-        num_nodes: of the whole graph.
-
-    Attributes:
-        step_bytes: what a step holds beside the rows of its views.
+    """The memory of one configuration's workers. ``step_bytes``: what a step holds beside the rows of its views.
 
     Raises:
         ConfigError: the model cannot work on such a graph.
@@ -147,7 +139,7 @@ class Account:
         keep: KeepLayers,
         groups: Sequence[Reached] | None = None,
     ) -> WorkerPlan:
-        """Of one worker and what its views compute.
+        """Of one worker that trains such views.
 
         Args:
             keep: whose inputs survive until backward.
@@ -203,7 +195,7 @@ class Account:
         }
 
     def bytes_since(self, part: PartSizes, views: WorkerViews) -> int:
-        """What comes after a worker has read its part in and stays, beside what steps hold."""
+        """What comes after a worker has read its part and stays, beside what steps hold."""
         table = 0
         if views.constant_rows:
             table = sum(part.rows) * 8 + views.constant_rows * self.model.inputs.width * self._item
@@ -237,7 +229,7 @@ class Account:
         return holds_constants(self._config, self.model, self.engine)
 
     def _evaluation_bytes(self, views: WorkerViews, whole: Sizes) -> int:
-        """Of what an evaluation holds beside what training leaves."""
+        """Beside what training leaves."""
         counts: Sequence[RowCounts | None] = [None] * self._layers
         if views.evaluation is None:
             counts = counts if views.whole is None else views.whole.counts
@@ -254,7 +246,7 @@ class Account:
         return views.training[0].sizes.counts["out", 0, -1] * self.model.inputs.width * self._item
 
     def _smoothing_bytes(self, part: PartSizes, views: WorkerViews, whole: Sizes) -> int:
-        """Of what Correct & Smooth holds: scores, tables, and a plan where the run has none that it can read."""
+        """Of scores, tables, and a plan where the run has none that Correct & Smooth can read."""
         config = self._config
         sizes = Sizes(whole.counts, (sum(part.edges),), (part.halo,))
         held = self.accounts.smoothing().peak([sizes])
@@ -304,8 +296,8 @@ class Account:
         return ROW_DTYPES[self._config.precision].itemsize
 
     def _features(self, part: PartSizes, views: WorkerViews) -> int:
-        """Of what the first layer reads: tables mapped from the store, and copies of them; and of features of edges, in memory
-        or mapped, with four bytes that say where an edge's are."""
+        """Of what the first layer reads: tables mapped from the store and copies of them; edges' features, and 4 bytes to find
+        each."""
         shape, item = self._shape, self._item
         mapped = sum(rows * width * 4 for rows, width in zip(part.rows, shape.feature_widths, strict=True))
         mapped += sum(part.edges) * (4 * shape.edge_width + 4) if shape.edge_width else 0
@@ -328,6 +320,6 @@ class Account:
 
 
 def graph_bytes(part: PartSizes, loops: int) -> int:
-    """Of edges in blocks and lists of rows. loops: self-loops that the model adds."""
+    """Of edges in blocks and lists of rows. ``loops``: self-loops that the model adds."""
     edges, rows = sum(part.edges) + loops, sum(part.rows)
     return edges * _EDGE_BYTES + rows * _ROW_BYTES + part.halo * _HALO_BYTES + part.sent * _SENT_BYTES

@@ -32,11 +32,10 @@ from sargnn.tracking.summary import read_summary
 
 _RUNTIMES = "runtime.json"
 _TYPED, _PLAIN = ("dataset=mag_like", "dataset.scale=0.001"), ("dataset=synthetic", "dataset.num_nodes=2000")
-"""Graphs of the run."""
 
 
 def cache_dir() -> Path:
-    """A writable folder for what is measured once, one per user, content of the C++ sources, and instructions."""
+    """A writable folder for what is measured once: per user, content of the C++ sources, and instructions."""
     name = f"measured-{digest_of_sources()}-{chosen()}"
     for candidate in (user_cache_path("sargnn") / name, Path(tempfile.gettempdir()) / f"sargnn-{name}-{os.getuid()}"):
         try:
@@ -67,11 +66,7 @@ def _train(words: list[str], folder: str) -> None:
 
 
 def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
-    """Of a worker of such a run, alone or with others. Kept for the next plan.
-
-    Raises:
-        SargnnError: the small run failed; its words.
-    """
+    """Of a worker of such a run, kept for the next plan. Raises ``SargnnError`` where the small run fails."""
     several = config.world > 1
     model = _model_of(config, typed=typed)
     key = f"{model} {config.mode.name} {config.kernel.name} {'typed' if typed else 'plain'} {'several' if several else 'one'}"

@@ -52,7 +52,6 @@ class Machine:
 
     Attributes:
         free: bytes that are free on this machine, or left in its control group.
-        workers: processes of the run, on it.
     """
 
     free: int
@@ -60,7 +59,6 @@ class Machine:
 
     @classmethod
     def here(cls, workers: int) -> Machine:
-        """This one."""
         from sargnn.partition.memory import available_bytes
 
         return cls(max(0, available_bytes() - _SPARE_BYTES), workers)
@@ -73,7 +71,6 @@ class Machine:
 
     @property
     def share(self) -> int:
-        """What each worker can have."""
         return self.free // max(1, self.workers)
 
 
@@ -85,12 +82,7 @@ def can_be_large(num_nodes: int, num_edges: int) -> bool:
 def settle(config: RunConfig, store: Path, machine: Machine) -> tuple[RunConfig, tuple[int, ...] | None]:
     """The run with its mode and budget chosen, and what each worker's training is planned to hold; None: not planned.
 
-    Args:
-        store: the dataset's.
-        machine: that the workers share.
-
-    Raises:
-        ConfigError: it cannot fit, with the numbers and what would.
+    ``store`` is the dataset's. Raises ``ConfigError`` where it cannot fit, with the numbers and what would.
     """
     from sargnn.graph.dataset import open_dataset
     from sargnn.memory.plan_stores import Plans
@@ -198,13 +190,7 @@ def _refusal(plans: Plans, config: RunConfig, plan: WorldPlan, machine: Machine)
 
 @dataclass(frozen=True)
 class Way:
-    """A way of training a configuration in the memory that there is.
-
-    Attributes:
-        words: overrides that make the configuration so.
-        config: that.
-        plan: what its workers hold.
-    """
+    """A way of training in the memory that there is: overrides, the configuration with them, and what its workers hold."""
 
     words: tuple[str, ...]
     config: RunConfig
@@ -212,7 +198,7 @@ class Way:
 
     @property
     def remark(self) -> str:
-        """What it changes of the losses; nothing of one that is exact."""
+        """What it changes of the losses; empty where it is exact."""
         settings = losses_depend_on(self.config, norms_over_rows=self.config.norms_over_rows)
         return ", ".join(setting.brief for setting in settings)
 
@@ -231,10 +217,8 @@ def find_ways(
     Each slower one has less memory than those before it. More workers come before rounding.
 
     Args:
-        plan_of: plans a configuration; raises ``ConfigError`` where that is none.
-        fits: whether a plan does.
+        plan_of: raises ``ConfigError`` where a configuration cannot be planned.
         worlds: numbers of workers to try, the nearest first; the others only where none before fits.
-        most: ways that are found.
         in_batches: try micro-batches, too, where little else fits: for them a large graph is read several times.
     """
     own = config.mode.target is not None
