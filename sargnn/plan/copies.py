@@ -35,8 +35,6 @@ class Copies:
     """A worker's copies. All workers must make one, and call its methods, together.
 
     Args:
-        part: the worker's part, which has some.
-        exchange: between all ranks.
         message_rows: no message holds more rows.
         device: of the tables that are fetched.
         counts_rows: of a node's copies one is to count in statistics over rows.
@@ -63,7 +61,7 @@ class Copies:
         self._server = exchange.group.rank // size
 
     def moved_rows(self) -> int:
-        """How many rows this worker sends in a ``fetch`` and a ``give_back`` together, all to other servers."""
+        """How many rows this worker sends to other servers in a ``fetch`` and a ``give_back`` together."""
         return sum(len(rows) for rows in self._lists.send_rows) + sum(self._lists.receive_rows)
 
     def fetch(self, table: Tensor) -> None:

@@ -34,8 +34,8 @@ from sargnn.comm.group import Group
 TILT, TILTS_MORE, MOST_EDGES, TRIALS = 1.05, 1.1, 1.08, 8
 """How much dearer destinations are made at first, and then at a rank with too many edges; after so many trials it stands."""
 EDGE_S_PER_BYTE, HANDLING_S_PER_BYTE, MESSAGE_S = 0.3e-9, 0.2e-9, 50e-6
-"""How much longer an edge of a partial result takes in a training step, for each byte of its row; what packing and reading take
-for each byte that travels; and what a message takes however short it is (docs/maintainers/measured.md)."""
+"""What an edge of a partial result takes longer in a step, per byte of its row; packing and reading, per byte that travels; and
+a message, however short (docs/maintainers/measured.md)."""
 _UNIT, _NO_LIMIT = 50, 2**30
 
 
@@ -79,10 +79,10 @@ class Share:
 
     Attributes:
         ratio: bytes of a destination row / bytes of a source row. None: all go to the sources' owners.
+        widest: how many times as wide as a source row the widest message of a partial result is.
+        ranked: as in ``Costs``.
         edge: what an edge takes longer where its source is / what a source row takes to travel.
         messages: what the messages of a pair's partial results take / likewise.
-        widest: how many times as wide as a source row the widest message of a partial result is.
-        ranked: see ``Costs``.
     """
 
     ratio: float | None
@@ -126,7 +126,7 @@ def shares_of(aggregate: str, costs: Sequence[Costs | None], rate: float = 0.0) 
 
 
 def spared_shares(shares: Sequence[Share | None], uses_edges: Sequence[bool]) -> list[Share | None]:
-    """The same, where layers without edges have what the first one with edges has: a plan is held for each share."""
+    """Layers without edges get the share of the first one with edges: a plan is held for each share."""
     used = next((share for share, uses in zip(shares, uses_edges, strict=True) if uses), None)
     return [share if uses else used for share, uses in zip(shares, uses_edges, strict=True)]
 

@@ -41,7 +41,7 @@ class Sharing:
     """How the edges that are cut between workers are shared out (``plan.cover``).
 
     Attributes:
-        of_layers: gives it, for the layers' counts of rows (``LayerPlan.counts``), for each layer.
+        of_layers: per layer, from its counts of rows (``LayerPlan.counts``).
         of_sums: of ``WorkerGraph.neighbourhood``.
     """
 
@@ -68,7 +68,6 @@ class WorkerGraph:
     """All workers must make one, and call its methods, together.
 
     Args:
-        part: the worker's part.
         settings: what all of its plans have in common; where they have no limit of a message's rows, it is
             ``usual_message_rows``.
         add_self_loops: whether the model adds one per node; the data's own stay in ``neighbourhood``.
@@ -108,7 +107,6 @@ class WorkerGraph:
 
     @property
     def num_rows(self) -> int:
-        """N."""
         return len(self.part.node_ids)
 
     @property
@@ -130,10 +128,8 @@ class WorkerGraph:
     def whole(self, num_layers: int, uses_edges: Sequence[bool] | None = None) -> MessageFlow:
         """Every layer computes all rows, the last one those of the labelled type, or all where relations are kept apart.
 
-        With copies: all rows that are none, and of these those that are needed for it.
-
-        Args:
-            uses_edges: per layer, whether it aggregates; all do if not given.
+        With copies: all rows that are none, and of these those that are needed for it. Without ``uses_edges`` all layers
+        aggregate.
         """
         if num_layers not in self._flows and self.copies is not None:
             wanted = np.zeros(self.num_rows, bool)
@@ -164,7 +160,6 @@ class WorkerGraph:
         return self._flows[num_layers]
 
     def _whole_plan(self, share: Share | None) -> LayerPlan:
-        """The plan that computes all rows."""
         if self._splitter is not None:
             if self._split is None:
                 self._split = self._splitter.split(lambda: (self.part, self.part.row_bounds))
@@ -177,12 +172,7 @@ class WorkerGraph:
         return load_shared_plan(part, self.settings, self.exchange.group, share, out_bounds=out_bounds)
 
     def flow(self, wanted: np.ndarray, uses_edges: list[bool]) -> MessageFlow:
-        """Only what reaches the rows that are wanted; ``whole`` where these are all rows of the labelled type.
-
-        Args:
-            wanted: bool [N].
-            uses_edges: per layer, whether it aggregates.
-        """
+        """Only what reaches the wanted rows, bool [N]; ``whole`` where these are all rows of the labelled type."""
         left_out = (self.labelled_rows.stop - self.labelled_rows.start) - int(wanted.sum())
         if self.copies is not None:  # a server's answer need not be another's
             left_out = 1
@@ -191,12 +181,7 @@ class WorkerGraph:
         return self.flow_of(self.reach(wanted, uses_edges))
 
     def reach(self, wanted: np.ndarray, uses_edges: Sequence[bool]) -> Reach:
-        """What the wanted rows depend on.
-
-        Args:
-            wanted: bool [N].
-            uses_edges: per layer, whether it aggregates.
-        """
+        """What the wanted rows, bool [N], depend on."""
         return find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges)
 
     def flow_of(self, reach: Reach, *, shared: bool = True) -> MessageFlow:
@@ -211,7 +196,7 @@ class WorkerGraph:
 
     @property
     def drawer(self) -> FlowDrawer:
-        """Makes flows that are drawn anew; made the first time, and kept. All workers must ask for it together."""
+        """Made the first time, and kept. All workers must ask for it together."""
         if self._drawer is None:
             self._drawer = FlowDrawer(
                 self._looped_part,
@@ -225,7 +210,6 @@ class WorkerGraph:
 
     @property
     def _looped_part(self) -> Part:
-        """The part, with self-loops if the model adds them."""
         if not self._add_self_loops:
             return self.part
         if self._looped is None:
@@ -233,7 +217,7 @@ class WorkerGraph:
         return self._looped
 
     def release(self, *, mapped_only: bool = False) -> None:
-        """Let go of all edges that no plan holds, once plans were made; they are read and made again if needed.
+        """Let go of all edges that no plan holds; they are read and made again if needed.
 
         Args:
             mapped_only: of those that are mapped from the store, which cost little to read again.

@@ -27,7 +27,7 @@ class RelationBlock:
         relation: its number.
         first_src: where the run of source rows begins.
         first_out: where the run of output rows begins.
-        out_in_type: where the run of output rows begins among those of its type.
+        out_in_type: where that begins among the output rows of its type.
         num_out: length of the run of output rows.
         block: the edges; its source rows are the run's, its destination rows too unless ``rows`` names them.
         rows: int32, the places in the run of the block's destination rows, ascending; None: all, in order.
@@ -46,12 +46,10 @@ class RelationBlock:
 
     @property
     def src(self) -> slice:
-        """The shard's source rows that the edges start from."""
         return slice(self.first_src, self.first_src + self.block.num_src)
 
     @property
     def out(self) -> slice:
-        """The output rows that the edges end in."""
         return slice(self.first_out, self.first_out + self.num_out)
 
 
@@ -79,7 +77,6 @@ class Shard:
 
     @property
     def num_edges(self) -> int:
-        """Of all relations."""
         return sum(relation.block.num_edges for relation in self.relations)
 
     @property
@@ -157,7 +154,7 @@ class MergedRows:
 
     @classmethod
     def lay_out(cls, row_bounds: Sequence[int], halo_bounds: Sequence[Sequence[int]]) -> MergedRows:
-        """Lay the rows out.
+        """Per type, own rows before halo rows.
 
         Args:
             row_bounds: T + 1, the own rows of each type.
@@ -239,12 +236,11 @@ class WeightSums:
 
 @dataclass(frozen=True)
 class Relations:
-    """The relations of a typed graph's layer, each by itself and all joined (``plan.relations``).
+    """A typed graph's layer: each relation by itself, and all joined (``plan.relations``).
 
     Attributes:
         plans: per relation, from the layer's input rows of its source type to its output rows of its destination type, with
             degrees of that relation in the whole graph and lists of the rows that it reads.
-        join: makes ``joined``.
     """
 
     plans: tuple[LayerPlan, ...]
@@ -272,12 +268,10 @@ class RowCounts:
 class LayerPlan:
     """One layer's view of the graph on one worker. Passed with every call, so that layers may differ.
 
-    A plan of one relation (``schema`` is homogeneous then) numbers its worker's edges: shard after shard in the order of
-    ``shards``, in each the block's edges in their order. E of them.
+    A plan of one relation (``schema`` is homogeneous then) numbers its worker's E edges: shard after shard in the order of
+    ``shards``, in each the block's edges in their order.
 
     Attributes:
-        rank: this worker.
-        world: the number of workers.
         schema: node types and relations of the whole graph.
         row_bounds: T + 1, the input rows of each type: ``[bounds[t], bounds[t + 1])``.
         out_bounds: T + 1, the output rows of each type, which are the first of its input rows.
@@ -328,17 +322,14 @@ class LayerPlan:
 
     @property
     def weighted(self) -> bool:
-        """Whether its edges have weights."""
         return self.weights is not None
 
     @property
     def num_rows(self) -> int:
-        """N."""
         return self.row_bounds[-1]
 
     @property
     def num_out(self) -> int:
-        """M, the rows that the layer computes."""
         return self.out_bounds[-1]
 
     def self_rows(self, h: Tensor) -> Tensor:
@@ -358,12 +349,11 @@ class LayerPlan:
 
     @property
     def halo_rows(self) -> int:
-        """H."""
         return self.lists.halo_rows
 
     @property
     def num_edges(self) -> int:
-        """Edges into this worker's output rows."""
+        """Into this worker's output rows."""
         if self.relations is not None:
             return sum(plan.num_edges for plan in self.relations.plans)
         elsewhere = 0 if self.partials is None else self.partials.num_edges
@@ -376,7 +366,7 @@ class LayerPlan:
                 part.block.columns.release()
 
     def _all_shards(self) -> dict[Piece, Shard]:
-        """The shards in their order; the merged one as piece 0 of peer -1."""
+        """The merged one is piece 0 of peer -1."""
         if self.shards is not None:
             return self.shards
         return {} if self.merged is None else {Piece(self.merged.peer, 0): self.merged}
@@ -394,7 +384,7 @@ class LayerPlan:
         return {id(shard): run for shard, run in zip(self._all_shards().values(), self.edge_runs().values(), strict=True)}
 
     def edge_run(self, shard: Shard) -> slice:
-        """Which of the worker's edges one of the plan's shards holds; what a reducer's step asks for."""
+        """As ``edge_runs``, of a shard of the plan; what a reducer's step asks for."""
         return self._runs_by_shard[id(shard)]
 
     def edge_ends(self) -> tuple[Tensor, Tensor]:
@@ -412,7 +402,7 @@ class LayerPlan:
         return torch.cat([shard.block.columns.tensor(name, like) for shard in self._all_shards().values()])
 
     def column_width(self, name: str) -> int | None:
-        """D of what edges carry of one name, [E, D]; None: they do not carry it. Of a plan of several relations that of all."""
+        """D of what edges carry of one name, [E, D]; None: they do not carry it."""
         plan = self if self.relations is None else self.relations.plans[0]
         columns = next(iter(plan._all_shards().values())).block.columns
         return int(columns.columns[name].array.shape[1]) if name in columns else None
@@ -428,7 +418,7 @@ class LayerPlan:
         return {}
 
     def with_constant(self, constant: Tensor | None) -> LayerPlan:
-        """The same plan with ``constant``, and with what layers have derived from it."""
+        """With ``constant``, and with what layers have derived from the plan."""
         plan = dataclasses.replace(self, constant=constant)
         plan.kept.update(self.kept)
         return plan

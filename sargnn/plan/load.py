@@ -35,9 +35,7 @@ class PlanSettings:
     """What all plans of a worker have in common.
 
     Attributes:
-        rank: the worker's number.
         layout: ``sharded`` makes one shard per peer, ``merged`` one for all, None none at all.
-        device: of the tensors.
         message_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
             the same on all ranks.
         dtype: of the rows, which edge weights and the like get, too.
@@ -86,13 +84,7 @@ class OutputRows:
 
 
 class Edges(NamedTuple):
-    """Edges of a relation, sorted by destination.
-
-    Attributes:
-        src: int32 [E].
-        dst: int32 [E].
-        columns: what they carry.
-    """
+    """Edges of a relation, int32 [E] sources and destinations, sorted by destination."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -115,7 +107,7 @@ class Edges(NamedTuple):
         return Edges(self.src[inside], self.dst[inside], self.columns.run(inside))
 
     def shifted(self, of_sources: int, of_destinations: int) -> Edges:
-        """The same, their ends numbered from these rows."""
+        """Their ends numbered from these rows."""
         return Edges(self.src - np.int32(of_sources), self.dst - np.int32(of_destinations), self.columns)
 
     def block(
@@ -127,7 +119,7 @@ class Edges(NamedTuple):
         lists_sources: bool = False,
         visits: np.ndarray | None = None,
     ) -> EdgeBlock:
-        """A block of these edges.
+        """As a block.
 
         Args:
             sources: int32 [S], ranks of the source rows by original id, and int64 [S], these ids.
@@ -158,18 +150,15 @@ def load_plan(
     id_ranks: np.ndarray | None = None,
     sources_first: Collection[int] | None = None,
 ) -> LayerPlan:
-    """The plan of a layer on a part that computes every row; cut edges are aggregated where the part has them.
+    """The plan of a layer on a part; cut edges are aggregated where the part has them.
 
     Args:
-        part: the worker's part.
-        settings: what all of its plans have in common.
         out_bounds: T + 1, the output rows of each type: the first of its own rows. The part's edges end in these and number
-            them so. All own rows if not given.
+            them so. None: all own rows.
         outputs: other output rows, which the edges number, of a part that is homogeneous; instead of ``out_bounds``.
-        id_ranks: int32 [N + H], the rank of each row's original id among all that the worker sees; among the part's if not
-            given.
-        sources_first: the relations of which the own shard's sources are mapped before they are summed; where there are fewer
-            sources than destinations if not given.
+        id_ranks: int32 [N + H], the rank of each row's original id among all that the worker sees; None: among the part's.
+        sources_first: the relations of which the own shard's sources are mapped before they are summed; None: where there are
+            fewer sources than destinations.
 
     Raises:
         StoreError: a part with 2**31 or more edges: local indices are 32 bits wide.
@@ -183,7 +172,6 @@ def load_plan(
 
 
 def halo_lists(part: Part, device: torch.device, settings: PlanSettings | None = None) -> HaloLists:
-    """Which rows of a part travel."""
     how = settings or PlanSettings(0, None)
     send, ends = np.asarray(part.send_rows), zip(part.send_offsets, part.send_offsets[1:], strict=False)
     return HaloLists(
@@ -196,11 +184,7 @@ def halo_lists(part: Part, device: torch.device, settings: PlanSettings | None =
 
 
 def edge_positions(part: Part, plan: LayerPlan) -> np.ndarray:
-    """Where the edges of a plan, as it numbers them, stand among those of the homogeneous part that it was loaded from.
-
-    Returns:
-        int64 [E].
-    """
+    """int64 [E], where a plan's edges, as it numbers them, stand in the homogeneous part that it was loaded from."""
     assert not part.schema.typed
     if plan.shards is None:
         destinations = [part.edges(q, 0)[1] for q in range(plan.world)]
@@ -260,7 +244,7 @@ def with_self_loops(part: Part, rank: int, *, means: bool = False) -> Part:
 
 
 def _columns_with_means(part: Part, rank: int) -> EdgeColumns:
-    """A part's columns with what self-loops have: as its store has it, or of a part in memory, made there."""
+    """Self-loops have the means that the store has, or, of a part in memory, those made here."""
     columns, means = part.columns, loop_means(part, rank)
     if means is None or columns.columns[ATTR].loops is not None:
         return columns
@@ -271,7 +255,7 @@ def _columns_with_means(part: Part, rank: int) -> EdgeColumns:
 
 
 def check_edges(part: Part, rank: int) -> None:
-    """Local indices can number a part's edges. Raises ``StoreError``."""
+    """Raises ``StoreError``: local indices cannot number the part's edges."""
     if len(part.edge_src) >= 2**31:
         raise StoreError(
             f"Part {rank} has {len(part.edge_src)} edges, more than local indices can number.",
@@ -283,7 +267,7 @@ def count_edges(part: Part, relation: int, rows: slice, *, weighted: bool = Fals
     """A relation's edges into each of some rows, int64; with ``weighted`` the sums of their weights, fp64.
 
     Args:
-        rows: those of the relation's destination type that edges end in, as edges number them.
+        rows: of the relation's destination type, as edges number them.
     """
     length = rows.stop - rows.start
     totals = np.zeros(length, np.float64 if weighted else np.int64)
@@ -353,11 +337,11 @@ class _Loader:
         )
 
     def _laid(self, array: np.ndarray) -> Tensor:
-        """A number of each row, where what is as large as the edges lies."""
+        """For a number of each row, where what is as large as the edges lies."""
         return self.settings.lay(_tensor(array, self.device))
 
     def _by_relation(self, of_all: Tensor, *, weighted: bool) -> tuple[Tensor, ...]:
-        """Degrees, or sums of weights, of each relation; ``of_all``: those of all relations."""
+        """Degrees, or sums of weights; ``of_all``: those of all relations."""
         if not self.schema.typed:
             return (of_all,)
         rows = [slice(*self._out(r)) for r in range(len(self.schema.relations))]
@@ -371,7 +355,7 @@ class _Loader:
         return Edges(*self.part.edges(peer, relation), self.part.columns_of(peer, relation))
 
     def _sources(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """Ranks and ids of some own and halo rows."""
+        """Ranks and ids."""
         return self.id_ranks[first:last], self.ids[first:last]
 
     def _shards(self, lists: HaloLists) -> dict[Piece, Shard]:
@@ -388,7 +372,7 @@ class _Loader:
         return shards
 
     def _joined_blocks(self, parts: list[tuple[int, int, int, list[Edges]]]) -> tuple[RelationBlock, ...]:
-        """Edges from several pieces of halos, one behind the other; each piece: peer, rows [first, last), edges as above."""
+        """From several pieces of halos, one behind the other: of each its peer, rows [first, last), edges per relation."""
         offsets = np.cumsum([0, *(last - first for _, first, last, _ in parts)]).tolist()
         if self.schema.typed:
             return tuple(
@@ -485,7 +469,7 @@ class _Loader:
         compact: bool = True,
         map_sources: bool | None = None,
     ) -> RelationBlock:
-        """A block of edges that are numbered from the beginnings of their runs: ``first_src``, and ``out``, output rows."""
+        """Of edges that are numbered from the beginnings of their runs: ``first_src``, and ``out``, output rows."""
         (first_out, last_out), rows = out, None
         run, dst_ids = last_out - first_out, self.out_ids[first_out:last_out]
         if not self.schema.typed:
@@ -512,5 +496,5 @@ def id_ranks_of(part: Part) -> np.ndarray:
 
 
 def _tensor(array: np.ndarray, device: torch.device) -> Tensor:
-    """A tensor with memory of its own (stores are mapped read-only)."""
+    """With memory of its own, since stores are mapped read-only."""
     return torch.from_numpy(np.array(array)).to(device, non_blocking=True)

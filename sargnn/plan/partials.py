@@ -60,7 +60,6 @@ class _Asked:
     sent: np.ndarray
 
     def edges(self, relation: int) -> Edges:
-        """Those of one relation."""
         run = slice(int(self.relations[relation]), int(self.relations[relation + 1]))
         return Edges(self.src[run], self.dst[run], self.columns.run(run))
 
@@ -73,7 +72,6 @@ def share_room(rows: float, results: float, widest: float, message_rows: int, *,
         results: that travel, counted by the rows that the widest message of one is as wide as.
         widest: how many rows that are.
         message_rows: the room that they share.
-        typed: the graph has types.
     """
     of_rows = min(max(rows / max(rows + results, 1.0), LEAST_ROOM), 1 - LEAST_ROOM)
     of_results = max(1, int((1 - of_rows) * message_rows / widest))
@@ -89,9 +87,7 @@ def load_shared_plan(
         part: with self-loops, if the model adds them.
         settings: what all plans have in common; with a share, messages of rows and of partial results share ``message_rows``
             out between them, in the proportion of what travels.
-        group: of all ranks.
         share: how cut edges are shared out; None: the destinations' owners aggregate all.
-        out_bounds: as ``load_plan``.
     """
     if share is None or group.world == max(1, len(settings.near)):
         return load_plan(part, settings, out_bounds=out_bounds)
@@ -133,8 +129,8 @@ def load_shared_plan(
 def _share_out(
     part: Part, settings: PlanSettings, group: Group, share: Share, whole: LayerPlan
 ) -> tuple[Part, np.ndarray, list[np.ndarray], list[_Asked], int]:
-    """What remains of the part and which of its halo rows, the own output rows that each peer computes for, what each peer asks
-    for, and how many edges others aggregate."""
+    """The part that remains and its halo rows, own output rows by who computes for them, peers' requests, and edges moved
+    away."""
     rank, world = settings.rank, group.world
     spans = [peer_span(part, q) for q in range(world)]
     edges = [(np.asarray(part.edge_src[edge_span]), np.asarray(part.edge_dst[edge_span])) for edge_span in spans]
@@ -276,7 +272,6 @@ def _joint(
     message_rows: int,
     dtype: torch.dtype,
 ) -> Joint:
-    """The edges into the rows of the table, beside those of the own shard."""
     device, asked = whole.node_ids.device, list(joined.values())
     ids = torch.from_numpy(np.concatenate([request.ids for request in asked])).to(device)
     assert plan.shards is not None

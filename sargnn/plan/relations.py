@@ -33,23 +33,16 @@ Restricted = tuple[Part, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Degrees:
-    """One relation's edges into each of some rows, or out of each.
-
-    Attributes:
-        counts: int64, how many.
-        sums: fp64, the sums of their weights, of a graph with edge weights; else None.
-    """
+    """One relation's edges into, or out of, each of some rows: int64 counts, and fp64 sums of weights where there are any."""
 
     counts: np.ndarray
     sums: np.ndarray | None = None
 
     @classmethod
     def none(cls, rows: int, *, weighted: bool) -> Degrees:
-        """Of so many rows without edges."""
         return cls(np.zeros(rows, np.int64), np.zeros(rows) if weighted else None)
 
     def at(self, rows: np.ndarray | slice) -> Degrees:
-        """Those of some of the rows."""
         return Degrees(self.counts[rows], None if self.sums is None else self.sums[rows])
 
 
@@ -75,12 +68,7 @@ class _Reads:
 
 class RelationSplitter:
     """Makes the plans of single relations for any layer of one worker's typed graph. Collective: all ranks make one, and split
-    the same layers in the same order.
-
-    Args:
-        part: the worker's whole part.
-        settings: what all of its plans have in common.
-    """
+    the same layers in the same order."""
 
     def __init__(self, part: Part, exchange: Exchange, settings: PlanSettings) -> None:
         self._exchange, self._settings, self._row_bounds = exchange, settings, part.row_bounds
@@ -173,11 +161,7 @@ def _ends(bounds: tuple[int, ...], node_type: int) -> tuple[int, int]:
 
 
 def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _Reads, outward: Degrees) -> Part:
-    """The part with one relation's edges, its sources' rows and the halo rows that it reads; without degrees inward.
-
-    Args:
-        outward: of the sources' rows.
-    """
+    """The part with one relation's edges, its sources' rows and the halo rows that it reads; without degrees inward."""
     source = part.schema.relations[relation].source
     first, last = part.row_bounds[source : source + 2]
     read = reads.halo > 0

@@ -52,8 +52,6 @@ def reversed_plan(plan: LayerPlan, group: Group, dtype: torch.dtype) -> tuple[La
 
     Args:
         plan: of a homogeneous graph or one relation of a node type to itself, that computes all rows.
-        group: the workers.
-        dtype: of the rows.
     """
     assert plan.num_out == plan.num_rows and plan.partials is None
     needed: list[np.ndarray] = []

@@ -25,7 +25,6 @@ class Sizes:
     """Counts of one view on one worker.
 
     Attributes:
-        counts: by what they count.
         edges: per layer.
         halo: per layer, halo rows.
         edge_bytes: of an edge in both orders, with its weight where it has one.
@@ -56,9 +55,6 @@ class Sizes:
             targets: rows whose outputs are wanted.
             rows: per layer and node type, rows that it reads [L, T].
             out: likewise, rows that it computes.
-            edges: per layer.
-            halo: per layer.
-            edge_bytes: as the attribute.
         """
         counts: dict[Key, int] = {("own", -1, -1): own, ("targets", -1, -1): targets}
         for kind, by_layer in (("rows", rows), ("out", out)):
@@ -123,7 +119,6 @@ def sizes_of_reach(reach: Reach, part: Part, targets: int, weight_bytes: int) ->
 
 
 def sizes_of_drawn(layers: Sequence[DrawnLayer], part: Part, targets: int, weight_bytes: int) -> Sizes:
-    """The same of a view that is drawn."""
     rows = [[len(of_type) for of_type in layer.inputs] for layer in layers]
     out = [[len(of_type) for of_type in layer.outputs] for layer in layers]
     halo = [int(layer.halo.sum()) for layer in layers]

@@ -29,10 +29,7 @@ class TargetRows:
     """What is to be grouped.
 
     Attributes:
-        part: the worker's part.
-        rank: its number.
         rows: int64 [W], the own rows whose outputs are wanted, ascending.
-        seed: of what is drawn.
         buffer_bytes: memory that finding the groups may take.
     """
 
@@ -44,15 +41,10 @@ class TargetRows:
 
     @property
     def num_vertices(self) -> int:
-        """N + H."""
         return len(self.part.node_ids) + len(self.part.halo_ids)
 
     def edges(self, wanted: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and destinations, int64 each; halo rows are numbered behind the own rows.
-
-        Args:
-            wanted: bool [N], the destinations; None: all.
-        """
+        """Sources and destinations, int64 each; halo rows are numbered behind the own rows. ``wanted``: bool [N]; None: all."""
         part = self.part
         sources, destinations = [], []
         for q in range(len(part.halo_offsets) - 1):
@@ -128,7 +120,7 @@ def _without_empty_ones(groups: np.ndarray, count: int) -> np.ndarray:
 
 
 def group_in_order(targets: TargetRows, count: int) -> np.ndarray:
-    """Runs of the worker's rows in their order, sizes differing by at most one. Returns int32 [W], each target's group.
+    """int32 [W]: runs of the worker's rows in their order, sizes differing by at most one.
 
     With ``partitioner.order=locality`` neighbours have near row numbers; with ``original`` these are runs of original ids.
     """
@@ -137,7 +129,7 @@ def group_in_order(targets: TargetRows, count: int) -> np.ndarray:
 
 
 def group_at_random(targets: TargetRows, count: int) -> np.ndarray:
-    """Groups drawn from the seed, sizes differing by at most one. Returns int32 [W], each target's group."""
+    """int32 [W], drawn from the seed, sizes differing by at most one."""
     drawn = np.random.default_rng([targets.seed, targets.rank]).permutation(len(targets.rows))
     groups = np.empty(len(targets.rows), np.int32)
     groups[drawn] = group_in_order(targets, count)
@@ -145,14 +137,11 @@ def group_at_random(targets: TargetRows, count: int) -> np.ndarray:
 
 
 def group_by_star(targets: TargetRows, count: int) -> np.ndarray:
-    """Groups that METIS finds on the graph of the edges that end in targets, balanced by in-degree.
+    """int32 [W]: METIS on the graph of the edges that end in targets, balanced by in-degree.
 
     Every source of a target's edges is a net of a hypergraph that joins the targets which read it; a net that is cut is
-    computed in each group that it touches. With a vertex for each net the edges themselves are the hypergraph's star
-    expansion: as many entries as the last layer has edges, where ``reg`` has the square of every source's targets.
-
-    Returns:
-        int32 [W], each target's group.
+    computed in each group that it touches. With a vertex for each net the edges themselves are the hypergraph's star expansion:
+    as many entries as the last layer has edges, where ``reg`` has the square of every source's targets.
     """
     from sargnn.partition.metis import kway, symmetric  # METIS only where it groups
 
@@ -171,11 +160,7 @@ def group_by_star(targets: TargetRows, count: int) -> np.ndarray:
 
 
 def group_by_whole(targets: TargetRows, count: int) -> np.ndarray:
-    """Groups that METIS finds on all edges of the worker's part, at balanced row counts.
-
-    Returns:
-        int32 [W], each target's group.
-    """
+    """int32 [W]: METIS on all edges of the worker's part, at balanced row counts."""
     from sargnn.partition.metis import kway, symmetric  # METIS only where it groups
 
     src, dst = targets.edges()
@@ -229,7 +214,7 @@ def redundancy_graph(targets: TargetRows) -> sparse.csr_array:
 
 
 def group_by_reg(targets: TargetRows, count: int) -> np.ndarray:
-    """Groups that METIS finds on C, balanced by in-degree. Returns int32 [W], each target's group."""
+    """int32 [W]: METIS on C, balanced by in-degree."""
     from sargnn.partition.metis import kway  # METIS only where it groups
 
     graph = redundancy_graph(targets)

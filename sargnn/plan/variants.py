@@ -47,14 +47,10 @@ def with_edges(plan: LayerPlan, kept: Tensor) -> tuple[LayerPlan, Tensor]:
 
 
 def with_loops(plan: LayerPlan, loops: Loops) -> tuple[LayerPlan, Tensor]:
-    """The plan with other self-loops.
+    """The plan with other self-loops, and which of the old edges each of its edges is, as ``with_edges``; -1: a new self-loop.
 
     Args:
         plan: of one relation whose ends are nodes of one type.
-        loops: which.
-
-    Returns:
-        The plan, whose degrees count its edges, and int64, which of the old edges each of its edges is; -1: a new self-loop.
     """
     made, positions = with_edges(plan, are_loops(plan) if loops == "only" else ~are_loops(plan))
     if loops != "each":
@@ -99,7 +95,7 @@ def _shards(plan: LayerPlan) -> dict[Piece, Shard]:
 
 
 def _replaced(plan: LayerPlan, shards: dict[Piece, Shard]) -> LayerPlan:
-    """The plan with these shards. Degrees of sources are not known without asking other workers, so that they are left out."""
+    """Degrees of sources are not known without asking other workers, so that they are left out."""
     degrees = torch.zeros_like(plan.in_degrees)
     for shard in shards.values():
         degrees += torch.bincount(shard.block.dst_per_edge(), minlength=plan.num_out)
