@@ -34,7 +34,6 @@ Row = tuple[str, str]
 
 
 def main(line: CommandLine) -> int:
-    """Make the dataset store where it is missing; print figures and advice, or with a model what differs between worlds."""
     mapping = compose_verb("check", line.overrides, folders=line.folders)
     if (mapping.get("model") or {}).get("name") is not None:
         return check_model(mapping)
@@ -74,7 +73,6 @@ def main(line: CommandLine) -> int:
 
 
 def _figures(findings: Findings) -> Iterator[Row]:
-    """The table's rows."""
     from sargnn.graph.examine import HIDDEN
 
     nodes, edges = (sum(kind.count for kind in of) for of in (findings.nodes.values(), findings.edges))
@@ -159,11 +157,7 @@ def _of_labels(labels: LabelFindings) -> Iterator[Row]:
 
 
 def check_model(mapping: dict[str, Any]) -> int:
-    """Train on one worker and on two, print what differs first; 1 if anything does.
-
-    Args:
-        mapping: composed, with ``json``.
-    """
+    """Train on one worker and on two, print what differs first; 1 if anything does."""
     as_json = mapping.pop("json")
     config = parse(mapping)
     from sargnn.run.compare_worlds import compare_worlds
@@ -212,7 +206,6 @@ def _for_scripts(config: RunConfig, graph: Graph, outcome: Outcome) -> dict[str,
 
 
 def show(config: RunConfig, graph: Graph, outcome: Outcome) -> None:
-    """Print it for a person."""
     from sargnn.run.compare_worlds import STEPS, WORLDS
 
     several = max(WORLDS)
@@ -257,7 +250,7 @@ def rows_of(first: Difference, graph: Graph) -> str:
 
 
 def _line(first: Difference) -> tuple[str | None, int | None, str]:
-    """File, line and its text."""
+    """File, line number and the line's text."""
     match = re.fullmatch(r"(.*) line (\d+)", first.entry.place)
     if match is None:
         return None, None, ""

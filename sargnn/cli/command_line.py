@@ -65,7 +65,6 @@ class CommandLine:
 
 
 def asks_for_help(arguments: Iterable[str]) -> bool:
-    """Whether help is asked for."""
     return any(word in ("-h", "--help", "help") for word in arguments)
 
 

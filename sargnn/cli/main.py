@@ -41,7 +41,7 @@ _ALSO_CALLED = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(arguments)

@@ -38,14 +38,7 @@ _PICTURES = (".png", ".svg")
 
 
 class PlannedGraph(ABC):
-    """What plans are made on.
-
-    Attributes:
-        name: of the graph.
-        num_nodes: its nodes.
-        num_edges: its directed edges.
-        paper: (mode, world) -> what a paper measured, for the table.
-    """
+    """What plans are made on. ``paper``: (mode, world) -> what a paper measured, for the table."""
 
     name: str
     num_nodes: int
@@ -54,7 +47,7 @@ class PlannedGraph(ABC):
 
     @abstractmethod
     def plan(self, config: RunConfig) -> WorldPlan:
-        """Of a configuration. Raises ``ConfigError``."""
+        """Raises ``ConfigError``."""
 
     @property
     @abstractmethod
@@ -155,8 +148,7 @@ class _Asked:
 
     Attributes:
         what: ``table`` or ``fit``.
-        modes: to plan.
-        worlds: to plan; None: the usual ones.
+        worlds: None: the usual ones.
         halo: rows of others for each own row, where no graph is there.
         picture: a file to draw to.
     """
@@ -169,7 +161,6 @@ class _Asked:
 
 
 def main(line: CommandLine) -> int:
-    """Print the table, what fits, and the largest worker's parts; or the ways that fit."""
     asked, config, by_mode, worlds = _configurations(line)
     device, config = config.device, config.on_host
     by_mode = {mode: {world: of_world.on_host for world, of_world in of_mode.items()} for mode, of_mode in by_mode.items()}

@@ -21,7 +21,6 @@ from sargnn.tracking.tables import score_table
 
 
 def main(line: CommandLine) -> int:
-    """Write predictions."""
     settings = line.settings
     run = _run_folder(settings["run"])
     resumed = read_resumed([f"resume={run}", *line.overrides], line.folders, trains=False)
@@ -53,7 +52,7 @@ def _count(given: object) -> int:
 
 
 def _run_folder(given: object) -> Path:
-    """The run that is named. Raises ``ConfigError`` where there is none."""
+    """Raises ``ConfigError`` where no run is named, or there is none of that name."""
     if not given:
         names = run_names()
         hint = "its name or its folder: run=NAME" if names else "sargnn train makes one in runs/"
@@ -62,7 +61,6 @@ def _run_folder(given: object) -> Path:
 
 
 def evaluate(line: CommandLine) -> int:
-    """Score predictions."""
     settings = line.settings
     run_dir = _run_folder(settings["run"])
     import numpy as np
@@ -120,7 +118,6 @@ def evaluate(line: CommandLine) -> int:
 
 
 def export(line: CommandLine) -> int:
-    """Write a run's model as plain PyTorch."""
     run_dir, settings = _run_folder(line.settings["run"]), line.settings
     from sargnn.export.write import MODEL, PARAMETERS
     from sargnn.export.write import export as write

@@ -82,7 +82,6 @@ def read_resumed(
 
 
 def names_dataset(changes: Sequence[str]) -> bool:
-    """Whether a dataset is named, or one of its settings."""
     return any(change.lstrip("+").partition("=")[0].partition(".")[0] == "dataset" for change in changes)
 
 
@@ -100,7 +99,7 @@ _CARRIED = (
 
 
 def _carry_over(mapping: dict[str, Any], trained: dict[str, Any], changes: Sequence[str]) -> None:
-    """Another graph is read as the one of the training was, but for what the command says, and is no longer split as that."""
+    """Another graph is read as the trained one was, but for what the command says, and is not split as that was."""
     given = {change.lstrip("+").partition("=")[0] for change in changes}
     dataset, before = mapping["dataset"], trained["dataset"]
     for key in _CARRIED:
@@ -112,7 +111,7 @@ def _carry_over(mapping: dict[str, Any], trained: dict[str, Any], changes: Seque
 
 
 def _apply(mapping: dict[str, Any], changes: Sequence[str], folders: ConfFolders) -> None:
-    """Change a run's mapping: a group that is chosen anew as Hydra composes it, any other setting in its place.
+    """A group that is chosen anew is as Hydra composes it, any other setting is changed in its place.
 
     What is not changed stays as the run has it, also where its options come from files that are not here now.
     """
@@ -161,12 +160,11 @@ _VERB = "train"
 def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) -> str | None:
     """``sargnn train ...``, which composes to the same settings but for the run folder.
 
+    None where no option of a group is what the run had, such as one of another folder's ``conf/``.
+
     Args:
         settings: dotted key -> value, those of a run's ``config.yaml``.
         folders: None: those of the working folder.
-
-    Returns:
-        The command; None where no option of a group is what the run had, such as one of another folder's ``conf/``.
     """
     folders = folders or find_folders()
     composed = {key: yaml.safe_load(setting.value) for key, setting in folders.settings(_VERB).items()}

@@ -45,11 +45,10 @@ from sargnn.tracking.progress import Steps, say
 _OURS = re.compile(r"\+{0,2}slurm[.=]")
 """Words that ask something of the cluster."""
 SCRIPTS = Path("slurm")
-"""Where scripts go; in the working folder."""
+"""In the working folder."""
 
 
 def main(line: CommandLine) -> int:
-    """Write the script, or those of a sweep."""
     words = ["slurm", *line.folders.arguments, *(["-m"] if line.multirun else []), *line.overrides]
     if any(override.startswith("resume=") and override != "resume=null" for override in line.overrides):
         if line.multirun:
@@ -80,7 +79,6 @@ def main(line: CommandLine) -> int:
 
 
 def status(line: CommandLine) -> int:
-    """Show a job's state."""
     named = line.words
     if len(named) != 1 or not named[0] or named[0].startswith("-"):
         given = " ".join(named) or "nothing"
@@ -95,7 +93,7 @@ def status(line: CommandLine) -> int:
 
 
 def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmConfig, RunConfig]:
-    """What is asked for, and the run. Raises ``ConfigError``."""
+    """What is asked of the cluster, and the run. Raises ``ConfigError``."""
     mapping = compose_verb("slurm", overrides, keep=("slurm",), folders=folders)
     slurm = build(SlurmConfig, mapping.pop("slurm"), "slurm.")
     processes = mapping.get("processes")
@@ -112,7 +110,7 @@ def compose_job(overrides: Sequence[str], folders: ConfFolders) -> tuple[SlurmCo
 
 
 def check_run(config: RunConfig) -> None:
-    """A run that a job can run. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where a job cannot run it."""
     if config.comm.max_restarts:
         raise ConfigError(
             "A SLURM job that fails is not started again by itself.",
@@ -148,7 +146,6 @@ def make_job(config: RunConfig, run_dirs: Sequence[Path], words: Sequence[str], 
 
 
 def template_of(slurm: SlurmConfig) -> Path:
-    """The script's template."""
     return Path(os.path.expanduser(slurm.template)) if slurm.template else conf_dir().parent / "slurm" / "job.sbatch"
 
 
@@ -228,14 +225,7 @@ class JobMemory:
 
 @dataclass(frozen=True)
 class _Point:
-    """A point that is to be submitted.
-
-    Attributes:
-        label: the words in which it differs from others.
-        run_dir: its folder.
-        layout: its nodes and tasks.
-        words: the command line that asked for the sweep.
-    """
+    """A point that is to be submitted; ``label``: the words in which it differs. ``words``: those that asked for all."""
 
     label: str
     run_dir: Path
@@ -246,7 +236,6 @@ class _Point:
 
     @property
     def job(self) -> Job:
-        """Its own."""
         job = make_job(self.config, [self.run_dir], self.words)
         point = f"Point {self.run_dir.name} of the sweep {self.run_dir.parent.name}: {self.label}"
         return dataclasses.replace(job, name=f"{self.run_dir.name}-{job.name}", point=point)
@@ -254,10 +243,6 @@ class _Point:
 
 def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Sequence[str]) -> int:
     """Write what the points need, once all of them are checked; finished ones and those under way are left out. The exit code.
-
-    Args:
-        points: the overrides of each.
-        words: the command line.
 
     Raises:
         ConfigError: a point that cannot run, named, or settings that do not go together; nothing is written.
@@ -383,7 +368,6 @@ def _show_left_out(plan: Plan, left_out: Mapping[int, str]) -> None:
 
 
 def _show_points(plan: Plan, left: Mapping[int, _Point], left_out: Mapping[int, str]) -> int:
-    """The points, and what each would ask for."""
     print(f"sweep of {len(plan.points)} point{'s' * (len(plan.points) != 1)}, in {plan.folder}")
     for number, label in enumerate(plan.labels):
         name, state = f"{number:03d}", f"{left_out.get(number)}, would be left out"

@@ -44,7 +44,6 @@ _NONE = ("compare=null", "compare=")
 
 
 def prepare(line: CommandLine) -> int:
-    """Make the dataset store."""
     config = build(PrepareConfig, compose_verb("prepare", line.overrides, folders=line.folders), "")
     from sargnn.graph.dataset import SPLITS, open_dataset
     from sargnn.sources.prepare import prepare_dataset
@@ -65,7 +64,7 @@ def prepare(line: CommandLine) -> int:
 
 
 def partition(line: CommandLine) -> int:
-    """Make the dataset store and the partition store; with ``compare`` the former, and a table."""
+    """With ``compare`` there is no partition store, but a table."""
     if any(override.lstrip("+").startswith("compare=") and override not in _NONE for override in line.overrides):
         return _compare_partitioners(line)
     config = build(PartitionConfig, compose_verb("partition", line.overrides, folders=line.folders), "")
@@ -131,7 +130,7 @@ def _compare_partitioners(line: CommandLine) -> int:
 
 
 def _runs_to_compare(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
-    """A run's configuration for each partitioner that is compared, with the settings that it has; the folder of the picture."""
+    """By partitioner, with the settings that it has; and the folder of the picture."""
     folders = line.folders
     chosen = [override for override in line.overrides if not override.startswith("partitioner=")]
     own = [override for override in chosen if override.lstrip("+").startswith("partitioner.")]
@@ -162,7 +161,6 @@ def _runs_to_compare(line: CommandLine) -> tuple[dict[str, RunConfig], str]:
 
 
 def export_ogb(line: CommandLine) -> int:
-    """Write raw files."""
     config = build(ExportConfig, compose_verb("export_ogb", line.overrides, folders=line.folders), "")
     from sargnn.graph.dataset import open_dataset
     from sargnn.sources.ogb.export import export
@@ -185,7 +183,7 @@ def export_ogb(line: CommandLine) -> int:
 
 
 def import_dgl(line: CommandLine) -> int:
-    """Make both stores; prints their folders and what trains on them."""
+    """Make both stores; print their folders and what trains on them."""
     settings = {name: str(value) for name, value in line.settings.items()}
     if len(line.words) != 1:
         raise ConfigError(
@@ -254,7 +252,7 @@ def _write(file: Path, assignment: np.ndarray) -> None:
 
 
 def _origin(partition: DglPartition) -> str:
-    """Where the ids come from."""
+    """Where the original ids come from."""
     sources = partition.nodes.known_from
     known = sorted({source for source in sources.values() if source})
     kept = [name for name, source in sources.items() if not source and partition.parts.counts[name]]
@@ -265,7 +263,6 @@ def _origin(partition: DglPartition) -> str:
 
 
 def info(line: CommandLine) -> int:
-    """Print what is here."""
     settings = line.settings
     import psutil
     import torch
@@ -343,7 +340,6 @@ def stores(folder: Path, kinds: Sequence[str]) -> list[tuple[Path, int]]:
 
 
 def clean(line: CommandLine) -> int:
-    """Remove stores, after asking."""
     what, settings = str(line.settings["what"]), line.settings
     store_sizes = stores(Path(str(settings["store_dir"])), KINDS if what == "all" else (what,))
     if not store_sizes:

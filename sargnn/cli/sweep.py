@@ -36,9 +36,7 @@ class Outcome:
 
     Attributes:
         label: the overrides in which the points differ.
-        run_dir: its folder.
         status: ``finished``, ``skipped``, ``failed``, ``interrupted`` or ``not run``.
-        summary: of the run, if there is one.
         error: its first line, if it failed.
     """
 
@@ -50,7 +48,6 @@ class Outcome:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is a finished run, of now or of before."""
         return self.status in ("finished", "skipped")
 
 
@@ -61,7 +58,6 @@ class Plan:
     Attributes:
         points: the overrides of each.
         labels: those in which it differs from others.
-        folder: of the sweep.
         done: point's number -> its folder, of those that are finished.
         skip: ``ask``, ``true`` or ``false``, for these.
     """
@@ -103,14 +99,14 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[i
 
 
 def check_run(config: RunConfig) -> None:
-    """What a run checks of its configuration before anything long. Raises ``SargnnError``."""
+    """What is checked of a configuration before anything long. Raises ``SargnnError``."""
     check_network(config.comm)
     config.dataset.check_files()
     check_strategies(config.stand_in)
 
 
 def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
-    """Print a sweep's points, whether each is finished or cannot run; exit code 1 if one cannot.
+    """Print a sweep's points, and which are finished or cannot run; exit code 1 if one cannot.
 
     Raises:
         ConfigError: a point whose configuration is wrong.
@@ -139,7 +135,7 @@ def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
 
 
 def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
-    """Run all points; prints a table at the end. Exit code 1 if one failed, 130 if it was interrupted."""
+    """Prints a table at the end. Exit code 1 if a point failed, 130 if it was interrupted."""
     from sargnn.tracking.tables import sweep_table
 
     plan = plan_sweep(points, folders)
@@ -247,7 +243,6 @@ def _end_point(process: subprocess.Popen[str], patience_s: float = 15) -> None:
 
 @contextmanager
 def naming_point(label: str) -> Iterator[None]:
-    """A ``ConfigError`` of the block names this point."""
     try:
         yield
     except ConfigError as error:
@@ -255,7 +250,7 @@ def naming_point(label: str) -> Iterator[None]:
 
 
 def tried_folders(folder: Path, number: int) -> list[Path]:
-    """A point's folders, the first try first."""
+    """The first try first."""
     return sorted(folder.glob(f"{number:03d}*"))
 
 
@@ -268,7 +263,6 @@ def _finished(folder: Path, number: int) -> Path | None:
 
 
 def free_folder(folder: Path, number: int) -> Path:
-    """A point's next one."""
     taken = len(tried_folders(folder, number))
     return folder / (f"{number:03d}" if not taken else f"{number:03d}-{taken + 1}")
 

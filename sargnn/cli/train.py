@@ -35,7 +35,6 @@ _BASELINE = "mode=domain_parallel"
 
 
 def main(line: CommandLine) -> int:
-    """Train; prints the table of results and what is worth trying next."""
     if line.multirun and any(override.startswith("resume=") for override in line.overrides):
         raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
     going_on = read_resumed(line.overrides, line.folders)
@@ -85,10 +84,7 @@ def _train(config: RunConfig, overrides: Sequence[str], resume: Path | None = No
 
 
 def _fewest_workers(mapping: dict[str, Any]) -> int:
-    """The fewest workers that fit this machine, for ``world=auto``; or ``ConfigError``. Prepares the dataset.
-
-    Workers of one machine share its cores: more of them are no faster, they only hold less each.
-    """
+    """For ``world=auto``: workers of one machine share its cores, so that more are no faster and only hold less each."""
     from sargnn.cli.plan import planned_graph
     from sargnn.memory.plan_run import plan_spill
     from sargnn.memory.settle import Machine, can_be_large, fits, with_budget
@@ -123,7 +119,7 @@ def _fewest_workers(mapping: dict[str, Any]) -> int:
 
 
 def _show_run(config: RunConfig, overrides: Sequence[str], folders: ConfFolders, resume: Path | None = None) -> int:
-    """Print what a run would do, after every check that needs no graph; nothing is made."""
+    """After every check that needs no graph; nothing is made."""
     check_run(config)
     if resume is None:
         folder = show_path(choose_run_dir(config.run_dir, config.name))
@@ -203,7 +199,6 @@ def next_commands(config: RunConfig, overrides: Sequence[str], run_dir: Path) ->
 
     Args:
         overrides: of the run that just ended, with its ``--config-dir``.
-        run_dir: its folder.
     """
     from sargnn.training import checkpoint
 

@@ -39,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb.
+    """What the command line, the help and the completion know of a verb.
 
     Attributes:
         name: as it is typed; of a verb below another one both words.
@@ -87,12 +87,11 @@ class Verb:
 
     @property
     def below(self) -> dict[str, Verb]:
-        """Those below it by their last word."""
+        """By their last word."""
         return {verb.name.split()[-1]: verb for verb in self.verbs}
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """All that it knows."""
         there = {
             "--help": True,
             "--config-dir": self.config,
@@ -582,4 +581,4 @@ _OF_RUNS = (
 )
 _OTHERS = (_COMPARE, _UI, _TRACK, _REPRODUCE, _RACE, _BENCH, _INFO, _CLEAN, _COMPLETION)
 VERBS: dict[str, Verb] = {verb.name: verb for verb in (*_OF_RUNS, *_OTHERS)}
-"""By name, in the order of ``sargnn --help``."""
+"""In the order of ``sargnn --help``."""
