@@ -26,12 +26,12 @@ test-machine: .venv/.dev .venv/.native  ## run the tests that need a machine for
 	$(BIN)/pytest -m machine
 
 check: .venv/.dev  ## lint, types, import contract
-	$(BIN)/ruff check sargnn tests scripts examples docs
-	$(BIN)/ruff format --check sargnn tests scripts examples docs
+	$(BIN)/ruff check sargnn benchmarks tests scripts examples docs
+	$(BIN)/ruff format --check sargnn benchmarks tests scripts examples docs
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/*.py examples/*.py docs/*.py
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python scripts/check_names.py sargnn
+	$(BIN)/python scripts/check_names.py sargnn benchmarks
 
 docs: .venv/.docs  ## build the site into docs/_build/html; a warning is an error
 	$(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html

@@ -6,13 +6,14 @@ is said of start-up, memory, signals or threads needs a launching process of its
 
 from __future__ import annotations
 
+import importlib
 import io
 import multiprocessing
 import os
 import signal
 import subprocess
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -21,6 +22,7 @@ from unittest.mock import patch
 
 import pytest
 
+from benchmarks.command import call
 from sargnn.cli import sweep
 from sargnn.cli.main import main
 from sargnn.run import env
@@ -51,6 +53,16 @@ def kept_handlers() -> Iterator[None]:
 def sargnn_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``sargnn`` with these words in ``folder``, 80 columns wide, where each worker has a core: so it has a process, unless the
     words say otherwise. The environment is as before when it has ended."""
+    return _here(folder, ["sargnn", *arguments], lambda: main(arguments))
+
+
+def benchmark_here(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Likewise ``python -m benchmarks.NAME``."""
+    verb = importlib.import_module(f"benchmarks.{name}").VERB
+    return _here(folder, [*verb.command.split(), *arguments], lambda: call(verb, arguments))
+
+
+def _here(folder: Path, command: Sequence[str], run: Callable[[], int]) -> subprocess.CompletedProcess[str]:
     fork_server()
     stdout, stderr = io.StringIO(), io.StringIO()
     with (
@@ -62,8 +74,8 @@ def sargnn_here(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
         warnings.filterwarnings("error", module="sargnn")
         place.chdir(folder)
         place.setattr(env, "usual_processes", lambda config: config.world)
-        code = main(arguments)
-    return subprocess.CompletedProcess(["sargnn", *arguments], code, stdout.getvalue(), stderr.getvalue())
+        code = run()
+    return subprocess.CompletedProcess(command, code, stdout.getvalue(), stderr.getvalue())
 
 
 def points_here(place: pytest.MonkeyPatch, folder: Path) -> list[str]:

@@ -57,8 +57,8 @@ _ALSO_CALLED = {
 
 
 def verb_of(config: str) -> Verb:
-    """The verb that composes a primary file."""
-    return next(verb for verb in _EVERY_VERB if verb.config == config and not verb.changes_a_run)
+    """The verb that composes a primary file; ``train`` for one from elsewhere."""
+    return next((verb for verb in _EVERY_VERB if verb.config == config and not verb.changes_a_run), VERBS["train"])
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def unknown_setting(
         return _of_another_verb(name, value, others, _near(name, known, _PART_OF))
     keys = keys or _near(name, known, _ALIKE)
     if not keys:
-        return ConfigError(what, hint=f"sargnn {verb_of(config).name} --help lists all groups and settings")
+        return ConfigError(what, hint=f"{verb_of(config).command} --help lists all groups and settings")
     shown = [key if known.is_here(key) else f"{key} (with {key.partition('.')[0]}={known.owner(key)})" for key in keys]
     hint = None
     if len(keys) == 1:  # only one thing can be meant
@@ -247,7 +247,7 @@ def unknown_own_setting(verb: Verb, name: str, text: str = "") -> ConfigError:
     others = [other.name for other in VERBS.values() if name in [setting.name for setting in other.settings]]
     if others and len(near) == len(own):  # none is alike
         return _of_another_verb(name, text or "VALUE", others, ())
-    return ConfigError(what, allowed=near, hint=None if near else f"sargnn {verb.name} --help")
+    return ConfigError(what, allowed=near, hint=None if near else f"{verb.command} --help")
 
 
 def unknown_option(
@@ -274,22 +274,19 @@ def unknown_option(
     if config is not None and group == "dataset" and re.match(r"[.~]*/|.*/", name):
         return ConfigError(what, given=given, hint=f"dataset=arrays dataset.root={shlex.quote(name)}")
     if config is not None and (not near or len(near) == len(options)) and re.fullmatch(r"[\w-]{1,24}", name):
-        listed = "" if near else f"sargnn {verb_of(config).name} {group} --help lists them; "
+        listed = "" if near else f"{verb_of(config).command} {group} --help lists them; "
         hint = f"{listed}conf/{group}/{name}.yaml would be one of your own"
     return ConfigError(what, given=given, allowed=near, hint=hint)
 
 
 _CLASSES = {
-    **dict.fromkeys(
-        ("train", "slurm", "plan", "bench_epoch", "bench_network", "partition_compare"), "sargnn.config.run:RunConfig"
-    ),
+    **dict.fromkeys(("train", "slurm", "plan", "bench_epoch", "partition_compare"), "sargnn.config.run:RunConfig"),
     "prepare": "sargnn.config.verbs:PrepareConfig",
     "check": "sargnn.config.verbs:CheckConfig",
     "partition": "sargnn.config.verbs:PartitionConfig",
     "export_ogb": "sargnn.config.verbs:ExportConfig",
-    "bench_kernels": "sargnn.report.bench.settings:BenchKernelsConfig",
 }
-"""A primary file's settings. (Those of ``bench table`` and ``bench plan`` are a table's and a run's together.)"""
+"""A primary file's settings. (Those of ``bench table`` are a table's and a run's together.)"""
 
 
 def settings_class(config: str, group: str | None, words: Iterable[str], folders: ConfFolders) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -14,47 +13,19 @@ from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.conf import ConfFolders
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
-from sargnn.interop.dgl import NOT_INSTALLED, is_installed
 from sargnn.report.bench.settings import (
-    BenchPlanConfig,
     BenchTableConfig,
     parse_bench_gpu,
-    parse_bench_kernels,
-    parse_bench_plan,
     parse_bench_table,
 )
 from sargnn.resolve import resolve
-from sargnn.run.env import default_threads, worker_environment
 from sargnn.sources import DATASETS
-from sargnn.tracking import tables
-from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import say
+from sargnn.tracking.tables import show_table
 
 T = TypeVar("T")
 _KEPT = ("bench_dir", "resume", "skip_finished")
 """What is composed beside a run's settings."""
-
-
-def kernels(line: CommandLine) -> int:
-    """``sargnn bench kernels``; prints its tables."""
-    config = parse_bench_kernels(compose_verb("bench_kernels", line.overrides, keep=("bench_dir",), folders=line.folders))
-    # As workers have it; before torch is imported.
-    os.environ.update(worker_environment(config.threads or default_threads(1)))
-    from sargnn.report.bench.kernels import run
-
-    results = run(config)
-    shown = {
-        "rows": tables.kernels_table,
-        "weighted": tables.weighted_table,
-        "attention": tables.attention_table,
-        "norms": tables.norms_table,
-    }
-    for name, table in shown.items():
-        if results[name]:
-            table(results[name])
-    say("stock: DGL's operators" if is_installed() else f"stock: PyTorch's operators (kernel=reference); {NOT_INSTALLED}")
-    say(f"figures and plots: {Path(config.bench_dir)}")
-    return 0
 
 
 def gpu(line: CommandLine) -> int:
@@ -72,36 +43,22 @@ def epoch(line: CommandLine) -> int:
     """``sargnn bench epoch``; prints its table."""
     if sweep_points("bench_epoch", line.overrides, multirun=False, folders=line.folders) is not None:
         raise ConfigError("This verb has no sweeps, and the experiment is one.", hint="choose another experiment")
-    config, bench_dir, resume, skip = _composed_run("bench_epoch", line)
+    config, bench_dir, resume, skip = composed_run("bench_epoch", line)
     if resume is not None or skip != "ask" or not config.profile:
         raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
     _check_measured(config)
     from sargnn.report.bench.epoch import HEADS, run
 
     rows, limits, run_dir = run(config, Path(bench_dir))
-    tables.epoch_table(HEADS, rows)
+    *parts, total = rows
+    title = "an epoch, mean over the workers, first epoch left out"
+    show_table(HEADS, [*parts, None, total], title=title, words=HEADS[:1])
     say(limits)
     say(f"figures: {bench_dir}/epoch.json, {bench_dir}/epoch.md; the run: {run_dir}")
     return 0
 
 
-def network(line: CommandLine) -> int:
-    """``sargnn bench network``; prints its table."""
-    config, bench_dir, *_ = _composed_run("bench_network", line)
-    if config.world == 1:
-        raise ConfigError("One worker talks to nobody.", given="world=1", allowed="world=2 and more")
-    from sargnn.report.bench.roofline import measure_network
-    from sargnn.tracking.files import NETWORK
-
-    measured = measure_network(config, Path(bench_dir))
-    places = (("inside", "a worker to another of its server"), ("between", "a worker to another server"))
-    rows = [(what, f"{human_bytes(rate)} in a second") for key, what in places if (rate := measured[key]) is not None]
-    tables.info_table([*rows, ("a sum over all workers", f"{1000 * (measured['sum_s'] or 0):.2f} ms")])
-    say(f"figures: {bench_dir}/{NETWORK}")
-    return 0
-
-
-def _composed_run(verb: str, line: CommandLine) -> tuple[RunConfig, str, Any, Any]:
+def composed_run(verb: str, line: CommandLine) -> tuple[RunConfig, str, Any, Any]:
     """The run, and ``bench_dir``, ``resume`` and ``skip_finished`` beside it. Raises ``ConfigError``."""
     mapping = compose_verb(verb, line.overrides, keep=_KEPT, folders=line.folders)
     bench_dir, resume, skip = (mapping.pop(name) for name in _KEPT)
@@ -131,9 +88,9 @@ _OF_ALL_ROWS = ("epochs", "eval_every", "threads")
 
 def table(line: CommandLine) -> int:
     """``sargnn bench table``; prints it."""
-    settings, of_runs = _settings_of("bench_table", line, BenchTableConfig, parse_bench_table)
+    settings, of_runs = settings_of("bench_table", line, BenchTableConfig, parse_bench_table)
     cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
-    configs = {name: _run_of("bench_table", name, case, of_runs, line.folders) for name, case in cases.items()}
+    configs = {name: run_of("bench_table", name, case, of_runs, line.folders) for name, case in cases.items()}
     from sargnn.report.bench.table.entries import Case
     from sargnn.report.bench.table.measure import run
     from sargnn.report.bench.table.report import show
@@ -144,27 +101,7 @@ def table(line: CommandLine) -> int:
     return 0
 
 
-def plan(line: CommandLine) -> int:
-    """``sargnn bench plan``; prints its table. Exit code 1 where a run failed, or the planner did."""
-    settings, of_runs = _settings_of("bench_plan", line, BenchPlanConfig, parse_bench_plan)
-    from sargnn.report.bench.plan import find_points, run, summary
-
-    def make(words: Sequence[str]) -> RunConfig:
-        name, *more = words
-        case = settings.cases.get(name, [f"model={name}"])
-        return _run_of("bench_plan", name, [*case, *more], of_runs, line.folders)
-
-    points = find_points(settings, make)
-    sweep.as_interrupts()
-    rows = run(settings, points)
-    print()
-    for text in summary(rows):
-        print(text)
-    print(f"figures: {settings.bench_dir}/plan.md, {settings.bench_dir}/plan.json; the runs: {settings.bench_dir}/runs")
-    return int(any(row.broken or not row.measured for row in rows))
-
-
-def _settings_of(verb: str, line: CommandLine, cls: type[T], parse: Callable[[dict[str, Any]], T]) -> tuple[T, list[str]]:
+def settings_of(verb: str, line: CommandLine, cls: type[T], parse: Callable[[dict[str, Any]], T]) -> tuple[T, list[str]]:
     """A table's own settings, and the overrides that all its runs share; kernels are found where runs have theirs."""
     keys = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     own: list[str] = []
@@ -189,7 +126,7 @@ def _is_of_another(word: str, dataset: str) -> bool:
     return bool(having) and dataset not in having
 
 
-def _run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], folders: ConfFolders) -> RunConfig:
+def run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], folders: ConfFolders) -> RunConfig:
     """The run of a case: its overrides, below those of the command line, which all runs share."""
     given = {word.partition("=")[0] for word in of_runs}
     own = [word.partition("=")[2] for word in case if word.startswith("dataset=")]

@@ -20,7 +20,7 @@ from sargnn.config.verbs import CheckConfig
 from sargnn.errors import ConfigError
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import Steps
-from sargnn.tracking.tables import info_table
+from sargnn.tracking.tables import show_table
 
 if TYPE_CHECKING:
     from sargnn.graph.examine import Findings, LabelFindings, PairFindings
@@ -63,7 +63,7 @@ def main(line: CommandLine) -> int:
         said = {"remarks": [dataclasses.asdict(remark) for remark in remarks]}
         print(json.dumps(dataclasses.asdict(findings) | said, indent=2))
         return 0
-    info_table(list(_figures(findings)))
+    show_table((), list(_figures(findings)))
     print("\nWhat matters for training:" if remarks else "\nNothing to remark: this graph can be trained on as it is.")
     for remark in remarks:
         print(textwrap.fill(remark.text, _WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
@@ -215,7 +215,7 @@ def show(config: RunConfig, graph: Graph, outcome: Outcome) -> None:
         ("graph", f"{graph.name}: {graph.nodes:,} nodes{part}; {graph.edges:,} directed edges"),
     ]
     if (first := outcome.first) is None:
-        info_table(rows)
+        show_table((), rows)
         print()
         text = f"All agree on 1 and on {several} workers: {outcome.compared:,} tensors of {STEPS} steps of training and an "
         text += "evaluation. "
@@ -235,7 +235,7 @@ def show(config: RunConfig, graph: Graph, outcome: Outcome) -> None:
         ("difference", "not even the rows are the same" if first.size is None else f"{first.size:.2g} of its norm"),
         ("differ too", ", ".join(first.reaches) or "no output, loss, gradient or parameter of these steps"),
     ]
-    info_table(rows)
+    show_table((), rows)
     print("\n" + textwrap.fill(f"What to do: {first.hint}.", _WIDTH, break_long_words=False, break_on_hyphens=False))
 
 

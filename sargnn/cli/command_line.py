@@ -214,7 +214,7 @@ def _bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolder
         "A word cannot be read.",
         given=word,
         allowed=allowed,
-        hint=f"write key=value or group=option; sargnn {verb.name} --help lists them",
+        hint=f"write key=value or group=option; {verb.command} --help lists them",
     )
 
 
@@ -239,7 +239,7 @@ def _without_value(known: Known, verb: Verb, word: str, keys: Sequence[str]) -> 
     if key not in known.options:
         return ConfigError(f"'{word}' needs a value.", hint=known.words(key, _default(known, key)))
     options = [f"{key}={option}" for option in known.options[key]]
-    hint = f"write {key}=OPTION; sargnn {verb.name} {key} --help lists them"
+    hint = f"write {key}=OPTION; {verb.command} {key} --help lists them"
     return ConfigError(f"'{word}' needs one of its options.", allowed=options if len(options) <= MOST_SHOWN else (), hint=hint)
 
 
@@ -277,15 +277,15 @@ def _of_a_place(known: Known, verb: Verb, word: str) -> str | None:
     from sargnn.tracking.find_runs import RUNS, is_run
 
     if verb.config in ("train", "slurm") and (is_run(path) or is_run(RUNS / word)):
-        return f"sargnn {verb.name} resume={shlex.quote(word)}"
+        return f"{verb.command} resume={shlex.quote(word)}"
     if path.suffix in (".yaml", ".yml"):
         return "experiment=NAME for a file conf/experiment/NAME.yaml here, or in --config-dir FOLDER"
     if path.suffix == ".py":
-        return f"sargnn {verb.name} dataset=python dataset.target={shlex.quote(word)}:FUNCTION"
+        return f"{verb.command} dataset=python dataset.target={shlex.quote(word)}:FUNCTION"
     if not exists or "dataset" not in known.options:
         return None
     option = "stored" if (path / "manifest.json").is_file() else "ogb_dir" if (path / "raw").is_dir() else "arrays"
-    return f"sargnn {verb.name} dataset={option} dataset.root={shlex.quote(word)}"
+    return f"{verb.command} dataset={option} dataset.root={shlex.quote(word)}"
 
 
 def _dashed_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolders) -> ConfigError:
@@ -312,9 +312,7 @@ def _dashed_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFold
         if options := known.options_called(name):
             return ConfigError(_NO_DASHES, given=word, hint=" or ".join(options))
         if equals:
-            return ConfigError(
-                _NO_DASHES, given=word, hint=f"write {word.lstrip('-')}; sargnn {verb.name} --help lists settings"
-            )
+            return ConfigError(_NO_DASHES, given=word, hint=f"write {word.lstrip('-')}; {verb.command} --help lists settings")
     allowed = nearest(flag, verb.flags) if re.match(r"--?\w{2}", flag) else verb.flags
     return ConfigError(f"There is no flag '{word}'.", allowed=allowed)
 

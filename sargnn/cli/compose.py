@@ -301,9 +301,11 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 @lru_cache(maxsize=64)
 def _from_hydra(verb: str, chosen: tuple[str, ...], folders: ConfFolders, _state: object) -> DictConfig:
     """Hydra takes a tenth of a second, and the points of a sweep, or one command, choose the same options several times."""
-    own = [] if folders.own is None else [f"hydra.searchpath=[{quoted(f'file://{folders.own.absolute()}')}]"]
-    with _answering(), initialize_config_dir(config_dir=str(folders.built_in), version_base="1.3"):
-        return compose(verb, overrides=[*own, *chosen], return_hydra_config=True)
+    first = folders.primary(verb).parent.absolute()  # Hydra looks for the primary file in one folder alone
+    others = [quoted(f"file://{folder.absolute()}") for folder in folders.both if folder.absolute() != first]
+    search = [f"hydra.searchpath=[{','.join(others)}]"] if others else []
+    with _answering(), initialize_config_dir(config_dir=str(first), version_base="1.3"):
+        return compose(verb, overrides=[*search, *chosen], return_hydra_config=True)
 
 
 @contextmanager

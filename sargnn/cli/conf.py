@@ -248,10 +248,14 @@ class ConfFolders:
                 states.append((str(path), stat.st_mtime_ns, stat.st_size))
         return tuple(states)
 
+    def primary(self, config: str) -> Path:
+        """A primary file; the package's comes before the user's."""
+        return self.find(config) or self.built_in / f"{config}.yaml"
+
     def groups(self, config: str) -> dict[str, str]:
         """The groups of a primary file, with their default options (``null``: none)."""
         groups: dict[str, str] = {}
-        for named in read_file(self.built_in / f"{config}.yaml").defaults:
+        for named in read_file(self.primary(config)).defaults:
             if not named.group:
                 groups |= self.groups(named.option)
             elif not named.group.startswith("hydra"):
@@ -261,7 +265,7 @@ class ConfFolders:
     def settings(self, config: str) -> dict[str, FileSetting]:
         """The settings of a primary file itself, those of files that it builds on first."""
         by_key: dict[str, FileSetting] = {}
-        file = read_file(self.built_in / f"{config}.yaml")
+        file = read_file(self.primary(config))
         for named in file.defaults:
             if not named.group:
                 _put(by_key, self.settings(named.option).values())

@@ -56,7 +56,7 @@ def help_text(verb: Verb, words: Sequence[str] = (), folders: ConfFolders | None
     Raises:
         ConfigError: a word chooses an option that does not exist, or a file cannot be read.
     """
-    lines = [f"usage: sargnn {verb.name} {verb.usage}", "", *_wrap(verb.text)]
+    lines = [f"usage: {verb.command} {verb.usage}", "", *_wrap(verb.text)]
     if verb.verbs:
         lines += ["", f"{verb.name}:", *(_line(below.name, below.summary) for below in verb.verbs)]
     if verb.settings:
@@ -75,13 +75,13 @@ def help_text(verb: Verb, words: Sequence[str] = (), folders: ConfFolders | None
             if keys:
                 lines += ["", "settings (key=value):", *(_line(*_setting(known, key)) for key in keys)]
             lines += _chosen(folders, choice, verb.config)
-            return "\n".join([*lines, "", *_wrap(f"sargnn {verb.name} --help lists all groups and settings.")])
+            return "\n".join([*lines, "", *_wrap(f"{verb.command} --help lists all groups and settings.")])
         if not verb.changes_a_run:
             lines += _groups(folders, verb.config, verb)
     if verb.examples:
         lines += ["", "examples:"]
         for command, remark in verb.examples:
-            lines += [_line(f"sargnn {command}", remark) if remark else f"  sargnn {command}"]
+            lines += [_line(f"{verb.program} {command}", remark) if remark else f"  {verb.program} {command}"]
     if verb.config and not verb.changes_a_run:
         lines += ["", "--cfg job prints the composed configuration and runs nothing."]
     if verb.changes_a_run:
@@ -104,7 +104,7 @@ def _groups(folders: ConfFolders, config: str, verb: Verb) -> list[str]:
     example = next((f"{group}={default}" for group, default in groups.items() if default != "null"), "GROUP=OPTION")
     lines += ["", "settings (key=value):"]
     lines += [_line(f"{setting.key}={setting.value}", setting.comment) for setting in folders.settings(config).values()]
-    more = f"Settings of an option: sargnn {verb.name} {example} --help"
+    more = f"Settings of an option: {verb.command} {example} --help"
     return [*lines, "", *_wrap(more)]
 
 

@@ -9,7 +9,7 @@ import errno
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sargnn import __version__
 from sargnn.cli.answers import read_known
@@ -43,8 +43,13 @@ _ALSO_CALLED = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    return answer(lambda: _run(arguments))
+
+
+def answer(command: Callable[[], int]) -> int:
+    """The exit code of a command; what goes wrong in it is said in one message on stderr."""
     try:
-        return _run(arguments)
+        return command()
     except SargnnError as error:
         if os.environ.get("SARGNN_FULL_ERROR"):
             raise
@@ -87,7 +92,11 @@ def _run(arguments: Sequence[str]) -> int:
 
         print("\n".join(candidates(arguments[2:])))
         return 0
-    verb, words = find_verb(arguments)
+    return run_verb(*find_verb(arguments))
+
+
+def run_verb(verb: Verb, words: Sequence[str]) -> int:
+    """The exit code of a verb with the words behind it. Raises ``SargnnError``."""
     verb = verb.as_meant(words)
     if asks_for_help(words) or not verb.entry:
         from sargnn.cli.help import help_text

@@ -12,10 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import RunConfig, parse
@@ -26,6 +22,7 @@ from sargnn.partition.memory import available_bytes
 from sargnn.steps import step
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import Steps, say
+from sargnn.tracking.tables import show_table
 
 if TYPE_CHECKING:
     from sargnn.memory.plan_parts import Published
@@ -308,12 +305,7 @@ def _show_table(config: RunConfig, plans: list[WorldPlan], modes: Sequence[str],
             }
         )
     titles = [title for title in rows[0] if paper or title != "paper"]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for title in titles:
-        table.add_column(title, justify="left" if title in ("mode", "in", "fits") else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(row[title] for title in titles))
-    Console(width=max(80, Console().width)).print(table)
+    show_table(titles, [[row[title] for title in titles] for row in rows], words=("mode", "in", "fits"))
     say("peak: the largest worker's whole resident memory, in: the phase, of a layer. all: of all workers together.")
     say(f"sends: bytes of an epoch. fits: each worker the budget, all of them here in the {human_bytes(here)} that are free.")
     for mode in modes if limit is not None else ():

@@ -6,15 +6,12 @@ import os
 import shlex
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.sweep import plan_sweep, run_points, show_sweep
 from sargnn.errors import ConfigError, nearest
 from sargnn.report.race import Ran, points_of, read_race, read_ran, write_race
 from sargnn.tracking.progress import say
+from sargnn.tracking.tables import show_table
 
 GROUP = "race"
 
@@ -25,13 +22,9 @@ def main(line: CommandLine) -> int:
     if not line.words:
         if line.overrides:
             raise ConfigError("No race is named.", given=" ".join(line.overrides), hint="sargnn race lists all")
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        for title in ("race", "shows", "ways", "needs"):
-            table.add_column(title, no_wrap=title == "race")
-        for name in sorted(names):
-            spec = read_race(_path(line, name))
-            table.add_row(name, spec.title, str(len(spec.ways)), spec.needs)
-        Console(width=max(80, Console().width)).print(table)
+        specs = {name: read_race(_path(line, name)) for name in sorted(names)}
+        rows = [(name, spec.title, str(len(spec.ways)), spec.needs) for name, spec in specs.items()]
+        show_table(("race", "shows", "ways", "needs"), rows, words=("race", "shows", "needs"))
         return 0
     if len(line.words) > 1:
         raise ConfigError("One race at a time.", given=" ".join(line.words))

@@ -6,10 +6,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.conf import ConfFolders
 from sargnn.cli.sweep import Outcome, Point, plan_sweep, run_points, show_sweep
@@ -18,6 +14,7 @@ from sargnn.report.figures.drawings import caption_of, table_of, write_files
 from sargnn.report.figures.spec import Cell, FigureSpec, cells_of, place_of, read_spec
 from sargnn.report.figures.values import Place, RunFigures, gather, read_figures
 from sargnn.tracking.progress import say
+from sargnn.tracking.tables import show_table
 
 GROUP = "figure"
 
@@ -27,13 +24,9 @@ def main(line: CommandLine) -> int:
     if not line.words:
         if line.overrides:
             raise ConfigError("No figure is named.", given=" ".join(line.overrides), hint="sargnn reproduce lists all")
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        for title in ("figure", "minutes", "shows", "needs"):
-            table.add_column(title, justify="right" if title == "minutes" else "left", no_wrap=title == "figure")
-        for name in sorted(line.folders.options(GROUP), key=place_of):
-            spec = _spec(name, line.folders)
-            table.add_row(name, f"{spec.minutes:g}", spec.shows, spec.needs)
-        Console(width=max(80, Console().width)).print(table)
+        specs = {name: _spec(name, line.folders) for name in sorted(line.folders.options(GROUP), key=place_of)}
+        rows = [(name, f"{spec.minutes:g}", spec.shows, spec.needs) for name, spec in specs.items()]
+        show_table(("figure", "minutes", "shows", "needs"), rows, words=("figure", "shows", "needs"))
         print("minutes: on two cores, with its own settings. sargnn reproduce FIGURE draws one.")
         return 0
     if len(line.words) > 1:

@@ -14,10 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.compose import compose_verb, quoted
 from sargnn.cli.verbs import STORE_DIR
@@ -32,6 +28,7 @@ from sargnn.partition import PARTITIONERS
 from sargnn.steps import step
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import Steps, graph_lines, partition_lines, say
+from sargnn.tracking.tables import show_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,13 +111,7 @@ def _compare_partitioners(line: CommandLine) -> int:
     if not comparisons:
         return 1
     say(f"{first.dataset.title_of(dataset.name)}, {dataset.num_nodes} nodes, {dataset.num_edges} edges, into {first.world}")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for title in TITLES:
-        table.add_column(title, justify="left" if title == TITLES[0] else "right", no_wrap=True)
-    for row in rows_of(comparisons):
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
+    show_table(TITLES, rows_of(comparisons), words=TITLES[:1])
     say("peak: memory of cutting. halo rows travel in one exchange; least: rows and sums with comm.aggregate=least.")
     words = [f"model={first.model.name}", f"mode={first.mode.name}", f"precision={first.precision}"]
     words += [f"comm.aggregate={first.comm.aggregate}"] if first.comm.aggregate else []
@@ -274,7 +265,6 @@ def info(line: CommandLine) -> int:
     from sargnn.native import describe
     from sargnn.tracking.mlflow.store import database_of, default_uri
     from sargnn.tracking.provenance import versions
-    from sargnn.tracking.tables import info_table
 
     memory = psutil.virtual_memory()
     rows = [("", f"{name} {version}") for name, version in versions().items() if name != "instructions"]
@@ -304,7 +294,7 @@ def info(line: CommandLine) -> int:
     store_sizes = stores(folder, KINDS)
     rows.append(("stores", f"{folder.resolve()}: {len(store_sizes)}, {human_bytes(sum(size for _, size in store_sizes))}"))
     rows += [("", f"{path.parent.name}/{path.name}: {human_bytes(size)}{_drawn_as(path)}") for path, size in store_sizes]
-    info_table(rows)
+    show_table((), rows)
     return 0
 
 

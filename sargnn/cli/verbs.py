@@ -59,6 +59,7 @@ class Verb:
         instead: flag -> entry of another function, which gets the words beside the flag as they are.
         verbs: those below it; it has no entry of its own then.
         config_with: setting -> the primary file where it is given.
+        program: what is typed before its name.
     """
 
     name: str
@@ -78,6 +79,12 @@ class Verb:
     instead: Mapping[str, str] = field(default_factory=dict)
     verbs: tuple[Verb, ...] = ()
     config_with: Mapping[str, str] = field(default_factory=dict)
+    program: str = "sargnn"
+
+    @property
+    def command(self) -> str:
+        """What is typed to call it."""
+        return f"{self.program} {self.name}"
 
     def as_meant(self, words: Sequence[str]) -> Verb:
         """The verb with the primary file that its words ask for."""
@@ -440,26 +447,10 @@ _BENCH = Verb(
     text="Measure how fast this machine is with it, interleaved in one process or in one run. Each has its own settings: "
     "sargnn bench WHAT --help.",
     examples=(
-        ("bench kernels", ""),
         ("bench epoch model=gat world=4 model.dropout=0", ""),
         ("bench table 'models=[sage]' 'worlds=[4,8]'", ""),
-        ("bench plan dataset.scale=0.03", "planned memory beside measured"),
     ),
     verbs=(
-        Verb(
-            "bench kernels",
-            "compiled sums, attention and norms against other operators",
-            usage="[key=value ...] [dataset=option]",
-            text="Compiled sums, means and attention against DGL's operators (PyTorch's where there is no DGL), what stands "
-            "between layers against PyTorch's, interleaved in one process: medians with quartiles, JSON, a table, plots.",
-            entry="sargnn.cli.bench:kernels",
-            examples=(
-                ("bench kernels", ""),
-                ("bench kernels 'operations=[sum]' 'widths=[64,256]'", ""),
-                ("bench kernels 'operations=[gat]' dataset.scale=0.04", ""),
-            ),
-            config="bench_kernels",
-        ),
         Verb(
             "bench epoch",
             "where an epoch's time goes, and how near each part is to the machine's limit",
@@ -482,17 +473,6 @@ _BENCH = Verb(
             config="bench_gpu",
         ),
         Verb(
-            "bench network",
-            "how fast workers talk, inside a server and between servers",
-            usage="[world=P] [servers=S] [comm.KEY=VALUE ...]",
-            text="Starts workers that send each other bytes, all at once: what each sends in a second to another worker "
-            "of its server and to another server, and how long a sum over all takes. preload=auto measures the same between "
-            "a run's own workers when it starts, wherever they run.",
-            entry="sargnn.cli.bench:network",
-            examples=(("bench network world=4 servers=2", ""),),
-            config="bench_network",
-        ),
-        Verb(
             "bench table",
             "models, modes and worlds beside stock DGL and PyG in one process",
             text="Runs of this project beside stock DGL and stock PyG in one process: for each model, rounds of stock DGL as "
@@ -508,21 +488,6 @@ _BENCH = Verb(
                 ("bench table stock=false limits=false rounds=1", ""),
             ),
             config="bench_table",
-        ),
-        Verb(
-            "bench plan",
-            "planned memory beside measured, of many runs",
-            text="What sargnn plan says beside what runs measure: each model in each mode on each number of workers, some "
-            "named runs, and some with settings drawn at random. Of each the memory of training, the whole, an epoch's "
-            "time, and planned / measured of the worker furthest off, as a table and JSON, with mean and worst error. Runs "
-            "that are there are kept and planned anew. Other settings and groups are those of train and hold for all rows.",
-            entry="sargnn.cli.bench:plan",
-            examples=(
-                ("bench plan dataset.scale=0.03", "all of it: two or three hours"),
-                ("bench plan 'models=[gat]' 'worlds=[4]' 'named=[]' drawn=0", "four runs"),
-                ("bench plan 'models=[]' 'named=[]' drawn=50 draw_seed=1", "drawn ones alone"),
-            ),
-            config="bench_plan",
         ),
     ),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sargnn.cli import main as cli
-from sargnn.report.bench import kernels  # noqa: F401  (with what it imports, before that is replaced)
+from sargnn.report.bench import gpu  # noqa: F401  (with what it imports, before that is replaced)
 
 VALID = [
     ["train", "model=gat", "mode=sar", "world=2", "epochs=3"],
@@ -24,7 +24,7 @@ VALID = [
     ["prepare", "dataset=synthetic", "dataset.num_nodes=50"],
     ["check", "dataset=synthetic", "dataset.num_nodes=50", "json=true"],
     ["partition", "dataset.num_nodes=50", "world=2", "partitioner=range"],
-    ["bench", "kernels", "widths=[8,16]", "operations=[sum]"],
+    ["bench", "gpu", "widths=[8,16]", "precisions=[fp32]"],
     ["compare", "runs/a", "out=x", "--json", "baseline=b"],
     ["track", "runs/a"],
     ["clean", "what=all", "yes=false"],
@@ -72,7 +72,7 @@ def test_no_traceback(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     for target in (
         "sargnn.cli.train._train", "sargnn.cli.train.run_sweep", "sargnn.sources.prepare.prepare_dataset",
-        "sargnn.report.bench.kernels.run", "subprocess.Popen",
+        "sargnn.report.bench.gpu.run", "subprocess.Popen",
     ):  # fmt: skip
         monkeypatch.setattr(target, reached)
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import subprocess
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.command import HERE, call
 from sargnn.cli.compose import compose_verb, sweep_points
+from sargnn.cli.conf import find_folders
 from sargnn.cli.main import main
 from sargnn.cli.verbs import Verb
 from sargnn.config.run import parse
@@ -54,6 +57,7 @@ OF_OWN_FILES = (
     "examples/layers/sgformer.py",
 )
 """Tested by their pages."""
+BENCHMARK = "python -m benchmarks."
 NOT_OF_A_RUN = ("resume", "run", "slurm.", "bench_dir", "+slurm")
 
 
@@ -69,7 +73,7 @@ def commands() -> dict[str, str]:
     for page in PAGES:
         for line in lines_of(page):
             command = line.removeprefix("python scripts/peak_of.py ").split(" #")[0].split(" | ")[0].strip()
-            if not command.startswith("sargnn "):
+            if not command.startswith(("sargnn ", BENCHMARK)):
                 continue
             command = command.removeprefix("sargnn ")
             if not any(f"={name}" in command for name in OF_OWN_FILES):
@@ -79,6 +83,9 @@ def commands() -> dict[str, str]:
 
 def verb_of(words: list[str]) -> Verb:
     verbs = {verb.name: verb for verb in EVERY_VERB}
+    if words[0] == "python":
+        verb: Verb = importlib.import_module(words[2]).VERB
+        return verb
     return verbs[" ".join(words[:2])] if words[0] == "bench" else verbs[words[0]]
 
 
@@ -91,20 +98,19 @@ def test_a_command_can_be_composed(command: str, monkeypatch: pytest.MonkeyPatch
     words, page = shlex.split(command), COMMANDS[command]
     verb = verb_of(words)
     verb = verb.as_meant(words)
-    given = words[2 if words[0] == "bench" else 1 :]
+    given = words[3 if words[0] == "python" else 2 if words[0] == "bench" else 1 :]
     flags = [word for word in given if word.startswith("-")]
     assert set(flags) <= {"-m", "--cfg", "--follow", "--status", "--help", *verb.flags}, page
     if verb.config is None or "--status" in flags:
         known = {setting.name for setting in verb.settings}
         assert {word.partition("=")[0] for word in given if "=" in word} <= known, f"{page}: {command}"
         return
-    if verb.name in ("bench table", "bench plan"):
-        bench = "sargnn.report.bench"
-        monkeypatch.setattr(f"{bench}.table.measure.run", lambda settings, cases: [])
-        monkeypatch.setattr(f"{bench}.plan.run", lambda settings, points: [])
-        monkeypatch.setattr(f"{bench}.plan.find_points", lambda settings, make: [make((settings.models or ["sage"])[:1])])
+    if verb.name in ("bench table", "benchmarks.plan"):
+        monkeypatch.setattr("sargnn.report.bench.table.measure.run", lambda settings, cases: [])
+        monkeypatch.setattr("benchmarks.plan.run", lambda settings, points: [])
+        monkeypatch.setattr("benchmarks.plan.find_points", lambda settings, make: [make((settings.models or ["sage"])[:1])])
         monkeypatch.setattr("sargnn.cli.sweep.as_interrupts", lambda: None)
-        assert main(words) == 0, f"{page}: {command}"
+        assert (main(words) if verb.program == "sargnn" else call(verb, given)) == 0, f"{page}: {command}"
         return
     overrides = [word for word in given if not word.startswith(("-", *NOT_OF_A_RUN))]
     if verb.takes in ("one run", "one of a few", "one file") or {"--help", "--cfg"} & set(
@@ -118,8 +124,9 @@ def test_a_command_can_be_composed(command: str, monkeypatch: pytest.MonkeyPatch
         names = [word for word in given if "=" not in word and not word.startswith("-")]
         specs = [read_spec(ROOT / "conf" / "figure" / f"{name}.yaml") for name in names]
         points = [one.point for spec in specs for one in cells_of(spec, overrides)]
+    folders = find_folders(str(HERE)) if verb.program != "sargnn" else None
     for point in {points[0], points[-1]} if points else {tuple(overrides)}:
-        mapping = compose_verb(verb.config, point)
+        mapping = compose_verb(verb.config, point, folders=folders)
         if verb.config == "train":
             parse(mapping)
 
@@ -139,7 +146,7 @@ def written() -> set[str]:
             command = line.split(" #")[0].split("  ")[0].strip()
             if command.startswith("cp "):
                 found.add(command.split()[-1])
-            if command.startswith("sargnn "):
+            if command.startswith(("sargnn ", BENCHMARK)):
                 found |= set(re.findall(r" (?:out|run_dir|bench_dir|store_dir)=(\S+)", command))
                 found |= {f"slurm/{name}.sbatch" for name in re.findall(r"^sargnn slurm .*run_name=(\S+)", command)}
                 found |= set(re.findall(r" > (\S+)", command))

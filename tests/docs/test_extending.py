@@ -25,7 +25,7 @@ from sargnn.graph.dataset import open_dataset
 from sargnn.native import build
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.cut import parts_of
-from sargnn.report.bench.attention import whole_plan
+from sargnn.report.bench.gpu import whole_plan
 from sargnn.resolve import resolve
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.summary import read_summary

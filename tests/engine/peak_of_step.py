@@ -12,7 +12,7 @@ from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import DotAttention, Gat, GatV2
 from sargnn.plan.layer_plan import Shard
-from sargnn.report.bench.attention import whole_plan
+from sargnn.report.bench.gpu import whole_plan
 from sargnn.rng import Draw, Purpose
 from sargnn.tracking.memory import PeakMeter, return_freed_memory
 

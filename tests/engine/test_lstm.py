@@ -13,7 +13,7 @@ from sargnn.engine.reducers import lstm
 from sargnn.models.base import LayerInput
 from sargnn.models.sage import LstmLayer
 from sargnn.models.stack import LayerSpec
-from sargnn.report.bench.attention import whole_plan
+from sargnn.report.bench.gpu import whole_plan
 
 NODES, WIDTH = 40, 3
 

@@ -16,7 +16,7 @@ from sargnn.graph.store import Store, StoreWriter
 from sargnn.sources.ogb.export import export
 from sargnn.sources.ogb.named import ogb_dir
 from sargnn.sources.settings import OgbDirConfig
-from sargnn.tracking.tables import info_table
+from sargnn.tracking.tables import show_table
 from tests.graphs import ODD_NAMES, typed_graph, with_odd_names
 
 ORDINARY = ["layers.0.weight", "inputs.embeddings.00_author", "convs.('paper', 'cites', 'paper').bias", "Straße", ".a", "a b:c"]
@@ -90,5 +90,5 @@ def test_a_dataset_and_an_exported_folder(tmp_path: Path) -> None:
 
 
 def test_brackets_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    info_table([("nodes: [/red]", "[bold]5")])
+    show_table((), [("nodes: [/red]", "[bold]5")])
     assert "nodes: [/red] [bold]5" in " ".join(capsys.readouterr().out.split())

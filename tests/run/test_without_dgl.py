@@ -21,12 +21,14 @@ from tests.sources.dgl_files import write_parts
 
 PROGRAM = """
 import contextlib, io, json, sys
+from benchmarks.command import call
+from benchmarks.kernels import VERB
 from sargnn.cli.main import main
 
 answers = []
 for words in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-        code = main(words)
+        code = call(VERB, words[1:]) if words[0] == VERB.name else main(words)
     answers.append([code, out.getvalue()])
 print(json.dumps(answers))
 """
@@ -63,7 +65,7 @@ COMMANDS: dict[str, list[str]] = {
     "graph": ["train", "dataset=python", "dataset.target=late.py:graph", "world=2"],
     "files": ["import-dgl", "parts/mine.json"],
     "info": ["info"],
-    "kernels": "bench kernels dataset.scale=0.001 widths=[8] heads=[2] head_width=4 repeats=1 threads=1".split(),
+    "kernels": "benchmarks.kernels dataset.scale=0.001 widths=[8] heads=[2] head_width=4 repeats=1 threads=1".split(),
 }
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,14 +25,20 @@ from sargnn.backends.device import device_of
 from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
+from sargnn.comm.lists import HaloLists, Piece
+from sargnn.config.run import DatasetSettings
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import Gat
 from sargnn.engine.serving import usable_device
-from sargnn.report.bench.attention import whole_plan
-from sargnn.report.bench.kernels import whole_block
+from sargnn.errors import ConfigError
+from sargnn.graph.dataset import open_dataset
+from sargnn.graph.schema import Schema
+from sargnn.partition.order import order_nodes
+from sargnn.plan.layer_plan import LayerPlan, MergedRows, Shard
 from sargnn.report.bench.report import machine, open_folder
 from sargnn.report.bench.settings import BenchGpuConfig
 from sargnn.rng import Draw, Purpose
+from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.memory import human_bytes
 
 FILES = "gpu.json", "gpu.md"
@@ -74,6 +81,42 @@ def run(config: BenchGpuConfig) -> list[str]:
     for file, text in zip(FILES, (json.dumps(content, indent=1), "\n".join(lines)), strict=True):
         (folder / file).write_text(text + "\n")
     return lines
+
+
+def whole_block(config: DatasetSettings, store_dir: str, order: str) -> EdgeBlock:
+    """All edges of a dataset, prepared if need be, with its nodes as workers have them (``order`` is ``locality``) or as it has
+    them (``original``). Raises ``ConfigError`` for a typed graph."""
+    dataset = open_dataset(prepare_dataset(config, store_dir), verify=False)
+    if dataset.schema.typed:
+        raise ConfigError("Kernels are measured on homogeneous graphs.", hint="dataset.homogenize=true drops the types")
+    n = dataset.num_nodes
+    _, nodes = order_nodes(dataset, np.zeros(n, np.int32), 1, order)
+    position = np.empty(n, np.int32)
+    position[nodes] = np.arange(n, dtype=np.int32)
+    destination = position[np.repeat(np.arange(n), np.diff(dataset.indptr))]
+    source = position[np.asarray(dataset.indices)]
+    edges = np.lexsort((source, destination))
+    return EdgeBlock(torch.from_numpy(source[edges]), torch.from_numpy(destination[edges]), n, n)
+
+
+def whole_plan(block: EdgeBlock) -> LayerPlan:
+    """One worker's plan of a whole graph."""
+    in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
+    return LayerPlan(
+        rank=0,
+        world=1,
+        schema=Schema.homogeneous(block.num_src),
+        row_bounds=(0, block.num_src),
+        out_bounds=(0, block.num_dst),
+        node_ids=block.src_ids,
+        in_degrees=in_degrees,
+        relation_degrees=(in_degrees,),
+        out_degrees=torch.bincount(block.src, minlength=block.num_src),
+        lists=HaloLists((torch.empty(0, dtype=torch.int32),), (0,)),
+        shards={Piece(0, 0): Shard.whole(0, block)},
+        merged=None,
+        merged_rows=MergedRows.lay_out((0, block.num_src), [(0, 0)]),
+    )
 
 
 def _seconds(call: Callable[[], Any], repeats: int) -> float:

@@ -9,21 +9,17 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 
 from sargnn.bf16 import ROW_DTYPES, products_in_bf16
-from sargnn.config.run import RunConfig, save
 from sargnn.errors import SargnnError
-from sargnn.report.bench.report import machine
-from sargnn.run.env import prepare_process, worker_environment
+from sargnn.run.env import worker_environment
 
 _ROWS, _WIDTH = 100_000, 256
 _NEAR, _FAR, _BAG = 1000, 50_000, 200
@@ -139,32 +135,6 @@ def _exchange(rank: int, port: int, answers: multiprocessing.SimpleQueue[float])
         answers.put(taken)
     dist.barrier()
     dist.destroy_process_group()
-
-
-def measure_network(config: RunConfig, bench_dir: Path) -> dict[str, float | None]:
-    """Bytes in a second that workers of a run's kind send each other, doing nothing else; writes ``network.json``.
-
-    Returns:
-        The fields of ``comm.rates.Rates``.
-    """
-    from sargnn.run.check import check_network
-    from sargnn.run.local import run_workers
-    from sargnn.run.processes import start_fork_server
-    from sargnn.tracking import files
-
-    config = prepare_process(config)
-    check_network(config.comm)
-    start_fork_server()
-    with tempfile.TemporaryDirectory(prefix="sargnn-network-") as name:
-        folder = Path(name)
-        files.write_inputs(folder, files.Inputs("", time.time(), measures_network=True))
-        save(config, folder / files.CONFIG)
-        run_workers(folder, config, hint="the same command again starts anew")
-        rates: dict[str, float | None] = files.read_json(folder / files.NETWORK)
-    what = {"world": config.world, "servers": config.num_servers, "backend": config.comm.backend, "machine": machine()}
-    bench_dir.mkdir(parents=True, exist_ok=True)
-    files.write_json(bench_dir / files.NETWORK, what | rates)
-    return rates
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sargnn.cli.bench import _run_of
+from sargnn.cli.bench import run_of
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf import built_in_folder
 from sargnn.config.run import parse
@@ -55,9 +55,9 @@ def test_one_process_is_for_modes_that_are_measured(tmp_path: Path) -> None:
 def test_a_case_keeps_its_pairs_on_another_graph() -> None:
     """What a case says of its own dataset goes with that, what it says of any does not."""
     links, typed = ["task=links", "dataset.link_split=[0.5,0.2,0.2]"], ["model=rgcn", "dataset=mag_like", "dataset.scale=0.1"]
-    of_links = _run_of("bench_table", "links", links, ["dataset=synthetic"], built_in_folder())
+    of_links = run_of("bench_table", "links", links, ["dataset=synthetic"], built_in_folder())
     assert of_links.dataset.link_split == [0.5, 0.2, 0.2] and of_links.dataset.name == "synthetic"
-    assert _run_of("bench_table", "rgcn", typed, ["dataset=synthetic"], built_in_folder()).dataset.name == "synthetic"
+    assert run_of("bench_table", "rgcn", typed, ["dataset=synthetic"], built_in_folder()).dataset.name == "synthetic"
 
 
 def rows_of(folder: Path, case: str) -> dict[str, dict[str, Any]]:

@@ -28,6 +28,7 @@ from sargnn.report.bench.table.entries import (
     Figures,
 )
 from sargnn.tracking.memory import human_bytes
+from sargnn.tracking.tables import show_table
 
 BASELINE = "domain_parallel"
 OPTIMIZER_TABLES = 2
@@ -256,30 +257,25 @@ def _bytes(count: float | None) -> str:
 
 def show(results: Sequence[Found]) -> None:
     """Print the table to stdout, 80 columns; ratios are to the better of stock DGL and stock PyG."""
-    from rich.console import Console
-    from rich.table import Table
-
     for measured in results:
-        table = Table(title=f"{measured.case.name}: {measured.case.config.model.name} on {measured.case.config.dataset.name}")
-        table.add_column("run", overflow="fold")
-        for name in ("world", "epoch s", "/ stock", "peak", "/ stock", "waiting"):
-            table.add_column(name, justify="right", no_wrap=True)
+        rows: list[tuple[str, ...]] = []
         for row in measured.figures():
             run, _, rest = row["name"].partition(", world ")
             world, _, static = rest.partition(", ")
-            most = "-" if row["waiting"] is None else f"{row['waiting'][0]:.0%}"
-            table.add_row(
-                run + (f", {static}" if static else ""),
-                world or str(len(row["peaks_bytes"]) or 1),
-                "\n".join(spread(row["epoch_s"])),
-                _two(row["epoch_to_better"]),
-                _bytes(row["peak_bytes"]),
-                _two(row["peak_to_better"]),
-                most,
+            rows.append(
+                (
+                    run + (f", {static}" if static else ""),
+                    world or str(len(row["peaks_bytes"]) or 1),
+                    "\n".join(spread(row["epoch_s"])),
+                    _two(row["epoch_to_better"]),
+                    _bytes(row["peak_bytes"]),
+                    _two(row["peak_to_better"]),
+                    "-" if row["waiting"] is None else f"{row['waiting'][0]:.0%}",
+                )
             )
-        for name, why in measured.absent.items():
-            table.add_row(f"{name}: {why}", *["-"] * 6)
-        Console().print(table)
+        rows += [(f"{name}: {why}", *["-"] * 6) for name, why in measured.absent.items()]
+        title = f"{measured.case.name}: {measured.case.config.model.name} on {measured.case.config.dataset.name}"
+        show_table(("run", "world", "epoch s", "/ stock", "peak", "/ stock", "waiting"), rows, title=title, words=("run",))
 
 
 def plot(path: Path, measured: Found) -> Path | None:

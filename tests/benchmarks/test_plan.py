@@ -1,4 +1,4 @@
-"""``sargnn bench plan`` on a small graph: its figures are the runs' and the planner's; draws; errors."""
+"""``python -m benchmarks.plan`` on a small graph: its figures are the runs' and the planner's; draws; errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.cli import bench
+from benchmarks.command import HERE
+from benchmarks.plan import (
+    TRAINING,
+    WHOLE,
+    BenchPlanConfig,
+    Point,
+    Row,
+    draw_runs,
+    draw_words,
+    errors_of,
+    markdown,
+    parse_bench_plan,
+)
+from sargnn.cli.bench import run_of
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf import find_folders
 from sargnn.config.run import RunConfig, load, parse
@@ -20,11 +33,10 @@ from sargnn.graph.dataset import open_dataset
 from sargnn.memory import runtime
 from sargnn.memory.plan_run import find_cut, plan_run
 from sargnn.memory.plan_worker import Runtime
-from sargnn.report.bench.plan import TRAINING, WHOLE, Point, Row, draw_runs, draw_words, errors_of, markdown
-from sargnn.report.bench.settings import BenchPlanConfig, parse_bench_plan
-from tests.in_process import sargnn_here as run
+from tests.in_process import benchmark_here as run
 
 BASE = 250_000_000
+FOLDERS = find_folders(str(HERE))
 TINY = [
     "dataset.scale=0.003",
     "models=[sage]",
@@ -37,7 +49,7 @@ TINY = [
 
 
 def settings(**changes: object) -> BenchPlanConfig:
-    mapping = compose_verb("bench_plan", [], keep=("bench_dir",))
+    mapping = compose_verb("bench_plan", [], keep=("bench_dir",), folders=FOLDERS)
     return parse_bench_plan({key: mapping[key] for key in BenchPlanConfig.__dataclass_fields__} | changes)
 
 
@@ -59,7 +71,7 @@ def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(runtime, "_measure_runtime", lambda config, **_: [BASE, 0])
     monkeypatch.setattr(runtime, "cache_dir", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
-    done = run(tmp_path, "bench", "plan", *TINY)
+    done = run(tmp_path, "plan", *TINY)
     assert done.returncode == 0, done.stderr
     table = (tmp_path / "bench" / "plan.md").read_text()
     assert table.count("\n| ") == 2 and all(line in table for line in done.stdout.splitlines() if line.startswith("| "))
@@ -87,19 +99,19 @@ def test_a_table_is_what_runs_and_plans_say(tmp_path: Path, monkeypatch: pytest.
         assert found["errors"][quantity]["worst"] == max(of_rows)
         assert f"{quantity}: mean absolute error {sum(of_rows) / 2:.1%}, worst {max(of_rows):.1%} (" in done.stdout
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "bench" / "runs").glob("*/*.json")}
-    again = run(tmp_path, "bench", "plan", *TINY)
+    again = run(tmp_path, "plan", *TINY)
     assert again.returncode == 0 and "2 runs" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before and again.stdout == done.stdout
     with monkeypatch.context() as place:
         place.setattr("sargnn.memory.plan_run.plan_run", lambda *_: [][0])
-        broken = run(tmp_path, "bench", "plan", *TINY)
+        broken = run(tmp_path, "plan", *TINY)
     assert broken.returncode == 1 and broken.stdout.count("| not planned: the planner broke: IndexError") == 2, broken.stderr
     words = [word for word in TINY if not word.startswith("named")]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        failing = run(tmp_path, "bench", "plan", *words, "named=[]", f"comm.port={port}", "bench_dir=other")
+        failing = run(tmp_path, "plan", *words, "named=[]", f"comm.port={port}", "bench_dir=other")
     assert failing.returncode == 1 and failing.stdout.count("| failed: ") == 1 and "failed: 1 of 1 runs" in failing.stdout
     assert f"comm.port={port}" in failing.stderr
 
@@ -153,17 +165,15 @@ def test_draws_are_repeatable_and_can_run() -> None:
 
 
 def test_a_case_with_a_graph_of_fixed_size_has_no_scale() -> None:
-    folders = find_folders()
+    def of_case(case: str, word: str) -> RunConfig:
+        return run_of("bench_plan", case, CASES[case], [word], FOLDERS)
 
-    def run_of(case: str, word: str) -> RunConfig:
-        return bench._run_of("bench_plan", case, CASES[case], [word], folders)
-
-    weak = run_of("sage_weak", "dataset.scale=0.003")
-    assert weak.dataset == run_of("sage_weak", "seed=1").dataset and weak.dataset.name == "synthetic"
-    assert run_of("sage", "dataset.scale=0.003").dataset != run_of("sage", "seed=1").dataset
-    assert run_of("sage_weak", "dataset.num_nodes=1000").dataset != weak.dataset
+    weak = of_case("sage_weak", "dataset.scale=0.003")
+    assert weak.dataset == of_case("sage_weak", "seed=1").dataset and weak.dataset.name == "synthetic"
+    assert of_case("sage", "dataset.scale=0.003").dataset != of_case("sage", "seed=1").dataset
+    assert of_case("sage_weak", "dataset.num_nodes=1000").dataset != weak.dataset
     with pytest.raises(ConfigError, match="scael"):
-        run_of("sage_weak", "dataset.scael=0.003")
+        of_case("sage_weak", "dataset.scael=0.003")
 
 
 def test_mistakes_are_answered(tmp_path: Path) -> None:
@@ -181,6 +191,6 @@ def test_mistakes_are_answered(tmp_path: Path) -> None:
         (["drawn=0", "named=[]", "models=[sage]", "bench_dir=file"], "cannot be written"),
         (["drwn=1"], "drawn"),
     ):
-        done = run(tmp_path, "bench", "plan", *words)
+        done = run(tmp_path, "plan", *words)
         assert done.returncode == 1 and what in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
         assert not list(tmp_path.glob("bench")) and not list(tmp_path.glob("stores")), words

@@ -1,4 +1,4 @@
-"""``sargnn bench plan``: what is planned of runs beside what they measure. A grid of runs, some that are named, and some with
+"""What is planned of runs beside what they measure: ``python -m benchmarks.plan``. A grid of runs, named ones, and some with
 settings drawn at random, so that a plan is not only right where somebody has looked.
 
 Letters: P workers.
@@ -9,19 +9,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from benchmarks.command import call
+from sargnn.cli import sweep
+from sargnn.cli.bench import run_of, settings_of
+from sargnn.cli.command_line import CommandLine
+from sargnn.cli.verbs import Verb
+from sargnn.config.fields import NOT_NEGATIVE, build
 from sargnn.config.run import RunConfig
-from sargnn.errors import ConfigError, SargnnError
+from sargnn.errors import ConfigError, SargnnError, nearest
 from sargnn.graph.dataset import open_dataset
 from sargnn.memory.plan_stores import Plans, cut_key
 from sargnn.partition.prepare import prepare_partition
 from sargnn.report.bench.report import machine, open_folder
-from sargnn.report.bench.settings import BenchPlanConfig
+from sargnn.report.bench.settings import check_grid
 from sargnn.report.bench.table.entries import Case, Entry, Figures, row_name
 from sargnn.report.bench.table.measure import Kept, measure
 from sargnn.run.check import check_strategies
@@ -61,6 +68,67 @@ _VIEWS = (
     ("sample.fanouts", "batches.steps=4"),
 )
 """What a step computes: in a third of the draws all rows at once."""
+
+
+VERB = Verb(
+    "benchmarks.plan",
+    "planned memory beside measured, of many runs",
+    text="What sargnn plan says beside what runs measure: each model in each mode on each number of workers, some "
+    "named runs, and some with settings drawn at random. Of each the memory of training, the whole, an epoch's "
+    "time, and planned / measured of the worker furthest off, as a table and JSON, with mean and worst error. Runs "
+    "that are there are kept and planned anew. Other settings and groups are those of train and hold for all rows.",
+    entry="benchmarks.plan:main",
+    examples=(
+        ("benchmarks.plan dataset.scale=0.03", "all of it: two or three hours"),
+        ("benchmarks.plan 'models=[gat]' 'worlds=[4]' 'named=[]' drawn=0", "four runs"),
+        ("benchmarks.plan 'models=[]' 'named=[]' drawn=50 draw_seed=1", "drawn ones alone"),
+    ),
+    config="bench_plan",
+    program="python -m",
+)
+
+
+@dataclass(frozen=True)
+class BenchPlanConfig:
+    """``python -m benchmarks.plan``: planned memory beside measured.
+
+    Attributes:
+        cases: name -> overrides of a run.
+        models: which of them run in each of ``modes`` on each of ``worlds``; another name is that option of ``model``.
+        more: name -> a case, and overrides of it.
+        named: which of them run, too; ``all`` of them.
+        drawn: so many further runs have settings that are drawn at random from ``draw_seed``.
+        bench_dir: where results go; runs that are there are kept.
+    """
+
+    cases: dict[str, list[str]]
+    models: list[str]
+    modes: list[str]
+    worlds: list[int]
+    more: dict[str, list[str]]
+    named: Literal["all"] | list[str]
+    drawn: int = field(metadata=NOT_NEGATIVE)
+    draw_seed: int = field(metadata=NOT_NEGATIVE)
+    bench_dir: str
+
+    @property
+    def named_runs(self) -> list[str]:
+        """Names of further runs."""
+        return list(self.more) if self.named == "all" else list(self.named)
+
+
+def parse_bench_plan(mapping: dict[str, Any]) -> BenchPlanConfig:
+    """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
+    config = build(BenchPlanConfig, mapping, "")
+    check_grid(config, needed=("modes", "worlds"))
+    if len(set(config.named_runs)) < len(config.named_runs):
+        raise ConfigError("'named' names one twice.", given=config.named_runs)
+    for name in config.named_runs:
+        if name not in config.more:
+            raise ConfigError("There is no such run.", given=f"named=[{name}]", allowed=nearest(name, config.more))
+        if not config.more[name] or config.more[name][0] not in config.cases:
+            raise ConfigError(f"'more.{name}' begins with a case.", given=config.more[name], allowed=list(config.cases))
+    return config
 
 
 @dataclass(frozen=True)
@@ -333,3 +401,26 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
 def markdown(rows: Sequence[Row]) -> list[str]:
     """All of it."""
     return [*head(), *(line(row) for row in rows), "", *(f"- {text}" for text in summary(rows))]
+
+
+def main(line: CommandLine) -> int:
+    """Compare; prints the table. Exit code 1 where a run failed, or the planner did."""
+    settings, of_runs = settings_of("bench_plan", line, BenchPlanConfig, parse_bench_plan)
+
+    def make(words: Sequence[str]) -> RunConfig:
+        name, *more = words
+        case = settings.cases.get(name, [f"model={name}"])
+        return run_of("bench_plan", name, [*case, *more], of_runs, line.folders)
+
+    points = find_points(settings, make)
+    sweep.as_interrupts()
+    rows = run(settings, points)
+    print()
+    for text in summary(rows):
+        print(text)
+    print(f"figures: {settings.bench_dir}/plan.md, {settings.bench_dir}/plan.json; the runs: {settings.bench_dir}/runs")
+    return int(any(row.broken or not row.measured for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(call(VERB, sys.argv[1:]))

@@ -14,29 +14,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks import attention
+from benchmarks.figures import Row, figure, stock_kernel, write_plot
+from benchmarks.kernels import BenchKernelsConfig
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.choose import make_kernel
 from sargnn.backends.memory import Pool
 from sargnn.comm.group import Group
-from sargnn.config.run import DatasetSettings
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.row_norm import LayerNorm, RowNorm
 from sargnn.engine.workspace import Workspace
-from sargnn.errors import ConfigError
-from sargnn.graph.dataset import open_dataset
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.native import set_threads
-from sargnn.partition.order import order_nodes
-from sargnn.report.bench import attention
-from sargnn.report.bench.report import Row, figure, machine, stock_kernel, write_plot
-from sargnn.report.bench.settings import BenchKernelsConfig
+from sargnn.report.bench.gpu import whole_block
+from sargnn.report.bench.report import machine
 from sargnn.rng import Draw, Purpose
-from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.memory import return_freed_memory
 
 DROPOUT = 0.5
@@ -81,21 +77,6 @@ def run(config: BenchKernelsConfig) -> dict[str, list[Row]]:
     if attended:
         attention.plot(folder / "attention.png", attended, title)
     return results
-
-
-def whole_block(config: DatasetSettings, store_dir: str, order: str) -> EdgeBlock:
-    """All edges of a dataset, prepared if need be, with its nodes in an ``order`` as ``BenchKernelsConfig`` names them."""
-    dataset = open_dataset(prepare_dataset(config, store_dir), verify=False)
-    if dataset.schema.typed:
-        raise ConfigError("Kernels are measured on homogeneous graphs.", hint="dataset.homogenize=true drops the types")
-    n = dataset.num_nodes
-    _, nodes = order_nodes(dataset, np.zeros(n, np.int32), 1, order)
-    position = np.empty(n, np.int32)
-    position[nodes] = np.arange(n, dtype=np.int32)
-    destination = position[np.repeat(np.arange(n), np.diff(dataset.indptr))]
-    source = position[np.asarray(dataset.indices)]
-    edges = np.lexsort((source, destination))
-    return EdgeBlock(torch.from_numpy(source[edges]), torch.from_numpy(destination[edges]), n, n)
 
 
 def _copy_bandwidth() -> float:

@@ -16,17 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.figures import Row, figure, stock_kernel
+from benchmarks.kernels import BenchKernelsConfig
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.choose import make_kernel
 from sargnn.backends.operations import Attention
 from sargnn.comm.group import Group
-from sargnn.comm.lists import HaloLists, Piece
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import Gat
-from sargnn.graph.schema import Schema
-from sargnn.plan.layer_plan import LayerPlan, MergedRows, Shard
-from sargnn.report.bench.report import Row, figure, stock_kernel
-from sargnn.report.bench.settings import BenchKernelsConfig
+from sargnn.report.bench.gpu import whole_plan
 from sargnn.tracking.memory import peak_bytes, reset_peak, resident_bytes
 
 SLOPE = 0.2
@@ -106,26 +104,6 @@ def _once(
     ended = time.perf_counter()
     del held
     return (middle - started, ended - middle), peak_bytes() - before
-
-
-def whole_plan(block: EdgeBlock) -> LayerPlan:
-    """One worker's plan of a whole graph."""
-    in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
-    return LayerPlan(
-        rank=0,
-        world=1,
-        schema=Schema.homogeneous(block.num_src),
-        row_bounds=(0, block.num_src),
-        out_bounds=(0, block.num_dst),
-        node_ids=block.src_ids,
-        in_degrees=in_degrees,
-        relation_degrees=(in_degrees,),
-        out_degrees=torch.bincount(block.src, minlength=block.num_src),
-        lists=HaloLists((torch.empty(0, dtype=torch.int32),), (0,)),
-        shards={Piece(0, 0): Shard.whole(0, block)},
-        merged=None,
-        merged_rows=MergedRows.lay_out((0, block.num_src), [(0, 0)]),
-    )
 
 
 def _check(sides: dict[str, Callable[[], Tensor]], leaves: Sequence[Tensor], grad_out: Tensor) -> None:

@@ -1,21 +1,23 @@
-"""``sargnn bench kernels`` on a small graph: results are whole; its timings are no test."""
+"""``python -m benchmarks.kernels`` on a small graph: results are whole; its timings are no test."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.in_process import sargnn_here as run
-from tests.processes import run_command, sargnn_command
+from tests.in_process import benchmark_here as run
+from tests.processes import ROOT, run_command
 
 
 @pytest.mark.long
 def test_a_table_a_file_and_a_plot(tmp_path: Path) -> None:
     words = ["dataset.scale=0.001", "widths=[8,20]", "repeats=3", "threads=1"]
-    done = run_command(sargnn_command("bench", "kernels", *words), tmp_path, environment={**os.environ, "COLUMNS": "80"})
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    done = run_command([sys.executable, "-m", "benchmarks.kernels", *words], tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     found = json.loads((tmp_path / "bench" / "kernels.json").read_text())
@@ -43,9 +45,13 @@ def test_a_table_a_file_and_a_plot(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_answered(tmp_path: Path) -> None:
-    done = run(tmp_path, "bench", "kernel")
-    assert done.returncode == 1 and "kernels" in done.stderr and "Traceback" not in done.stderr
-    done = run(tmp_path, "bench", "kernels", "widths=[0]")
+    done = run(tmp_path, "kernels", "kernel")
+    assert done.returncode == 1 and "kernel" in done.stderr and "Traceback" not in done.stderr
+    done = run(tmp_path, "kernels", "widths=[0]")
     assert done.returncode == 1 and "widths" in done.stderr and "Traceback" not in done.stderr
-    done = run(tmp_path, "bench", "--help")
-    assert done.returncode == 0 and "kernels" in done.stdout and max(len(x) for x in done.stdout.splitlines()) <= 80
+    done = run(tmp_path, "kernels", "widts=[8]")
+    assert done.returncode == 1 and "widths" in done.stderr and "Traceback" not in done.stderr
+    for name in ("kernels", "plan", "network"):
+        done = run(tmp_path, name, "--help")
+        assert done.returncode == 0 and f"python -m benchmarks.{name}" in done.stdout, done.stderr
+        assert max(len(x) for x in done.stdout.splitlines()) <= 80 and "sargnn bench" not in done.stdout
