@@ -11,6 +11,7 @@ from sargnn.cli import sweep
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.conf import ConfFolders
+from sargnn.config.fields import written
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
 from sargnn.report.bench.settings import (
@@ -44,8 +45,10 @@ def epoch(line: CommandLine) -> int:
     if sweep_points("bench_epoch", line.overrides, multirun=False, folders=line.folders) is not None:
         raise ConfigError("This verb has no sweeps, and the experiment is one.", hint="choose another experiment")
     config, bench_dir, resume, skip = composed_run("bench_epoch", line)
-    if resume is not None or skip != "ask" or not config.profile:
-        raise ConfigError("A benchmark is a run of its own, profiled.", hint="leave resume, skip_finished, profile as they are")
+    given = _other_than_usual(resume=(resume, None), skip_finished=(skip, "ask"), profile=(config.profile, True))
+    if given is not None:
+        hint = "leave resume, skip_finished, profile as they are"
+        raise ConfigError("A benchmark is a run of its own, profiled.", given=given, hint=hint)
     _check_measured(config)
     from sargnn.report.bench.epoch import HEADS, run
 
@@ -144,8 +147,20 @@ def run_of(verb: str, name: str, case: Sequence[str], of_runs: Sequence[str], fo
         config = parse({field.name: mapping[field.name] for field in fields(RunConfig) if field.name in mapping})
     except ConfigError as error:
         raise ConfigError(f"The case '{name}' of the table cannot run.\n  {error}") from error
-    if resume is not None or skip != "ask" or config.profile or config.run_dir is not None or config.run_name is not None:
+    its_own = _other_than_usual(
+        resume=(resume, None),
+        skip_finished=(skip, "ask"),
+        profile=(config.profile, False),
+        run_dir=(config.run_dir, None),
+        run_name=(config.run_name, None),
+    )
+    if its_own is not None:
         hint = "leave resume, skip_finished, profile, run_dir and run_name as they are"
-        raise ConfigError("A table's runs are its own.", hint=hint)
+        raise ConfigError("A table's runs are its own.", given=its_own, hint=hint)
     _check_measured(config)
     return config
+
+
+def _other_than_usual(**settings: tuple[Any, Any]) -> str | None:
+    """The settings whose value is not the usual one, as a command line has them; each: its value and the usual one."""
+    return " ".join(f"{key}={written(value)}" for key, (value, usual) in settings.items() if value != usual) or None

@@ -19,7 +19,7 @@ from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.conf import ConfFolders, conf_dir, show_path
 from sargnn.cli.resume import read_resumed
 from sargnn.cli.sweep import Plan, free_folder, naming_point, note_points, plan_sweep, skips_finished, tried_folders
-from sargnn.config.fields import build
+from sargnn.config.fields import build, written
 from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError
 from sargnn.memory.plan_stores import JOB_BYTES, SPARE, NotPlanned, PlannedMemory, node_bytes, slurm_bytes, slurm_text
@@ -50,11 +50,10 @@ SCRIPTS = Path("slurm")
 
 def main(line: CommandLine) -> int:
     words = ["slurm", *line.folders.arguments, *(["-m"] if line.multirun else []), *line.overrides]
-    if any(override.startswith("resume=") and override != "resume=null" for override in line.overrides):
+    if resumed := [override for override in line.overrides if override.startswith("resume=") and override != "resume=null"]:
         if line.multirun:
-            raise ConfigError(
-                "A sweep cannot be resumed as one.", hint="give its command again: it goes on with what is not finished"
-            )
+            hint = "give its command again: it goes on with what is not finished"
+            raise ConfigError("A sweep cannot be resumed as one.", given=f"-m {' '.join(resumed)}", hint=hint)
         ours = [override for override in line.overrides if _OURS.match(override)]
         going_on = read_resumed([override for override in line.overrides if override not in ours], line.folders)
         assert going_on is not None
@@ -296,18 +295,18 @@ def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Seq
 
 def _check_together(slurms: Sequence[SlurmConfig], configs: Sequence[RunConfig], *, in_array: bool) -> None:
     """An array's tasks ask for the same, and points that may run side by side meet at ports of their own: ``ConfigError``."""
-    same = (
-        ("slurm.*", slurms),
-        ("world", [config.world for config in configs]),
-        ("processes", [config.num_processes for config in configs]),
-        ("threads", [config.threads for config in configs]),
-        ("device", [config.device for config in configs]),
-        ("tracking.enabled", [config.tracking.enabled for config in configs]),
-    )
-    for name, values in same if in_array else ():
-        if any(value != values[0] for value in values):
+    asked = [
+        {f"slurm.{field.name}": getattr(slurm, field.name) for field in dataclasses.fields(slurm)}
+        | {"world": config.world, "processes": config.num_processes, "threads": config.threads, "device": config.device}
+        | {"tracking.enabled": config.tracking.enabled}
+        for slurm, config in zip(slurms, configs, strict=True)
+    ]
+    for key, value in asked[0].items() if in_array else ():
+        if (other := next((point[key] for point in asked if point[key] != value), value)) != value:
+            group = "slurm.*" if key.startswith("slurm.") else key
             raise ConfigError(
-                f"All points of a job array ask for the same: '{name}' cannot be swept.",
+                f"All points of a job array ask for the same: '{group}' cannot be swept.",
+                given=f"{key}={written(value)} and {key}={written(other)}",
                 hint="slurm.array=false gives each point a script of its own",
             )
     most = next((slurm.array_parallelism for slurm in slurms if slurm.array_parallelism is not None), None)

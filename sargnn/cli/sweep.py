@@ -78,8 +78,8 @@ def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[i
     Raises:
         ConfigError: a point that cannot run, named, or a setting that a sweep cannot have.
     """
-    if any(word.startswith("run_dir=") for point in points for word in point):
-        raise ConfigError("A sweep chooses its run folders itself.", hint="leave run_dir out")
+    if (given := next((word for point in points for word in point if word.startswith("run_dir=")), None)) is not None:
+        raise ConfigError("A sweep chooses its run folders itself.", given=given, hint="leave run_dir out")
     skip = next((word.partition("=")[2] for word in reversed(points[0]) if word.startswith("skip_finished=")), "ask")
     if skip not in ("ask", "true", "false"):
         raise ConfigError("'skip_finished' has a value that is not known.", given=skip, allowed="ask, true, false")

@@ -35,8 +35,9 @@ _BASELINE = "mode=domain_parallel"
 
 
 def main(line: CommandLine) -> int:
-    if line.multirun and any(override.startswith("resume=") for override in line.overrides):
-        raise ConfigError("A sweep cannot be resumed as one.", hint="started again it runs what is not finished")
+    if line.multirun and (resumed := [override for override in line.overrides if override.startswith("resume=")]):
+        hint = "started again it runs what is not finished"
+        raise ConfigError("A sweep cannot be resumed as one.", given=f"-m {' '.join(resumed)}", hint=hint)
     going_on = read_resumed(line.overrides, line.folders)
     if going_on is None:
         points = sweep_points("train", line.overrides, multirun=line.multirun, folders=line.folders)

@@ -7,6 +7,7 @@ is joined with ``|``: ``field(metadata=AT_LEAST_ONE | FREE)``.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -86,6 +87,11 @@ def brief(value: Any) -> str:
         return _BRIEF.repr(value)
     except (ValueError, RecursionError):  # a number of more digits than Python writes
         return f"a value of type {type(value).__name__} that is too long to show"
+
+
+def written(value: Any) -> str:
+    """As a command line and a file of options have it."""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def build(cls: type[T], mapping: Any, prefix: str) -> T:
