@@ -215,7 +215,7 @@ def test_many_classes_that_occur_are_let_in(tmp_path: Path) -> None:
 def test_a_replaced_file_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     """Of the same size, with the same modification time: small files are known by content, large ones by inode and ctime."""
     if large:
-        monkeypatch.setattr("sargnn.sources.ogb.tables._HASHED_BYTES", 10)
+        monkeypatch.setattr("sargnn.sources.scan._HASHED_BYTES", 10)
     path = folder / "raw/edge.csv.gz"
     status = path.stat()
     content = path.read_bytes()

@@ -28,7 +28,7 @@ from sargnn.graph.dataset import Dataset, InMemoryReader, by_destination
 from sargnn.graph.schema import SPLITS, UNLABELLED
 from sargnn.sources.classic.files import FILES
 from sargnn.sources.classic.pickles import load_array, load_lists, load_matrix
-from sargnn.sources.ogb.tables import identity_of
+from sargnn.sources.scan import identity_of
 from sargnn.sources.settings import PlanetoidConfig
 
 _VERSION = 1

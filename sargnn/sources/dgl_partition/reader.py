@@ -22,7 +22,7 @@ from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.interop.dgl_files import load_part, load_tensors
 from sargnn.sources.dgl_partition.nodes import ORIGINAL_IDS, DglNodes, Names, read_nodes, rows_of
 from sargnn.sources.dgl_partition.parts import DglColumns, DglParts, Triplet, find_columns, read_parts
-from sargnn.sources.ogb.tables import identity_of
+from sargnn.sources.scan import identity_of
 from sargnn.sources.streamed import StreamedReader
 from sargnn.steps import step
 

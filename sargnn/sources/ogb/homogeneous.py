@@ -39,6 +39,7 @@ from sargnn.sources.npz import blame_archive
 from sargnn.sources.ogb import tables
 from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES, FlatFiles, find_binary, find_csv
 from sargnn.sources.own.given import MemberArray
+from sargnn.sources.scan import identity_of
 from sargnn.sources.settings import OgbConfig, OgbDirConfig
 from sargnn.sources.streamed import StreamedReader
 from sargnn.steps import step
@@ -65,7 +66,7 @@ class OgbFolder(StreamedReader):
         return {
             "reader": self.layout,
             "version": self.version,
-            "files": tables.identity_of([*self.raw.values(), *self._split.values()]),
+            "files": identity_of([*self.raw.values(), *self._split.values()]),
             "add_inverse_edges": self.add_inverse_edges,
             "normalize_features": self.normalize_features,
             **({"task": self.task} if self.task is not None else {}),

@@ -32,6 +32,7 @@ from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.sources.given_pairs import SplitPairs, give_pairs
 from sargnn.sources.ogb import tables
 from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES, find_links
+from sargnn.sources.scan import identity_of
 from sargnn.sources.settings import OgbConfig
 from sargnn.steps import step
 
@@ -50,7 +51,7 @@ class LinkOgbDir(InMemoryReader):
             "reader": "ogb links",
             "version": _VERSION,
             "name": self.config.name,
-            "files": tables.identity_of([*self.files.raw.values(), *self.files.split.values()]),
+            "files": identity_of([*self.files.raw.values(), *self.files.split.values()]),
             "add_inverse_edges": self.config.add_inverse_edges,
             "normalize_features": self.config.normalize_features,
             "link_messages": self.config.link_messages,

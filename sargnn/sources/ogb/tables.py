@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 
 from sargnn.config.run import Task
 from sargnn.errors import DataError
 from sargnn.graph.check import FeatureCheck
 from sargnn.graph.schema import SPLITS, UNLABELLED
-from sargnn.graph.store import sha256_of
 from sargnn.sources.own.given import PlainArray
 from sargnn.sources.own.targets import read_labels as labels_of_task
+from sargnn.sources.scan import File, Scan, lines_of
 
-_HASHED_BYTES, _PIECE_NUMBERS, _COUNTED_BYTES = 1 << 26, 1 << 22, 1 << 22
-
-
-def identity_of(paths: list[Path]) -> dict[str, Any]:
-    """What tells each file from another in its place, for a store's key, JSON-able.
-
-    A file of at most 64 MiB is known by its SHA-256. Hashing the larger ones, 57 GB of ogbn-papers100M, would take minutes
-    before every run: they are known by inode, size, and the times of change of their content and of their inode. No program
-    can set the last one, so a copy that keeps size and modification time is still another file.
-    """
-    files: dict[str, Any] = {}
-    for path in paths:
-        status = path.stat()
-        large = status.st_size > _HASHED_BYTES
-        times = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-        files[str(path)] = times if large else sha256_of(path)
-    return files
+_PIECE_NUMBERS, _PIECE_ROWS = 1 << 22, 1 << 18
 
 
 def read_count(path: Path, low: int, high: int) -> int:
@@ -53,21 +33,9 @@ def read_count(path: Path, low: int, high: int) -> int:
 
 
 def count_rows(path: Path, low: int, high: int) -> int:
-    """The rows of a CSV as ``read_table`` counts them, without blank lines, in [low, high]; it is decompressed, not parsed."""
-    rows, last = 0, b"\n"
-    same = bytes.maketrans(b"\r", b"\n")
-    try:
-        with gzip.open(path, "rb") as file:
-            while content := file.read(_COUNTED_BYTES):
-                text = last + content.translate(same, b" \t")
-                ends = np.frombuffer(text, np.uint8) == ord("\n")
-                rows += int(np.count_nonzero(ends[1:] & ~ends[:-1]))
-                last = text[-1:]
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"'{path}' cannot be read: {error}") from error
-    rows += last != b"\n"
-    if rows < low:
-        raise DataError(f"'{path}' is empty.")
+    """The rows of a CSV as ``read_table`` counts them, without blank lines, in [low, high]."""
+    scan = _scan(path, may_be_empty=not low)
+    rows = scan.count if scan is not None else 0
     expect_range(path, np.array([[rows]]), low, high + 1, "more rows than can be")
     return rows
 
@@ -113,7 +81,7 @@ def labels_from(path: Path, raw: np.ndarray, num_nodes: int, task: Task | None =
         row = int(wrong[:, 0].argmax())
         raise DataError(
             f"'{path}' names a label that is not a class in row {row + 1}.",
-            given=_line_of(path, row) or raw[row, 0],
+            given=next(islice(lines_of(File.of_path(path)), row, None))[1] if path.suffix == ".gz" else raw[row, 0],
             allowed=f"whole numbers from 0 to {2**31 - 1}, or nan for a node without a label",
         )
     return known[:, 0].astype(np.int64)
@@ -134,11 +102,9 @@ def read_split(paths: dict[str, Path], num_nodes: int) -> np.ndarray:
     return split
 
 
-def read_table(path: Path, dtype: type, *, may_be_empty: bool = False, rows: int | None = None) -> np.ndarray:
-    """A headerless CSV, or its first ``rows`` rows, as a writable [rows, columns] array."""
-    with _blame_table(path, dtype, may_be_empty=may_be_empty):
-        return np.array(pd.read_csv(path, header=None, dtype=dtype, nrows=rows).to_numpy())
-    return np.zeros((0, 1), dtype)
+def read_table(path: Path, dtype: type, *, may_be_empty: bool = False) -> np.ndarray:
+    """A headerless CSV as a writable [rows, columns] array; [0, 1] of an empty file, where it may be one."""
+    return np.concatenate([*_pieces(path, dtype, _PIECE_ROWS, may_be_empty=may_be_empty)] or [np.zeros((0, 1), dtype)])
 
 
 def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -147,76 +113,36 @@ def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -
     Raises:
         DataError: a file that cannot be read, or another number of rows or columns than expected.
     """
-    rows_read = 0
-    with (
-        _blame_table(path, dtype, may_be_empty=not total),
-        pd.read_csv(path, header=None, dtype=dtype, chunksize=rows) as reader,
-    ):
-        for frame in reader:
-            piece = np.array(frame.to_numpy())
-            if piece.shape[1] != columns or rows_read + len(piece) > total:
-                expect_shape(path, np.empty((rows_read + len(piece), piece.shape[1]), bool), (total, columns))
-            yield rows_read, piece
-            rows_read += len(piece)
-    if rows_read != total:
-        raise DataError(
-            f"'{path}' does not have the shape that the counts and the other files give.",
-            given=f"{rows_read} rows",
-            allowed=f"{total} rows",
-        )
+    first = 0
+    for piece in _pieces(path, dtype, rows, may_be_empty=not total):
+        if piece.shape[1] != columns or first + len(piece) > total:
+            expect_shape(path, np.empty((first + len(piece), piece.shape[1]), bool), (total, columns))
+        yield first, piece
+        first += len(piece)
+    expect_shape(path, np.empty((first, columns), bool), (total, columns))
 
 
-@contextmanager
-def _blame_table(path: Path, dtype: type, *, may_be_empty: bool) -> Iterator[None]:
-    """What keeps a table from being read becomes a ``DataError`` that names the row; but that it is empty, where it may be."""
-    try:
-        yield
-    except pd.errors.EmptyDataError as error:
-        if not may_be_empty:
-            raise DataError(f"'{path}' is empty.") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"'{path}' cannot be read: {error}") from error
-    except (ValueError, OverflowError) as error:
-        raise _malformed(path, dtype) or DataError(f"'{path}' cannot be read: {error}") from error
+def _pieces(path: Path, dtype: type, rows: int, *, may_be_empty: bool) -> Iterator[np.ndarray]:
+    scan = _scan(path, may_be_empty=may_be_empty)
+    if scan is not None:
+        types = dict.fromkeys(scan.schema.names, pa.from_numpy_dtype(dtype))
+        yield from (np.stack(columns, 1) for columns in scan.arrays(scan.schema.names, rows, types))
+
+
+def _scan(path: Path, *, may_be_empty: bool = False) -> Scan | None:
+    """None of a file without a row. Raises ``DataError`` where there must be one."""
+    file = File.of_path(path)
+    for _, line in lines_of(file):
+        return Scan(file, columns=line.count(",") + 1)
+    if not may_be_empty:
+        raise DataError(f"'{path}' is empty.")
+    return None
 
 
 def width_of(path: Path) -> int:
     """Columns of a CSV, from its first row."""
-    return read_table(path, np.float64, rows=1).shape[1]
-
-
-def _malformed(path: Path, dtype: type) -> DataError | None:
-    """What is wrong with the first row that does not fit, found by reading the file again, slowly."""
-    number: Any = int if np.issubdtype(dtype, np.integer) else float
-    width = 0
-    for row, line in enumerate(_lines(path), start=1):
-        fields = line.split(",")
-        width = width or len(fields)
-        if len(fields) != width:
-            return DataError(f"'{path}' has {len(fields)} columns in row {row}.", given=line[:60], allowed=f"{width}")
-        for field in fields:
-            try:
-                fits = field == "" or abs(number(field)) < 2**63 or number is float
-            except ValueError:
-                fits = False
-            if not fits or (field == "" and number is int):
-                kind = "a whole number" if number is int else "a number"
-                return DataError(f"'{path}' does not hold {kind} in row {row}.", given=line[:60])
-    return None
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """The rows of a table as they stand in the file, blank lines left out, as far as they can be read."""
-    try:
-        with gzip.open(path, "rt", errors="replace") as file:
-            yield from (line.strip() for line in file if line.strip())
-    except (OSError, EOFError, zlib.error):
-        return
-
-
-def _line_of(path: Path, row: int) -> str | None:
-    """A row, numbered from 0, as it stands in a CSV file; None for another kind of file."""
-    return next(islice(_lines(path), row, None), None)
+    scan = _scan(path)
+    return len(scan.schema.names) if scan is not None else 0
 
 
 def expect_shape(path: Path, array: np.ndarray, shape: tuple[int, int]) -> None:

@@ -28,6 +28,7 @@ from sargnn.graph.schema import Relation
 from sargnn.graph.typed import Edges, homogenize, typed_dataset
 from sargnn.sources.ogb import tables
 from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES, Triplet, find_typed
+from sargnn.sources.scan import identity_of
 from sargnn.sources.settings import OgbConfig, OgbDirConfig
 
 _VERSION = 1
@@ -46,7 +47,7 @@ class TypedOgbDir(InMemoryReader):
         return {
             "reader": "ogb_dir typed",
             "version": _VERSION,
-            "files": tables.identity_of([*paths, *own.split.values()]),
+            "files": identity_of([*paths, *own.split.values()]),
             "add_inverse_edges": self.config.add_inverse_edges,
             "normalize_features": self.config.normalize_features,
             "homogenize": self.config.homogenize,

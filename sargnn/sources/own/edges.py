@@ -1,21 +1,31 @@
-"""Edges of an own graph and what they carry, read piece by piece.
+"""Edges of an own graph and what they carry, in arrays or files, read piece by piece.
 
 Letters: E edges, D features of edges.
 """
 
 from __future__ import annotations
 
+import csv
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import pyarrow as pa
 
 from sargnn.errors import DataError
-from sargnn.graph.check import edge_place
-from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgePiece, attr_form
-from sargnn.sources.own.given import GivenArray
-from sargnn.sources.own.names import EDGE_FEATURES
+from sargnn.graph.check import edge_place, expect_held
+from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
+from sargnn.graph.store import sha256_of
+from sargnn.sources.own.given import GivenArray, PlainArray
+from sargnn.sources.own.names import ALIASES, EDGE_FEATURES, EDGE_LABELS, EDGE_MASKS, NAMES, WEIGHTS
+from sargnn.sources.scan import File, Scan, lines_of
+
+_SOURCE = ("source", "src", "from", "u", "head")
+_DESTINATION = ("destination", "dst", "target", "to", "v", "tail")
+_NAMED = 8
 
 Triplet = tuple[str, str, str]
 """Source type, relation, destination type."""
@@ -93,6 +103,158 @@ class EdgeArrays(EdgeList):
 
     def digest(self) -> str:
         return self.sources.digest() + self.destinations.digest()
+
+
+class EdgeTable(EdgeList):
+    """A file with a row for each edge: ``.parquet``, or ``.csv`` and ``.csv.gz`` with fields by comma, semicolon, tab, blanks.
+
+    The columns called source and destination, or the like, count, one called weight, and those whose names begin with
+    edge_attr, in the order of the file; beside them labels of edges, whose names begin with edge_y, and masks
+    (``edge_train_mask``). A CSV file may have a header: its first line, where no field of it is a number. Without names the
+    first two columns count, since a third may be anything.
+
+    Args:
+        path: the file.
+        of_pairs: they are pairs to predict, which have neither labels nor masks.
+
+    Raises:
+        DataError: it cannot be read, or a row holds no edge; the line is named.
+    """
+
+    def __init__(self, path: Path, *, of_pairs: bool = False) -> None:
+        self.path, self.name, self._of_pairs = path, f"'{path}'", of_pairs
+        self._beside: dict[str, list[int]] = {}  # name of an array -> its columns
+        file = File.of_path(path)
+        if file.is_csv:
+            self._scan, names = self._scan_text(file)
+        else:
+            self._scan = _EdgeScan(file)
+            names = self._scan.schema.names
+        chosen = self._columns(names) if names else (0, 1)
+        self.columns = [self._scan.schema.names[k] for k in chosen]
+        carried, what = len(chosen) - 2 - (WEIGHT in self.forms), "two whole numbers"
+        what += " and a weight, a number" if self.weights_name else ""
+        self._scan.expects = what + (f", and {carried} numbers, features" if self.features_name else "")
+        for name in self.columns if not file.is_csv else ():
+            kind = self._scan.schema.field(name).type
+            if name in self.columns[:2] and not pa.types.is_integer(kind):
+                given = f"column '{name}': {kind}"
+                raise DataError(f"{self.name} does not hold whole numbers, which an edge's two nodes are.", given=given)
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+                of = "weights" if WEIGHT in self.forms and name == self.columns[2] else "edge features"
+                raise DataError(f"{self.name} holds {of} that are no numbers.", given=f"column '{name}': {kind}")
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        return self._scan.count
+
+    def _scan_text(self, file: File) -> tuple[Scan, list[str]]:
+        """What reads a text, and the names of its columns; none where its first line has none."""
+        number, first = next(lines_of(file), (0, ""))
+        delimiter = next((delimiter for delimiter in ",;\t" if delimiter in first), " ")
+        if not first:
+            raise DataError(f"{self.name} is empty.")
+        fields = next(csv.reader([first], delimiter=delimiter, skipinitialspace=True)) if delimiter != " " else first.split()
+        if len(fields) == 1:
+            raise DataError(f"{self.name} has one column; an edge has two nodes.", given=f"line {number}: {first[:60]}")
+        # A line without any number names the columns; one with a number that is broken is an edge that is.
+        header = not any(field == "" or _is_number(field) for field in fields)
+        if not header and len(fields) > 2:
+            names = f"source,target,weight,{EDGE_FEATURES}_0,..."
+            self.unread = f"columns of {self.name} after the second (a first line {names} names weights and features)"
+        scan = _EdgeScan(file, delimiter=delimiter, columns=len(fields), skip=number if header else 0)
+        return scan, fields if header else []
+
+    def beside(self) -> dict[str, GivenArray]:
+        """Labels and masks of edges, by the names that ``own.given`` has. Raises ``DataError`` where they are no numbers."""
+        arrays: dict[str, GivenArray] = {}
+        for used, columns in self._beside.items():
+            name, table = f"{self.name}, {used},", self._scan.whole([self._scan.schema.names[k] for k in columns])
+            given = [column.to_numpy() for column in table.columns]
+            if wrong := [values for values, array in zip(table.columns, given, strict=True) if array.dtype.kind not in "fiub"]:
+                known = wrong[0].drop_null()
+                raise DataError(
+                    f"{name} holds no numbers.",
+                    given=repr(known[0].as_py())[:60] if len(known) else "nothing",
+                    hint="number texts first: np.unique(texts, return_inverse=True)[1]",
+                )
+            arrays[used] = PlainArray(name, given[0] if len(columns) == 1 else np.stack(given, 1))
+        return arrays
+
+    def _columns(self, names: list[str]) -> tuple[int, ...]:
+        """Which columns hold sources, destinations and, if there are some, weights and features, by their names.
+
+        Raises:
+            DataError: they cannot be told.
+        """
+        lower = [name.strip().strip("\"'").lower() for name in names]
+        weight = [k for k, name in enumerate(lower) if NAMES.get(name) == WEIGHTS]
+        features = [k for k, name in enumerate(lower) if name.startswith(ALIASES[EDGE_FEATURES])]
+        if len(weight) > 1:
+            given = ", ".join(names[k] for k in weight)
+            raise DataError(f"{self.name} has several columns of weights.", given=given, hint="name one of them weight")
+        if weight:
+            self.forms = {WEIGHT: WEIGHT_FORM}
+            self.weights_name = f"{self.name}, column '{lower[weight[0]]}',"
+        if features:
+            self.forms = {**self.forms, ATTR: attr_form(len(features))}
+            self.features_name = self.name
+        known = [*weight, *features]
+        for k, column in enumerate(lower) if not self._of_pairs else ():
+            if re.fullmatch(rf"({'|'.join(ALIASES[EDGE_LABELS])})(_\d+)?", column):
+                self._beside.setdefault(EDGE_LABELS, []).append(k)
+            elif column in EDGE_MASKS:
+                self._beside.setdefault(column, []).append(k)
+        beside = [k for columns in self._beside.values() for k in columns]
+        others = [k for k in range(len(names)) if k not in known and k not in beside]
+        ends = [next((k for k, name in enumerate(lower) if name in words), None) for words in (_SOURCE, _DESTINATION)]
+        if ends[0] is None or ends[1] is None:
+            if len(others) != 2:
+                raise DataError(
+                    f"{self.name} does not say which columns are an edge's two nodes.",
+                    given=", ".join(names[:8]),
+                    hint="two columns; or name them source and destination",
+                )
+            return others[0], others[1], *known
+        if unread := [names[k] for k in others if k not in ends]:
+            more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
+            hint = f"{EDGE_FEATURES}_{unread[0]}, or {EDGE_LABELS}, as a name would make it a feature, or a label, of edges"
+            self.unread = f"columns of {self.name}: {', '.join(unread[:_NAMED])}{more} ({hint})"
+        return ends[0], ends[1], *known
+
+    def _carried(self, columns: list[np.ndarray]) -> EdgeColumns:
+        """What edges carry, from the columns behind their ends."""
+        weights = columns[:1] if WEIGHT in self.forms else []
+        features = columns[len(weights) :]
+        return EdgeColumns.of({WEIGHT: weights[0] if weights else None, ATTR: np.stack(features, 1) if features else None})
+
+    def pieces(self, rows: int) -> Iterator[EdgePiece]:
+        types, first = dict.fromkeys(self.columns, pa.float64()) | dict.fromkeys(self.columns[:2], pa.int64()), 0
+        for source, destination, *others in self._scan.arrays(self.columns, rows, types):
+            features = self.columns[2 + (WEIGHT in self.forms) :]
+            for name, column in zip(features[::-1], others[::-1], strict=False):  # beside fractions all would be some
+                expect_held(str(self.path), column[:, None], lambda row, _: f"{self.place(first + row)}, '{name}'")  # noqa: B023
+            yield source, destination, self._carried(others)
+            first += len(source)
+
+    def place(self, position: int) -> str:
+        return self._scan.place(position)
+
+    def digest(self) -> str:
+        return sha256_of(self.path)
+
+
+class _EdgeScan(Scan):
+    def place(self, row: int) -> str:
+        return f"line {self.line(row)[0]}" if self.file.is_csv else edge_place(row)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class _EdgesWith(EdgeList):

@@ -27,9 +27,7 @@ import numpy as np
 from sargnn.errors import DataError
 from sargnn.graph.dataset import Reader
 from sargnn.sources.npz import blame_archive
-from sargnn.sources.ogb.tables import identity_of
-from sargnn.sources.own.edge_files import SUFFIXES, CsvEdges, EdgeTable, ParquetEdges
-from sargnn.sources.own.edges import EdgeArrays, EdgeList
+from sargnn.sources.own.edges import EdgeArrays, EdgeList, EdgeTable
 from sargnn.sources.own.given import GivenArray, PlainArray, member_of
 from sargnn.sources.own.graph import Unread, build_graph
 from sargnn.sources.own.names import (
@@ -52,6 +50,7 @@ from sargnn.sources.own.names import (
 from sargnn.sources.own.pairs import pair_leaf
 from sargnn.sources.own.published import WIKICS, published_tree, wikics_tree
 from sargnn.sources.own.reader import own_reader
+from sargnn.sources.scan import identity_of
 
 if TYPE_CHECKING:
     from sargnn.sources.settings import ArraysConfig
@@ -69,7 +68,7 @@ LAYOUT = """\
     for edges        edge_y.npy: a class for each edge, -1 for one without; edge_train_mask.npy, ..., or
                      dataset.link_split; then too"""
 _JOINER = "___"
-_KINDS = (".npy", *SUFFIXES)
+_KINDS = (".npy", ".csv", ".csv.gz", ".parquet")
 _TABLES = {
     alias for name in (EDGES, *PAIRS) if name == EDGES or PAIRS[name][1] in ("pairs", "negatives") for alias in ALIASES[name]
 }
@@ -190,7 +189,7 @@ def _triplet(root: Path, key: str) -> tuple[str, ...]:
 
 def _leaf(root: Path, used: str, leaf: Path | str) -> GivenArray | EdgeList | int:
     if isinstance(leaf, Path) and leaf.suffix != ".npy":
-        return (ParquetEdges if leaf.suffix == ".parquet" else CsvEdges)(leaf, of_pairs=used in PAIRS)
+        return EdgeTable(leaf, of_pairs=used in PAIRS)
     array: GivenArray = member_of(root, leaf) if isinstance(leaf, str) else PlainArray(f"'{leaf}'", _mapped(leaf))
     if array.dtype.kind not in "fiub":
         number = "weights.astype(np.float32)" if used == WEIGHTS else "np.unique(texts, return_inverse=True)[1]"

@@ -234,8 +234,8 @@ CSV: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
         lambda lines: [*lines[:30], lines[30].replace(lines[30].split(",")[1], "old"), *lines[31:]],
         "'old' among 59 numbers",
     ),
-    "a field too many": (lambda lines: [*lines[:30], f"{lines[30]},7", *lines[31:]], "columns"),
-    "bytes that are no text": (lambda lines: [*lines[:30], "\udcff" + lines[30], *lines[31:]], "UTF8"),
+    "a field too many": (lambda lines: [*lines[:30], f"{lines[30]},7", *lines[31:]], "5 columns in row 30"),
+    "bytes that are no text": (lambda lines: [*lines[:30], "\udcff" + lines[30], *lines[31:]], "UTF8 in row 30"),
 }
 
 
