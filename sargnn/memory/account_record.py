@@ -1,8 +1,8 @@
 """Recording what a run's steps and evaluations allocate, on a small made-up graph on which all counts are different.
 
 Node i of a type has edges from nodes i + 0, i + 1 and i + s of each source type, s being the type's own step. So what reaches
-the first W nodes of the labelled type grows by a step with every layer, in every type by another one. The first nodes have none
-from i + 1, so that nodes with as many edges are fewer than all.
+the targets, the first nodes of the labelled type, grows by a step with every layer, in every type by another one. The first
+nodes have none from i + 1, so that nodes with as many edges are fewer than all.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _warm: set[tuple[object, ...]] = set()
 
 
 def made_up_part(shape: GraphShape, layers: int) -> Part:
-    """One worker's part: the first W nodes of the labelled type are training nodes, others in no split."""
+    """One worker's part: the first nodes of the labelled type are training nodes, others in no split."""
     types = range(len(shape.schema.node_types))
     primes = (n for n in count(53) if all(n % k for k in range(2, int(n**0.5) + 1)))
     steps = [next(primes) for _ in types]
@@ -241,9 +241,7 @@ class Accounts:
     def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool, mfg: bool | None = None) -> StepAccount:
         """Of an evaluation of the whole graph, or ``in_groups`` of one of several views.
 
-        Args:
-            counts: as of ``step``.
-            mfg: whether only rows that reach some are computed, in one piece; None: as configured.
+        ``mfg``: whether only rows that reach some are computed, in one piece; None: as configured.
         """
 
         def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:

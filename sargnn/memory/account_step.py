@@ -20,11 +20,11 @@ LAYER_PHASES = ("layer {} forward", "layer {} backward")
 
 @dataclass(frozen=True)
 class ResultBytes:
-    """What partial results of a layer take in the exchange's buffers.
+    """A layer's partial results in the exchange's buffers.
 
     Attributes:
         moved: bytes of a request and its answer, forward or backward, whichever is more.
-        widest: ``Share.widest``.
+        widest: as of ``Share``.
     """
 
     moved: int
@@ -40,7 +40,6 @@ class LayerHalo:
         halo: bytes that the mode holds of a halo row.
         own: bytes that it holds of a copy of an own row.
         travels: bytes of a row in a message.
-        results: of partial results; None: there are none.
     """
 
     halo: Held = Held()
@@ -99,11 +98,8 @@ class KernelBytes:
     """What a layer's kernel holds in memory that is no tensor's.
 
     Attributes:
-        layer: from 0.
         first: the first layer on the same plan, whose graph it reads.
         row_bytes: of a source row.
-        dtype: of rows.
-        autograd: whether autograd differentiates it.
     """
 
     layer: int
@@ -125,12 +121,7 @@ class KernelBytes:
 
 @dataclass(frozen=True)
 class NodeBatches:
-    """Nodes of one degree that a layer's reducer takes together on the made-up graph.
-
-    Attributes:
-        nodes: of the largest batch.
-        most: edges that a batch has at most.
-    """
+    """The largest batch of nodes of one degree that a reducer takes together on the made-up graph; ``most``: of its edges."""
 
     layer: int
     nodes: int
@@ -190,10 +181,9 @@ class StepAccount:
         return sum(largest.values())
 
     def peak(self, views: Sequence[Sizes], *, all_held: bool = False) -> int:
-        """Bytes that steps of these micro-batches hold at most, beyond what was there when training started.
+        """Bytes that steps of these micro-batches hold at most beyond what was there before.
 
-        Args:
-            all_held: all of them are in memory, not only the one at hand.
+        ``all_held``: all of them are in memory, not only the one at hand.
         """
         held, halo = self.held(views, all_held=all_held)
         return held.peak + halo

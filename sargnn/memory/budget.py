@@ -2,8 +2,7 @@
 ASPLOS 2023, 4.4): here for all ranks of a run before its first step, in ``plan_run`` for one that has not been started.
 
 The number of micro-batches is doubled until the account of the largest one fits on every worker, or hardly gains any more, then
-bisected. Where no number fits, or where a norm over rows forbids micro-batches that nobody has asked for, fewer layers' inputs
-are kept.
+bisected. Fewer layers' inputs are kept where no number fits, or a norm over rows forbids micro-batches that nobody asked for.
 """
 
 from __future__ import annotations
@@ -40,12 +39,7 @@ _GAINS = 0.97
 
 @dataclass(frozen=True)
 class Fit:
-    """What a search came to.
-
-    Attributes:
-        keep_layers: whose inputs survive.
-        planned_bytes: per rank, above what was there when training started; where nothing fits, the least that was tried.
-    """
+    """What a search came to. ``planned_bytes``: per rank, above training's baseline; of the least if nothing fits."""
 
     count: int
     keep_layers: KeepLayers
@@ -149,9 +143,6 @@ class Budget(Search):
         resident: bytes of this rank that are there before training.
         since: of these, what has come since training's baseline.
         candidates: micro-batches that there could be; None: none.
-
-    Attributes:
-        tried: lines for a person.
     """
 
     def __init__(

@@ -73,10 +73,8 @@ class WorldPlan:
     """What a configuration's workers hold and send.
 
     Attributes:
-        mode: its name.
         workers: each one's memory, or one's where all are alike.
         sent: bytes of an epoch, by all; None: not known.
-        exact: as of ``Cut``.
         batches: micro-batches of a step; 1: none.
         keep_layers: whose inputs survive until backward.
     """
@@ -147,8 +145,7 @@ def cut_of(dataset: Dataset, part: np.ndarray, world: int, loops: int) -> Cut:
 def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) -> WorldPlan:
     """What the configuration's workers hold and send on a cut of its graph.
 
-    Raises:
-        ConfigError: the model cannot work on such a graph, or nothing fits ``memory_budget``.
+    Raises ``ConfigError``: the model cannot work on such a graph, or nothing fits ``memory_budget``.
     """
     if config.predicts_pairs:  # a step's pairs and negatives may end anywhere: planned as if it computed all rows
         runs = config.batches.steps * (1 if config.batches.count == "auto" else config.batches.count)
@@ -250,8 +247,7 @@ class _PlannedBudget(Search):
 
 
 def _sent(config: RunConfig, account: Account, views: Views, count: int, keep: KeepLayers) -> int | None:
-    """Bytes of rows that all workers send in an epoch without evaluations; None: flows are drawn, or layers computed again
-    fetch rows anew."""
+    """Bytes of rows that all workers send in an epoch's steps; None: flows are drawn, or recomputed layers fetch rows anew."""
     model = account.model
     if (
         not isinstance(model, Stack)
@@ -278,12 +274,7 @@ def _sent(config: RunConfig, account: Account, views: Views, count: int, keep: K
 def plan_published(config: RunConfig, graph: Published, halo: float, runtime: Runtime) -> WorldPlan:
     """What workers would hold of a graph of which only sizes are known, in equal parts; bytes as if only rows travelled.
 
-    Args:
-        graph: as the dataset's settings have it.
-        halo: rows of others for each own row.
-
-    Raises:
-        ConfigError: its views are not planned, or the model cannot work on such a graph.
+    ``halo``: rows of others for each own row. Raises ``ConfigError``: views are not planned, or the model cannot work there.
     """
     columns = label_columns(config, graph.classes)
     shape = GraphShape(graph.schema, tuple(width for *_, width in graph.nodes), graph.classes, columns)
@@ -341,9 +332,6 @@ def plan_spill(plan: WorldPlan, num_edges: int, budget: int) -> SpillPlan:
 
     c was measured on two graphs, GraphSage and GAT: ``_WAYS``. Where what all workers read or write to at one time, about half
     of their working sets, does not fit, layers are made in groups of columns, and each table takes further ways.
-
-    Args:
-        plan: with a process for each worker.
     """
     workers = [worker.terms for worker in plan.by_rank]
     edges = num_edges * _EDGE_BYTES

@@ -35,11 +35,7 @@ def cut_key(config: RunConfig) -> str:
 
 
 class Plans:
-    """Plans of one dataset's configurations, with what this machine has measured of a worker. Each cut is found once.
-
-    Args:
-        name: of the dataset store's folder.
-    """
+    """Plans of the configurations of one dataset, whose store's folder is ``name``. Each cut is found once."""
 
     def __init__(self, dataset: Dataset, name: str) -> None:
         self.dataset, self._name = dataset, name
@@ -91,12 +87,7 @@ def plan_alone(config: RunConfig, store: Path, partition: Path) -> int | None:
 
 @dataclass(frozen=True)
 class PlannedMemory:
-    """Bytes.
-
-    Attributes:
-        workers: of each rank its whole resident memory at its peak [P].
-        preparing: what making the partition takes, before any worker starts; 0 where it is there.
-    """
+    """Bytes of each rank at its peak, and of making the partition before any worker starts: 0 where it is there."""
 
     workers: tuple[int, ...]
     preparing: int
@@ -147,11 +138,7 @@ def _find_dataset(config: RunConfig) -> Path | None:
 
 
 def preparing_bytes(config: RunConfig, dataset: Dataset, name: str) -> int:
-    """About what making the partition takes: cutting, then ordering and writing parts, as many at once as fit the buffer.
-
-    Args:
-        name: of the dataset store's folder.
-    """
+    """About what making the partition takes: cutting, then ordering and writing parts, as many at once as fit the buffer."""
     from sargnn.partition.crew import Crew
     from sargnn.partition.memory import cutting_bytes, ordering_bytes, writing_bytes
     from sargnn.partition.prepare import with_choice
@@ -169,9 +156,7 @@ def preparing_bytes(config: RunConfig, dataset: Dataset, name: str) -> int:
 def node_bytes(planned: PlannedMemory, per_node: int) -> int:
     """Bytes of the node that needs most.
 
-    Args:
-        per_node: workers of a node at most. Ranks fill nodes one after the other, and not each need be full: any so many in a
-            row may share one.
+    Ranks fill nodes one after the other, ``per_node`` at most. Not each need be full: any so many in a row may share one.
     """
     workers = planned.workers
     most = max(sum(workers[first : first + per_node]) for first in range(max(1, len(workers) - per_node + 1)))

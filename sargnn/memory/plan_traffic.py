@@ -33,7 +33,6 @@ class Messages:
     """What travels in one exchange, of all parts.
 
     Attributes:
-        rows: of sources.
         partials: results for destinations.
         received: rows that each part receives [P]; (): not known.
     """
@@ -63,12 +62,7 @@ class CutEdges:
 
     @classmethod
     def of(cls, dataset: Dataset, part: np.ndarray, world: int, loops: int = 0) -> CutEdges | None:
-        """Of an assignment; None where there are more than ``MOST_CUT_EDGES``.
-
-        Args:
-            part: int32 [N].
-            loops: self-loops that the model adds to each node.
-        """
+        """Of ``part``, int32 [N]; None where there are more than ``MOST_CUT_EDGES``. ``loops``: added to each node."""
         sources, destinations, count = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
         own = loops * np.bincount(part, minlength=world)
         for first, indptr, indices in in_edge_blocks(dataset, "listing cut edges"):
@@ -182,11 +176,7 @@ class LayerTraffic:
 def traffic_by_layer(config: RunConfig, shape: GraphShape, counts: RowCounts, serving: Serving) -> list[LayerTraffic] | None:
     """What travels in an epoch of full batches, per layer [L]; None: not known, or the model's layers cannot be told apart.
 
-    The first layer's aggregates of constant rows, which travel once in a run, are left out; so are evaluations.
-
-    Args:
-        counts: of the whole graph.
-        serving: the messages of a way of sharing out.
+    Aggregates of constant rows, which travel once in a run, and evaluations are left out. ``counts``: of the whole graph.
     """
     engine, model = bare(config, shape)
     if not isinstance(model, Stack):
@@ -209,13 +199,7 @@ def traffic_by_layer(config: RunConfig, shape: GraphShape, counts: RowCounts, se
 def traffic_of(
     config: RunConfig, dataset: Dataset, part: np.ndarray, halo_rows: int, cut: CutEdges | None
 ) -> list[LayerTraffic] | None:
-    """As ``traffic_by_layer``, of an assignment.
-
-    Args:
-        part: int32 [N].
-        halo_rows: of all parts.
-        cut: its cut edges; None: too many to be shared out.
-    """
+    """As ``traffic_by_layer``, of an assignment ``part``, int32 [N], and its cut edges; None: too many to be shared out."""
     shape, rows = shape_of(dataset, config), dataset.num_nodes
 
     def serving(share: Share | None, labelled: bool) -> Messages | None:

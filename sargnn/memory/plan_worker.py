@@ -97,8 +97,7 @@ class WorkerPlan:
 class Account:
     """The memory of one configuration's workers. ``step_bytes``: what a step holds beside the rows of its views.
 
-    Raises:
-        ConfigError: the model cannot work on such a graph.
+    Raises ``ConfigError`` where the model cannot work on such a graph.
     """
 
     def __init__(self, config: RunConfig, shape: GraphShape, num_nodes: int) -> None:
@@ -139,12 +138,7 @@ class Account:
         keep: KeepLayers,
         groups: Sequence[Reached] | None = None,
     ) -> WorkerPlan:
-        """Of one worker that trains such views.
-
-        Args:
-            keep: whose inputs survive until backward.
-            groups: of an evaluation in several; None: it is in one piece.
-        """
+        """Of one worker that trains such views. ``groups``: of an evaluation in several; None: it is in one piece."""
         config, (parameters, _) = self._config, self._parameters(part)
         whole = views.whole.sizes if views.whole is not None else self._whole(part, (part.halo,) * self._layers)
         trained = views.training or (Reached(whole, (), ()),)
@@ -296,8 +290,7 @@ class Account:
         return ROW_DTYPES[self._config.precision].itemsize
 
     def _features(self, part: PartSizes, views: WorkerViews) -> int:
-        """Of what the first layer reads: tables mapped from the store and copies of them; edges' features, and 4 bytes to find
-        each."""
+        """Of what the first layer reads: tables mapped from the store, copies of them, edges' features and where each lies."""
         shape, item = self._shape, self._item
         mapped = sum(rows * width * 4 for rows, width in zip(part.rows, shape.feature_widths, strict=True))
         mapped += sum(part.edges) * (4 * shape.edge_width + 4) if shape.edge_width else 0

@@ -1,7 +1,6 @@
 """What is settled by memory before a run's workers start: its mode and budget, what is refused, and ways of training that fit.
 
-``settle`` is called once the stores are there. A graph whose run can only be small is not planned: that would take longer than
-it tells.
+``settle`` is called once the stores are there. A graph whose run can only be small is not planned, which would take too long.
 
 Of the ways the fastest come first. More workers, another mode and fewer kept layers change no loss but for rounding; nor do
 micro-batches, unless a norm goes over rows. bf16 rounds rows: it is offered behind those, micro-batches under a norm over rows
@@ -48,11 +47,7 @@ _Variant = tuple[tuple[str, ...], RunConfig]
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run's workers share.
-
-    Attributes:
-        free: bytes that are free on this machine, or left in its control group.
-    """
+    """What a run's workers share. ``free``: bytes that are free on this machine, or left in its control group."""
 
     free: int
     workers: int
@@ -212,9 +207,7 @@ def find_ways(
     *,
     in_batches: bool = True,
 ) -> list[Way]:
-    """What fits, at most so many ways: exact ones, the fastest first, then those that round, at last other norms.
-
-    Each slower one has less memory than those before it. More workers come before rounding.
+    """What fits, at most so many ways, each slower one with less memory than those before it.
 
     Args:
         plan_of: raises ``ConfigError`` where a configuration cannot be planned.
