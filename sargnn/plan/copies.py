@@ -99,11 +99,7 @@ class Copies:
         return table.cpu().numpy()
 
     def before(self, depth: np.ndarray) -> np.ndarray:
-        """int16 [N], the last layer in which another copy counts in place of each row.
-
-        Args:
-            depth: int16 [N], the last layer that computes a row here.
-        """
+        """int16 [N], the last layer in which another copy counts in place of each row; ``depth``: that computes it here."""
         servers = self.exchange.group.servers
         table = torch.full((self._num_rows, servers), float(_NEVER))
         own = torch.from_numpy(depth.astype(np.float32))

@@ -34,8 +34,8 @@ from sargnn.comm.group import Group
 TILT, TILTS_MORE, MOST_EDGES, TRIALS = 1.05, 1.1, 1.08, 8
 """How much dearer destinations are made at first, and then at a rank with too many edges; after so many trials it stands."""
 EDGE_S_PER_BYTE, HANDLING_S_PER_BYTE, MESSAGE_S = 0.3e-9, 0.2e-9, 50e-6
-"""What an edge of a partial result takes longer in a step, per byte of its row; packing and reading, per byte that travels; and
-a message, however short (docs/maintainers/measured.md)."""
+"""How much longer an edge of a partial result takes in a training step, for each byte of its row; what packing and reading take
+for each byte that travels; and what a message takes however short it is (docs/maintainers/measured.md)."""
 _UNIT, _NO_LIMIT = 50, 2**30
 
 

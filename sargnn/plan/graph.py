@@ -38,10 +38,10 @@ def degree_histogram(part: Part, group: Group) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How the edges that are cut between workers are shared out (``plan.cover``).
+    """How cut edges are shared out (``plan.cover``).
 
     Attributes:
-        of_layers: per layer, from its counts of rows (``LayerPlan.counts``).
+        of_layers: per layer, from its ``LayerPlan.counts``.
         of_sums: of ``WorkerGraph.neighbourhood``.
     """
 
@@ -128,8 +128,7 @@ class WorkerGraph:
     def whole(self, num_layers: int, uses_edges: Sequence[bool] | None = None) -> MessageFlow:
         """Every layer computes all rows, the last one those of the labelled type, or all where relations are kept apart.
 
-        With copies: all rows that are none, and of these those that are needed for it. Without ``uses_edges`` all layers
-        aggregate.
+        With copies: all rows that are none, and the copies that these need. All layers aggregate where ``uses_edges`` is None.
         """
         if num_layers not in self._flows and self.copies is not None:
             wanted = np.zeros(self.num_rows, bool)
@@ -219,8 +218,7 @@ class WorkerGraph:
     def release(self, *, mapped_only: bool = False) -> None:
         """Let go of all edges that no plan holds; they are read and made again if needed.
 
-        Args:
-            mapped_only: of those that are mapped from the store, which cost little to read again.
+        ``mapped_only``: of those that are mapped from the store, which cost little to read again.
         """
         if not mapped_only:
             self._looped = None

@@ -116,8 +116,7 @@ class Partials:
         lists: which partial results travel.
         shards: for each piece of a peer's output rows that is not in ``joint``, the edges into it from the own rows.
         joint: pieces that are aggregated together with the own output rows; None: none is.
-        scales: of typed graphs, likewise, for each of the shard's blocks what the means of its destination rows are multiplied
-            by.
+        scales: of typed graphs, likewise, for each of the shard's blocks the factors of its destination rows' means.
         blocks: for each piece of own output rows, an edge to each from the partial result that comes for it.
         num_edges: edges into the own output rows that peers aggregate.
         halo_rows: H without partial results.
@@ -238,9 +237,8 @@ class WeightSums:
 class Relations:
     """A typed graph's layer: each relation by itself, and all joined (``plan.relations``).
 
-    Attributes:
-        plans: per relation, from the layer's input rows of its source type to its output rows of its destination type, with
-            degrees of that relation in the whole graph and lists of the rows that it reads.
+    ``plans``: per relation, from input rows of its source type to output rows of its destination type, with degrees of that
+    relation in the whole graph and lists of the rows that it reads.
     """
 
     plans: tuple[LayerPlan, ...]
@@ -290,8 +288,7 @@ class LayerPlan:
             its input rows. () where the outputs are nodes of another type.
         weights: sums of edge weights; None: edges have none. The weights themselves are a column.
         relations: of typed graphs, where asked for; else None.
-        partials: cut edges that are aggregated where their sources are; they are in no shard of this plan. None: there are
-            none.
+        partials: cut edges that are aggregated where their sources are, and are in no shard here; None: there are none.
         counts: over all workers; None where a layer computes all rows that it reads.
         constant: [M, F], the aggregate of constant rows, where it is known beforehand.
         counted: uint8 [M], 1 for output rows that statistics over rows are taken of: of several copies of a node one
@@ -396,13 +393,12 @@ class LayerPlan:
     def edge_column(self, name: str, like: Tensor | None = None) -> Tensor:
         """What all edges carry of one name, [E] or [E, D], put together on every call; ``like``: see ``EdgeColumns.tensor``.
 
-        Raises:
-            KeyError: edges do not carry it.
+        Raises ``KeyError`` where edges do not carry it.
         """
         return torch.cat([shard.block.columns.tensor(name, like) for shard in self._all_shards().values()])
 
     def column_width(self, name: str) -> int | None:
-        """D of what edges carry of one name, [E, D]; None: they do not carry it."""
+        """D of what edges carry of one name, [E, D]; None: they do not carry it. All relations carry the same."""
         plan = self if self.relations is None else self.relations.plans[0]
         columns = next(iter(plan._all_shards().values())).block.columns
         return int(columns.columns[name].array.shape[1]) if name in columns else None

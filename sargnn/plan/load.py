@@ -36,8 +36,8 @@ class PlanSettings:
 
     Attributes:
         layout: ``sharded`` makes one shard per peer, ``merged`` one for all, None none at all.
-        message_rows: no message of the sharded layout holds more rows, nor does a block of a typed graph map more rows at once;
-            the same on all ranks.
+        message_rows: rows of a message of the sharded layout, and that a typed block maps at once, at most; the same on all
+            ranks.
         dtype: of the rows, which edge weights and the like get, too.
         near, windows: as of ``HaloLists``.
         lay: where what is as large as the rows or the edges lies: gives the same tensor there.
@@ -207,8 +207,7 @@ def edge_positions(part: Part, plan: LayerPlan) -> np.ndarray:
 def with_self_loops(part: Part, rank: int, *, means: bool = False) -> Part:
     """The part with exactly one self-loop per node, of weight 1; the data's own are dropped first. Homogeneous graphs only.
 
-    Args:
-        means: it has the mean features of its node's in-edges, the data's own self-loops left out; else zeros.
+    ``means``: it has the mean features of its node's in-edges, the data's own self-loops left out; else zeros.
     """
     assert not part.schema.typed
     src, dst = part.edges(rank, 0)
@@ -264,11 +263,7 @@ def check_edges(part: Part, rank: int) -> None:
 
 
 def count_edges(part: Part, relation: int, rows: slice, *, weighted: bool = False) -> np.ndarray:
-    """A relation's edges into each of some rows, int64; with ``weighted`` the sums of their weights, fp64.
-
-    Args:
-        rows: of the relation's destination type, as edges number them.
-    """
+    """A relation's edges into each of some rows of its destination type, int64; with ``weighted`` sums of weights, fp64."""
     length = rows.stop - rows.start
     totals = np.zeros(length, np.float64 if weighted else np.int64)
     for q in range(len(part.halo_offsets) - 1):

@@ -129,8 +129,7 @@ def load_shared_plan(
 def _share_out(
     part: Part, settings: PlanSettings, group: Group, share: Share, whole: LayerPlan
 ) -> tuple[Part, np.ndarray, list[np.ndarray], list[_Asked], int]:
-    """The part that remains and its halo rows, own output rows by who computes for them, peers' requests, and edges moved
-    away."""
+    """The part that remains and its halo rows, output rows that each peer computes, its requests, and how many edges moved."""
     rank, world = settings.rank, group.world
     spans = [peer_span(part, q) for q in range(world)]
     edges = [(np.asarray(part.edge_src[edge_span]), np.asarray(part.edge_dst[edge_span])) for edge_span in spans]

@@ -1,9 +1,8 @@
 """Plans of single relations, for models that call one relation after the other.
 
-A relation's plan looks homogeneous: one shard for each piece of a peer's rows, one block each, no types. Its input rows are
-the layer's input rows of the source type, its output rows the layer's output rows of the destination type. Only halo rows
-that the relation reads travel: whoever reads rows tells their owners how often, which also gives the owners the rows'
-out-degrees.
+A relation's plan looks homogeneous: one shard for each piece of a peer's rows, one block each, no types. Its input rows are the
+layer's input rows of the source type, its output rows the layer's output rows of the destination type. Only halo rows that the
+relation reads travel: whoever reads rows tells their owners how often, and so the rows' out-degrees.
 
 Everything collective happens while plans are made. ``Relations.joined`` needs no peer: a layer's lists serve all its relations.
 

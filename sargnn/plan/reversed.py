@@ -48,10 +48,7 @@ class Crossing:
 def reversed_plan(plan: LayerPlan, group: Group, dtype: torch.dtype) -> tuple[LayerPlan, Crossing]:
     """The same worker's plan of the reversed graph, whose edges carry nothing, and the way of what they do carry.
 
-    All workers must call it together.
-
-    Args:
-        plan: of a homogeneous graph or one relation of a node type to itself, that computes all rows.
+    All workers must call it together. ``plan`` computes all rows, of a homogeneous graph or a node type's relation to itself.
     """
     assert plan.num_out == plan.num_rows and plan.partials is None
     needed: list[np.ndarray] = []

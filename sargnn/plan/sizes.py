@@ -80,7 +80,6 @@ class Groups:
 
     Attributes:
         of: int32, each target's micro-batch.
-        sizes: of each on this worker.
         counts: of each, per layer over all workers.
     """
 

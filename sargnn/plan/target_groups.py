@@ -26,12 +26,7 @@ _LARGEST, _UNIT = 2**30, 1000
 
 @dataclass(frozen=True)
 class TargetRows:
-    """What is to be grouped.
-
-    Attributes:
-        rows: int64 [W], the own rows whose outputs are wanted, ascending.
-        buffer_bytes: memory that finding the groups may take.
-    """
+    """What is to be grouped. ``rows``: int64 [W], those whose outputs are wanted, ascending."""
 
     part: Part
     rank: int
@@ -85,11 +80,7 @@ class TargetRows:
 def group_targets(by: str, targets: TargetRows, count: int) -> np.ndarray:
     """Each target's group, int32 [W] in [0, count); none is empty where there are as many targets.
 
-    Args:
-        by: a key of ``GROUPINGS``, or a target outside the package.
-
-    Raises:
-        ConfigError: a function outside the package gives something else.
+    ``by`` is a key of ``GROUPINGS`` or a function outside the package; raises ``ConfigError`` where that gives something else.
     """
     number = len(targets.rows)
     if count == 1 or number == 0:

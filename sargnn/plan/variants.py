@@ -28,15 +28,7 @@ def are_loops(plan: LayerPlan) -> Tensor:
 
 
 def with_edges(plan: LayerPlan, kept: Tensor) -> tuple[LayerPlan, Tensor]:
-    """The plan with some of its edges.
-
-    Args:
-        plan: of one relation.
-        kept: bool [E].
-
-    Returns:
-        The plan, whose degrees count its edges, and int64, which of the old edges each of its edges is.
-    """
+    """A plan of one relation with some of its edges, bool [E], which its degrees count; and int64, each edge's old number."""
     assert plan.partials is None
     runs = plan.edge_runs()
     new = {}
@@ -47,10 +39,9 @@ def with_edges(plan: LayerPlan, kept: Tensor) -> tuple[LayerPlan, Tensor]:
 
 
 def with_loops(plan: LayerPlan, loops: Loops) -> tuple[LayerPlan, Tensor]:
-    """The plan with other self-loops, and which of the old edges each of its edges is, as ``with_edges``; -1: a new self-loop.
+    """The plan with other self-loops, and each edge's old number, int64; -1: a new self-loop.
 
-    Args:
-        plan: of one relation whose ends are nodes of one type.
+    ``plan`` is of one relation whose ends are nodes of one type.
     """
     made, positions = with_edges(plan, are_loops(plan) if loops == "only" else ~are_loops(plan))
     if loops != "each":
