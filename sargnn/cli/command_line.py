@@ -50,7 +50,6 @@ class CommandLine:
         multirun: ``-m`` was given.
         show: ``--cfg job``: print the configuration and run nothing.
         dry_run: say what would be done, and do nothing.
-        folders: where configuration is looked for.
         instead: the flag that asks for another function of the verb.
     """
 

@@ -35,7 +35,7 @@ _PICTURES = (".png", ".svg")
 
 
 class PlannedGraph(ABC):
-    """What plans are made on. ``paper``: (mode, world) -> what a paper measured, for the table."""
+    """What plans are made on, with directed edges. ``paper``: (mode, world) -> what a paper measured, for the table."""
 
     name: str
     num_nodes: int
@@ -124,8 +124,7 @@ def _paper_bars(config: RunConfig) -> dict[str, dict[int, float | None]]:
 def planned_graph(config: RunConfig, halo: float | None) -> PlannedGraph:
     """The dataset, prepared if need be; published sizes where it would have to be fetched, or ``halo`` is given.
 
-    Raises:
-        ConfigError: ``halo`` of a graph that has no published sizes.
+    Raises ``ConfigError``: ``halo`` of a graph that has no published sizes.
     """
     from sargnn.memory.plan_parts import PUBLISHED
 

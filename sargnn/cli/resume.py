@@ -158,13 +158,9 @@ _VERB = "train"
 
 
 def command_of(settings: Mapping[str, Any], folders: ConfFolders | None = None) -> str | None:
-    """``sargnn train ...``, which composes to the same settings but for the run folder.
+    """``sargnn train ...``, which composes to the same settings (dotted key -> value) but for the run folder.
 
     None where no option of a group is what the run had, such as one of another folder's ``conf/``.
-
-    Args:
-        settings: dotted key -> value, those of a run's ``config.yaml``.
-        folders: None: those of the working folder.
     """
     folders = folders or find_folders()
     composed = {key: yaml.safe_load(setting.value) for key, setting in folders.settings(_VERB).items()}

@@ -178,9 +178,7 @@ class JobMemory:
     def fill_in(self, slurm: SlurmConfig, configs: Sequence[RunConfig], per_node: int, label: str | None = None) -> SlurmConfig:
         """With ``mem`` as the runs are planned, the largest of an array's; a smaller one of the user's is answered with a line.
 
-        Args:
-            per_node: workers of a node at most.
-            label: whose memory it is, where there are several jobs.
+        ``label``: whose memory it is, where there are several jobs.
         """
         given = None if slurm.mem in (None, SITE) else slurm_bytes(str(slurm.mem))
         if slurm.mem is not None and given is None:  # the site's, or all that a node has
@@ -243,8 +241,7 @@ class _Point:
 def write_sweep(points: Sequence[tuple[str, ...]], line: CommandLine, words: Sequence[str]) -> int:
     """Write what the points need, once all of them are checked; finished ones and those under way are left out. The exit code.
 
-    Raises:
-        ConfigError: a point that cannot run, named, or settings that do not go together; nothing is written.
+    Raises ``ConfigError``, before anything is written: a point that cannot run, named, or settings that do not go together.
     """
     asked: dict[int, tuple[SlurmConfig, RunConfig, Shape]] = {}
 

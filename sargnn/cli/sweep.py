@@ -72,11 +72,8 @@ class Plan:
 def plan_sweep(points: Sequence[Point], folders: ConfFolders, check: Callable[[int], object] | None = None) -> Plan:
     """What would be run, every configuration checked; nothing is made.
 
-    Args:
-        check: called with each point's number; raises ``ConfigError`` for one that cannot run. None: as local workers run it.
-
-    Raises:
-        ConfigError: a point that cannot run, named, or a setting that a sweep cannot have.
+    ``check`` is called with each point's number, and raises ``ConfigError`` for one that cannot run; None: as local workers run
+    it. The error names the point; settings that a sweep cannot have raise it, too.
     """
     if (given := next((word for point in points for word in point if word.startswith("run_dir=")), None)) is not None:
         raise ConfigError("A sweep chooses its run folders itself.", given=given, hint="leave run_dir out")
@@ -108,8 +105,7 @@ def check_run(config: RunConfig) -> None:
 def show_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
     """Print a sweep's points, and which are finished or cannot run; exit code 1 if one cannot.
 
-    Raises:
-        ConfigError: a point whose configuration is wrong.
+    Raises ``ConfigError`` for a point whose configuration is wrong.
     """
     plan = plan_sweep(points, folders)
     done = plan.done if plan.skip != "false" else {}

@@ -198,8 +198,7 @@ def _differing(config: RunConfig, overrides: Sequence[str], folders: ConfFolders
 def next_commands(config: RunConfig, overrides: Sequence[str], run_dir: Path) -> list[tuple[str, str]]:
     """At most four commands, each with what it is for: the same run changed, predictions, runs side by side.
 
-    Args:
-        overrides: of the run that just ended, with its ``--config-dir``.
+    ``overrides`` are those of the run that just ended, with its ``--config-dir``.
     """
     from sargnn.training import checkpoint
 

@@ -44,7 +44,6 @@ class Verb:
     Attributes:
         name: as it is typed; of a verb below another one both words.
         summary: its line in ``sargnn --help``.
-        text: what it does.
         entry: ``module:function``; the function takes a ``CommandLine`` and returns the exit code.
         usage: what follows its name.
         examples: (command without ``sargnn``, remark).
