@@ -15,7 +15,6 @@ class FileSet:
     """The files of one dataset.
 
     Attributes:
-        dataset: its name here.
         lines: (file, what it holds), as a person is told.
         origin: who passes the files on, in words.
     """
@@ -28,9 +27,7 @@ class FileSet:
         """File name -> path, in the folder ``root`` or one that PyTorch Geometric or DGL would have made in it.
 
         These are ROOT, ROOT/raw, ROOT/NAME and ROOT/NAME/raw, NAME in any case. The first that has any of the files is taken.
-
-        Raises:
-            DataError: a file is missing; all that are missing are named, with what each holds.
+        Raises ``DataError`` with all files that are missing and what each holds.
         """
         base = Path(os.path.expanduser(root)).resolve()
         names = [name for name, _ in self.lines]
@@ -53,7 +50,6 @@ class FileSet:
         return {name: folder / name for name in names}
 
     def is_here(self, root: str) -> bool:
-        """Whether ``find`` finds them all."""
         try:
             self.find(root)
         except DataError:
@@ -89,4 +85,3 @@ FILES = {
         "they are those of DGL's RedditDataset and PyTorch Geometric's Reddit",
     ),
 }
-"""By the dataset's name."""

@@ -42,7 +42,7 @@ class _NotAdmitted(Exception):
 
 
 class _Dtype:
-    """Stands for ``numpy.dtype``; numbers only."""
+    """Numbers only."""
 
     def __init__(self, name: Any, align: Any = False, copy: Any = False) -> None:
         name = name.decode() if isinstance(name, bytes) else name
@@ -58,8 +58,6 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for ``numpy.ndarray``."""
-
     array: np.ndarray
 
     def __setstate__(self, state: Any) -> None:
@@ -78,8 +76,6 @@ class _Array:
 
 
 class _Matrix:
-    """Stands for ``scipy.sparse.csr_matrix``."""
-
     state: dict[str, Any]
 
     def __setstate__(self, state: Any) -> None:
@@ -89,14 +85,12 @@ class _Matrix:
 
 
 class _Lists(dict[Any, Any]):
-    """Stands for ``collections.defaultdict``."""
-
     def __init__(self, default: Any = None) -> None:
         super().__init__()
 
 
 class _Object:
-    """Stands for ``object``, which the oldest protocols name beside a class."""
+    """The oldest protocols name ``object`` beside a class."""
 
 
 def _empty_array(kind: Any, shape: Any, code: Any) -> _Array:
@@ -147,11 +141,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _load(path: Path) -> Any:
-    """What a pickle holds, of stand-ins.
-
-    Raises:
-        DataError: it names something that is not admitted, or is damaged; the file is named.
-    """
+    """What a pickle holds, of stand-ins. Raises ``DataError`` where it names what is not admitted, or is damaged."""
     try:
         with path.open("rb") as file:
             return _Unpickler(file, encoding="latin1").load()
@@ -200,8 +190,7 @@ def load_matrix(path: Path) -> sparse.csr_array:
 def load_lists(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """A mapping from node to the list of its neighbours, as int64 [E] each: nodes, neighbours, in the order of the file.
 
-    Raises:
-        DataError: a file that is damaged, or holds something else; the entry is named.
+    Raises ``DataError`` for a file that is damaged, or an entry that is something else, which is named.
     """
     content = _load(path)
     if not isinstance(content, dict):

@@ -38,7 +38,7 @@ _MOST_FEATURES, _MOST_GAPS = 1_000_000, 10
 
 
 class Planetoid(InMemoryReader):
-    """Reads one of the three. Raises ``DataError`` where files are missing, with all of them."""
+    """Raises ``DataError`` where files are missing, with all of them."""
 
     def __init__(self, config: PlanetoidConfig) -> None:
         self.config = config
@@ -53,11 +53,7 @@ class Planetoid(InMemoryReader):
         }
 
     def read(self) -> Dataset:
-        """Read the files.
-
-        Raises:
-            DataError: a file that is damaged, names anything but arrays, or does not fit the others; the file is named.
-        """
+        """Raises ``DataError``: a file is damaged, names anything but arrays, or does not fit the others; the file is named."""
         features, all_features, test_features = (load_matrix(self._path(part)) for part in ("x", "allx", "tx"))
         train, others, test = (self._classes(part) for part in ("y", "ally", "ty"))
         for part, rows, classes in (("x", features, train), ("allx", all_features, others), ("tx", test_features, test)):

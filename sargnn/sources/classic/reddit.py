@@ -40,12 +40,8 @@ _ANEW = "take the file anew"
 
 
 class Reddit(StreamedReader):
-    """Reads the two archives.
-
-    Raises (reading):
-        DataError: a file that is missing, cut off or damaged, arrays that do not fit each other, an edge to a node that does
-            not exist, a feature that cannot be trained on, a label that is not a class; the file is named.
-    """
+    """Reading raises ``DataError`` with the file's name: missing, cut off or damaged, arrays that do not fit each other, an
+    edge to no node, a feature that cannot be trained on, a label that is no class."""
 
     add_inverse_edges = False
 

@@ -26,8 +26,7 @@ ORIGINAL_IDS = "orig_nids.dgl"
 class Names:
     """What node data is called: ``NAME``, or ``TYPE/NAME``. Empty: there is none (not of labels and the training mask).
 
-    Attributes:
-        original: node data that holds original ids, where there is such; empty: the ids that DGL gave are kept.
+    ``original`` holds original ids; where there is none, the ids that DGL gave are kept.
     """
 
     features: str = "feat"
@@ -65,13 +64,10 @@ class DglNodes:
 def read_nodes(parts: DglParts, names: Names, mapping: Path | None = None) -> DglNodes:
     """Read all parts, one after the other.
 
-    Args:
-        mapping: what ``partition_graph(return_mapping=True)`` gave, as a file: DGL's number -> original id, by type where there
-            are several.
+    ``mapping`` is what ``partition_graph(return_mapping=True)`` gave, as a file: DGL's number -> original id, perhaps by type.
 
-    Raises:
-        DataError: a file that cannot be read, or disagrees with the others; a name that is not there; labels that are no
-            classes; a node in two splits. The file is named.
+    Raises ``DataError`` with the file's name: it cannot be read, or disagrees with the others; a name is not there; labels are
+    no classes; a node is in two splits.
     """
     given = _read_mapping(parts, mapping)
     ours, assignment = np.full(parts.num_nodes, -1, np.int64), np.empty(parts.num_nodes, np.int32)
@@ -174,11 +170,7 @@ class _Chosen:
         return keys
 
     def read(self, p: int, data: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
-        """Take part p's labels and masks.
-
-        Args:
-            rows: int64 [n], the original numbers of its own nodes of the labelled type.
-        """
+        """Labels and masks. ``rows``: int64 [n], the original numbers of part p's own nodes of the labelled type."""
         place, kind, raw = self.parts.node_data[p], self.labelled, rows_of(self.parts, p, data, self.label)
         if raw.ndim > 2 or (raw.ndim == 2 and raw.shape[1] != 1):
             raise DataError(
@@ -209,7 +201,7 @@ def _no_such_data(place: Path, name: str, data: Mapping[str, np.ndarray]) -> Dat
 
 
 def _read_mapping(parts: DglParts, path: Path | None) -> dict[str, np.ndarray]:
-    """What nodes were called before, by type: the original number of each of DGL's; nothing without such a file."""
+    """By type the original number of each of DGL's; nothing without such a file."""
     if path is None:
         return {}
     content = load_mapping(path)

@@ -44,7 +44,6 @@ class DglParts:
     Attributes:
         path: the JSON file.
         name: of the graph.
-        num_nodes, num_edges: of the whole graph.
         nodes: type -> P ranges of DGL's ids.
         edges: (head, relation, tail) -> likewise.
         type_order: the types as DGL numbers them.
@@ -64,7 +63,6 @@ class DglParts:
 
     @property
     def num_parts(self) -> int:
-        """P."""
         return len(self.graphs)
 
     @property
@@ -74,7 +72,6 @@ class DglParts:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Nodes of each type."""
         return {name: sum(last - first for first, last in ranges) for name, ranges in self.nodes.items()}
 
     @cached_property
@@ -136,15 +133,13 @@ class DglParts:
 
 
 def in_bounds(ids: np.ndarray, count: int) -> bool:
-    """Whether all ids lie in [0, count)."""
     return not len(ids) or (int(ids.min()) >= 0 and int(ids.max()) < count)
 
 
 def read_parts(path: Path) -> DglParts:
     """Read the JSON file, and see that the parts' files are there.
 
-    Raises:
-        DataError: a file that is missing, is no JSON, or says something else than DGL writes; it is named.
+    Raises ``DataError``: a file is missing, is no JSON, or says something else than DGL writes; it is named.
     """
     try:
         content = json.loads(path.read_text())
@@ -223,7 +218,7 @@ def _check_cover(what: str, ranges: Any, total: int) -> None:
 
 
 def _triplet(key: str, nodes: dict[str, Ranges]) -> Triplet:
-    """The ends and the name of a relation; older files of graphs with one node type give the name only."""
+    """Older files of graphs with one node type give the relation's name only."""
     head, *rest = key.split(":")
     if not rest and len(nodes) == 1:
         return next(iter(nodes)), head, next(iter(nodes))
@@ -237,7 +232,6 @@ class DglColumns:
     """Which edge data are weights, and which are features.
 
     Attributes:
-        files: of the parts.
         keys: of weights (``WEIGHT``) and features (``ATTR``): relation -> name in the files; relations without are left out.
         width: D, how many features an edge has in the first part; 0: none.
     """
@@ -253,13 +247,9 @@ class DglColumns:
         return {name: form for name, form in known.items() if self.keys[name]}
 
     def of_part(self, p: int, counts: dict[Triplet, int]) -> dict[Triplet, EdgeColumns]:
-        """Relation -> what its edges carry, checked, fp32.
+        """Relation -> what the part's own edges carry, checked, fp32. ``counts``: how many there are.
 
-        Args:
-            counts: how many own edges of each relation the part has.
-
-        Raises:
-            DataError: they are not there, of another shape, or not finite; the file is named.
+        Raises ``DataError`` with the file's name: they are not there, of another shape, or not finite.
         """
         place, columns = self.files[p] if self.files else Path(), dict.fromkeys(counts, NO_COLUMNS)
         data = load_tensors(place) if self.forms else {}
@@ -287,8 +277,7 @@ def _row_of(key: str, position: int) -> str:
 def find_columns(parts: DglParts) -> DglColumns:
     """What the edges of the first part carry; a warning names edge data that is not read.
 
-    Raises:
-        DataError: two names that mean the same, or features that are no table.
+    Raises ``DataError``: two names mean the same, or features are no table.
     """
     keys: dict[str, dict[Triplet, str]] = {WEIGHT: {}, ATTR: {}}
     if not parts.edge_data:

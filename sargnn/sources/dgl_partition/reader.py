@@ -34,7 +34,6 @@ class DglPartition:
     """What is read of a partition, and the dataset that it becomes.
 
     Attributes:
-        parts, nodes, columns: as they were read.
         name: of the dataset.
         inverse: every edge also the other way round; of a typed graph, as relations of their own.
         identity: what decides the dataset's content, JSON-able.
@@ -49,7 +48,6 @@ class DglPartition:
 
     @property
     def reader(self) -> Reader:
-        """Writes the dataset's store."""
         return TypedDgl(self) if self.parts.typed else HomogeneousDgl(self)
 
     def edges(self, p: int) -> dict[Triplet, EdgePiece]:
@@ -60,13 +58,9 @@ class DglPartition:
         return {triplet: (ours[a], ours[b], columns[triplet]) for triplet, (a, b) in ends.items()}
 
     def features(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, str]]:
-        """Part by part and type by type, where there are any.
+        """Part by part and type by type: the type, our ids [n] of own nodes, features float [n, F] as they come, and the file.
 
-        Yields:
-            The type, our ids [n] of own nodes, their features float [n, F] as they come, and the file.
-
-        Raises:
-            DataError: features of another shape than the first part's; the file is named.
+        Raises ``DataError`` with the file's name: features have another shape than the first part's.
         """
         for p in range(self.parts.num_parts):
             step("reading features", p, self.parts.num_parts)
@@ -93,16 +87,12 @@ class DglPartition:
 def dgl_partition(
     path: Path, names: Names, *, name: str = "", mapping: Path | None = None, inverse: bool = False
 ) -> DglPartition:
-    """Read a partition's JSON file, and the nodes of all its parts.
+    """Read a partition's JSON file, and the nodes of all its parts. Raises ``DataError`` with the file's name.
 
     Args:
-        path: the JSON file.
         names, mapping: as ``read_nodes`` takes them.
         name: of the dataset; empty: as DGL's file calls the graph.
         inverse: as in ``DglPartition``.
-
-    Raises:
-        DataError: what cannot be read, with its file's name.
     """
     parts = read_parts(path)
     nodes, columns = read_nodes(parts, names, mapping), find_columns(parts)
@@ -122,7 +112,7 @@ def dgl_partition(
 
 
 class HomogeneousDgl(StreamedReader):
-    """One node type and one relation; no more than one part is held."""
+    """No more than one part is held."""
 
     def __init__(self, partition: DglPartition) -> None:
         self.partition, self.parts, self.nodes = partition, partition.parts, partition.nodes
@@ -147,7 +137,6 @@ class HomogeneousDgl(StreamedReader):
         return (table for _, _, table, _ in self.partition.features())
 
     def _write_features(self, writer: StoreWriter, rows: int) -> None:
-        """Every part's rows to their places."""
         if not self.num_features:
             writer.put(features_name(0), np.zeros((self.num_nodes, 0), np.float32))
             return
@@ -167,7 +156,7 @@ class HomogeneousDgl(StreamedReader):
 
 
 class TypedDgl(InMemoryReader):
-    """Several node types or relations, both in sorted order."""
+    """Types and relations are in sorted order."""
 
     def __init__(self, partition: DglPartition) -> None:
         self.partition, self.parts, self.nodes = partition, partition.parts, partition.nodes
@@ -177,11 +166,7 @@ class TypedDgl(InMemoryReader):
         return dict(self.partition.identity)
 
     def read(self) -> Dataset:
-        """Read edges and features of all parts.
-
-        Raises:
-            DataError: files that disagree, a feature that cannot be trained on, a label that is not a class; the file is named.
-        """
+        """Raises ``DataError`` with the file's name: files disagree, a feature cannot be trained on, a label is no class."""
         relations = self._relations()
         if self.partition.inverse:
             relations += [edges.inverse() for edges in relations]

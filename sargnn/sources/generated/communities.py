@@ -86,12 +86,7 @@ class Communities:
         return cls(main.astype(np.int32), minor.astype(np.int32), share, known, np.cumsum(weights))
 
     def nodes(self, ids: np.ndarray, community: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """The labels y, int64 [N], and the classes f that the features show, int64 [N].
-
-        Args:
-            ids: original ids, int64 [N].
-            community: of each, int32 or int64 [N].
-        """
+        """Labels y and classes f that the features show, int64 [N] each, of nodes with these original ids, int64 [N]."""
         labels, shown = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
         drawn = self.main, self.minor, self.minor_share, self.cumulative
         _draw_nodes(ids, community, seed, _TAG, *drawn, LABEL_NOISE, CLEAR, labels, shown)
@@ -99,7 +94,7 @@ class Communities:
 
 
 def class_shares(num_classes: int) -> np.ndarray:
-    """Classes of unequal size, float64 [C]: the share of the k-th goes with 1 / (k + 4)."""
+    """float64 [C]: the share of the k-th class goes with 1 / (k + 4)."""
     weights = 1.0 / (np.arange(num_classes) + 4.0)
     return weights / weights.sum()
 
@@ -115,9 +110,7 @@ def classes_of_runs(rng: np.random.Generator, runs: int, shares: np.ndarray) -> 
 def split_in_order(order: np.ndarray, sizes: Mapping[str, int], scale: float) -> np.ndarray:
     """uint8 [N]: the parts of a split, by name, one behind the other in the order of a permutation of the nodes.
 
-    Args:
-        order: integers [N].
-        sizes: of the parts, which are multiplied by ``scale``; each has a node at least.
+    ``sizes`` of the parts are multiplied by ``scale``; each has a node at least.
     """
     split, start = np.zeros(len(order), np.uint8), 0
     for name, size in sizes.items():
@@ -128,7 +121,7 @@ def split_in_order(order: np.ndarray, sizes: Mapping[str, int], scale: float) ->
 
 
 def class_signals(rng: np.random.Generator, num_classes: int, num_features: int) -> np.ndarray:
-    """What the features of nodes that show a class have beside noise, before they are scaled: float32 [C, F]."""
+    """float32 [C, F]: what features of nodes that show a class have beside noise, before they are scaled."""
     group = _groups(num_classes)
     of_group = rng.standard_normal((group.max() + 1, num_features)) / np.sqrt(num_features)
     of_class = rng.standard_normal((num_classes, num_features)) / np.sqrt(num_features)
@@ -137,12 +130,8 @@ def class_signals(rng: np.random.Generator, num_classes: int, num_features: int)
 
 
 def training_first(order: np.ndarray, may_train: np.ndarray, count: int) -> np.ndarray:
-    """``order`` with ``count`` nodes moved to its front: the first of those that may train, then others if they are too few.
-
-    Args:
-        order: a permutation of [0, N).
-        may_train: bool [N], by node.
-    """
+    """``order``, a permutation of [0, N), with ``count`` nodes first: those that may train (bool [N]), others if too few
+    may."""
     chosen = np.flatnonzero(may_train[order])[:count]
     if len(chosen) < count:
         chosen = np.concatenate([chosen, np.flatnonzero(~may_train[order])[: count - len(chosen)]])
@@ -152,7 +141,7 @@ def training_first(order: np.ndarray, may_train: np.ndarray, count: int) -> np.n
 
 
 def _groups(num_classes: int) -> np.ndarray:
-    """The group of each class, int64 [C]: large classes and small ones in each."""
+    """int64 [C], of each class: large classes and small ones in each."""
     return np.arange(num_classes) % max(1, round(num_classes / CLASSES_PER_GROUP))
 
 

@@ -80,7 +80,7 @@ SHAPES = {
 
 
 class Lookalike(Reader):
-    """Makes ``SHAPES[config.name]`` with nodes and edges multiplied by ``config.scale``."""
+    """``SHAPES[config.name]`` with nodes and edges multiplied by ``config.scale``."""
 
     def __init__(self, config: LookalikeConfig) -> None:
         self.config = config
@@ -103,7 +103,6 @@ class Lookalike(Reader):
         return {"generator": c.name, "version": c.version, **flags}
 
     def write(self, path: Path, buffer_bytes: int = 0) -> None:
-        """Make the graph straight into the store at ``path``."""
         n, shape = self.num_nodes, self.shape
         id_of = np.arange(n, dtype=np.int32)
         self._rng("order").shuffle(id_of)
@@ -193,7 +192,7 @@ class Lookalike(Reader):
         features.flush()
 
     def _hard_nodes(self, writer: StoreWriter, community: np.ndarray) -> None:
-        """The same of version 2."""
+        """As ``_easy_nodes``, of version 2."""
         n, classes, rng = self.num_nodes, self.shape.num_classes, self._rng("communities")
         drawn = Communities.draw(rng, n // COMMUNITY, COMMUNITIES_PER_RUN, classes)
         signal = class_signals(rng, classes, self.shape.num_features)
@@ -220,7 +219,7 @@ class Lookalike(Reader):
             yield slice(start, min(self.num_nodes, start + _FEATURE_ROWS))
 
     def _draw_features(self, features: np.ndarray, number: int, rows: slice, signal: np.ndarray) -> None:
-        """Chunk ``number`` of the features: noise and ``signal`` [its rows, F]."""
+        """Chunk ``number``: noise and ``signal`` [its rows, F]."""
         chunk = self._rng("features", number).standard_normal(signal.shape, dtype=np.float32)
         chunk += signal
         if self.config.version > 1:

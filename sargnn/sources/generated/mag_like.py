@@ -71,7 +71,7 @@ _PAPER = list(NODES).index("paper")
 
 
 class MagLike(InMemoryReader):
-    """Makes ogbn-mag's shape with nodes and edges multiplied by ``config.scale``."""
+    """ogbn-mag's shape with nodes and edges multiplied by ``config.scale``."""
 
     def __init__(self, config: MagLikeConfig) -> None:
         self.config = config
@@ -133,7 +133,7 @@ class MagLike(InMemoryReader):
         return Edges(relation, places[source_type][keys // n_destination], places[destination_type][keys % n_destination])
 
     def _papers(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Features float32 [N, F], labels int64 [N] and split uint8 [N] of the papers."""
+        """Features float32 [N, F], labels int64 [N] and split uint8 [N]."""
         rank = np.empty(self.counts[_PAPER], np.int64)
         rank[places] = np.arange(len(rank))
         community = rank * self.communities // len(rank)
@@ -157,7 +157,6 @@ class MagLike(InMemoryReader):
         return features, labels, split
 
     def _hard_papers(self, community: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The same of version 2."""
         n, rng = len(community), self._rng("communities")
         drawn = Communities.draw(rng, self.communities, COMMUNITIES_PER_RUN, NUM_CLASSES)
         signal = class_signals(rng, NUM_CLASSES, NUM_FEATURES)

@@ -2,9 +2,9 @@
 
 It is made so that a model needs the features of edges: only they say which neighbours tell something. A node is a protein of a
 species and of one of ``FAMILIES`` families, which are alike in all species. In each species the families are paired anew. Half
-of a protein's edges go to proteins of its own family and species, the others to the paired family there: an assay takes the
-two for each other. So both families of a pair have the same neighbours, and who does not read edges cannot tell them apart,
-however many layers there are. An edge e between a and b has ``KINDS`` kinds of evidence in [0, 1],
+of a protein's edges go to proteins of its own family and species, the others to the paired family there: an assay takes the two
+for each other. So both families of a pair have the same neighbours, and who does not read edges cannot tell them apart, however
+many layers there are. An edge e between a and b has ``KINDS`` kinds of evidence in [0, 1],
 
     f_e[:2] = MEANT + NOISE n_e  where a and b share a family, else 1 - MEANT + NOISE n_e,  n_e ~ N(0, I)
     f_e[2:] = (q_s(a) + q_s(b)) / 2 + NOISE n_e
@@ -50,7 +50,7 @@ _VERSION = 1
 
 
 class ProteinsLike(StreamedReader):
-    """Makes ogbn-proteins' shape with nodes multiplied by ``config.scale``."""
+    """ogbn-proteins' shape with nodes multiplied by ``config.scale``."""
 
     add_inverse_edges = True
     nodes_have_means = True
@@ -91,7 +91,7 @@ class ProteinsLike(StreamedReader):
         return np.random.default_rng([self.config.seed, *purpose.encode(), number])
 
     def _family(self) -> np.ndarray:
-        """Of each node in the latent order, int64 [N]."""
+        """int64 [N], in the latent order."""
         return np.repeat(np.arange(len(self._bounds) - 1) % FAMILIES, np.diff(self._bounds))
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:

@@ -21,8 +21,6 @@ _VERSION = 1
 
 
 class Synthetic(InMemoryReader):
-    """Makes the embedded graph from its configuration; the same configuration gives the same graph."""
-
     def __init__(self, config: SyntheticConfig) -> None:
         self.config = config
 

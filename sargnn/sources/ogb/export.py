@@ -80,12 +80,10 @@ def edge_pieces(dataset: Dataset, once: bool) -> Iterator[EdgePiece]:
 
 
 def _weights(dataset: Dataset, once: bool) -> Iterator[np.ndarray]:
-    """The weights of ``edge_pieces``."""
     return (weights for *_, columns in edge_pieces(dataset, once) if (weights := columns.weight) is not None)
 
 
 def _edge_features(dataset: Dataset, once: bool) -> Iterator[np.ndarray]:
-    """The features of the edges of ``edge_pieces``."""
     for *_, columns in edge_pieces(dataset, once):
         for piece in columns.pieces(_CHUNK // 16):
             yield np.asarray(piece[ATTR])

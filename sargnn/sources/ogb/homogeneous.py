@@ -46,12 +46,7 @@ from sargnn.steps import step
 
 
 class OgbFolder(StreamedReader):
-    """A folder in one of the layouts.
-
-    Attributes:
-        layout, version: of the reader, part of the store's key.
-        raw: the files' paths by what they hold.
-    """
+    """``layout`` and ``version`` of the reader are part of the store's key; ``raw``: the files' paths by what they hold."""
 
     layout: str
     version: int
@@ -78,11 +73,10 @@ class OgbFolder(StreamedReader):
 
 
 class OgbDir(OgbFolder):
-    """Reads a folder of CSV files.
+    """A folder of CSV files.
 
-    Raises (reading):
-        DataError: a file that cannot be read, counts that disagree, an edge to a node that does not exist, a feature that
-            cannot be trained on, a label that is not a class; file and row are named.
+    Reading raises ``DataError`` with file and row: unreadable, counts that disagree, an edge to no node, a feature that cannot
+    be trained on, a label that is no class.
     """
 
     layout, version = "ogb_dir", 2
@@ -151,11 +145,9 @@ class OgbDir(OgbFolder):
 
 
 class BinaryOgbDir(OgbFolder):
-    """Reads a folder in the binary layout.
+    """A folder in the binary layout.
 
-    Raises (reading):
-        DataError: a file that is missing, cut off or damaged, counts that disagree, an edge to a node that does not exist, a
-            feature that cannot be trained on, a label that is not a class.
+    Reading raises ``DataError`` as that of ``OgbDir``, and for archives that are missing, cut off or damaged.
     """
 
     layout, version = "ogb_binary", 1

@@ -36,7 +36,6 @@ class Layout:
     """One of the layouts.
 
     Attributes:
-        title: what it is called.
         marker: a file that only this layout has.
         signs: other files or folders of this layout alone, which tell it where the marker is missing.
         lines: (file, what it holds), as a person is told.
@@ -134,14 +133,12 @@ class RawFiles:
         self._wrong: DataError | None = None
 
     def need(self, name: str | Path) -> Path:
-        """A file that must be there."""
         path = self.root / name
         if not path.is_file():
             self.missing.append(str(name))
         return path
 
     def may(self, name: str | Path) -> Path | None:
-        """A file that may be missing."""
         path = self.root / name
         return path if path.is_file() else None
 
@@ -158,7 +155,7 @@ class RawFiles:
         return {name: self.need(place / f"{name}{suffix}") for name in SPLITS}
 
     def check(self) -> None:
-        """All was asked for. Raises ``DataError`` with everything that is missing, and the layout."""
+        """Raises ``DataError`` with everything that was needed and is missing, and the layout."""
         if self.missing:
             what = "1 part is missing" if len(self.missing) == 1 else f"{len(self.missing)} parts are missing"
             plain = [name for name in self.missing if name.endswith(".gz") and (self.root / name[:-3]).is_file()]
@@ -228,7 +225,7 @@ def layout_at(root: Path) -> Layout:
 
 
 def find_csv(root: Path) -> FlatFiles:
-    """The files of a folder in the CSV layout. Raises ``DataError`` with all that are missing."""
+    """Raises ``DataError`` with all that are missing."""
     files = RawFiles(root, CSV)
     raw = {name: files.need(f"raw/{name}.csv.gz") for name in ("edge", "node-label")}
     for name in ("num-node-list", "num-edge-list", "edge-weight", "edge-feat", "node-feat"):
@@ -242,7 +239,7 @@ def find_csv(root: Path) -> FlatFiles:
 
 
 def find_links(root: Path) -> FlatFiles:
-    """The files of a folder in the layout of links. Raises ``DataError`` with all that are missing."""
+    """Raises ``DataError`` with all that are missing."""
     files = RawFiles(root, LINKS)
     raw = {"edge": files.need(LINKS.marker)}
     for name in ("num-node-list", "num-edge-list", "edge_weight", "node-feat"):
@@ -256,7 +253,7 @@ def find_links(root: Path) -> FlatFiles:
 
 
 def find_binary(root: Path) -> FlatFiles:
-    """The files of a folder in the binary layout. Raises ``DataError`` with all files and arrays that are missing."""
+    """Raises ``DataError`` with all files and arrays that are missing."""
     files = RawFiles(root, BINARY)
     raw = {"data": files.need(BINARY.marker), "label": files.need("raw/node-label.npz")}
     for key, names in (("data", ("edge_index", "node_feat")), ("label", ("node_label",))):
@@ -278,15 +275,12 @@ class TypedFiles:
 
     Attributes:
         tables: the small tables that are there.
-        node_types: names.
-        counts: of their nodes, where a table says them.
+        counts: of nodes, where a table says them.
         triplets: relations.
         edges: a file for each relation.
         edge_counts, edge_weights, edge_features: for those that have such a file.
         features: for types that have them.
         labelled: the type that has labels.
-        labels: their file.
-        split: the files of the split, by name.
     """
 
     tables: list[Path]
@@ -306,8 +300,7 @@ class TypedFiles:
 def find_typed(root: Path) -> TypedFiles:
     """The files of a folder in the typed layout, and what its small tables say.
 
-    Raises:
-        DataError: files are missing, all of which are named; or a small table that cannot be.
+    Raises ``DataError`` with all files that are missing, or for a small table that cannot be.
     """
     files = RawFiles(root, TYPED)
     table = files.need(TYPED.marker)
@@ -350,7 +343,6 @@ def find_typed(root: Path) -> TypedFiles:
 
 
 def _counts(path: Path) -> dict[str, int]:
-    """How many nodes each type has."""
     rows = _words(path)
     counts = [text for text in rows[-1] if text.isdecimal() and len(text) < 20 and int(text) <= MAX_NODES]
     if len(rows) != 2 or not len(set(rows[0])) == len(rows[0]) == len(rows[1]) == len(counts):
@@ -360,7 +352,7 @@ def _counts(path: Path) -> dict[str, int]:
 
 
 def _triplets(path: Path, node_types: list[str] | None) -> list[Triplet]:
-    """The relations; ``node_types``: what their ends may be, None: anything."""
+    """``node_types``: what the relations' ends may be; None: anything."""
     rows = sorted(tuple(row) for row in _words(path))
     if len(set(rows)) != len(rows):
         raise DataError(f"'{path}' names a relation twice.")
@@ -379,7 +371,7 @@ def _triplets(path: Path, node_types: list[str] | None) -> list[Triplet]:
 
 
 def _labelled(path: Path, node_types: list[str] | None) -> str:
-    """The one type that has labels; ``node_types``: what it may be, None: anything."""
+    """``node_types``: what the one type that has labels may be; None: anything."""
     rows = _words(path)
     flags = dict(zip(*rows, strict=True)) if len(rows) == 2 and len(rows[0]) == len(rows[1]) else {}
     labelled = [t for t, flag in flags.items() if flag == "True"]
@@ -413,7 +405,7 @@ def _words(path: Path) -> list[list[str]]:
 
 
 def check_folder(root: Path, layout: Layout) -> None:
-    """Everything that a folder must hold is there. Raises ``DataError`` with all that is missing."""
+    """Raises ``DataError`` with all that a folder must hold and lacks."""
     finders: dict[str, Callable[[Path], object]] = {CSV.title: find_csv, BINARY.title: find_binary, TYPED.title: find_typed}
     finders[LINKS.title] = find_links
     finders[layout.title](root)

@@ -41,7 +41,7 @@ _DIRECTED = ("ogbl-citation2",)
 
 
 class LinkOgbDir(InMemoryReader):
-    """Reads a folder of links. Raises ``DataError`` where files are missing, with all of them."""
+    """Raises ``DataError`` where files are missing, with all of them."""
 
     def __init__(self, config: OgbConfig, root: Path) -> None:
         self.config, self.files = config, find_links(root)
@@ -58,12 +58,7 @@ class LinkOgbDir(InMemoryReader):
         }
 
     def read(self) -> Dataset:
-        """Read the raw files.
-
-        Raises:
-            DataError: a file that cannot be read, counts that disagree, a node that does not exist, a feature or a weight that
-                cannot be trained on; file and row are named.
-        """
+        """Raises ``DataError`` with file and row: unreadable, counts disagree, no such node, features or weights not finite."""
         raw, count = self.files.raw, self._num_nodes()
         edges = self._edges(count)
         features = np.zeros((count, 0), np.float32)
@@ -107,14 +102,9 @@ class LinkOgbDir(InMemoryReader):
 
 
 def read_pairs(path: Path, split: str, num_nodes: int) -> SplitPairs:
-    """A split's file.
+    """Pairs of one of ``SPLITS``.
 
-    Args:
-        split: a name of ``SPLITS``.
-        num_nodes: N.
-
-    Raises:
-        DataError: it cannot be read, lacks an array, or one has another shape or names a node that does not exist.
+    Raises ``DataError``: the file cannot be read, lacks an array, or one has another shape or names a node that does not exist.
     """
     arrays = read_arrays(path)
     if "source_node" in arrays:

@@ -36,7 +36,7 @@ from sargnn.steps import step
 _READERS: dict[str, Callable[[Any, Path], Reader]] = {CSV.title: OgbDir, BINARY.title: BinaryOgbDir, TYPED.title: TypedOgbDir}
 _READERS[LINKS.title] = LinkOgbDir
 _RELEASES = {"ogbn-mag": 2}
-"""That are read; of others the first."""
+"""Those that are read; of others the first."""
 _TIMEOUT_S = 8.0
 _CHUNK_BYTES = 1 << 20
 
@@ -50,8 +50,7 @@ def ogb_dir(config: OgbDirConfig) -> Reader:
 def ogb_named(config: OgbConfig) -> Reader:
     """The reader of the dataset's folder, which is fetched if it is missing.
 
-    Raises:
-        DataError: it is missing and cannot be fetched; or it is another dataset, or of another release.
+    Raises ``DataError``: it is missing and cannot be fetched; or it is another dataset, or of another release.
     """
     folder, layout = named_folder(config.name, config.root), NAMED[config.name]
     other = folder.name.replace("_", "-")
@@ -133,7 +132,6 @@ def fetch(address: str, archive: Path, by_hand: str) -> None:
     """Fetch a file, or the rest of it where a part is there already. Tries again as long as each try brings more of it.
 
     Args:
-        address: where it is published.
         archive: where it goes; its beginning is kept as ``archive.part`` until it is whole.
         by_hand: what a person without a network can do, for the error.
 
@@ -193,7 +191,7 @@ def _fetch_more(address: str, part: Path, have: int, archive: Path) -> int:
 
 
 def _ask(request: urllib.request.Request) -> Any:
-    """The server's answer. A thread waits for it: looking up a name takes no time limit, and may take minutes."""
+    """A thread waits for the answer: looking up a name takes no time limit, and may take minutes."""
     answers: Queue[Any] = Queue()
 
     def ask() -> None:
@@ -215,8 +213,7 @@ def _ask(request: urllib.request.Request) -> Any:
 def unpack(archive: Path, folder: Path) -> None:
     """The one folder of an archive as ``folder``; checksums are compared, and nothing half-unpacked keeps the name.
 
-    Raises:
-        DataError: a damaged archive; or one that holds something else, or names files outside itself.
+    Raises ``DataError``: a damaged archive; or one that holds something else, or names files outside itself.
     """
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)

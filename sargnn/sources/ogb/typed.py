@@ -35,7 +35,7 @@ _VERSION = 1
 
 
 class TypedOgbDir(InMemoryReader):
-    """Reads a typed folder. Raises ``DataError`` where files are missing, with all of them."""
+    """Raises ``DataError`` where files are missing, with all of them."""
 
     def __init__(self, config: OgbDirConfig | OgbConfig, root: Path) -> None:
         self.config, self.root, self.files = config, root, find_typed(root)
@@ -55,12 +55,7 @@ class TypedOgbDir(InMemoryReader):
         }
 
     def read(self) -> Dataset:
-        """Read the raw files.
-
-        Raises:
-            DataError: a file that cannot be read, counts that disagree, an edge to a node that does not exist, a feature
-                that cannot be trained on, a label that is not a class; file and row are named.
-        """
+        """Raises ``DataError`` with file and row, as reading an ``OgbDir`` does."""
         files = self.files
         pairs = {triplet: self._table(triplet) for triplet in files.triplets}
         counts = files.counts if files.counts is not None else self._count_nodes(pairs)
@@ -121,7 +116,6 @@ class TypedOgbDir(InMemoryReader):
         return Edges(ends, edges[:, 0], edges[:, 1], self._columns(triplet, len(edges)))
 
     def _columns(self, triplet: Triplet, count: int) -> EdgeColumns:
-        """What a relation's edges carry."""
         weights, features = self.files.edge_weights.get(triplet), self.files.edge_features.get(triplet)
         columns = EdgeColumns()
         if weights is not None:
