@@ -18,7 +18,7 @@ PUBLIC = {
     "Run": "sargnn.api.run",
     "shard": "sargnn.api.shard",
     "GraphShard": "sargnn.api.shard",
-    "Callback": "sargnn.api.callbacks",
+    "Callback": "sargnn.api.process",
     "SargnnError": "sargnn.errors",
 }
 """Name -> module. ``__init__.pyi`` has their types."""

@@ -1,6 +1,6 @@
 from typing import Any
 
-from sargnn.api.callbacks import Callback as Callback
+from sargnn.api.process import Callback as Callback
 from sargnn.api.run import Run as Run
 from sargnn.api.run import compare as compare
 from sargnn.api.run import load as load

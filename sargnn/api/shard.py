@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sargnn.api.words import as_words, store_of_graph
+from sargnn.api.run import as_words, store_of_graph
 from sargnn.backends.device import device_of
 from sargnn.bf16 import wide
 from sargnn.cli.compose import compose_verb

@@ -32,12 +32,12 @@ from sargnn.run.job_files import (
     note_job,
     read_job,
     script_text,
+    status_lines,
     submit_text,
     write,
     write_submit,
 )
 from sargnn.run.slurm import SITE, Job, Shape, SlurmConfig, num_nodes, shape, submit
-from sargnn.run.slurm_status import status_lines
 from sargnn.tracking.find_runs import find_runs
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.progress import Steps, say

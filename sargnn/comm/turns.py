@@ -8,7 +8,9 @@ has given there before it hands the turn on comes before all that others give, s
 A message is known by who sends it, who receives it and its tag; those of one kind arrive in the order in which they were
 posted. It is copied when both ends have been posted, and both are done then.
 
-Letters: P ranks.
+With several processes of several ranks each they take turns in their process, and reach ranks of others over gloo.
+
+Letters: P ranks, R processes, P / R ranks in each: process r has [r P / R, (r + 1) P / R).
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from sargnn.comm.group import Group, Leave, Work
+from sargnn.comm.distributed import DistributedGroup
+from sargnn.comm.group import Group, Leave, Traffic, Work
 from sargnn.errors import CommError
-from sargnn.profile import EXCHANGE_WAIT
+from sargnn.profile import EXCHANGE_WAIT, Profile
 
 T = TypeVar("T")
 _SIGNALS_S = 0.2
@@ -374,3 +377,72 @@ def _callers(frame: Any, most: int) -> Iterator[_Line]:
             yield _Line(code.co_filename, frame.f_lineno, code.co_name)
             most -= 1
         frame = frame.f_back
+
+
+class Parts(Turns):
+    """The ranks of this process. ``processes`` are the ranks of its group; ``traffics`` gets those of the ranks."""
+
+    def __init__(
+        self,
+        processes: Group,
+        world: int,
+        *,
+        servers: int = 1,
+        profiles: bool = False,
+        traffics: list[Traffic] | None = None,
+    ) -> None:
+        count = world // processes.world
+        super().__init__(count, near=True, first=processes.rank * count)
+        self.processes, self.world, self.servers, self.profiles = processes, world, servers, profiles
+        self.traffics = [] if traffics is None else traffics
+
+    def group(self, rank: int) -> Group:
+        self.traffics.append(Traffic())
+        return PartsGroup(self, rank, self.world, self.traffics[-1], Profile(self.profiles), servers=self.servers)
+
+    def complete(self, rank: int, parts: dict[int, Tensor]) -> None:
+        if self.processes.world > 1:
+            own = torch.stack([parts[other] for other in self.ranks])
+            every: list[Tensor] = []
+            self.outside(rank, lambda: every.extend(self.processes.gather(own)))
+            parts.update(enumerate(torch.cat(every)))
+
+
+class PartsGroup(TurnsGroup):
+    _turns: Parts
+
+    def __init__(self, turns: Parts, rank: int, world: int, *given: Any, **placed: Any) -> None:
+        super().__init__(turns, rank, world, *given, **placed)
+        of_process = len(turns.ranks)
+        if isinstance(turns.processes, DistributedGroup) and turns.processes.hosts:
+            self.hosts = tuple(turns.processes.hosts[(self._first + r) // of_process] for r in range(world))
+
+    def _made(self, rank: int, world: int, *given: Any, **placed: Any) -> Group:
+        return PartsGroup(self._turns, rank, world, *given, **placed)
+
+    def _post_send(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        if self._is_here(peer):
+            return super()._post_send(tensor, peer, tag)
+        return self._turns.processes._post_send(tensor.detach(), *self._place(self.rank, peer, tag))
+
+    def _post_receive(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        if self._is_here(peer):
+            return super()._post_receive(tensor, peer, tag)
+        _, tag = self._place(peer, self.rank, tag)
+        return self._turns.processes._post_receive(tensor.detach(), (self._first + peer) // len(self._turns.ranks), tag)
+
+    def _finish(self, work: Any, peer: int, doing: str) -> None:
+        if isinstance(work, End):
+            super()._finish(work, peer, doing)
+            return
+        process = (self._first + peer) // len(self._turns.ranks)
+        self._turns.outside(self._first + self.rank, lambda: self._turns.processes._finish(work, process, doing))
+
+    def _is_here(self, peer: int) -> bool:
+        return self._first + peer in self._turns.ranks
+
+    def _place(self, sender: int, receiver: int, tag: int) -> tuple[int, int]:
+        """The receiver's process, and a tag that no other pair of ranks of the two processes has."""
+        of_process = len(self._turns.ranks)
+        process, to = divmod(self._first + receiver, of_process)
+        return process, (tag * of_process + (self._first + sender) % of_process) * of_process + to

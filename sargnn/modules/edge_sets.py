@@ -1,7 +1,7 @@
 """Edges made of a layer's edges: some of them, these with other self-loops, or the reversed ones.
 
 PyG's layers change their edges before they use them. What they make here are plans of the same rows (``plan.variants``,
-``plan.reversed``). They are kept with the plan that they are made of where they are the same in every pass.
+``plan.variants``). They are kept with the plan that they are made of where they are the same in every pass.
 
 Letters: N input rows, M output rows, E edges of this worker.
 """
@@ -23,8 +23,7 @@ from sargnn.modules.lazy import Fold
 from sargnn.modules.session import paused
 from sargnn.modules.tag import Mark, set_mark, tag_of
 from sargnn.plan.layer_plan import LayerPlan
-from sargnn.plan.reversed import reversed_plan
-from sargnn.plan.variants import Loops, with_edges, with_loops
+from sargnn.plan.variants import Loops, reversed_plan, with_edges, with_loops
 
 _OTHER_END: dict[Where, Where] = {"u": "v", "v": "u"}
 _NOT = ("invert", "bitwise_not", "logical_not")

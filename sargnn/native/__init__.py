@@ -38,8 +38,7 @@ import numpy as np
 
 from sargnn.errors import SargnnError
 from sargnn.native.build import AGAIN, ISA, SANITIZED, SOURCES, digest_of_sources, lacks, library_path, names_here, usable
-from sargnn.native.calls import WIDE, code_of_call
-from sargnn.native.words import NAMES, Edges, codes, draw_words, flat_words, words_of, words_of_tables
+from sargnn.native.words import NAMES, WIDE, Edges, code_of_call, codes, draw_words, flat_words, words_of, words_of_tables
 
 __all__ = ["Edges", "Entry", "chosen", "describe", "draw_words", "library", "num_threads", "set_threads"]
 

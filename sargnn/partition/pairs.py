@@ -40,7 +40,7 @@ class PartPairs(Pairs):
 
 
 class PairCutter:
-    """Cuts the pairs of a whole graph. ``offsets``, ``nodes``: as of ``partition.ground.Ground``."""
+    """Cuts the pairs of a whole graph. ``offsets``, ``nodes``: as of ``partition.ground``."""
 
     def __init__(self, pairs: Pairs, offsets: np.ndarray, nodes: np.ndarray) -> None:
         self._pairs, self._offsets, self._nodes = pairs, np.asarray(offsets), np.asarray(nodes)

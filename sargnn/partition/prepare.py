@@ -27,9 +27,8 @@ from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.pairs import put_pairs
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.simple import CANDIDATES, assign_in_servers, choose
-from sargnn.partition.stages import cut_parts, join_parts, order_parts
+from sargnn.partition.stages import Unfinished, claim_unfinished, cut_parts, has_assignment, join_parts, order_parts
 from sargnn.partition.store import ASSIGNMENT, FORMAT_VERSION, PartitionInfo, open_part, partition_info
-from sargnn.partition.unfinished import Unfinished, claim_unfinished, has_assignment
 from sargnn.resolve import resolve
 from sargnn.sources.prepare import key_of
 from sargnn.steps import step

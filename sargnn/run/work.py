@@ -23,8 +23,8 @@ from sargnn.backends.memory import Pool
 from sargnn.backends.spill import SpillFile, SpillingPool
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, Traffic
-from sargnn.comm.parts import Parts
 from sargnn.comm.rates import measure_rates
+from sargnn.comm.turns import Parts
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig
 from sargnn.config.verbs import parts_of

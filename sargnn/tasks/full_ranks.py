@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
-from sargnn.tasks.ranking import gather_rows
+from sargnn.tasks.metrics import gather_rows
 from sargnn.tasks.score_tiles import Scorer, make_scorer
 
 _BATCH, _TILE = 1024, 2048

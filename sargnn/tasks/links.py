@@ -33,10 +33,10 @@ from sargnn.tasks.base import Counted, Targets
 from sargnn.tasks.decoders import check_decoder, make_decoder
 from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners
 from sargnn.tasks.kinds import Scores
+from sargnn.tasks.metrics import mean_ranks, measure_pairs, measure_ranks
 from sargnn.tasks.negatives import Sampler
 from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
-from sargnn.tasks.ranking import mean_ranks, measure_pairs, measure_ranks
 
 _SCORE_BYTES = 4 * 8
 """Of a score, its gradient, and a copy of each in another order."""

@@ -15,7 +15,17 @@ is made of counts, but for the rounding of fp64 sums where it is a mean.
     mse, mae   mean squared and mean absolute error
     r2         1 - (sum of squared errors) / (sum of squared deviations from the mean), the mean of it over columns that vary
 
-Letters: M output rows, n rows of a split, C outputs.
+How well pairs of nodes are told from negatives, from their scores or from their ranks among candidates
+(``sargnn.tasks.full_ranks`` ranks pairs among all nodes):
+
+    auc        the probability that a pair has a larger score than a negative, ties counted half
+    ap         as above, over distinct scores of pairs and negatives
+    hits@K     of scores: the share of pairs above the K-th largest negative, 1 with fewer than K negatives, as OGB's
+               evaluators for ogbl-collab, ogbl-ppa and ogbl-ddi have it; of ranks: the share of ranks up to K
+    mrr        the mean of 1 / rank, where a rank is 1 + larger candidates + equal ones / 2, as OGB's for ogbl-citation2
+    mean_rank  the mean of ranks
+
+Letters: M output rows, n rows of a split, C outputs; P pairs of this worker, Q its negatives, K candidates of a pair.
 """
 
 from __future__ import annotations
@@ -28,6 +38,7 @@ import torch
 from torch import Tensor
 
 from sargnn.bf16 import wide
+from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.errors import ConfigError
 from sargnn.resolve import is_target, resolve
@@ -259,3 +270,52 @@ def average_precision(scores: Tensor, positive: Tensor) -> float | None:
     positives_above, above = true[::-1].cumsum()[::-1], every[::-1].cumsum()[::-1]
     recall = np.append(positives_above / true.sum(), 0.0)
     return float(max(0.0, -np.sum(np.diff(recall) * (positives_above / above))))
+
+
+HITS = (1, 3, 10, 20, 50, 100)
+
+
+def measure_pairs(group: Group, positives: Tensor, negatives: Tensor) -> dict[str, float | None]:
+    """``auc``, ``ap`` and ``hits@K`` of the scores of pairs [P] and negatives [Q] of all workers. All workers must call it.
+
+    Every worker holds all scores while it counts. A value is None where it is not defined: without pairs, ``auc`` and ``ap``
+    without negatives, and where a score is not finite.
+    """
+    positives, negatives = (gather_rows(group, scores.detach()).cpu() for scores in (positives, negatives))
+    scores = torch.cat([positives, negatives])
+    if not len(positives) or not scores.isfinite().all():
+        return dict.fromkeys(["auc", "ap", *(f"hits@{k}" for k in HITS)])
+    best = negatives.topk(min(HITS[-1], len(negatives))).values
+    hits = {f"hits@{k}": int((positives > best[k - 1]).sum()) / len(positives) if k <= len(best) else 1.0 for k in HITS}
+    if not len(negatives):
+        return {"auc": None, "ap": None, **hits}
+    is_pair = torch.arange(len(scores)) < len(positives)
+    return {"auc": roc_auc(scores, is_pair), "ap": average_precision(scores, is_pair), **hits}
+
+
+def measure_ranks(group: Group, ranks: Tensor) -> dict[str, float | None]:
+    """``mrr``, ``hits@K`` and ``mean_rank``, means over all workers' pairs, of float64 [P] from 1. All workers must call it.
+
+    All are None without pairs, and where a rank is not finite.
+    """
+    own = [ranks.reciprocal(), *(ranks <= k for k in HITS), ranks, torch.ones_like(ranks)]
+    *sums, count = group.sum_(torch.stack([values.sum(dtype=torch.float64) for values in own])).tolist()
+    names = ["mrr", *(f"hits@{k}" for k in HITS), "mean_rank"]
+    if not count or not math.isfinite(sums[-1]):
+        return dict.fromkeys(names)
+    return {name: total / count for name, total in zip(names, sums, strict=True)}
+
+
+def mean_ranks(positive: Tensor, candidates: Tensor) -> Tensor:
+    """Float64 [P] of scores [P] and candidates' [P, K], the mean of a pair's best and worst rank among ties; NaN where any of
+    these is not finite.
+    """
+    own = positive[:, None]
+    ranks = 1 + (candidates > own).sum(1).double() + (candidates == own).sum(1) / 2
+    return ranks.where(positive.isfinite() & candidates.isfinite().all(1), torch.nan)
+
+
+def gather_rows(group: Group, rows: Tensor) -> Tensor:
+    """All ranks' rows [sum of n, ...] in rank order, where ``rows`` lie, of a dtype that NumPy has. All ranks must call it."""
+    pieces = swap(group, [rows.cpu().numpy()] * group.world, "gathering what is ranked")
+    return torch.from_numpy(np.concatenate(pieces)).to(rows.device)

@@ -18,7 +18,7 @@ import pytest
 
 import sargnn
 from sargnn.api import process
-from sargnn.api.words import as_words
+from sargnn.api.run import as_words
 from sargnn.config.run import save
 from sargnn.errors import ConfigError, WorkerError
 from sargnn.graph.store import StoreWriter

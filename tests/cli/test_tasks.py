@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sargnn.graph.schema import SPLITS
-from sargnn.run.slurm_status import status_lines
+from sargnn.run.job_files import status_lines
 from sargnn.tracking.summary import read_summary
 from tests.cli.conftest import Sargnn
 from tests.graphs import nasty_graph, with_task

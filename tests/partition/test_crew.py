@@ -29,8 +29,8 @@ from sargnn.partition.memory import writing_bytes
 from sargnn.partition.metis import symmetric
 from sargnn.partition.order import graph_within, group_members
 from sargnn.partition.prepare import prepare_partition
+from sargnn.partition.stages import unfinished_beside
 from sargnn.partition.store import open_part
-from sargnn.partition.unfinished import unfinished_beside
 from tests.configs import config
 from tests.graphs import assign, nasty_graph, typed_graph
 from tests.in_process import sargnn_here

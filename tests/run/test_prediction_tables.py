@@ -12,7 +12,7 @@ import pytest
 from pyarrow import csv
 
 from sargnn.graph.dataset import Dataset, open_dataset
-from sargnn.run.prediction_tables import write_tables
+from sargnn.run.predict import write_tables
 from sargnn.sources.settings import TablesConfig
 from tests.sources.own.small import SETTINGS
 from tests.sources.tables.shop import SKUS, TYPED, N, follows, shop, typed, users
@@ -76,7 +76,7 @@ def test_edges(tmp_path: Path) -> None:
 
 def test_pairs_and_partners_of_a_typed_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Types have numbers, texts; what is of several types is of texts, in every batch."""
-    monkeypatch.setattr("sargnn.run.prediction_tables._ROWS", 5)
+    monkeypatch.setattr("sargnn.run.predict._ROWS", 5)
     dataset = stored(tmp_path, typed(tmp_path))
     ids = users()["id"].to_pylist()
     pairs = np.array([[3, 0, 59], [4, 2, 0]])

@@ -303,7 +303,7 @@ def test_a_job_without_progress_is_not_queued_again(folder: Path) -> None:
 
 
 def test_a_job_is_found_whatever_its_name_is() -> None:
-    from sargnn.run.slurm_status import _fields
+    from sargnn.run.job_files import _fields
 
     line = (
         "JobId=9 ArrayJobId=7 ArrayTaskId=2 JobName=a JobState=FAILED ArrayTaskId=5 Command=/x WorkDir=/ UserId=root(0) "

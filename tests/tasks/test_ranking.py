@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
-from sargnn.tasks.ranking import HITS, mean_ranks, measure_pairs, measure_ranks
+from sargnn.tasks.metrics import HITS, mean_ranks, measure_pairs, measure_ranks
 from tests.pool import pool
 
 ALONE = Group.single()

@@ -13,7 +13,7 @@ import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.schema import SPLITS, UNLABELLED
-from sargnn.interop.dgl_files import PartGraph, load_mapping, load_part, load_tensors
+from sargnn.interop.dgl import PartGraph, load_mapping, load_part, load_tensors
 from sargnn.sources.dgl_partition.parts import DglParts, in_bounds
 from sargnn.sources.ogb.tables import labels_from
 from sargnn.steps import step

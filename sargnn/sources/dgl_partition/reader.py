@@ -19,7 +19,7 @@ from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgePiece
 from sargnn.graph.schema import Relation
 from sargnn.graph.store import StoreWriter
 from sargnn.graph.typed import Edges, typed_dataset
-from sargnn.interop.dgl_files import load_part, load_tensors
+from sargnn.interop.dgl import load_part, load_tensors
 from sargnn.sources.dgl_partition.nodes import ORIGINAL_IDS, DglNodes, Names, read_nodes, rows_of
 from sargnn.sources.dgl_partition.parts import DglColumns, DglParts, Triplet, find_columns, read_parts
 from sargnn.sources.scan import identity_of
