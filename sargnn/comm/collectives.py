@@ -1,11 +1,10 @@
-"""Sums and gathers over ranks, made of messages: terms are added in the order of ranks, so that every rank gets the same bits.
-Also arrays of any length from every rank to every other one, as plans are made, and whole tables from the rows that ranks own.
+"""Sums and gathers over ranks, made of messages; arrays of any length from every rank to every other one; whole tables.
 
 Ranks of one server (all ranks, where there is one) sum a table in pieces: rank j adds up piece j of all of them, and gives the
-sum to the others: 2 (G - 1) / G of the table's bytes leave each of G ranks. With several servers little crosses from one to
-another: rank j of a server adds to its piece what the ranks j of the other servers have found for theirs. So every rank of a
-server sends its share of what crosses: over S servers, with B bytes, each server sends (S - 1) B to the others while that is
-little, and 2 (S - 1) / S of B where pieces are cut once more. Terms are added in the order of ranks, then of servers.
+sum to the others: 2 (G - 1) / G of the table's bytes leave each of G ranks. With several servers rank j adds to its piece what
+the ranks j of the other servers have found for theirs. With B bytes each server sends (S - 1) B to the others while that is
+little, and 2 (S - 1) / S of B where pieces are cut once more. Terms are added in the order of ranks, then of servers, so that
+every rank gets the same bits.
 
 Letters: S servers, G ranks of a server, N own rows.
 """
@@ -113,7 +112,6 @@ def gather_table(group: Group, own: Tensor, rows_of_whole: np.ndarray, create: C
         own: [N, ...].
         rows_of_whole: int64 [N], which rows of the whole table they are; all ranks together name every row once.
         create: makes the table of a shape and a dtype, such as a memory-mapped file; on rank 0 only.
-        doing: for the error when a peer is lost.
     """
     counts = [int(count) for count in group.gather(torch.tensor(len(own)))]
     chunks = [(first, min(first + _CHUNK_ROWS, len(own))) for first in range(0, len(own), _CHUNK_ROWS)]

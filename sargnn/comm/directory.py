@@ -51,14 +51,9 @@ class Directory:
         return places >> _ROW_BITS, places & (2**_ROW_BITS - 1)
 
     def send(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Give each node's owner a row about it; all ranks must call it together.
+        """Give each node's owner (int64 [n], original ids) a row [n, ...] about it; all ranks must call it together.
 
-        Args:
-            ids: int64 [n], original ids.
-            table: [n, ...].
-
-        Returns:
-            Of what came here, rank by rank: own rows, int64 [m], and what was sent of each, [m, ...].
+        Gives what came here, rank by rank: own rows, int64 [m], and what was sent of each, [m, ...].
         """
         ranks, rows = self.locate(ids)
         _, pieces = by_rank(ranks, self._group.world)
@@ -69,10 +64,7 @@ class Directory:
     def ask(self, ids: np.ndarray, answer: Callable[[np.ndarray, np.ndarray], np.ndarray], about: np.ndarray) -> np.ndarray:
         """What each node's owner answers, [n, ...]; all ranks must call it together.
 
-        Args:
-            ids: int64 [n], original ids.
-            answer: gives for own rows, int64 [m], and what is asked about each, int64 [m], the answers [m, ...].
-            about: int64 [n].
+        ``ids``: int64 [n], original ids. ``answer`` gets own rows and what is asked ``about`` each, int64 [m].
         """
         ranks, rows = self.locate(ids)
         if self._group.world == 1:

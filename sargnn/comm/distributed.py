@@ -28,7 +28,6 @@ class RankProcesses:
     """The processes that ranks are.
 
     Attributes:
-        group: torch's group of them.
         hosts: of each rank; () where all run on one, or MPI has started them.
         mute: hosts that never answer a probe, such as those behind a firewall: their silence says nothing.
         staging: of messages of tensors on a GPU.

@@ -3,13 +3,13 @@
 In step k = 1 .. P - 1 of rank p rows go to rank p + k and come from p - k; their gradients later go to p - k and come from
 p + k. A long list travels in pieces, one a round, so that buffers stay small whatever the partition. Sends and receives
 are posted together and ``prefetch_depth`` rounds ahead, so the wire works while the kernel computes. Several tensors
-of one exchange (a row and its attention score, say) share one message, also where scores have a wider dtype than rows. Rows
-without columns are not sent, but every piece comes in its turn. With ``wire`` fp32 rows and their gradients are rounded to
-bf16 for their way, and widened when they arrive; scores are not, nor is anything that stays.
+of one exchange (a row and its attention score, say) share one message. Rows without columns are not sent, but every piece
+comes in its turn. With ``wire`` fp32 rows and their gradients are rounded to bf16 for their way, and widened when they arrive;
+scores are not, nor is anything that stays.
 
 Ranks of one process whose rows are read where they lie (``HaloLists.near``) send nothing: each shows the others its tables, and
-one that needs rows takes them from there, several pieces at once; their gradients are added to the owner's tables, in the order
-in which they would have arrived. One that shows tables stays until all others have read them, or gives them away.
+one that needs rows takes them from there, several pieces at once; their gradients are added to the owner's tables. One that
+shows tables stays until all others have read them, or gives them away.
 
 No deadlock: a rank takes part in every round (k, piece), also in those that bring it nothing; every transfer is posted
 without waiting, and a rank waits only for transfers of its current or earlier rounds. Whoever is in the lowest round
@@ -20,11 +20,10 @@ Of ranks in one process rows come from those below this one first and from those
 first from those above it, in their order, then from other processes, then from those below it: who adds to a rank below waits
 for ranks below, who adds to one above for ranks above.
 
-Memory: 1 + d buffers for the rows of a peer (rows coming in, or their gradients going out) and as many for own rows (rows
-going out, or gradients coming in), each of the largest piece (d = prefetch depth), given back when the exchange ends. Where
-rows are fetched while gradients return, one more of each. What is rounded on its way takes one more of a peer's rows, two of
-them then, to be widened in. ``HaloLists.buffer_bytes`` says how much all that is. The consumer's rows are valid until it asks
-for the next ones. Buffers for rows of ranks in one process are the process's: one for rows, one for gradients.
+Memory: 1 + d buffers for the rows of a peer (rows coming in, or their gradients going out) and as many for own rows, each of
+the largest piece, given back when the exchange ends. Where rows are fetched while gradients return, one more of each. What is
+rounded on its way takes one more of a peer's rows, two of them then, to be widened in. ``HaloLists.buffer_bytes`` says how
+much all that is. Buffers for rows of ranks in one process are the process's: one for rows, one for gradients.
 
 Letters: N own rows, H halo rows, F features, P ranks, d prefetch depth.
 """
@@ -146,14 +145,13 @@ class Exchange:
     """Moves rows and gradients between the ranks of a group.
 
     Args:
-        prefetch_depth: d, how many rounds are posted ahead of the one being consumed, at most ``MOST_AHEAD``; 0 overlaps
-            nothing.
+        prefetch_depth: d, at most ``MOST_AHEAD``; 0 overlaps nothing.
         moves: what takes rows into messages, and adds messages to rows.
         wire: what fp32 rows and gradients are rounded to on their way; None: nothing is.
         show: called with tensors that other ranks of this process are about to read or write to; what it returns is called
             when they have (``backends.memory.Pool.show``).
-        take: gives memory for buffers, [rows, width] of the dtype of a tensor (``backends.memory.Pool.empty``): they go back
-            when no exchange is under way, so that a layer's other tables may lie there. None: they stay.
+        take: gives memory for buffers (``backends.memory.Pool.empty``): they go back when no exchange is under way, so that a
+            layer's other tables may lie there. None: they stay.
 
     Attributes:
         most_held: bytes of the most buffers that were held at one time since the last reset.

@@ -41,7 +41,6 @@ class Expected:
     Attributes:
         room: makes where it arrives, contiguous; where it is read in place that is not called.
         numel, like: its length, and its dtype.
-        peer, tag, at: as of ``Group.receive``.
         work: what is waited for; of a message that lies in memory shared with its sender, until that says so.
         message: what has come.
         shared: it lies in memory that its sender shares.

@@ -1,8 +1,6 @@
 """Joining the other workers: where they meet, who hosts the store there, and the proof that every peer is one of the run.
 Also the hosts that workers run on, and which of them no longer answer.
 
-The environment says it, as whoever starts workers has set it:
-
 | variables | set by | the store is hosted by |
 |---|---|---|
 | SARGNN_STORE (address:port), SARGNN_TOKEN | ``sargnn train`` | the launching process, on 127.0.0.1 |
@@ -10,7 +8,7 @@ The environment says it, as whoever starts workers has set it:
 | the same, and TORCHELASTIC_USE_AGENT_STORE | torchrun and ``run.task`` | rank 0, on a free port, told by torchrun's store |
 
 gloo itself asks no connection who it is. So each pair of ranks exchanges proofs of the token once the group is made: a stranger
-who took a rank's place while the group was made ends the run with an error instead of taking part in it.
+who took a rank's place ends the run with an error instead of taking part in it.
 """
 
 from __future__ import annotations

@@ -233,8 +233,7 @@ class PartialRound:
     """One step of the exchange of partial results.
 
     Attributes:
-        to: the piece of a peer's rows that this rank computes for.
-        served: rows in it; 0 if there is no such piece.
+        to: the piece of a peer's rows that this rank computes for; ``served``: how many.
         piece: the piece of own rows that the peer computes for; its ``peer`` is who does.
         wanted: int32, these own output rows; may be empty.
     """
@@ -252,7 +251,6 @@ class PartialLists:
     Attributes:
         wanted_rows: per peer, int32 own output rows whose edges from there the peer aggregates, ascending.
         served_rows: per peer, for how many of its output rows this rank does so.
-        message_rows: as in ``HaloLists``.
     """
 
     wanted_rows: tuple[Tensor, ...]

@@ -36,15 +36,12 @@ _PAUSE_S = 0.1
 
 
 class MeetingServer:
-    """Serves the store from threads of this process until it is closed.
+    """Serves the store from threads of this process until it is closed. Raises ``OSError`` for an unusable address or port.
 
     Args:
         address: the one address to listen on; empty for all.
         port: 0 for a free one.
         token: the run's secret.
-
-    Raises:
-        OSError: the address or port cannot be used.
     """
 
     def __init__(self, address: str, port: int, token: str) -> None:

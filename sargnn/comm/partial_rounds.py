@@ -6,11 +6,10 @@ answers may be empty: a sum needs no request, its gradient no answer.
 
 In step k = 1 .. P - 1 of rank p it computes for p + k, and p - k computes for it. Long lists go in pieces, one a round.
 Requests are posted d rounds before the results are computed, and these d rounds before they are merged (d = prefetch depth), so
-that both are on their way while others are computed. No deadlock, for the reason that ``comm.exchange`` gives: nothing is
-waited for but transfers of the current or earlier rounds.
+that both are on their way while others are computed. No deadlock, for the reason that ``comm.exchange`` gives.
 
-Memory: 1 + d buffers each for requests that go out and come in, and for answers, of the largest piece, reused.
-``PartialLists.buffer_bytes`` says how much that is.
+Memory: 1 + d buffers each for requests that go out and come in, and for answers, of the largest piece
+(``PartialLists.buffer_bytes``).
 """
 
 from __future__ import annotations

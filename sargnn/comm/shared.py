@@ -87,12 +87,9 @@ class Shared:
 
     Args:
         rank: of this process, among all.
-        others: segments of the processes that share memory with it, by rank.
+        others: segments of the processes that share memory with it, by rank; ``all``: every process of the run is one of them.
         alive: what the kernel tells their end by, by rank: a file of each.
         timeout_s: how long a word is waited for.
-
-    Attributes:
-        all: every process of the run is one of them.
     """
 
     def __init__(

@@ -2,10 +2,8 @@
 
 What is sent is copied into pinned memory first. A thread posts its message once the copy is done, so that whoever computes does
 not wait for the GPU; from the first such message on all go through this thread, in order. What comes is received into pinned
-memory, and copied to the GPU when it is waited for. Copies run on streams of their own, beside what is computed: their events
-order them behind what the tensor was used for before, and before what it is used for next.
-
-Pinned memory comes from PyTorch's allocator for it, which uses it again once the copies from and to it are done.
+memory, and copied to the GPU when it is waited for. Copies run on streams of their own: events order them behind what the
+tensor was used for before, and before what it is used for next.
 """
 
 from __future__ import annotations

@@ -54,10 +54,9 @@ class DeadlockError(CommError):
 
 @dataclass(eq=False)
 class End:
-    """One end of a message.
+    """One end of a message, posted by ``rank``.
 
     Attributes:
-        rank, peer: who posted it, and the rank at the other end.
         tensor: what is sent, or where it is received.
         place: where it was posted.
         other: the other end, from its post until this one has been waited for.

@@ -1,6 +1,6 @@
 """Checkpoints: what a run needs to go on as if nothing had happened, also on another number of workers.
 
-A checkpoint is a store (``graph.store``): arrays with checksums, written under a temporary name, flushed, then renamed.
+A checkpoint is a store (``graph.store``) with
 
     param/NAME, buffer/NAME, first_moment/NAME, second_moment/NAME; of an optimizer of one's own state.KEY/NAME
     meta: epoch, how many there are to be, figures so far, hashes, the graph's schema, Adam's step, numbers of its own
@@ -8,9 +8,8 @@ A checkpoint is a store (``graph.store``): arrays with checksums, written under 
 Sharded tables (embeddings and their moments) are gathered into whole ones in the order of original ids, so that any
 partition can take its rows. Nothing random is stored: draws are functions of (seed, epoch, id).
 
-``init_from`` takes parameters and buffers, such as batch norm's running statistics, from another run's checkpoint, but neither
-the optimizer's state nor epochs and figures. Nothing of the graph, the schedule or the precision need be the same, as long as
-names and shapes fit.
+``init_from`` takes parameters and buffers from another run's checkpoint, but neither the optimizer's state nor epochs and
+figures. Nothing of the graph, the schedule or the precision need be the same, as long as names and shapes fit.
 """
 
 from __future__ import annotations

@@ -87,10 +87,8 @@ class Difference:
     """A tensor that differs between worlds.
 
     Attributes:
-        entry: on the one worker.
         shapes: on each of the several workers.
         size: of the difference, as a part of the tensor's norm; None where not even the shapes or rows are the same.
-        hint: what to do.
         reaches: results that differ too, in any step: outputs, losses, gradients, parameters, buffers.
         suspected: it may depend on the worker's rows without harm; what was computed from it differs.
     """

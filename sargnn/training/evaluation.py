@@ -44,14 +44,11 @@ MANIFEST = "predictions.json"
 
 
 class Evaluator(Listener):
-    """Measures the model after every ``eval_every`` epochs and after the last one.
+    """Measures the model after every ``eval_every`` epochs and after the last one. ``evaluated``: after how many it did last.
 
     Args:
         views: whose outputs an evaluation measures together: one view, or groups of its rows.
         flat: where the graph has copies, makes a trainer of the same model on the part without.
-
-    Attributes:
-        evaluated: after how many epochs the last evaluation was.
     """
 
     def __init__(

@@ -79,9 +79,7 @@ class Choice:
     """What of a run fits its memory budget (``sargnn.memory.budget``).
 
     Attributes:
-        count: micro-batches of a step.
-        keep_layers: whose inputs survive until backward.
-        groups: the micro-batches; None: the configuration's own view is trained.
+        count: micro-batches of a step; ``groups``: these; None: the configuration's own view is trained.
         evaluation: groups of rows in which evaluations are computed; None: they are in one piece.
         planned_bytes: per rank what training holds at most, above what was there when it started.
         tried: lines for a person.
@@ -100,7 +98,6 @@ class Setup:
     """What a worker trains with, before there are steps.
 
     Attributes:
-        graph: the worker's part.
         ids: int64 [N], original ids, on the host.
         evaluation: the view that evaluations read.
         meter: of memory peaks, above what is there now.
@@ -230,7 +227,6 @@ class Candidates:
 
     Attributes:
         rows: int64 ascending, own training rows.
-        targets: the same, to be grouped.
         all_held: whether all their flows stay in memory.
         holds_constants: whether they have the first layer's aggregates of constant rows in common.
         constants: these, made where drawn steps share them.

@@ -99,7 +99,6 @@ class EpochResult:
     """One training epoch, the same on every rank.
 
     Attributes:
-        epoch: from 0.
         loss: sum over ranks / global count.
         epoch_time_s, compute_time_s, comm_wait_time_s: of the slowest rank.
         comm_bytes: rows and gradients sent by all ranks.
@@ -161,14 +160,10 @@ class EpochProfile:
 
 @dataclass
 class History:
-    """Figures of a run so far, the same on every rank but for the memory peaks.
+    """Figures of a run so far, the same on every rank but for the memory peaks. Per epoch as of ``EpochResult``.
 
     Attributes:
-        losses: per epoch, sum over ranks / global count.
-        epoch_times_s, compute_times_s, wait_times_s: per epoch, slowest rank.
-        epoch_bytes: per epoch, rows and gradients sent by all ranks.
-        between_bytes, between_waits_s, written_bytes, read_bytes, disk_waits_s: per epoch of this process, as of
-            ``EpochResult``.
+        between_bytes, between_waits_s, written_bytes, read_bytes, disk_waits_s: of this process's epochs.
         evaluate_times_s: per evaluation.
         scores: the last evaluation's, by split.
         select: what the best epoch is chosen by: ``val_metric`` or ``val_loss``.

@@ -63,13 +63,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class StepLoss:
-    """The loss of a step.
-
-    Attributes:
-        value: over all ranks.
-        labels: how many labels it is the mean over.
-        not_finite: the ranks whose share of it is not finite.
-    """
+    """The loss of a step over all ranks, of how many labels it is the mean, and the ranks whose share of it is not finite."""
 
     value: float
     labels: int
@@ -83,7 +77,6 @@ class Loop:
         listeners: in the order in which they are called.
         requests: what is asked of this rank; holds for all ranks after the step under way.
         underway: of the epoch that is trained, the steps so far.
-        stopped: somebody has ended the run.
     """
 
     def __init__(

@@ -74,11 +74,8 @@ def check_decay(config: OptimConfig, model: Model) -> None:
 def make_optimizer(config: OptimConfig, settings: list[dict[str, Any]], *, sharded: bool) -> torch.optim.Optimizer:
     """The optimizer of some groups of parameters, each with ``params``, ``lr`` and ``weight_decay``.
 
-    Args:
-        sharded: some parameters are rows of a larger table. One's own optimizer must then keep its state by row or as numbers.
-
-    Raises:
-        ConfigError: one's own is no optimizer, does not take what it is given, or keeps another state.
+    With ``sharded`` some are rows of a larger table: one's own optimizer must then keep its state by row or as numbers. Raises
+    ``ConfigError`` where it does not, is no optimizer, or does not take what it is given.
     """
     if config.name != "custom":
         # PyTorch updates all parameters of a GPU at once, with temporary tables as large as they are: not of embeddings.

@@ -1,8 +1,8 @@
 """The optimizer steps of an epoch of ``task=links`` and ``task=edges``: which pairs make each, and the rows that these reach.
 
-Training pairs are shuffled in every epoch, as training nodes are (``training.steps``): sorted by a Philox number of (seed,
-epoch, ids of both ends), S K runs of them are the K micro-batches of the S steps. One step on the full graph computes all rows;
-else a message flow computes those that a pair or a negative of any worker ends in.
+Training pairs are shuffled in every epoch, as training nodes are (``training.steps``), by ids of both ends: S K runs of them
+are the K micro-batches of the S steps. One step on the full graph computes all rows; else a message flow computes those that a
+pair or a negative of any worker ends in.
 
 Letters: N own rows, P training pairs of this worker, S steps, K micro-batches.
 """

@@ -6,18 +6,16 @@ it, where servers compute them again. In their letters, with C the rate of compu
     T_prev    = V / (Ns Ng C) + bytes inside / B_internal + bytes between / B_external
     T_preload = V D^(alpha L) / (Ns Ng C) + bytes inside / B_internal
 
-Here nothing is assumed of degrees and expansion: rows, edges and bytes of both are counted in the plans of this run's model and
-parts. T_preload is measured, as a step on the preloaded parts, and so is C, as the seconds t_k of each kind k of work in it:
-linear maps, aggregation, what stands between layers. With w_k the amounts of work, and E the bytes of rows that a worker sends
-to other servers,
+Here rows, edges and bytes of both are counted in the plans of this run's model and parts. T_preload is measured, as a step on
+the preloaded parts, and so is C, as the seconds t_k of each kind k of work in it: linear maps, aggregation, what stands between
+layers. With w_k the amounts of work, and E and I the bytes of rows that a worker sends to other servers and inside its own,
 
     T_prev - wait(prev) = T_preload - wait(preload) - sum over k of t_k (1 - w_k(prev) / w_k(preload))
     wait = max(0, max(E / B_external, I / B_internal) - t_aggregation)
 
-for rows travel on both kinds of links at the same time, and aggregation goes on meanwhile, where they are prefetched; E and I
-are the bytes of rows that a worker sends in a step to other servers and inside its own. Copies of learned rows travel in a
-preloaded step alone, to other servers: what their bytes take is no part of T_prev. Losses are the same either way, but for
-the roundings of ``comm.wire=bf16``, which are those of the rows that travel.
+for rows travel on both kinds of links at the same time, and aggregation goes on meanwhile. Copies of learned rows travel in a
+preloaded step alone: what their bytes take is no part of T_prev. Losses are the same either way, but for the roundings of
+``comm.wire=bf16``.
 """
 
 from __future__ import annotations

@@ -49,13 +49,10 @@ class Entry:
     """One tensor on one worker.
 
     Attributes:
-        step: from 1.
         during: such as ``forward``, ``gradient``.
         what: the function, or the parameter's name.
         place: ``FILE line N`` of the user's, or nothing.
-        kind: what its rows are.
-        type: of the nodes, or the relation.
-        count: of the rows.
+        kind, type, count: of its rows; the type of nodes, or the relation.
         inputs: numbers of entries that it was computed from, where they are known.
         of_rows: some argument had rows.
     """
@@ -74,13 +71,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Noted:
-    """What the table above says.
-
-    Attributes:
-        values: of rows [N, 2] or [D, 2], else flat.
-        ids: int64 [N] or [D], original ids; None without.
-        sums: [5]; None of rows.
-    """
+    """What the table above says: values [N, 2] or [D, 2] and original ids, int64, of rows; else flat values and sums [5]."""
 
     values: np.ndarray
     ids: np.ndarray | None = None

@@ -4,9 +4,8 @@ A step may have several micro-batches, computed one after the other (Yang et al.
 
     gradient of the loss = sum over micro-batches k of the gradient of (the losses of k's nodes / all training nodes)
 
-Group k of the training nodes of all workers is one micro-batch, a view with a message flow of its own: rows that several groups
-reach are computed in each. Where they are the same in every step, flows are made once, and those that are not computed at the
-moment lie on disk, so that K of them do not cost K graphs.
+Group k of the training nodes of all workers is one micro-batch, a view with a message flow of its own. Where they are the same
+in every step, flows are made once, and those that are not computed at the moment lie on disk.
 
 Training nodes are shuffled in every epoch: sorted by a Philox number of (seed, epoch, original id), S runs of them are the S
 steps, whose sizes differ by one at most. So they are the same on any number of workers.
@@ -101,7 +100,6 @@ class MicroBatches:
         groups: each target's micro-batch.
         rows: int64, the targets, own rows.
         count: K.
-        num_rows: N.
         folder: of this worker alone, where views that are not computed lie; what is in it is deleted. None: in memory.
         recurring: they come again every epoch, so that constant rows are aggregated beforehand.
     """
@@ -178,10 +176,9 @@ Views = Sequence[View] | MicroBatches
 
 
 class Steps(ABC):
-    """The steps of an epoch. All workers call its methods together.
+    """The S steps of an epoch. All workers call its methods together.
 
     Attributes:
-        count: S.
         epoch: the one at hand.
         drawn: their views are made anew.
         holds_constants: drawn steps share aggregates of constant rows.
@@ -244,14 +241,7 @@ class OneStep(Steps):
 
 @dataclass(frozen=True)
 class StepRows:
-    """The training rows of this worker that steps are drawn from.
-
-    Attributes:
-        rows: int64 ascending [W], own rows.
-        ids: int64 [W], their original ids.
-        groups: int32 [W], each one's micro-batch in the steps that it is in.
-        batches: K.
-    """
+    """Own training rows that steps are drawn from, int64 ascending [W]; their original ids; their micro-batches, int32 [W]."""
 
     rows: np.ndarray
     ids: np.ndarray

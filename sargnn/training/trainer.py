@@ -21,13 +21,11 @@ from sargnn.training.views import Forward, View
 class Trainer:
     """A worker's model, data, steps and loop. All workers must make one, and call its methods, together.
 
-    Args:
-        flat: where the graph has copies of other servers' nodes, makes a trainer of the same model on the part without.
+    ``flat``: where the graph has copies of other servers' nodes, makes a trainer of the same model on the part without.
 
     Attributes:
         model: the same parameters on every rank, but for those that ``model.inputs`` shards.
         evaluation: the view that evaluations read: all rows, with ``mfg`` those that reach a node of a split, or a sample.
-        meter: of memory peaks.
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         ids: int64 [N], original ids, on the host.
         planned_bytes: per rank what training was to hold at most, where that was asked for; ``remarks`` are lines about it.

@@ -66,9 +66,6 @@ class ViewBuilder:
         rows: [N, D] in the run's precision, as ``model.inputs`` loaded them.
         task: gives the targets of views, and the columns beside the rows.
         whole_recurs: the view of all rows comes again every epoch.
-
-    Attributes:
-        whole_view: of all rows; None until it was asked for.
     """
 
     def __init__(
@@ -197,10 +194,7 @@ class ViewBuilder:
     def groups_of(self, rows: np.ndarray, groups: np.ndarray, count: int, *, holds_constants: bool) -> Groups:
         """What groups of own rows (int64) reach, before their flows are made; all workers must call it.
 
-        Args:
-            groups: int32, each row's.
-            count: of groups.
-            holds_constants: whether the first layer's aggregates will be there.
+        ``groups``: int32, each row's. ``holds_constants``: whether the first layer's aggregates will be there.
         """
         sizes, counts, part = [], [], self.graph.part
         for number in range(count):
@@ -259,10 +253,8 @@ class ViewBuilder:
 
 
 class Forward:
-    """Runs the model. All workers call its methods together.
-
-    Args:
-        builder: has what it runs on, and the view of all rows, which predictions that are fed back are made on.
+    """Runs the model on what a builder has; predictions that are fed back are made on its view of all rows. All workers call
+    its methods together.
 
     Attributes:
         on_output: gets every view with the model's output; None: nobody asks.
