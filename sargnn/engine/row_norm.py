@@ -134,7 +134,6 @@ class _Pass:
         return out
 
     def backward(self, grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of x, weight and bias from that of y."""
         d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
         gammas, betas, d_gammas, d_betas = (self._by_type(table) for table in (weight, bias, d_weight, d_bias))
         with self.work.profile.span(NODEWISE):

@@ -41,8 +41,6 @@ class NoRows(Inputs):
 
 
 class LabelPropagationLayer(GraphLayer):
-    """All steps of it."""
-
     reducer = Sum(weighted=True)
 
     def __init__(self, config: LabelPropagationSettings, num_classes: int) -> None:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 class RgatLayer(GraphLayer):
-    """One RGAT layer."""
-
     reads_out_degrees = False
 
     def __init__(self, spec: LayerSpec, config: RgatSettings, shape: GraphShape) -> None:

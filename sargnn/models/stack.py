@@ -262,7 +262,6 @@ class Stack(LayeredModel):
         return x
 
     def _last_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor:
-        """Logits, [M, C]."""
         out: Tensor = self.layers[index](engine, plan, x)
         return out
 

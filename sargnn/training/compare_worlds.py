@@ -121,7 +121,6 @@ class _Walk:
 
 
 def compare_records(single: Records, several: Sequence[Records], precision: str) -> Outcome:
-    """The first difference between a world of one worker and one of several."""
     walk = _Walk()
     gradients: dict[int, dict[str, np.ndarray]] = {}  # step -> parameter -> what was noted of its gradient
     for entry, own in zip(single.entries, single.noted, strict=True):

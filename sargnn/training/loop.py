@@ -247,8 +247,6 @@ class Loop:
 
 
 class _ProductCounter(TorchDispatchMode):
-    """Counts floating-point operations of linear maps."""
-
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else PyTorch imports its compiler: a second, and 160 MB

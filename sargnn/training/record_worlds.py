@@ -252,7 +252,6 @@ class Recorder:
                 self._note_parameter(GRADIENT, name, parameter, parameter.grad)
 
     def _note_state(self) -> None:
-        """Parameters and buffers after a step."""
         for name, buffer in self.trainer.model.named_buffers():
             self._add(self._entry(BUFFER, name, buffer), note_tensor(buffer, None, None)[1])
         for name, parameter in self.trainer.model.named_parameters():

@@ -197,8 +197,6 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
 
 @dataclass(frozen=True)
 class PartialColumns:
-    """What travels for an output row."""
-
     asked: Columns = ()
     answered: Columns = ()
     gradients: Columns = ()

@@ -268,5 +268,4 @@ class Generic(Reducer[Operation, list[Any], _Backward]):
 
 
 def _flat(messages: Tensor) -> Tensor:
-    """[E, W]."""
     return messages.reshape(len(messages), math.prod(messages.shape[1:]))
