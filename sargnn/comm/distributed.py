@@ -25,13 +25,10 @@ from sargnn.profile import Profile
 
 @dataclass(frozen=True)
 class RankProcesses:
-    """The processes that ranks are.
+    """The processes that ranks are, and their hosts, () where all run on one or MPI has started them.
 
-    Attributes:
-        hosts: of each rank; () where all run on one, or MPI has started them.
-        mute: hosts that never answer a probe, such as those behind a firewall: their silence says nothing.
-        staging: of messages of tensors on a GPU.
-        shared: memory that this process shares with others; None: nothing.
+    ``mute`` hosts never answer a probe, such as those behind a firewall: their silence says nothing. ``shared``: memory that
+    this process shares with others.
     """
 
     group: dist.ProcessGroup | None

@@ -55,13 +55,10 @@ Take = Callable[[int, int, Tensor], Tensor]
 
 @dataclass
 class _Shown:
-    """What a rank shows the others of its process in one exchange.
+    """What a rank shows the others of its process in one exchange: rows to be read, or gradients to be added to.
 
-    Attributes:
-        tensors: rows to be read, or gradients to be added to.
-        readers: how many ranks have still to read.
-        hide: called when all have.
-        turn: of gradients, whose are added next: those of the rank ``turn`` ranks after this one; 0: it adds its own.
+    ``readers`` ranks have still to read; ``hide`` is called when all have. Of gradients those of the rank ``turn`` ranks after
+    this one are added next; with 0 it adds its own.
     """
 
     tensors: tuple[Tensor, ...]

@@ -36,14 +36,10 @@ class Work(Protocol):
 
 @dataclass(eq=False)
 class Expected:
-    """A message of an exchange that comes.
+    """A message of an exchange that comes, ``numel`` of the dtype of ``like``.
 
-    Attributes:
-        room: makes where it arrives, contiguous; where it is read in place that is not called.
-        numel, like: its length, and its dtype.
-        work: what is waited for; of a message that lies in memory shared with its sender, until that says so.
-        message: what has come.
-        shared: it lies in memory that its sender shares.
+    ``room`` makes where it arrives, contiguous, unless it is read in place, where it lies in memory that its sender shares.
+    ``work`` is what is waited for; of a message that may be shared, until its sender says so.
     """
 
     room: Callable[[], Tensor]

@@ -43,13 +43,9 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrival:
-    """What comes of a piece.
-
-    Attributes:
-        runs: what it is made of, one behind the other.
-        rounds: the rounds that bring them, one each; none where their owners run in this process (``near``): their rows are
-            read where they lie.
-        joins: its messages are put together; one of them, too, where others put several together (``HaloLists.windows``).
+    """What comes of a piece, made of ``runs`` one behind the other, in a round each; where their owners run in this process
+    (``near``) their rows are read where they lie. ``joins``: its messages are put together; one of them, too, where others
+    put several together (``HaloLists.windows``).
     """
 
     piece: Piece
@@ -230,12 +226,8 @@ def _groups(runs: Sequence[Run], room: int) -> list[tuple[Run, ...]]:
 
 @dataclass(frozen=True)
 class PartialRound:
-    """One step of the exchange of partial results.
-
-    Attributes:
-        to: the piece of a peer's rows that this rank computes for; ``served``: how many.
-        piece: the piece of own rows that the peer computes for; its ``peer`` is who does.
-        wanted: int32, these own output rows; may be empty.
+    """One step of the exchange of partial results: of ``served`` rows, a peer's piece ``to``, this rank computes them; for the
+    own output rows ``wanted``, int32, the peer of ``piece`` does. There may be none of both.
     """
 
     to: Piece
@@ -246,11 +238,8 @@ class PartialRound:
 
 @dataclass(frozen=True)
 class PartialLists:
-    """For whose output rows partial results are computed where.
-
-    Attributes:
-        wanted_rows: per peer, int32 own output rows whose edges from there the peer aggregates, ascending.
-        served_rows: per peer, for how many of its output rows this rank does so.
+    """For whose output rows partial results are computed where: per peer, int32 own output rows, ascending, whose edges from
+    there the peer aggregates; and for how many of the peer's rows this rank does so.
     """
 
     wanted_rows: tuple[Tensor, ...]

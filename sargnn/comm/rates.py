@@ -18,12 +18,8 @@ _SUMS = 10
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes in a second that each worker sends while all of them send and receive, those of the slowest.
-
-    Attributes:
-        inside: to another worker of its server; None: a server has one.
-        between: to another server; None: there is one.
-        sum_s: seconds of a sum of one number over all workers.
+    """Bytes in a second that the slowest worker sends while all send and receive: inside its server, to another one; None:
+    nobody is there. ``sum_s``: seconds of a sum of one number over all workers.
     """
 
     inside: float | None

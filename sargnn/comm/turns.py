@@ -54,13 +54,7 @@ class DeadlockError(CommError):
 
 @dataclass(eq=False)
 class End:
-    """One end of a message, posted by ``rank``.
-
-    Attributes:
-        tensor: what is sent, or where it is received.
-        place: where it was posted.
-        other: the other end, from its post until this one has been waited for.
-    """
+    """One end of a message. ``other``: the other end, from its post until this one has been waited for."""
 
     rank: int
     peer: int

@@ -240,12 +240,8 @@ def _map(weight: Tensor, bias: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one pass is to do with its rows.
-
-    Attributes:
-        norm: the statistics; without a norm mean 0 and deviation 1.
-        slope, shift: [T, F].
-        heard: a user's hook may hold the gradient of what comes out.
+    """What one pass is to do with its rows; without a norm with mean 0 and deviation 1. ``slope``, ``shift``: [T, F].
+    ``heard``: a user's hook may hold the gradient of what comes out.
     """
 
     work: Workspace

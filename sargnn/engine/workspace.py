@@ -17,12 +17,7 @@ from sargnn.profile import LINEAR, Profile
 
 @dataclass(frozen=True)
 class Workspace:
-    """One engine's means of computing.
-
-    Attributes:
-        half_products: whether products of fp32 tables are taken of their entries rounded to bf16.
-        backend: what computes; on a CPU if not given.
-    """
+    """One engine's means of computing. ``half_products``: of fp32 tables, of their entries rounded to bf16."""
 
     pool: Pool = field(default_factory=Pool)
     profile: Profile = field(default_factory=lambda: Profile(recording=False))

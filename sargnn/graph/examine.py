@@ -28,15 +28,10 @@ _PIECE, _ROWS = 1 << 22, 1 << 20
 
 @dataclass(frozen=True)
 class FeatureFindings:
-    """The features of a type's nodes, or of all edges.
+    """The features of a type's nodes, or of all edges: F, constant columns, rows of zeros, the largest number in size.
 
-    Attributes:
-        width: F.
-        constant: columns that are the same for all of them, numbered from 0.
-        zero_rows: those with nothing but zeros.
-        largest: number in size.
-        smallest_column, largest_column: by the largest number in size that each column holds, with that number; columns of
-            zeros left out, None where there are no others.
+    ``smallest_column`` and ``largest_column`` are by the largest number in size that each column holds, with that number;
+    columns of zeros left out, None where there are no others.
     """
 
     width: int
@@ -183,11 +178,8 @@ def examine_features(features: np.ndarray, piece_bytes: int) -> FeatureFindings:
 
 @dataclass(frozen=True)
 class ClassFindings:
-    """Of C classes, how many nodes each has, in all, in training, in validation and test together.
-
-    Attributes:
-        largest: the class with the most training nodes.
-        of_training, of_test: its share, None without such nodes.
+    """Of C classes, how many nodes each has, in all, in training, in validation and test together. ``largest``: the class with
+    the most training nodes, and its shares, None without such nodes.
     """
 
     nodes: list[int]
@@ -209,12 +201,8 @@ class ClassFindings:
 
 @dataclass(frozen=True)
 class ColumnFindings:
-    """One of several labels, or one of the numbers to be predicted, among training nodes.
-
-    Attributes:
-        known: training nodes of which it is known.
-        positives: those that have it (multilabel).
-        mean, deviation: of the numbers (regression).
+    """One of several labels, or one of the numbers to be predicted, among training nodes: of how many it is known, and how many
+    have it (multilabel), or the numbers' mean and deviation (regression).
     """
 
     known: int
@@ -225,13 +213,8 @@ class ColumnFindings:
 
 @dataclass(frozen=True)
 class LabelFindings:
-    """Labels and split.
-
-    Attributes:
-        labelled: nodes with a label; of several, with one at least.
-        split: sizes by name.
-        classes: of a classification.
-        columns: of another task, one for each output.
+    """Labels and split: nodes with a label, of several with one at least; sizes by split; of a classification its classes, of
+    another task a column for each output.
     """
 
     task: Task

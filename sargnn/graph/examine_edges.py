@@ -35,14 +35,7 @@ _look_up = Entry(
 
 @dataclass(frozen=True)
 class NodeFindings:
-    """The nodes of a type.
-
-    Attributes:
-        in_median, in_max, out_median, out_max: degrees.
-        without_edges: in neither direction.
-        without_in_edges: those and more.
-        split_without_in_edges: of the latter, nodes of the split.
-    """
+    """The nodes of a type: degrees, and how many have no edge in either direction, none in, and are of a split with none in."""
 
     count: int
     in_median: float
@@ -56,14 +49,10 @@ class NodeFindings:
 
 @dataclass(frozen=True)
 class EdgeFindings:
-    """The edges of a relation.
+    """The edges of a relation: how many, from a node to itself, and with the ends of another one, beyond the first.
 
-    Attributes:
-        source, name, destination: the names of the relation and of the types at its ends.
-        loops: from a node to itself.
-        repeats: those with the ends of another one, beyond the first.
-        with_inverse: share of the edges without loops whose inverse is there, in any relation; None where there are none.
-        about: that share is of a sample.
+    ``with_inverse``: share of the edges without loops whose inverse is there, in any relation; None where there are none.
+    ``about``: that is of a sample.
     """
 
     source: str

@@ -23,11 +23,8 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids of a type's nodes, in the order of their numbers. Arrays may be memory-mapped.
-
-    Attributes:
-        data: int64 [N], whole numbers; or uint8 [bytes], texts in UTF-8 one after another.
-        ends: of texts int64 [N + 1]: text i is ``data[ends[i]:ends[i + 1]]``.
+    """The ids of a type's nodes, in the order of their numbers: int64 [N], whole numbers, or texts in UTF-8 one after another,
+    uint8, of which text i is ``data[ends[i]:ends[i + 1]]``. Arrays may be memory-mapped.
     """
 
     data: np.ndarray
@@ -89,8 +86,7 @@ class Origin:
     Attributes:
         ids: of each of the T node types; None: its nodes have none but their numbers.
         classes: what the classes of the labels were called; empty: they were numbers.
-        encodings: "type" or "source relation destination" -> column -> how its values became numbers, JSON-able
-            (``sources.tables.columns``).
+        encodings: "type" or "source relation destination" -> column -> how its values became numbers, JSON-able.
     """
 
     ids: tuple[Ids | None, ...]

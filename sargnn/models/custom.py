@@ -56,12 +56,10 @@ _EMBEDDING = 256
 
 @dataclass(frozen=True)
 class UserModule:
-    """A class of modules, or a function that returns one.
+    """A class of modules, or a function that returns one, with the line of ``file`` where it begins, 0 where nobody knows.
 
-    Attributes:
-        line: where it begins in ``file``; 0 where nobody knows.
-        takes: the names of its arguments, in their order; none where they are not known.
-        by_type: those that may be a mapping from node types, by their annotation or default.
+    ``takes``: the names of its arguments, in their order, none where they are not known; ``by_type``: those that may be a
+    mapping from node types, by their annotation or default.
     """
 
     make: Callable[..., Any]

@@ -36,13 +36,8 @@ _SORT_BYTES = 40
 
 @dataclass(frozen=True)
 class Rows:
-    """Some nodes' neighbours.
-
-    Attributes:
-        first: the first node.
-        degrees: int64 [nodes].
-        neighbours: int64 or int32 [M], ascending in each row.
-        weights: int32 [M], how many directed edges join the two nodes, or half of them.
+    """The neighbours of some nodes from ``first`` on, int64 or int32 [M], ascending in each row; ``weights``, int32 [M], count
+    the directed edges that join two nodes, or half of them.
     """
 
     first: int

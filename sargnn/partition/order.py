@@ -46,11 +46,8 @@ _HINT = "partitioner.order=original keeps the nodes of a part in the original or
 
 @dataclass(frozen=True)
 class Members:
-    """Whose node is whose; arrays may be memory-mapped.
-
-    Attributes:
-        offsets, nodes: int64 [P + 1] and [N]; part p has ``nodes[offsets[p]:offsets[p + 1]]``, by original id.
-        place: of each node in ``nodes``, int32 [N] (int64 from 2**31 nodes on).
+    """Whose node is whose: part p has ``nodes[offsets[p]:offsets[p + 1]]``, by original id; ``place`` of each node in
+    ``nodes``, int32 [N] (int64 from 2**31 nodes on). Arrays may be memory-mapped.
     """
 
     offsets: np.ndarray

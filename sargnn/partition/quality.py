@@ -83,12 +83,8 @@ def _balance(sizes: list[int]) -> float:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good an assignment is.
-
-    Attributes:
-        edge_cut: edges between parts / all.
-        halo_rows: rows that parts need of others, all together.
-        node_balance, edge_balance, work_balance: largest part / mean, in nodes, in-edges, and both as the work that they make.
+    """How good an assignment is: edges between parts / all, rows that parts need of others, all together, and the largest part
+    / mean, in nodes, in-edges, and both as the work that they make.
     """
 
     edge_cut: float

@@ -152,14 +152,9 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False, 
 
 @dataclass(frozen=True)
 class Stores:
-    """What a run's workers open.
-
-    Attributes:
-        dataset, partition: the stores' folders.
-        stats: the partition's quality.
-        dataset_hash: of the dataset that it was cut from.
-        norms_over_rows: whether the run's model has norms over rows that are computed together.
-        preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
+    """What a run's workers open: the stores' folders, also of parts that hold what servers preload, where they do; the
+    partition's quality; the hash of the dataset that it was cut from. ``norms_over_rows``: the model has norms over rows
+    that are computed together.
     """
 
     dataset: Path

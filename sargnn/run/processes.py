@@ -33,11 +33,8 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 @dataclass(frozen=True)
 class Failure:
-    """How a worker failed.
-
-    Attributes:
-        exitcode: negative for a signal; None where it hangs.
-        begun, others_begun: exchanges and collectives that a worker that hangs has begun, and the furthest one.
+    """How a worker failed: its exit code, negative for a signal; None where it hangs, with how many exchanges and collectives
+    it has begun, and the furthest worker.
     """
 
     rank: int

@@ -66,12 +66,9 @@ _SLACK = 1 / 8
 
 @dataclass(frozen=True)
 class _Job:
-    """What a rank is to do, and what its process held before its parts were opened.
+    """What a rank is to do, and what its process held before its parts were opened, shared with no other one and in all.
 
-    Attributes:
-        config: the run's with a worker for each rank.
-        private_bytes, resident_bytes: of this process; the former are shared with no other one.
-        asked: what signals ask this process's workers for.
+    ``config``: the run's with a worker for each rank. ``asked``: what signals ask this process's workers for.
     """
 
     run: RunConfig

@@ -61,11 +61,8 @@ class Targets:
 
 @dataclass(frozen=True)
 class Counted:
-    """The labels that a step's loss is the mean over.
-
-    Attributes:
-        labels: how many, over all workers; None: those of the step's targets.
-        rows: bool [N], on the host, the own rows that they belong to; None: all training rows of the step's views.
+    """The labels that a step's loss is the mean over: how many, over all workers, None: those of the step's targets; and own
+    rows that they belong to, bool [N], on the host, None: all training rows of the step's views.
     """
 
     labels: int | None = None

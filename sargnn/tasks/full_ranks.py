@@ -35,12 +35,7 @@ _FIRST_TILE = 64
 
 @dataclass(frozen=True)
 class Candidates:
-    """The nodes of this worker.
-
-    Attributes:
-        rows: [M, F], embeddings: fp32, fp64 or bf16.
-        ids: int64 [M], original ids, each of one worker only.
-    """
+    """The nodes of this worker: embeddings [M, F], fp32, fp64 or bf16; original ids, int64 [M], each of one worker only."""
 
     rows: Tensor
     ids: Tensor

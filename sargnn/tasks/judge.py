@@ -30,14 +30,7 @@ Read = Callable[[str, tuple[int, ...]], np.ndarray]
 
 @dataclass(frozen=True)
 class Judged:
-    """What predictions are compared with.
-
-    Attributes:
-        dataset: its name.
-        unit: what was predicted: ``nodes`` or ``edges``.
-        labels: [N] or [N, C].
-        split: uint8 [N].
-    """
+    """What predictions are compared with: labels [N] or [N, C] and split, uint8 [N], of ``unit``: nodes or edges."""
 
     dataset: str
     unit: str

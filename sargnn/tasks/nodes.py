@@ -289,9 +289,7 @@ class LabelInputs:
 class NodeTask(Task):
     """Predicts what nodes are. A task of one's own that has another loss extends this class and has its own ``loss_sum``.
 
-    Attributes:
-        label_smoothing: how much of a label's weight is spread over all classes, or over true and false.
-        label_loss: what ``loss_sum`` calls.
+    ``label_smoothing``: how much of a label's weight is spread over all classes, or over true and false.
     """
 
     @classmethod

@@ -40,11 +40,8 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class PairTargets(Targets):
-    """What output rows are scored for.
-
-    Attributes:
-        output_rows: int64 [M], the own rows that they are; None: all, in their order.
-        batch: the pairs, rows numbered among the output rows; None: those of evaluations.
+    """What output rows are scored for: a batch of pairs, rows numbered among the output rows; None: those of evaluations. The
+    output rows are own rows, int64 [M]; None: all, in their order.
     """
 
     output_rows: Tensor | None = field(default=None)
@@ -52,11 +49,8 @@ class PairTargets(Targets):
 
 
 class PairTask(Task):
-    """Scores pairs of nodes. The model's outputs are embeddings [N, F], of every node.
-
-    Attributes:
-        decoder: scores pairs of embeddings; trained with the model.
-        directory: finds who has a node.
+    """Scores pairs of nodes. The model's outputs are embeddings [N, F], of every node. The decoder, which scores pairs of
+    embeddings, is trained with the model.
     """
 
     decoder: nn.Module

@@ -95,12 +95,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker trains with, before there are steps.
-
-    Attributes:
-        ids: int64 [N], original ids, on the host.
-        evaluation: the view that evaluations read.
-        meter: of memory peaks, above what is there now.
+    """What a worker trains with, before there are steps. ``ids``: int64 [N], original ids, on the host. ``evaluation``: the
+    view that evaluations read. ``meter``: of memory peaks, above what is there now.
     """
 
     config: RunConfig
@@ -123,12 +119,8 @@ Budget = Callable[[GraphShape], Choose]
 
 @dataclass
 class Fitted:
-    """The steps of a run, as they fit.
-
-    Attributes:
-        evaluations: the views whose outputs an evaluation measures together.
-        planned_bytes: per rank what training is to hold at most, where that was asked for.
-        remarks: what was tried for the memory budget.
+    """The steps of a run, as they fit; the views whose outputs an evaluation measures together; and, where that was asked for,
+    what training is to hold at most per rank, in bytes, and what was tried for it.
     """
 
     steps: Steps

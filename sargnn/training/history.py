@@ -139,12 +139,7 @@ class EvaluationResult:
 
 
 class EpochProfile:
-    """What was profiled when epochs ended. An epoch in part is no epoch.
-
-    Attributes:
-        first: after the first epoch; empty if it is the only one.
-        recorded: after the last whole one.
-    """
+    """What was profiled after the first epoch, empty if it is the only one, and after the last one that was whole."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile

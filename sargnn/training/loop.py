@@ -71,12 +71,8 @@ class StepLoss:
 
 
 class Loop:
-    """Trains. All workers make one, and call its methods, together.
-
-    Attributes:
-        listeners: in the order in which they are called.
-        requests: what is asked of this rank; holds for all ranks after the step under way.
-        underway: of the epoch that is trained, the steps so far.
+    """Trains. All workers make one, and call its methods, together. Listeners are called in their order; ``requests`` is what
+    is asked of this rank, and holds for all ranks after the step under way.
     """
 
     def __init__(

@@ -45,12 +45,8 @@ _KINDS = (LINEAR, AGGREGATION, NODEWISE)
 
 @dataclass(frozen=True)
 class Amounts:
-    """What a step computes and sends, of all workers or of the busiest.
-
-    Attributes:
-        work: by kind, in no unit that means anything elsewhere.
-        inside, between: bytes of rows that a worker sends inside its server and to other ones, the most.
-        copied: of learned rows and their gradients, those that copies of them make a worker send.
+    """What a step computes, by kind of work, in no unit that means anything elsewhere, and the most bytes of rows that a worker
+    sends inside its server and to others. ``copied``: of learned rows and their gradients, for the sake of copies.
     """
 
     work: dict[str, float]

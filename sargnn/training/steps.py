@@ -176,12 +176,8 @@ Views = Sequence[View] | MicroBatches
 
 
 class Steps(ABC):
-    """The S steps of an epoch. All workers call its methods together.
-
-    Attributes:
-        epoch: the one at hand.
-        drawn: their views are made anew.
-        holds_constants: drawn steps share aggregates of constant rows.
+    """The S steps of an epoch. All workers call its methods together. ``drawn``: their views are made anew.
+    ``holds_constants``: drawn steps share aggregates of constant rows.
     """
 
     count: int = 1

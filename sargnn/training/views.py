@@ -44,12 +44,7 @@ class View:
 
 @dataclass(frozen=True)
 class Constants:
-    """Aggregates of constant rows.
-
-    Attributes:
-        places: int64 [N], where an own row's lies; -1: it has none.
-        table: [at most N, F].
-    """
+    """Aggregates of constant rows, [at most N, F], and where an own row's lies among them, int64 [N]; -1: it has none."""
 
     places: Tensor
     table: Tensor
@@ -254,10 +249,7 @@ class ViewBuilder:
 
 class Forward:
     """Runs the model on what a builder has; predictions that are fed back are made on its view of all rows. All workers call
-    its methods together.
-
-    Attributes:
-        on_output: gets every view with the model's output; None: nobody asks.
+    its methods together. ``on_output`` gets every view with the model's output.
     """
 
     def __init__(self, builder: ViewBuilder) -> None:

@@ -43,12 +43,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes that a mode holds for a row of a layer.
-
-    Attributes:
-        kept: until backward is over.
-        forward: only while the layer aggregates.
-        backward: while that goes backward, where the rows' gradients are wanted.
+    """Bytes that a mode holds for a row of a layer: until backward is over; only while the layer aggregates; and while that
+    goes backward, where the rows' gradients are wanted.
     """
 
     kept: int = 0

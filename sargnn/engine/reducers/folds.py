@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 
 
 class MessageFold(ABC):
-    """Folds messages [E, W] of runs of edges, in any order of the runs.
-
-    Attributes:
-        width: W of the output.
-        takes: how many messages it takes.
-        keeps: how many tensors it keeps for backward.
+    """Folds messages [E, W] of runs of edges, in any order of the runs. Takes ``takes`` messages and keeps ``keeps`` tensors
+    for backward.
     """
 
     takes: int = 1

@@ -78,12 +78,7 @@ class _Scratch:
 
 @dataclass
 class _Together:
-    """Peers' output rows that are aggregated with the own ones.
-
-    Attributes:
-        table: [rows, out], their sums, or the gradients that have come so far.
-        left: pieces that are not sent, or have not come.
-    """
+    """Peers' output rows that are aggregated with the own ones, their sums or gradients so far; pieces that are left."""
 
     table: Tensor
     left: int
@@ -91,13 +86,9 @@ class _Together:
 
 @dataclass
 class _Sums:
-    """A forward pass.
+    """A forward pass: outputs so far [M, out], and 1 / |N_r(i)| per relation r, for the output rows i of its destination type.
 
-    Attributes:
-        rows: [M, out], the outputs so far.
-        scales: 1 / |N_r(i)| per relation r, for the output rows i of its destination type.
-        together: None before the own rows are aggregated, and where no peer's are with them.
-        own_done: the own rows are aggregated.
+    ``together`` is None before the own rows are aggregated, and where no peer's are with them.
     """
 
     rows: Tensor
@@ -109,13 +100,9 @@ class _Sums:
 
 @dataclass
 class _Gradients:
-    """A backward pass.
+    """A backward pass: the gradient of the outputs [M, out], scales as of ``_Sums``, this worker's d W and d W_0 so far.
 
-    Attributes:
-        rows: [M, out], the gradient of the outputs.
-        scales: as of ``_Sums``.
-        d_weight, d_loop: this worker's sums of d W and d W_0, so far; None without W_0.
-        together: None before the first gradient of such rows has come.
+    ``together`` is None before the first gradient of such rows has come.
     """
 
     rows: Tensor
