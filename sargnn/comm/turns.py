@@ -309,8 +309,6 @@ class Turns:
 
 
 class TurnsGroup(Group):
-    """A ``Group`` of ranks that take turns in one process."""
-
     def __init__(self, turns: Turns, rank: int, world: int, *given: Any, **placed: Any) -> None:
         self._turns, self.board = turns, turns.board
         super().__init__(rank, world, *given, **placed)

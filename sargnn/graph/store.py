@@ -63,7 +63,6 @@ class AppendedArray:
         self._write_header()
 
     def write(self, piece: np.ndarray) -> None:
-        """Append entries, or rows, of the array's dtype."""
         assert piece.dtype == self.dtype and piece.shape[1:] == self._row
         piece.tofile(self._file)
         self._length += len(piece)

@@ -82,7 +82,6 @@ def rows_both_ways(dataset: Dataset, folder: Path, buffer_bytes: int) -> Iterato
 
 
 def _merge(first: int, indptr: np.ndarray, indices: np.ndarray) -> Rows:
-    """Some nodes' rows, from all their entries."""
     sources = np.array(indices)
     weights = np.empty(len(sources), np.int32)
     degrees = np.empty(len(indptr) - 1, np.int64)

@@ -61,7 +61,6 @@ class Tally:
         self._tell()
 
     def add(self, p: int, amount: int) -> None:
-        """So much more of a part is done."""
         self._begun[p] = min(self._sizes[p], self._begun.get(p, 0) + amount)
         self._tell()
 

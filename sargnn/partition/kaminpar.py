@@ -97,7 +97,6 @@ def pack(weights: np.ndarray, parts: int) -> np.ndarray:
 
 
 def _too_large(path: Path) -> bool:
-    """Whether KaMinPar would take more memory for a file than there is."""
     graph = GraphFile(path)
     return whole_bytes(graph.num_nodes, graph.entries) > available_bytes()
 

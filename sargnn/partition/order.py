@@ -59,7 +59,6 @@ class Members:
 
 
 def group_members(assignment: np.ndarray, world: int) -> Members:
-    """By an assignment, int32 [N]."""
     offsets, nodes = group_by(assignment, world)
     return Members(offsets, nodes, places_of(nodes))
 

@@ -111,7 +111,6 @@ def _assign(config: RunConfig | PartitionConfig, dataset: Dataset) -> np.ndarray
 
 
 def _assigner(config: RunConfig | PartitionConfig) -> Callable[[Dataset, int], np.ndarray]:
-    """The partitioner, which gives for a graph and a number of parts each node's part."""
     assign = resolve("partitioner", PARTITIONERS, config.partitioner.choice)
     settings, folder = config.partitioner, Path(config.store_dir) / "partitions"
     if settings.target is not None:

@@ -344,7 +344,6 @@ def open_write(settings: dict[str, Any]) -> Job:
 
 
 def _digest(*arrays: np.ndarray) -> str:
-    """Hex digits of what is in arrays."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
