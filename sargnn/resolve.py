@@ -29,13 +29,9 @@ _FORMS = "FILE.py:NAME or package.module:NAME"
 
 def resolve(kind: str, table: Mapping[str, str], name: str, target: str | None = None) -> Any:
     """The object that ``table[name]`` points to, or that ``target`` or a ``name`` of its form names: ``FILE.py:NAME`` or
-    ``package.module:NAME``.
+    ``package.module:NAME``. ``kind``: what the table holds ("mode").
 
-    Args:
-        kind: what the table holds ("mode"), for the message.
-
-    Raises:
-        ConfigError: the table has no such name (the nearest names are listed), or the target cannot be loaded.
+    Raises ``ConfigError`` where the table has no such name (the nearest names are listed), or the target cannot be loaded.
     """
     if target is None and name not in table and is_target(name):
         target = name

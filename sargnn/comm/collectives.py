@@ -83,11 +83,8 @@ def sum_in_order(parts: Sequence[Tensor]) -> Tensor:
 
 
 def swap(group: Group, arrays: Sequence[np.ndarray], doing: str) -> list[np.ndarray]:
-    """Send every peer an array, and get one from each; all ranks must call it together.
-
-    Args:
-        arrays: per peer, of one dtype, and of one shape but for the length; the own rank's stays here.
-        doing: for the error when a peer is lost.
+    """Send every peer an array, of one dtype and of one shape but for the length, and get one from each; the own rank's stays
+    here. All ranks must call it together. ``doing``: for the error when a peer is lost.
     """
     rank, world = group.rank, group.world
     sizes = [lengths.tolist() for lengths in group.gather(torch.tensor([len(array) for array in arrays]))]

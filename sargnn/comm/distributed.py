@@ -69,16 +69,13 @@ class DistributedGroup(Group):
         servers: int = 1,
         shares: bool = False,
     ) -> Group:
-        """Join the group that the environment names (``comm.join``).
+        """Join the group that the environment names (``comm.join``). Raises ``CommError`` where others cannot be reached.
 
         Args:
             backend: gloo, mpi or nccl, which takes this process's current GPU.
             timeout_s: how long the others are waited for, also later.
             world: P; of one the group is alone.
             shares: processes of one machine share memory; alike on all.
-
-        Raises:
-            CommError: the others could not be reached.
         """
         if world == 1:
             return cls.single(profile)

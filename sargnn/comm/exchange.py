@@ -139,7 +139,7 @@ class _Near:
 
 
 class Exchange:
-    """Moves rows and gradients between the ranks of a group.
+    """Moves rows and gradients between the ranks of a group. ``most_held``: bytes of buffers, the most since the last reset.
 
     Args:
         prefetch_depth: d, at most ``MOST_AHEAD``; 0 overlaps nothing.
@@ -149,9 +149,6 @@ class Exchange:
             when they have (``backends.memory.Pool.show``).
         take: gives memory for buffers (``backends.memory.Pool.empty``): they go back when no exchange is under way, so that a
             layer's other tables may lie there. None: they stay.
-
-    Attributes:
-        most_held: bytes of the most buffers that were held at one time since the last reset.
     """
 
     def __init__(
@@ -376,10 +373,8 @@ class Exchange:
                 returning.send(piece)
 
     def to_owners(self, lists: HaloLists, halos: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """Send what halo rows ([H, F_t] each, by peer in rank order) hold here to the ranks that own them, in one round.
-
-        Returns:
-            For each peer what it holds of the rows that it needs: [len(send_rows[peer]), F_t] each.
+        """Send what halo rows ([H, F_t] each, by peer in rank order) hold here to the ranks that own them, in one round. Gives
+        for each peer what it holds of the rows that it needs: [len(send_rows[peer]), F_t] each.
         """
         group, ends = self.group, list(accumulate(lists.receive_rows))
         group.traffic.begun += 1

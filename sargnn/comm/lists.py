@@ -273,11 +273,8 @@ class PartialLists:
     def buffer_bytes(
         self, rank: int, asked_bytes: int, answered_bytes: int, prefetch_depth: int, *, widened_bytes: tuple[int, int] = (0, 0)
     ) -> int:
-        """Bytes that an exchange holds at most on rank ``rank``.
-
-        Args:
-            asked_bytes, answered_bytes: of a row's request and answer, as they travel.
-            widened_bytes: of what of each is rounded on its way, when it is not.
+        """Bytes that an exchange holds at most on rank ``rank``, from those of a row's request and answer, as they travel, and,
+        ``widened``, of what of each is rounded on its way, when it is not.
         """
         rounds = self.rounds(rank)
         slots = min(1 + prefetch_depth, len(rounds))

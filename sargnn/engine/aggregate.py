@@ -75,7 +75,8 @@ class EngineSettings:
 
 
 class Engine:
-    """One worker's engine. Everything that it changes belongs to it, so several engines may live in one process.
+    """One worker's engine. Everything that it changes belongs to it, so several engines may live in one process. Raises
+    ``ConfigError`` where scores are to be kept, and autograd decides what is.
 
     Args:
         make_pool: makes the pool, given whether it is ``enabled``.
@@ -86,9 +87,6 @@ class Engine:
         splits_columns: whether labels stay apart from constant rows, so that the rows' aggregate may be kept.
         epoch: what masks are drawn for.
         keeps_constants: whether the message flow at hand comes again every epoch, so that its constants are worth keeping.
-
-    Raises:
-        ConfigError: scores are to be kept where autograd decides what is.
     """
 
     def __init__(
@@ -180,16 +178,13 @@ class Engine:
         *,
         given: bool = False,
     ) -> Tensors:
-        """The one call that models make.
+        """The one call that models make: the reducer's outputs [M, ...], differentiable in the first three tuples.
 
         Args:
             exchanged: [N, F_t] each; travel to the peers that need the rows. Messages that read no row have F_t = 0.
             dest_local: [M, ...] each; stay with the destination.
             params: replicated; their gradients are this worker's sums, completed by the step's all-reduce.
             given: nobody reads or writes to ``exchanged`` afterwards, but the backward pass.
-
-        Returns:
-            The reducer's outputs [M, ...], differentiable in all three.
         """
         training = torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params))
         widths = tuple(t.shape[1] for t in exchanged)

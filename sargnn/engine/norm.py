@@ -161,9 +161,8 @@ def batch_statistics(
 ) -> Norm:
     """What ``x`` [N, F] is normalised with in training; every rank must call it, also one without rows. Without autograd.
 
-    Args:
-        running: mean and variance [T, F] that are moved by ``momentum`` towards these, in place.
-        bounds, counted, by: as of ``global_moments``; ``by`` takes those of contiguous rows.
+    ``running``: mean and variance [T, F] that are moved by ``momentum`` towards these, in place. ``bounds``, ``counted``,
+    ``by``: as of ``global_moments``, of contiguous rows.
     """
     with torch.no_grad():
         mean, variance, counts = global_moments(x.detach(), group, bounds, counted, by=by)
@@ -222,11 +221,8 @@ def apply_norm(x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, pool: Pool) 
 
 
 def normalise(x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, group: Group, pool: Pool | None = None) -> Tensor:
-    """``x`` [N, F] normalised with the statistics of its own batch; gradients pass through these too.
-
-    Args:
-        weight, bias: gamma, beta [F] or [T, F].
-        pool: where memory for tables is from; None: fresh.
+    """``x`` [N, F] normalised with the statistics of its own batch; gradients pass through these too. ``weight``, ``bias``:
+    gamma, beta [F] or [T, F].
     """
     out: Tensor = _Normalise.apply(x, weight, bias, norm, group, pool or Pool(enabled=False))
     return out

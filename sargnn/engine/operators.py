@@ -123,11 +123,8 @@ class Operators(ABC):
         return x if bias is None else add_bias(self._work.rows, x, bias)
 
     def scaled_rows(self, rows: Tensor, factors: Tensor, *, reuse: bool = False) -> Tensor:
-        """``factors_i rows_i`` [N, F], in the rows' dtype.
-
-        Args:
-            factors: [N, 1], without gradients, in what sums of such rows are held in.
-            reuse: ``rows`` are of no further use to the caller, and become the result.
+        """``factors_i rows_i`` [N, F], in the rows' dtype; factors [N, 1], without gradients, are in what sums of such rows are
+        held in. ``reuse``: ``rows`` are of no further use to the caller, and become the result.
         """
         if rows.dtype != factors.dtype and rows.is_contiguous():
             scaled: Tensor = ScaledRows.apply(rows, factors.view(-1), self._work, reuse)

@@ -55,13 +55,10 @@ def baseline_lines(config: RunConfig) -> list[str]:
 
 
 def check_serves(engine: Engine, operations: Collection[str], whole: str | None) -> None:
-    """Check that the kernel serves all operations, and that with ``mode.keep=all`` attention's scores can be kept.
+    """Raises ``ConfigError`` or ``KernelError`` unless the kernel serves all operations, and keeps scores for
+    ``mode.keep=all``.
 
-    Args:
-        whole: the model, for the error that is raised where none is attention's; None: there may be other operations.
-
-    Raises:
-        ConfigError, KernelError: what is wrong.
+    ``whole``: the model, for the error that is raised where none is attention's; None: there may be other operations.
     """
     for name in operations:
         engine.kernel(name)

@@ -241,11 +241,8 @@ def _fold(given: State, name: str, mean: str) -> bool:
 
 
 def _fit_bias(given: State, wanted: State, number: int, layer: dict[str, Any], *, loops: bool, folds: bool) -> None:
-    """A layer's last bias where it or the model has none, or one for all heads; see the module's text.
-
-    Args:
-        loops: every node has an edge from itself.
-        folds: what stands behind the layer reads its rows alone, no stream that they are added to.
+    """A layer's last bias where it or the model has none, or one for all heads; see the module's text. ``loops``: every node
+    has an edge from itself. ``folds``: what stands behind the layer reads its rows alone, no stream that they are added to.
     """
     prefix = f"layers.{number}."
     name = {"Sage": "conv.lin_l.bias", "Linear": "map.bias"}.get(layer["kind"], "conv.bias")

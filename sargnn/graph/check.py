@@ -138,12 +138,8 @@ def expanded_width(width: int, categories: Sequence[int], source: str) -> int:
     A learned linear map of them adds a learned row for each category: an embedding. They are expanded when a store is made,
     since kernels read features where they lie, mapped from there: more on the disk, and nothing more in memory.
 
-    Args:
-        width: D, as given; 0: there are none.
-        categories: of each column the number of categories, 0 for numbers that stay as they are; empty: no column has any.
-
-    Raises:
-        DataError: there are not as many columns.
+    ``categories``: of each of the D columns their number, 0 for numbers that stay as they are; empty: no column has any. Raises
+    ``DataError`` where there are not as many columns.
     """
     if categories and len(categories) != width:
         raise DataError(
@@ -157,13 +153,8 @@ def expanded_width(width: int, categories: Sequence[int], source: str) -> int:
 
 
 def expect_held(source: str, numbers: np.ndarray, place: Callable[[int, int], str]) -> None:
-    """Check that edge features of whole numbers, [rows, D], are such as fp32 holds.
-
-    Args:
-        place: what a number's place is called, from its row and column.
-
-    Raises:
-        DataError: one is above ``LARGEST_WHOLE`` in size; its place and value are named.
+    """Raises ``DataError`` where a whole number of edge features [rows, D] is above ``LARGEST_WHOLE`` in size, with its value
+    and what ``place`` calls it, from its row and column.
     """
     if numbers.dtype.kind not in "iu" or not numbers.size:
         return

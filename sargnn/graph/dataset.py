@@ -191,9 +191,8 @@ def by_destination(source: np.ndarray, destination: np.ndarray, num_nodes: int) 
 def write_dataset(path: Path, dataset: Dataset, made_by: dict[str, Any], *, is_trained_on: bool = True) -> None:
     """Write a dataset's store; ``is_trained_on``: some nodes must be in the split for training.
 
-    Raises:
-        DataError: arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes or pairs, a node
-            of the split without a label, features or edge weights that cannot be trained on.
+    Raises ``DataError`` for arrays of another form than ``Dataset`` says, numbers out of their range, no training nodes or
+    pairs, a node of the split without a label, features or edge weights that cannot be trained on.
     """
     check_form(dataset)
     check_content(dataset)

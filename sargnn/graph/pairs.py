@@ -28,10 +28,8 @@ _OPTIONAL = ("relation", "weights", "labels", "features", "numbers")
 class Known:
     """All links that are known, whatever their split, and the edges that are no pairs: what a negative is not to be.
 
-    Attributes:
-        indptr: int64 [N + 1].
-        tails: int64, those of head i at ``indptr[i]:indptr[i + 1]``, ascending, each once. Of pairs that are the same both ways
-            each end is a head.
+    ``tails``, int64, has those of head i at ``indptr[i]:indptr[i + 1]``, ascending, each once. Of pairs that are the same both
+    ways each end is a head.
     """
 
     indptr: np.ndarray

@@ -40,12 +40,7 @@ _WITHOUT = "without it: kernel=auto, modules of PyTorch's and PyG's layers, grap
 
 
 class DglMissingError(ConfigError, ModuleNotFoundError):
-    """What was ``given`` needs DGL, which is not installed or cannot be imported.
-
-    Args:
-        hint: what works without DGL.
-        reason: why there is none, without a full stop.
-    """
+    """What was ``given`` needs DGL, which cannot be imported for a ``reason``, without a full stop. ``hint``: what works."""
 
     def __init__(self, *, given: object = None, hint: str | None = None, reason: str = NOT_INSTALLED) -> None:
         super().__init__(f"{reason}.", given=given, hint=hint)

@@ -74,11 +74,8 @@ class LayerInput:
         return replace(self, rows=rows), [own, *others]
 
     def prepared(self, engine: Engine, plan: LayerPlan, *, constant: bool, p: float) -> LayerInput:
-        """A model's input as its first layer reads it: labels joined to the rows unless these are constant, and dropped.
-
-        Args:
-            constant: whether the first layer takes its rows for constant; not where they are dropped.
-            p: probability of input dropout.
+        """A model's input for its first layer: labels stay apart from rows that the layer takes for ``constant``, else they are
+        joined to the rows, and both are dropped with probability p.
         """
         x = self if constant and engine.splits_columns else LayerInput(self.joined())
         if not p:

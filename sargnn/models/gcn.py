@@ -32,11 +32,8 @@ from sargnn.rng import Purpose
 def symmetric_sum(
     engine: Engine, plan: LayerPlan, rows: Tensor, reducer: Reducer | None = None, *, reuse: bool = False
 ) -> Tensor:
-    """``S h``: rows [N, F] to rows [M, F]. Saves nothing for backward; all workers must call it.
-
-    Args:
-        reducer: a sum of other messages; ``Sum(weighted=True)`` if not given.
-        reuse: ``rows`` may be scaled in place.
+    """``S h``: rows [N, F] to rows [M, F]. Saves nothing for backward; all workers must call it. ``reducer``: a sum of other
+    messages than ``Sum(weighted=True)``'s. ``reuse``: ``rows`` may be scaled in place.
     """
     key = f"symmetric {rows.dtype}"
     if key not in plan.kept:  # autograd would hold scales of each call

@@ -302,11 +302,8 @@ def build_stack(
     depth: int | None = None,
     kind: type[Stack] = Stack,
 ) -> Stack:
-    """A stack of layers, the last one as wide as there are classes.
-
-    Args:
-        hidden_width: of the rows between layers; None: ``config.hidden``.
-        depth: how many layers; None: ``config.num_layers``.
+    """A stack of layers, the last one as wide as there are classes. Width of the rows between layers and depth are ``config``'s
+    where they are None.
     """
     depth = depth or config.num_layers
     first_width = inputs.width + shape.label_columns

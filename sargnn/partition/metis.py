@@ -33,9 +33,7 @@ def kway(
 ) -> np.ndarray:
     """METIS's k-way assignment of a graph of ``symmetric``, whose values are edge weights, with at least one edge, int32 [N].
 
-    Args:
-        imbalance: how much larger than the mean a part may be.
-        vertex_weights: integers [N], whose sums are balanced; None: each vertex is 1.
+    ``imbalance``: how much larger than the mean a part may be, by ``vertex_weights``, integers [N]; None: each vertex is 1.
     """
     options = pymetis.Options(seed=seed, ufactor=max(1, round(imbalance * 1000)))
     index_type = pymetis.zero_copy_dtype()

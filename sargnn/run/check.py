@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 def check_strategies(config: RunConfig) -> None:
     """Check that mode, kernel and partitioner exist and go together, and the partitioner's file and a module of the user's.
-
-    Raises:
-        ConfigError, KernelError: what is wrong.
+    Raises ``ConfigError`` or ``KernelError``.
     """
     from sargnn.engine.serving import check_serves, engine_alone
     from sargnn.partition import PARTITIONERS

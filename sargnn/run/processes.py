@@ -69,14 +69,12 @@ class WorkerSettings:
 
 
 class Workers:
-    """P worker processes, from their start on. Whoever makes them calls ``watch`` next.
+    """P worker processes, from their start on. Whoever makes them calls ``watch`` next. A worker runs ``entry`` with the path
+    of the run's configuration.
 
     Signals are heard from before the first one starts; outside the main thread, where Python allows no handlers, they are not.
     ``asked`` is the one that asked the run to end. Raises ``ConfigError`` where the port is taken. Whatever is raised, no
     worker and no handler is left.
-
-    Args:
-        entry: what a worker runs, with the path of the run's configuration.
     """
 
     def __init__(self, entry: Callable[[str], None], config_path: str, settings: WorkerSettings) -> None:

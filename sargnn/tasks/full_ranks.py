@@ -70,11 +70,8 @@ def full_ranks(
     """Each pair's rank among all workers' candidates (see the module's text), float64 [B]. All workers must call it together.
 
     NaN where the score of the pair, of a candidate or of what is left out is not finite. All tensors lie where the decoder
-    does, which is the same on all workers.
-
-    Args:
-        true_rows: [B, F], of the pairs' other ends.
-        true_ids: int64 [B], of these; they need not be candidates.
+    does, which is the same on all workers. ``true_rows``, [B, F], and ``true_ids``, int64 [B], are the pairs' other ends, which
+    need not be candidates.
     """
     scorer = make_scorer(decoder, candidates.rows.shape[1])
     ranks = true_rows.new_empty(len(true_rows), dtype=torch.float64)
@@ -132,9 +129,7 @@ def _batches(
 ) -> Iterator[tuple[slice, _Batch]]:
     """All workers' queries, each worker's share of a batch at a time: which of this worker's they are, and the batch.
 
-    Args:
-        also_left_out: int64 [B], an id of each query.
-        true_rows: [B, F], whose scores are the thresholds; None: there are none.
+    ``also_left_out``: int64 [B], an id of each query. ``true_rows``: [B, F], whose scores are the thresholds, if any.
     """
     ids, order = candidates.ids.sort()
     share = max(1, _BATCH // group.world)

@@ -51,13 +51,9 @@ def judged_of(dataset: Dataset, nodes: slice | None) -> Judged:
 
 
 def judge_predictions(judged: Judged, wanted: str | None, read: Read, written: Collection[str]) -> tuple[dict[str, Any], str]:
-    """What ``evaluation.json`` holds, scores by split, and who has computed it.
+    """What ``evaluation.json`` holds, scores by split, and who has computed it, by the metric that is wanted or the first one.
 
-    With Correct & Smooth there are scores of the model's own classes, too.
-
-    Args:
-        wanted: the metric; None: the task's first one.
-        written: the files that there are.
+    With Correct & Smooth there are scores of the model's own classes, too. ``written``: the files that there are.
     """
     labels, split, task = judged.labels, judged.split, task_of(judged.labels)
     metric, outputs = choose_metric(task, wanted, judged.outputs), (len(labels), judged.outputs)

@@ -190,11 +190,8 @@ def _no_loss(target: str, why: object) -> ConfigError:
 
 
 def _check_own_loss(config: OptimConfig, kind: Labels, labels: Tensor, outputs: int, dtype: torch.dtype) -> None:
-    """Raises ``ConfigError`` where one's own loss does not take such labels, or is no sum over rows.
-
-    Args:
-        labels: some known rows, [n] or [n, C].
-        dtype: of the logits that it gets.
+    """Raises ``ConfigError`` where one's own loss does not take such labels, some known rows, [n] or [n, C], or is no sum over
+    rows. ``dtype``: of the logits that it gets.
     """
     assert config.loss is not None
     if config.label_smoothing or config.class_weights is not None:

@@ -377,12 +377,7 @@ def deal(keys: np.ndarray, count: int, group: Group) -> np.ndarray:
 
 
 def _of_ranks(keys: np.ndarray, ranks: np.ndarray, group: Group) -> np.ndarray:
-    """The keys of all workers that have these ranks, from 0.
-
-    Args:
-        keys: int64 ascending, this worker's, below 2**63.
-        ranks: int64 [J].
-    """
+    """The keys of all workers that have these ranks, int64 [J] from 0. ``keys``: this worker's, int64, ascending, from 0 on."""
     selected, before = np.zeros(len(ranks), np.int64), ranks.copy()  # before: rank among keys that begin as what is found
     for digit in range(_DIGITS - 1, -1, -1):
         unit = np.int64(1) << np.int64(digit * _DIGIT_BITS)

@@ -179,11 +179,9 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
     def backward_step(
         self, fold: Fold[Op], shard: Shard, rows: Tensors | None, saved: Saved, state: BackwardState, out: Tensors | None
     ) -> None:
-        """Send gradients back through one shard.
+        """Send gradients back through one shard, from its source rows, None where ``needs_src_in_backward`` is false.
 
-        Args:
-            rows: the shard's source rows; None where ``needs_src_in_backward`` is false.
-            out: [S, F_t] each, overwritten with the gradients of the source rows; None if those are not wanted.
+        ``out``: [S, F_t] each, overwritten with the gradients of the source rows; None if those are not wanted.
         """
 
     @abstractmethod
@@ -255,11 +253,8 @@ class WithPartials(ABC):
     def serve_gradients(
         self, fold: Fold[Any], piece: Piece, asked: Tensors, saved: Saved, state: Any, d_exchanged: Tensors | None, out: Tensors
     ) -> None:
-        """Add the gradients of the own rows, and of the parameters, that come through a piece of a peer's rows.
-
-        Args:
-            d_exchanged: [N, F_t] each, added to; None if they are not wanted.
-            out: ``returned``.
+        """Add the gradients of the own rows, ``d_exchanged`` [N, F_t] each, None if they are not wanted, and of the parameters,
+        that come through a piece of a peer's rows; write ``returned``.
         """
 
     def merge_gradients(self, fold: Fold[Any], now: PartialRound, answers: Tensors, state: Any) -> None:
