@@ -55,8 +55,7 @@ def baseline_lines(config: RunConfig) -> list[str]:
 
 
 def check_serves(engine: Engine, operations: Collection[str], whole: str | None) -> None:
-    """Raises ``ConfigError`` or ``KernelError`` unless the kernel serves all operations, and keeps scores for
-    ``mode.keep=all``.
+    """Raises ``ConfigError`` or ``KernelError`` unless the kernel serves all operations, with the scores that are to be kept.
 
     ``whole``: the model, for the error that is raised where none is attention's; None: there may be other operations.
     """

@@ -136,7 +136,7 @@ class NoRemat(Sar):
 
 
 def _timed(call: Call, piece: Piece) -> AbstractContextManager[None]:
-    """By whose rows the shard reads."""
+    """Times what is done with a shard, by whose rows it reads."""
     assert call.plan.shards is not None
     shard = call.plan.shards[piece]
     return call.fold.profile.shard(OWN_ROWS if shard.peer == call.plan.rank else PEER_ROWS, shard.num_edges)
@@ -165,7 +165,7 @@ class _PartialPass:
 
 
 def _partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors, state: Any) -> _PartialPass:
-    """Some of what peers wait for is computed at once."""
+    """Begin the forward pass's; some of what peers wait for is computed at once."""
     if call.plan.partials is None:
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)
@@ -181,7 +181,7 @@ def _partials_forward(call: Call, exchanged: Tensors, dest_local: Tensors, param
 
 
 def _partials_backward(call: Call, saved: Saved, state: Any, d_exchanged: Tensors | None, grads: Tensors) -> _PartialPass:
-    """``finish`` adds to ``d_exchanged``; None: these are not wanted."""
+    """Begin the backward pass's; ``finish`` adds to ``d_exchanged``, unless it is None: not wanted."""
     if call.plan.partials is None or (d_exchanged is None and not call.reducer.needs_src_in_backward):
         return _PartialPass()
     reducer, fold, columns = _with_partials(call)

@@ -141,11 +141,11 @@ class Reducer(ABC, Generic[Op, State, BackwardState]):
 
     @property
     def edges_at_once(self) -> int | None:
-        """How many edges' messages are tensors at one time, of nodes with as many edges together; None: messages are none."""
+        """Of how many edges messages are tensors at one time, where nodes with as many edges are folded together; else None."""
         return None
 
     def parts(self, width: int, groups: int) -> tuple[Part, ...]:
-        """The same in so many groups of the ``width`` columns, or fewer; () if columns are not independent."""
+        """The reducer in so many groups of the ``width`` columns, or fewer; () if columns are not independent."""
         return ()
 
     def row_bytes(self, widths: tuple[int, ...], rows: torch.dtype, wire: torch.dtype | None = None) -> int:
@@ -253,8 +253,8 @@ class WithPartials(ABC):
     def serve_gradients(
         self, fold: Fold[Any], piece: Piece, asked: Tensors, saved: Saved, state: Any, d_exchanged: Tensors | None, out: Tensors
     ) -> None:
-        """Add the gradients of the own rows, ``d_exchanged`` [N, F_t] each, None if they are not wanted, and of the parameters,
-        that come through a piece of a peer's rows; write ``returned``.
+        """Add what comes through a piece of a peer's rows to ``d_exchanged`` [N, F_t] each, None if it is not wanted, and to
+        the parameters' gradients; write ``returned``.
         """
 
     def merge_gradients(self, fold: Fold[Any], now: PartialRound, answers: Tensors, state: Any) -> None:
