@@ -199,9 +199,7 @@ class _Trial:
         return number
 
     def _most_used(self, error: ConfigError) -> int:
-        """The largest number of blocks with which the model runs and uses all of them, as it must with smaller ones from the
-        first on.
-        """
+        """The largest number of blocks with which the model runs and uses all; else raises the error that came furthest."""
         most, furthest = 0, 0
         for number in range(1, MOST_BLOCKS + 1):
             try:
@@ -309,8 +307,7 @@ def _small(schema: Schema) -> Schema:
 def _part(shape: GraphShape, seed: int, lacking: Collection[int] = ()) -> Part:
     """The made-up graph as the one part of one worker. Edges from node i and node i - 1 of its source type into each node i.
 
-    ``lacking``: relations of which each has no edge into a node that others reach; ``ALL_RELATIONS``: none reaches the last
-    node.
+    ``lacking``: relations, each without edges into a node that others reach; ``ALL_RELATIONS``: none reaches the last node.
     """
     schema, types = shape.schema, len(shape.schema.node_types)
     rng = np.random.default_rng(seed)
