@@ -3,8 +3,7 @@
     out_i = l_i + h_i W_0 + sum over relations r of (1 / |N_r(i)|) sum over edges j -> i of r of h_j W_r
 
 |N_r(i)| counts the edges of r into i in the whole graph. Of a graph with edge weights h_j counts w_e times, and their sum takes
-the place of |N_r(i)|. Nothing but h and the weights is saved: in backward the rows are
-fetched again (case 2), for
+the place of |N_r(i)|. Nothing but h and the weights is saved: in backward the rows are fetched again (case 2), for
 
     d h_j += (1 / |N_r(i)|) g_i W_r^T        d W_r += h_j^T g_i / |N_r(i)|        d W_0 = h^T g        d l = g
 
