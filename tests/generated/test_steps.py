@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, reject, seed, settings
+from hypothesis import strategies as st
 
 from sargnn.comm.group import Group
+from sargnn.config.groups import LabelsConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, DataError, KernelError
 from sargnn.graph.dataset import Dataset
-from tests.generated.cases import Case, steps
+from tests.generated.cases import Case, Graph, steps
 from tests.parity import cases, oracle
 from tests.parity.checks import first_step, together
 from tests.pool import near, pool
@@ -21,6 +23,7 @@ from tests.pool import near, pool
 QUICK = settings(max_examples=100, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 MANY, RUNS = settings(QUICK, derandomize=False), 50
 """Five thousand, in fifty tests of which each has its seed."""
+_FEW = 16
 REFUSED = (ConfigError, DataError, KernelError)
 
 
@@ -57,6 +60,8 @@ def check(case: Case) -> None:
         raise
     relative = 1e-10 if config.precision == "fp64" else 1e-3
     assert answers[0]["loss"] == pytest.approx(loss, rel=relative, abs=relative / 100)
+    if config.precision == "fp32" and config.norms_over_rows and graph.num_nodes < _FEW:
+        relative *= 10  # of few rows a norm's gradient is a small difference of large numbers: of two, eps / variance of them
     of_all: dict[str, np.ndarray] = together(answers)
     everything = np.sqrt(sum(np.square(grad).sum() for grad in gradients.values()))
     for name, grad in gradients.items():
@@ -80,3 +85,20 @@ def test_a_hundred_others(number: int) -> None:
         check(case)
 
     run()
+
+
+_WAY = {"mode": "sar", "kernel": "fused", "world": 1, "partitioner": "auto", "message_rows": None, "prefetch_depth": 0}
+_TWO_ROWS = Case(
+    Graph(seed=1, counts=(2,), edges=(7,), isolated=0, hubs=0, repeats=0, loops=0, weighted=False),
+    "gin",
+    {"num_layers": 1, "norm": "batch", "dropout": 0.0, "residual": False},
+    {"seed": 0, "labels": LabelsConfig(name="masked", rate=0.4, reuse=0)},
+    _WAY | {"aggregate": "post", "keep_layers": "all", "column_groups": None, "precision": "fp32"},
+)
+
+
+@QUICK
+@given(case=st.just(_TWO_ROWS))
+def test_two_rows_that_a_norm_makes_opposite(case: Case) -> None:
+    """What was found: in fp32 their gradients have an error of 1.1e-3, for little is left of them in a norm's backward."""
+    check(case)
