@@ -29,8 +29,7 @@ from sargnn.sources.classic.files import FILES, REDDIT_FILES
 from sargnn.sources.npz import Member
 from sargnn.sources.ogb.layouts import MAX_EDGES, MAX_NODES
 from sargnn.sources.ogb.tables import expect_range
-from sargnn.sources.own.given import GivenArray, member_of
-from sargnn.sources.own.targets import read_labels
+from sargnn.sources.own.given import GivenArray, member_of, read_labels
 from sargnn.sources.scan import identity_of
 from sargnn.sources.settings import RedditConfig
 from sargnn.sources.streamed import StreamedReader

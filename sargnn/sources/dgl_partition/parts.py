@@ -30,7 +30,7 @@ from sargnn.errors import DataError
 from sargnn.graph.check import EdgeCheck, check_widths
 from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, attr_form
 from sargnn.interop.dgl import PartGraph, load_tensors
-from sargnn.sources.own.names import EDGE_FEATURES, ON_EDGES, WEIGHTS
+from sargnn.sources.own.given import EDGE_FEATURES, ON_EDGES, WEIGHTS
 
 _CALLED = {WEIGHT: ON_EDGES[WEIGHTS], ATTR: ON_EDGES[EDGE_FEATURES]}
 Triplet = tuple[str, str, str]

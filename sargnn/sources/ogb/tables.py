@@ -14,7 +14,7 @@ from sargnn.errors import DataError
 from sargnn.graph.check import FeatureCheck
 from sargnn.graph.schema import SPLITS, UNLABELLED
 from sargnn.sources.own.given import PlainArray
-from sargnn.sources.own.targets import read_labels as labels_of_task
+from sargnn.sources.own.given import read_labels as labels_of_task
 from sargnn.sources.scan import File, Scan, lines_of
 
 _PIECE_NUMBERS, _PIECE_ROWS = 1 << 22, 1 << 18

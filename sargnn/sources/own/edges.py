@@ -19,8 +19,7 @@ from sargnn.errors import DataError
 from sargnn.graph.check import edge_place, expect_held
 from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
 from sargnn.graph.store import sha256_of
-from sargnn.sources.own.given import GivenArray, PlainArray
-from sargnn.sources.own.names import ALIASES, EDGE_FEATURES, EDGE_LABELS, EDGE_MASKS, NAMES, WEIGHTS
+from sargnn.sources.own.given import ALIASES, EDGE_FEATURES, EDGE_LABELS, EDGE_MASKS, NAMES, WEIGHTS, GivenArray, PlainArray
 from sargnn.sources.scan import File, Scan, lines_of
 
 _SOURCE = ("source", "src", "from", "u", "head")

@@ -1,9 +1,9 @@
 """The one form that every own graph takes on its way into a store, and how a tree of named arrays becomes it.
 
-A tree says for each of the names of ``own.names`` what there is; of a typed graph an entry is a mapping from node type, or from
+A tree says for each of the names of ``own.given`` what there is; of a typed graph an entry is a mapping from node type, or from
 (source type, relation, destination type), to arrays.
 
-Letters: N nodes, E edges, F features, C columns of labels.
+Letters: N nodes, E edges, F features, C columns of labels, k splits.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from sargnn.errors import DataError
 from sargnn.graph.check import check_widths
 from sargnn.graph.edge_columns import ATTR
+from sargnn.graph.schema import SPLITS
 from sargnn.sources.own.edges import EdgeList, FeaturedEdges, Triplet, WeightedEdges
-from sargnn.sources.own.given import GivenArray
-from sargnn.sources.own.names import (
+from sargnn.sources.own.given import (
     ALIASES,
     ALIKE,
     COUNT,
@@ -33,6 +35,7 @@ from sargnn.sources.own.names import (
     OF_EDGES,
     PAIRS,
     WEIGHTS,
+    GivenArray,
 )
 from sargnn.sources.own.pairs import LabelledEdges, OwnPairs, build_edge_labels, build_pairs
 
@@ -125,6 +128,7 @@ class OwnGraph:
         return content | ({"pairs": pairs} if pairs else {}) | ({"edge_labels": labels} if labels else {})
 
 
+_PIECE_NUMBERS = 1 << 20
 _MAKE: Mapping[str, Callable[[EdgeList, GivenArray], EdgeList]] = {WEIGHTS: WeightedEdges, EDGE_FEATURES: FeaturedEdges}
 """What edges carry -> edges with it."""
 Tree = Mapping[str, Any]
@@ -237,3 +241,185 @@ def _largest(triplet: Triplet, edges: EdgeList, node_type: str) -> int:
             if end == node_type and len(column):
                 largest = max(largest, int(column.max()))
     return largest
+
+
+def check_split_column(nodes: Nodes, column: int | None) -> None:
+    """Masks and node numbers that hold several splits side by side have the one that is asked for.
+
+    Args:
+        column: of the split, from 0; None: nothing is asked for.
+
+    Raises:
+        DataError: they have fewer, or nothing says which one; or one is asked for and none has several.
+    """
+    given = [of[name] for name in SPLITS for of in (nodes.masks, nodes.numbers) if name in of]
+    for array in given:
+        if len(array.shape) > 2:
+            raise DataError(
+                f"{array.name} is neither a mask nor a list of nodes.",
+                given=f"shape {list(array.shape)}",
+                allowed="[N], or [N, k] for k splits",
+            )
+    several = [array for array in given if _num_splits(array) > 1]
+    if column is None and several:
+        last = _num_splits(several[0]) - 1
+        raise DataError(
+            f"{several[0].name} holds {last + 1} splits side by side, one a column.",
+            given=f"shape {list(several[0].shape)}",
+            hint=f"dataset.split_column=0 takes the first; up to {last}",
+        )
+    if column is not None:
+        for array in several or given[:1]:
+            if column >= _num_splits(array):
+                count = _num_splits(array)
+                raise DataError(
+                    f"{array.name} has no such column: it holds {count} split{'s' * (count > 1)}.",
+                    given=f"dataset.split_column={column}, shape {list(array.shape)}",
+                    allowed=f"0 to {count - 1}" if count > 1 else "0, or leave it out",
+                )
+
+
+def _num_splits(given: GivenArray) -> int:
+    """How many splits a mask, or a list of node numbers, holds side by side. One row alone is one split."""
+    return given.shape[1] if len(given.shape) == 2 and given.shape[0] != 1 else 1
+
+
+def _of_split(given: GivenArray, column: int | None) -> np.ndarray:
+    """One split's mask or node numbers, flat, in a copy that has no other split."""
+    count = _num_splits(given)
+    if count == 1:
+        return given.whole().reshape(-1)
+    assert column is not None
+    pieces = given.pieces(max(1, _PIECE_NUMBERS // count))
+    return np.concatenate([np.array(piece[:, column]) for piece in pieces])
+
+
+def read_split(nodes: Nodes, whole: str, column: int | None = None) -> np.ndarray:
+    """uint8 [N] from masks and node numbers.
+
+    Args:
+        column: of arrays that hold several splits, from 0.
+
+    Raises:
+        DataError: none is given, one has another length or other values, or two overlap; arrays and node are named.
+    """
+    check_split_column(nodes, column)
+    if not {"train"} & {*nodes.masks, *nodes.numbers}:
+        raise DataError(
+            f"{whole} does not say which nodes to train on.",
+            given=", ".join(sorted({*nodes.masks, *nodes.numbers})) or "neither masks nor node numbers",
+            hint="'train_mask', 'val_mask', 'test_mask'; or dataset.split=[0.6,0.2,0.2] draws them",
+        )
+    split = np.zeros(nodes.count, np.uint8)
+    owner: dict[int, str] = {}
+    for name, value in SPLITS.items():
+        if name in nodes.masks:
+            given, rows = nodes.masks[name], _mask(nodes.masks[name], column)
+        elif name in nodes.numbers:
+            given, rows = nodes.numbers[name], _numbers(nodes.numbers[name], nodes.count, column)
+        else:
+            continue
+        taken = split[rows] > 0
+        if taken.any():
+            row = int((np.flatnonzero(rows) if rows.dtype == bool else rows)[taken.argmax()])
+            raise DataError(
+                f"{owner[int(split[row])]} and {given.name} overlap.",
+                given=f"node {row} (counted from 0), {int(taken.sum())} in all",
+                allowed="each node in one split at most",
+            )
+        split[rows] = value
+        owner[value] = given.name
+    return split
+
+
+def _mask(given: GivenArray, column: int | None) -> np.ndarray:
+    flat = _of_split(given, column)
+    if flat.dtype == bool:
+        return flat
+    wrong = ~np.isin(flat, (0, 1))
+    if wrong.any():
+        row = int(wrong.argmax())
+        hint = "name node numbers train_idx, val_idx and test_idx" if flat.dtype.kind in "iu" else None
+        raise DataError(
+            f"{given.name} is no mask: node {row} (counted from 0) has a value that is neither true nor false.",
+            given=flat[row],
+            allowed="true or false, or 1 and 0",
+            hint=hint,
+        )
+    return flat.astype(bool)
+
+
+def _numbers(given: GivenArray, count: int, column: int | None) -> np.ndarray:
+    raw = _of_split(given, column)
+    if raw.dtype.kind not in "iu" and raw.size:
+        hint = "name a mask train_mask, val_mask or test_mask" if raw.dtype.kind == "b" else None
+        raise DataError(f"{given.name} does not hold node numbers.", given=raw.dtype.name, allowed="whole numbers", hint=hint)
+    wrong = (raw < 0) | (raw >= count)
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise DataError(
+            f"{given.name} names a node that does not exist, in entry {place} (counted from 0).",
+            given=raw[place],
+            allowed=f"0 to {count - 1}",
+        )
+    return np.unique(raw.astype(np.int64))
+
+
+def check_fractions(fractions: Sequence[float]) -> None:
+    """They are shares of training, validation and test nodes. Raises ``DataError``."""
+    if len(fractions) != 3 or min(fractions) < 0 or sum(fractions) > 1 + 1e-9 or not fractions[0]:
+        raise DataError(
+            "'dataset.split' are no shares of training, validation and test nodes.",
+            given=list(fractions),
+            allowed="three numbers from 0 to 1 that add up to at most 1, the first above 0, such as [0.6,0.2,0.2]",
+        )
+
+
+def draw_split(labelled: np.ndarray, fractions: Sequence[float], seed: int) -> np.ndarray:
+    """uint8 [N]: a draw for each node with a label, by its number, so that it does not depend on which other nodes there are.
+
+    The shares are met as far as independent draws do.
+
+    Args:
+        labelled: bool [N].
+        fractions: of training, validation and test nodes.
+        seed: of the draw.
+
+    Raises:
+        DataError: too many nodes to be drawn for.
+    """
+    from sargnn.rng import MAX_ID, Purpose, draw_words  # which loads torch
+
+    check_fractions(fractions)
+    if len(labelled) > MAX_ID:
+        raise DataError("A split cannot be drawn for so many nodes.", given=len(labelled), allowed=f"at most {MAX_ID}")
+    split = np.zeros(len(labelled), np.uint8)
+    ends = np.round(np.minimum(np.cumsum(fractions), 1.0) * 2.0**32)
+    rows = np.flatnonzero(labelled)
+    for start in range(0, len(rows), 1 << 20):
+        piece = rows[start : start + (1 << 20)]
+        words = draw_words(piece, seed, Purpose.SPLIT)
+        number = np.searchsorted(ends, words, side="right")
+        split[piece] = np.array([*SPLITS.values(), 0], np.uint8)[number]
+    return split
+
+
+def labelled_type(nodes: Mapping[str, Nodes], whole: str, *, for_links: bool = False) -> str:
+    """The one node type that has labels. Raises ``DataError`` where there is none, or several.
+
+    ``for_links``: none needs any; then it is the first.
+    """
+    labelled = [name for name, type_nodes in nodes.items() if type_nodes.labels is not None]
+    if not labelled and for_links:
+        return next(iter(nodes))
+    if not labelled:
+        raise DataError(f"{whole} has no labels.", hint="'y', a class for each node; -1 for a node without one")
+    if len(labelled) > 1:
+        raise DataError(f"{whole} has labels on several node types.", given=", ".join(labelled), allowed="one type")
+    for name, type_nodes in nodes.items():
+        if name != labelled[0] and (type_nodes.masks or type_nodes.numbers):
+            given = next(iter((type_nodes.masks or type_nodes.numbers).values()))
+            raise DataError(
+                f"{given.name} splits nodes of type '{name}', and '{labelled[0]}' has the labels.", hint="leave it out"
+            )
+    return labelled[0]

@@ -17,9 +17,7 @@ from scipy import sparse
 from sargnn.errors import DataError
 from sargnn.graph.schema import SPLITS
 from sargnn.sources.own.edges import EdgeArrays, EdgeList, FeaturedEdges, WeightedEdges
-from sargnn.sources.own.given import GivenArray, PlainArray, as_array, as_matrix, given, is_sparse_tensor
-from sargnn.sources.own.graph import Tree, Unread
-from sargnn.sources.own.names import (
+from sargnn.sources.own.given import (
     ALIASES,
     COUNT,
     EDGE_FEATURES,
@@ -34,9 +32,16 @@ from sargnn.sources.own.names import (
     ON_EDGES,
     PAIRS,
     WEIGHTS,
+    GivenArray,
+    PlainArray,
+    as_array,
+    as_matrix,
+    given,
+    is_sparse_tensor,
     known_names,
     unit_of,
 )
+from sargnn.sources.own.graph import Tree, Unread
 from sargnn.sources.own.pairs import labelled_pairs, marked_pairs, pair_leaf
 
 _TRANSPOSED = "adj_t"

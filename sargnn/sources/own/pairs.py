@@ -19,9 +19,7 @@ from sargnn.graph.edge_columns import WEIGHT
 from sargnn.graph.schema import SPLITS, has_label
 from sargnn.sources.given_pairs import SplitPairs
 from sargnn.sources.own.edges import EdgeArrays, EdgeList, Triplet, WeightedEdges, checked_edges
-from sargnn.sources.own.given import GivenArray, PlainArray
-from sargnn.sources.own.names import EDGE_LABELS, EDGE_MASKS, PAIRS
-from sargnn.sources.own.targets import read_labels
+from sargnn.sources.own.given import EDGE_LABELS, EDGE_MASKS, PAIRS, GivenArray, PlainArray, read_labels
 
 _PIECE = 1 << 22
 

@@ -32,11 +32,20 @@ from sargnn.resolve import resolve
 from sargnn.sources.given_pairs import EdgeLabels, give_pairs, label_edges
 from sargnn.sources.ogb.layouts import MAX_NODES
 from sargnn.sources.own.edges import EdgeList, Triplet, checked_edges
-from sargnn.sources.own.given import GivenArray
-from sargnn.sources.own.graph import Nodes, OwnGraph, Unread, build_graph
+from sargnn.sources.own.given import GivenArray, read_labels
+from sargnn.sources.own.graph import (
+    Nodes,
+    OwnGraph,
+    Unread,
+    build_graph,
+    check_fractions,
+    check_split_column,
+    draw_split,
+    labelled_type,
+    read_split,
+)
 from sargnn.sources.own.objects import tree_of
 from sargnn.sources.own.pairs import PairReader
-from sargnn.sources.own.targets import check_fractions, check_split_column, draw_split, labelled_type, read_labels, read_split
 from sargnn.sources.streamed import StreamedReader
 from sargnn.steps import step
 

@@ -26,9 +26,8 @@ from sargnn.graph.dataset import Reader
 from sargnn.graph.origin import Ids, Origin
 from sargnn.graph.schema import SPLITS
 from sargnn.sources.own.edges import EdgeArrays, Triplet
-from sargnn.sources.own.given import GivenArray, PlainArray
+from sargnn.sources.own.given import COUNT, EDGE_FEATURES, EDGE_LABELS, EDGES, FEATURES, LABELS, WEIGHTS, GivenArray, PlainArray
 from sargnn.sources.own.graph import Unread, build_graph
-from sargnn.sources.own.names import COUNT, EDGE_FEATURES, EDGE_LABELS, EDGES, FEATURES, LABELS, WEIGHTS
 from sargnn.sources.own.reader import own_reader
 from sargnn.sources.tables.columns import (
     Category,

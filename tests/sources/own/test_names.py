@@ -12,7 +12,7 @@ import pytest
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import parse
 from sargnn.run.check import check_graph
-from sargnn.sources.own.names import ALIASES, EDGE_FEATURES, FEATURES, LABELS, NAMES, ON_EDGES
+from sargnn.sources.own.given import ALIASES, EDGE_FEATURES, FEATURES, LABELS, NAMES, ON_EDGES
 from sargnn.sources.prepare import prepare_dataset
 from tests.in_process import sargnn_here
 from tests.sources.own import given
