@@ -24,12 +24,17 @@ import pyarrow.compute as pc
 
 from sargnn.config.fields import brief
 from sargnn.errors import DataError
-from sargnn.sources.tables.files import plain_type
 from sargnn.sources.tables.spec import Kind
 
 _MOST_CATEGORIES = 1000
 _DAY_US = 86_400_000_000
 _SPLIT_WORDS = {"train": 1, "training": 1, "valid": 2, "val": 2, "validation": 2, "test": 3, "none": 0, "": 0}
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, of a dictionary those of its entries."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.large_string() if str(kind) == "string_view" else kind
 
 
 def is_number(kind: pa.DataType) -> bool:

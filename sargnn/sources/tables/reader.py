@@ -1,8 +1,6 @@
-"""From tables to arrays, in two passes over each.
+"""From tables to arrays, in two passes over each (``table``).
 
-The first one takes the ids, and of columns what must be known of all rows: mean, categories, length. Ids get numbers in the
-order of the rows (``ids``). The second one writes the arrays. Rows that cannot be used are an error, or are dropped: then the
-first pass looks at all columns, so that a node without features has no number, and its edges go with it.
+Ids get numbers in the order of the rows (``ids``). Rows that cannot be used are an error, or are dropped.
 
 Letters: N nodes of a type, E edges of a relation, n rows of a batch, C columns of labels.
 """
@@ -12,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,28 +25,23 @@ from sargnn.graph.dataset import Reader
 from sargnn.graph.origin import Ids, Origin
 from sargnn.graph.schema import SPLITS
 from sargnn.sources.own.edges import EdgeArrays, Triplet
-from sargnn.sources.own.given import COUNT, EDGE_FEATURES, EDGE_LABELS, EDGES, FEATURES, LABELS, WEIGHTS, GivenArray, PlainArray
+from sargnn.sources.own.given import (
+    COUNT,
+    EDGE_FEATURES,
+    EDGE_LABELS,
+    EDGES,
+    FEATURES,
+    LABELS,
+    WEIGHTS,
+    GivenArray,
+    PlainArray,
+)
 from sargnn.sources.own.graph import Unread, build_graph
 from sargnn.sources.own.reader import own_reader
-from sargnn.sources.tables.columns import (
-    Category,
-    Column,
-    Number,
-    Numbers,
-    as_numbers,
-    as_texts,
-    column_of,
-    decoded,
-    family_of,
-    is_list,
-    is_number,
-    is_text,
-    is_time,
-    split_numbers,
-)
-from sargnn.sources.tables.files import Table, plain_type
+from sargnn.sources.tables.columns import Category, as_texts, decoded, is_time, plain_type
 from sargnn.sources.tables.ids import Ends, IdMap, keys_of, text_arrays
 from sargnn.sources.tables.spec import EdgeTable, NodeTable, read_spec
+from sargnn.sources.tables.table import Table, is_null
 from sargnn.steps import step
 
 if TYPE_CHECKING:
@@ -55,6 +49,7 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _WORDS = {"train": "train", "valid": "val", "test": "test"}
+_ROWS = 1 << 20
 
 
 def tables_reader(config: TablesConfig) -> Reader:
@@ -62,7 +57,7 @@ def tables_reader(config: TablesConfig) -> Reader:
     return TablesReader(config)
 
 
-class RawArray(GivenArray):
+class FileArray(GivenArray):
     """Rows appended to a file and read back in order, never mapped, so that they do not count as memory.
 
     Args:
@@ -70,38 +65,40 @@ class RawArray(GivenArray):
         path: the file.
         dtype: of the numbers.
         row: the shape of an entry.
-        rows_of: says where a row came from, for messages.
+        table: says where a row came from, for messages.
     """
 
-    def __init__(self, name: str, path: Path, dtype: Any, row: tuple[int, ...] = (), rows_of: Rows | None = None) -> None:
-        self.name, self.path, self.dtype, self._row, self._rows_of = name, path, np.dtype(dtype), row, rows_of
+    def __init__(self, name: str, path: Path, dtype: Any, row: tuple[int, ...] = (), table: Table | None = None) -> None:
+        self.name, self.path, self.dtype, self._row, self._table = name, path, np.dtype(dtype), row, table
+        self._width = int(np.prod(row, dtype=np.int64))
         self.path.touch()
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        width = int(np.prod(self._row, dtype=np.int64))
-        count = self.path.stat().st_size // (self.dtype.itemsize * width) if width else 0
-        return (count, *self._row)
+        return (self.path.stat().st_size // (self.dtype.itemsize * self._width) if self._width else 0, *self._row)
 
     def append(self, rows: np.ndarray) -> None:
         with self.path.open("ab") as file:
             np.ascontiguousarray(rows, self.dtype).tofile(file)
 
     def pieces(self, rows: int) -> Iterator[np.ndarray]:
-        width = int(np.prod(self._row, dtype=np.int64))
         with self.path.open("rb") as file:
-            while len(piece := np.fromfile(file, self.dtype, rows * width)):
+            while len(piece := np.fromfile(file, self.dtype, rows * self._width)):
                 yield piece.reshape(-1, *self._row)
 
     def place(self, row: int, unit: str) -> str:
-        return super().place(row, unit) if self._rows_of is None else self._rows_of.place(row)
+        return super().place(row, unit) if self._table is None else self._table.kept_place(row)
+
+    def mapped(self) -> np.ndarray:
+        """All of it, in memory where it is empty."""
+        return np.memmap(self.path, self.dtype, "r", shape=self.shape) if self.shape[0] else np.zeros(self.shape, self.dtype)
 
 
-class Mask(GivenArray):
+class _Mask(GivenArray):
     """Which rows are of a split. splits: uint8 [rows]."""
 
-    def __init__(self, name: str, splits: RawArray, number: int) -> None:
-        self.name, self._splits, self._number, self.dtype = name, splits, number, np.dtype(bool)
+    def __init__(self, splits: FileArray, split: str) -> None:
+        self.name, self._splits, self._number, self.dtype = splits.name, splits, SPLITS[split], np.dtype(bool)
         self.shape = splits.shape
 
     def pieces(self, rows: int) -> Iterator[np.ndarray]:
@@ -109,182 +106,15 @@ class Mask(GivenArray):
             yield piece == self._number
 
 
-class TableEdges(EdgeArrays):
+class _TableEdges(EdgeArrays):
     """Edges whose places are rows of their tables."""
 
-    def __init__(self, rows: Rows, sources: RawArray, destinations: RawArray) -> None:
-        super().__init__(rows.title, sources, destinations)
-        self._rows = rows
+    def __init__(self, table: Table, sources: FileArray, destinations: FileArray) -> None:
+        super().__init__(table.title, sources, destinations)
+        self._table = table
 
     def place(self, position: int) -> str:
-        return self._rows.place(position)
-
-
-class Rows:
-    """One table and what is read of it.
-
-    Args:
-        title: what messages call it.
-        spec: its entry in the file of tables.
-        folder: where relative names start.
-        known: its columns' encodings in another dataset.
-        classes: of labels that are texts, in another dataset.
-        time: the column whose time decides the split; None: it has none.
-
-    Raises:
-        DataError: a column is missing or of another type; the file is named.
-    """
-
-    def __init__(
-        self,
-        title: str,
-        spec: NodeTable | EdgeTable,
-        folder: Path,
-        known: Mapping[str, Any],
-        classes: list[str] | None,
-        time: str | None,
-    ) -> None:
-        self.title, self.spec = title, spec
-        self.table = Table(title, spec.files, folder, texts=spec.ends)
-        ends = ("id",) if isinstance(spec, NodeTable) else ("source", "destination")
-        for of, column in zip(ends, spec.ends, strict=True):
-            self.table.check(column, lambda t: is_text(t) or pa.types.is_integer(t), "texts, or whole numbers", of=of)
-        for column in spec.features:
-            self.table.check(column, lambda t: True, "", of="features")
-        for column in (*spec.features, *spec.label):
-            self.table.check_alike(column, family_of)
-        self.columns: list[Column] = [
-            column_of(name, title, kind, self.table.columns[name], known.get(name)) for name, kind in spec.features.items()
-        ]
-        alone = len(spec.label) == 1
-        for column in spec.label:
-            self.table.check(
-                column,
-                lambda t: is_number(t) or (alone and (is_text(t) or is_list(t))),
-                "numbers; of a single column also texts, which are classes, or lists of numbers",
-                of="label",
-            )
-        self.classes: Category | None = None
-        self._label_list: Numbers | None = None
-        if len(spec.label) == 1:
-            kind = plain_type(self.table.columns[spec.label[0]])
-            self.classes = Category(spec.label[0], classes) if is_text(kind) else None
-            self._label_list = Numbers(spec.label[0]) if is_list(kind) else None
-        if spec.split is not None:
-            self.table.check(spec.split, is_text, "texts: train, valid, test, or null", of="split")
-        self.weight = getattr(spec, "weight", None)
-        if self.weight is not None:
-            self.table.check(self.weight, is_number, "numbers", of="weight")
-        self.time = time
-        if time is not None:
-            self.table.check(time, lambda t: is_time(t) or is_number(t), "dates, times or numbers", of="dataset.split_by")
-        self.kept = np.zeros(0, bool)
-
-    @property
-    def _checked(self) -> list[Column]:
-        """All columns whose faults make a row useless."""
-        others = [name for name in (self.weight, self.time) if name is not None]
-        return [*self.columns, *(Number(name, standard=False) for name in others)]
-
-    @property
-    def _observed(self) -> list[Column]:
-        labels = [column for column in (self.classes, self._label_list) if column is not None]
-        return [column for column in (*self.columns, *labels) if column.observes]
-
-    def place(self, row: int) -> str:
-        """Where the kept row came from."""
-        return self.table.place(row if self.kept.all() else int(np.flatnonzero(self.kept)[row]))
-
-    def first_pass(self, rows: int, *, drop: bool) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray]]:
-        """Number of the first row, batch, and bool [n]: the rows that have what it takes, as far as this pass looks."""
-        checked = self._checked if drop else []
-        names = [*self.spec.ends, *(column.name for column in (*self._observed, *checked))]
-        total = self.table.about_rows
-        for first, batch in self.table.batches(list(dict.fromkeys(names)), rows):
-            step(f"reading ids of {self.title}", first, total)
-            for column in self._observed:
-                if column is not self.classes:
-                    column.observe(decoded(batch.column(column.name)))
-            good = np.ones(batch.num_rows, bool)
-            for column in checked:
-                good &= ~column.faults(decoded(batch.column(column.name)))
-            if self.classes is not None and self.classes.observes:
-                self.classes.observe(decoded(batch.column(self.classes.name)).filter(pa.array(good)))
-            yield first, batch, good
-
-    def second_pass(self, rows: int, *, ids: bool) -> Iterator[tuple[pa.RecordBatch, dict[str, np.ndarray]]]:
-        """The rows that are kept, and their arrays by name. ids: the batches have the ids, too.
-
-        Raises:
-            DataError: a value that cannot be used; its file, row and column are named.
-        """
-        spec, checked = self.spec, self._checked
-        names = [
-            *(spec.ends if ids else ()),
-            *(column.name for column in checked),
-            *spec.label,
-            *([spec.split] if spec.split else []),
-        ]
-        total = self.table.about_rows
-        for first, batch in self.table.batches(list(dict.fromkeys(names)), rows) if names else ():
-            step(f"reading columns of {self.title}", first, total)
-            chosen = self.kept[first : first + batch.num_rows]
-            for column in checked:
-                values = decoded(batch.column(column.name))
-                if (wrong := column.faults(values) & chosen).any():
-                    self._fault(column, values, first, wrong)
-            batch = batch if chosen.all() else batch.filter(pa.array(chosen))
-            yield batch, self._arrays(batch, first, chosen)
-
-    def _fault(self, column: Column, values: pa.Array, first: int, wrong: np.ndarray) -> None:
-        row = int(wrong.argmax())
-        value = values[row].as_py()
-        given = "null" if value is None else f"{len(value)} entries" if isinstance(value, list) else str(value)
-        wants = f"{column.width} finite numbers" if isinstance(column, Numbers) else "a finite number"
-        raise DataError(
-            f"The column '{column.name}' of {self.title} holds a value that cannot be used.",
-            given=f"{given}, in {self.table.place(first + row)}",
-            allowed="a text" if isinstance(column, Category) else wants,
-            hint="dataset.on_error=drop leaves such rows out",
-        )
-
-    def _arrays(self, batch: pa.RecordBatch, first: int, chosen: np.ndarray) -> dict[str, np.ndarray]:
-        spec, arrays = self.spec, {}
-        if self.columns:
-            parts = [column.encode(decoded(batch.column(column.name))) for column in self.columns]
-            arrays["features"] = np.concatenate(parts, 1)
-        if self.weight:
-            arrays["weight"] = as_numbers(batch.column(self.weight))
-        if spec.label:
-            arrays["label"] = self._labels(batch)
-        if self.time:
-            arrays["time"] = as_numbers(batch.column(self.time))
-        elif spec.split:
-            values = decoded(batch.column(spec.split))
-            splits = split_numbers(values)
-            if (splits < 0).any():
-                row = int((splits < 0).argmax())
-                raise DataError(
-                    f"The column '{spec.split}' of {self.title} names no split.",
-                    given=f"'{values[row].as_py()}', in {self.table.place(first + int(np.flatnonzero(chosen)[row]))}",
-                    allowed="train, valid, test; null or nothing for none",
-                )
-            arrays["split"] = splits.astype(np.uint8)
-        return arrays
-
-    def _labels(self, batch: pa.RecordBatch) -> np.ndarray:
-        """float64 [n] or [n, C], nan where there is none."""
-        columns = [decoded(batch.column(name)) for name in self.spec.label]
-        if self.classes is not None:
-            codes = self.classes.codes(columns[0])
-            return np.where(codes < 0, np.nan, codes)
-        if self._label_list is not None:
-            wrong = self._label_list.faults(columns[0])
-            labels = np.full((len(wrong), self._label_list.width), np.nan)
-            labels[~wrong] = self._label_list.encode(columns[0].filter(pa.array(~wrong)))
-            return labels
-        numbers = [as_numbers(column) for column in columns]
-        return numbers[0] if len(numbers) == 1 else np.stack(numbers, 1)
+        return self._table.kept_place(position)
 
 
 class TablesReader(Reader):
@@ -297,10 +127,10 @@ class TablesReader(Reader):
         labelled = [*(name for name, table in self._spec.nodes.items() if table.label)]
         labelled_edges = [triplet for triplet, table in self._spec.edges.items() if table.label]
 
-        def make(name: str, title: str, table: NodeTable | EdgeTable, *, timed: bool) -> Rows:
+        def make(name: str, title: str, spec: NodeTable | EdgeTable, *, timed: bool) -> Table:
             encodings = known.encodings.get(name, {}) if known is not None else {}
-            classes = list(known.classes) if known is not None and known.classes and table.label else None
-            return Rows(title, table, self._root.parent, encodings, classes, config.split_by if timed else None)
+            classes = list(known.classes) if known is not None and known.classes and spec.label else None
+            return Table(title, spec, self._root.parent, encodings, classes, config.split_by if timed else None)
 
         self.nodes = {
             name: make(name, f"nodes of type '{name}'", table, timed=name in labelled)
@@ -316,7 +146,7 @@ class TablesReader(Reader):
             for triplet, table in self._spec.edges.items()
         }
         self.types = sorted({end for triplet in self.edges for end in (triplet[0], triplet[2])})
-        self._texts = {name: self.has_texts(name) for name in self.types}
+        self.texts = {name: any(table.has_texts(column) for table, column in self.columns_of(name)) for name in self.types}
         config.check_split_by()
         if config.split is not None and config.split_by is None and not labelled:
             raise DataError(
@@ -330,10 +160,7 @@ class TablesReader(Reader):
         return {
             "reader": "tables",
             "version": _VERSION,
-            "files": {
-                name: rows.table.identity()
-                for name, rows in [*self.nodes.items(), *((" ".join(key), rows) for key, rows in self.edges.items())]
-            },
+            "files": {name: table.identity() for name, table in self.tables().items()},
             "spec": [
                 {name: dataclasses.asdict(table) for name, table in self._spec.nodes.items()},
                 {" ".join(triplet): dataclasses.asdict(table) for triplet, table in self._spec.edges.items()},
@@ -351,6 +178,10 @@ class TablesReader(Reader):
             **({"known": [known.encodings, list(known.classes)]} if known is not None else {}),
         }
 
+    def tables(self) -> dict[str, Table]:
+        """All of them by type or relation."""
+        return {**self.nodes, **{" ".join(triplet): table for triplet, table in self.edges.items()}}
+
     def write(self, path: Path, buffer_bytes: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".tables-", suffix=".tmp") as scratch:
@@ -361,17 +192,16 @@ class TablesReader(Reader):
             reader.remember(self.identity(), origin)
             reader.write(path, buffer_bytes)
 
-    def has_texts(self, node_type: str) -> bool:
-        """Whether the ids of a type are texts in some table; then all of them are."""
-        columns = [(rows, rows.spec.ends[0]) for name, rows in self.nodes.items() if name == node_type]
-        for (source, _, destination), rows in self.edges.items():
-            columns += [(rows, end) for of, end in zip((source, destination), rows.spec.ends, strict=True) if of == node_type]
-        kinds = [kind for rows, column in columns for kind in rows.table.kinds(column)]
-        return any(is_text(kind) or pa.types.is_uint64(kind) for kind in kinds)  # the latter do not all fit into int64
+    def columns_of(self, node_type: str) -> list[tuple[Table, str]]:
+        """The columns that name nodes of a type, in tables of edges; before them that of its own table, where it has one."""
+        columns = [(table, table.spec.ends[0]) for name, table in self.nodes.items() if name == node_type]
+        for (source, _, destination), table in self.edges.items():
+            columns += [(table, end) for of, end in zip((source, destination), table.spec.ends, strict=True) if of == node_type]
+        return columns
 
     def ids_of(self, node_type: str, values: pa.Array) -> pa.Array:
         """Ids as they are compared: large_string, or int64."""
-        if self._texts[node_type]:
+        if self.texts[node_type]:
             return as_texts(values)
         return pc.cast(decoded(values), pa.int64())
 
@@ -382,211 +212,186 @@ class _Arrays:
     def __init__(self, reader: TablesReader, folder: Path, buffer_bytes: int) -> None:
         self._reader, self._folder, self._config = reader, folder, reader.config
         self._bytes = max(1 << 16, buffer_bytes // 16)
-        self._drop = reader.config.on_error == "drop"
-        self._dropped: dict[str, int] = {}
+        self._dropped: Counter[str] | None = Counter() if reader.config.on_error == "drop" else None
         self._maps: dict[str, IdMap] = {}
         self._files = 0
 
     def read(self) -> tuple[dict[str, Any], Origin]:
         """The tree of arrays that ``own.graph`` takes, and what the dataset remembers."""
-        reader = self._reader
+        reader, warn = self._reader, logging.getLogger(__name__).warning
         tree: dict[str, dict[Any, Any]] = {}
-        ids = []
-        for node_type in reader.types:
-            rows = reader.nodes.get(node_type)
-            ids.append(self._read_nodes(node_type, rows, tree) if rows is not None else self._ids_of_ends(node_type))
-            tree.setdefault(COUNT, {})[node_type] = len(ids[-1])
-        for triplet, rows in reader.edges.items():
-            self._read_edges(triplet, rows, tree)
-        for what, count in self._dropped.items():
-            logging.getLogger(__name__).warning(f"dropped: {what}: {count}")
-        tables: dict[str, Rows] = dict(reader.nodes) | {" ".join(triplet): rows for triplet, rows in reader.edges.items()}
-        for rows in tables.values():
-            for column in (*rows.columns, rows.classes):
+        ids = [self._read_nodes(node_type, tree) for node_type in reader.types]
+        for triplet, table in reader.edges.items():
+            self._read_edges(triplet, table, tree)
+        for what, count in (self._dropped or {}).items():
+            if count:
+                warn(f"dropped: {what}: {count}")
+        tables = reader.tables()
+        for table in tables.values():
+            for column in (*table.columns, table.label):
                 if isinstance(column, Category) and column.others:
-                    what = f"the column '{column.name}' of {rows.title} has categories that were not trained with"
-                    become = "have no label" if column is rows.classes else "are zeros"
-                    logging.getLogger(__name__).warning(f"{what}; they {become}: {column.others} rows")
+                    what = f"the column '{column.name}' of {table.title} has categories that were not trained with"
+                    warn(f"{what}; they {'have no label' if column is table.label else 'are zeros'}: {column.others} rows")
         known = reader.known
-        of_texts = [rows.classes.categories for rows in tables.values() if rows.classes is not None]
+        of_texts = [table.label.categories for table in tables.values() if isinstance(table.label, Category)]
         classes = of_texts[0] if of_texts else known.classes if known is not None else ()
-        encodings = {name: {c.name: c.encoding() for c in rows.columns} for name, rows in tables.items() if rows.columns}
+        encodings = {name: {c.name: c.encoding() for c in table.columns} for name, table in tables.items() if table.columns}
         return tree, Origin(tuple(ids), tuple(classes), encodings)
 
-    def _read_nodes(self, node_type: str, rows: Rows, tree: dict[str, dict[Any, Any]]) -> Ids:
-        """The nodes of a type that has a table. Raises ``DataError`` for an id that is null or there twice."""
-        (column,) = rows.spec.ends
-        numbers, kept = self._map(node_type, rows.table.about_rows), []
-        for first, batch, good in rows.first_pass(self._rows(1), drop=self._drop):
-            good = self._without_nulls(rows, batch, first, good)
-            chosen = self._reader.ids_of(node_type, batch.column(column).filter(pa.array(good)))
-            numbers.add(keys_of(chosen, first + np.flatnonzero(good)))
-            kept.append(good)
-        rows.kept = np.concatenate([np.zeros(0, bool), *kept])
+    def _read_nodes(self, node_type: str, tree: dict[str, dict[Any, Any]]) -> Ids:
+        """The nodes of a type; where it has no table, those that edges name, in the order in which they do.
+
+        Raises:
+            DataError: an id of the table is null or there twice.
+        """
+        table, columns = self._reader.nodes.get(node_type), self._reader.columns_of(node_type)
+        columns = columns if table is None else columns[:1]
+        about = sum(of.about_rows for of, _ in columns)
+        self._maps[node_type] = numbers = IdMap(self._folder, f"ids_{len(self._maps):03d}", about, self._bytes)
+        parts = [np.zeros(0, bool)]
+        count = 0
+        for of, column in columns:
+            passed = of.first_pass(self._rows(1), self._dropped) if table is not None else self._with_ids(of, column)
+            for _, batch, good in passed:
+                numbers.add(self._keys(node_type, batch.column(column), count, good))
+                parts.append(good)
+                count += len(good)
+        kept = np.concatenate(parts)
         twice: list[tuple[int, int]] = []
         for later, before in numbers.repeats():
-            rows.kept[later] = False
-            if len(later):
-                self._count(f"{rows.title} whose '{column}' is there twice", len(later))
+            kept[later] = False
+            if len(later) and table is not None:
                 twice.append(min(zip(later.tolist(), before.tolist(), strict=True)))
-        if twice and not self._drop:
-            again, first_row = min(twice)
+                self._count(f"{table.title} whose '{columns[0][1]}' is there twice", len(later))
+        if table is not None and twice and self._dropped is None:
+            again, first = min(twice)
             raise DataError(
-                f"An id is there twice in {rows.title}.",
-                given=f"{self._value(rows, column, again)}, in {rows.table.place(first_row)} and {rows.table.place(again)}",
+                f"An id is there twice in {table.title}.",
+                given=f"{table.value(columns[0][1], again)}, in {table.place(first)} and {table.place(again)}",
                 hint="dataset.on_error=drop keeps the first",
             )
-        numbers.number(rows.kept)
-        ids, arrays = self._columns(rows, node_type)
-        assert ids is not None
-        for name, used in (("features", FEATURES), ("label", LABELS)):
-            if name in arrays:
-                tree.setdefault(used, {})[node_type] = arrays[name]
-        if (splits := self._splits(rows, arrays)) is not None:
-            for split, word in _WORDS.items():
-                tree.setdefault(f"{word}_mask", {})[node_type] = Mask(splits.name, splits, SPLITS[split])
-        return ids
+        numbers.number(kept)
+        tree.setdefault(COUNT, {})[node_type] = numbers.count
+        ids = self._new_ids(node_type)
+        if table is None:
+            count = 0
+            for of, column in columns:
+                for _, batch in of.batches([column], self._rows(1)):
+                    self._append_ids(node_type, ids, batch.column(column).filter(pa.array(kept[count : count + len(batch)])))
+                    count += len(batch)
+        else:
+            table.kept = kept
+            arrays = self._columns(table, node_type, ids)
+            for name, used in (("features", FEATURES), ("label", LABELS)):
+                if name in arrays:
+                    tree.setdefault(used, {})[node_type] = arrays[name]
+            if (splits := self._splits(table, arrays)) is not None:
+                for split, word in _WORDS.items():
+                    tree.setdefault(f"{word}_mask", {})[node_type] = _Mask(splits, split)
+        return Ids(*(array.mapped() for array in ids))
 
-    def _ids_of_ends(self, node_type: str) -> Ids:
-        """The ids of a type without a table: those that edges name, in the order in which they do."""
-        columns = [
-            (rows, column)
-            for (source, _, destination), rows in self._reader.edges.items()
-            for of, column in zip((source, destination), rows.spec.ends, strict=True)
-            if of == node_type
-        ]
-        numbers = self._map(node_type, sum(rows.table.about_rows for rows, _ in columns))
-        kept, count = [], 0
-        for rows, column in columns:
-            for _, batch in rows.table.batches([column], self._rows(1)):
-                good = self._are_there(batch, column)
-                chosen = self._reader.ids_of(node_type, batch.column(column).filter(pa.array(good)))
-                numbers.add(keys_of(chosen, count + np.flatnonzero(good)))
-                kept.append(good)
-                count += len(good)
-        first = np.concatenate([np.zeros(0, bool), *kept])
-        for later, _ in numbers.repeats():
-            first[later] = False
-        numbers.number(first)
-        ids, count = _IdFiles(self, self._reader, node_type), 0
-        for rows, column in columns:
-            for _, batch in rows.table.batches([column], self._rows(1)):
-                ids.append(batch.column(column).filter(pa.array(first[count : count + batch.num_rows])))
-                count += batch.num_rows
-        return ids.ids()
-
-    def _read_edges(self, triplet: Triplet, rows: Rows, tree: dict[str, dict[Any, Any]]) -> None:
+    def _read_edges(self, triplet: Triplet, table: Table, tree: dict[str, dict[Any, Any]]) -> None:
         """The edges of a relation. Raises ``DataError`` for an end that is null or no node."""
         types = (triplet[0], triplet[2])
         ends = [self._maps[of].ends(name) for of, name in zip(types, ("sources", "destinations"), strict=True)]
-        kept = []
-        for first, batch, good in rows.first_pass(self._rows(1), drop=self._drop):
-            good = self._without_nulls(rows, batch, first, good)
-            for of, column, end in zip(types, rows.spec.ends, ends, strict=True):
-                chosen = self._reader.ids_of(of, batch.column(column).filter(pa.array(good)))
-                end.add(keys_of(chosen, first + np.flatnonzero(good)))
-            kept.append(good)
-        rows.kept = np.concatenate([np.zeros(0, bool), *kept])
-        joined = [self._join(rows, column, of, end) for of, column, end in zip(types, rows.spec.ends, ends, strict=True)]
-        sources, destinations = (self._only_kept(rows, array) for array in joined)
-        edges = TableEdges(rows, sources, destinations)
-        _, arrays = self._columns(rows, None)
-        tree.setdefault(EDGES, {})[triplet] = edges
+        for first, batch, good in table.first_pass(self._rows(1), self._dropped):
+            for of, column, end in zip(types, table.spec.ends, ends, strict=True):
+                end.add(self._keys(of, batch.column(column), first, good))
+        joined = [self._join(table, *of_end) for of_end in zip(table.spec.ends, types, ends, strict=True)]
+        sources, destinations = (self._only_kept(table, array) for array in joined)
+        tree.setdefault(EDGES, {})[triplet] = _TableEdges(table, sources, destinations)
+        arrays = self._columns(table)
         for name, used in (("features", EDGE_FEATURES), ("weight", WEIGHTS), ("label", EDGE_LABELS)):
             if name in arrays:
                 tree.setdefault(used, {})[triplet] = arrays[name]
-        if (splits := self._splits(rows, arrays)) is None:
+        if (splits := self._splits(table, arrays)) is None:
             return
         for split, word in _WORDS.items():
-            mask = Mask(splits.name, splits, SPLITS[split])
+            mask = _Mask(splits, split)
             if "label" in arrays:
                 tree.setdefault(f"edge_{word}_mask", {})[triplet] = mask
             elif split != "train":  # links: what is left of the edges is trained on
                 chosen = mask.whole()
                 pairs = [PlainArray(array.name, array.whole()[chosen]) for array in (sources, destinations)]
-                tree.setdefault(f"{split}_pairs", {})[triplet] = EdgeArrays(rows.title, *pairs)
+                tree.setdefault(f"{split}_pairs", {})[triplet] = EdgeArrays(table.title, *pairs)
 
-    def _join(self, rows: Rows, column: str, node_type: str, ends: Ends) -> RawArray:
+    def _join(self, table: Table, column: str, node_type: str, ends: Ends) -> FileArray:
         """Node numbers of one end of all edges, -1 where there is none; those edges are not kept."""
-        numbers = self._array(column, index_dtype(max(1, self._maps[node_type].count)), rows=rows)
-        if not len(rows.kept):
+        numbers = self._array(column, index_dtype(max(1, self._maps[node_type].count)), table=table)
+        if not len(table.kept):
             return numbers
-        step(f"joining {rows.title}, '{column}'")
-        mapped = np.memmap(numbers.path, numbers.dtype, "w+", shape=rows.kept.shape)
-        if not rows.kept.all():
+        step(f"joining {table.title}, '{column}'")
+        mapped = np.memmap(numbers.path, numbers.dtype, "w+", shape=table.kept.shape)
+        if not table.kept.all():
             mapped[:] = -1
         self._maps[node_type].look_up(ends, mapped)
-        mapped.flush()
         del mapped
         missing, first_missing, start = 0, -1, 0
-        for piece in numbers.pieces(1 << 20):
-            wrong = (piece < 0) & rows.kept[start : start + len(piece)]
-            if wrong.any():
-                first_missing = start + int(wrong.argmax()) if first_missing < 0 else first_missing
-                missing += int(wrong.sum())
-                rows.kept[start : start + len(piece)] &= ~wrong
+        for piece in numbers.pieces(_ROWS):
+            wrong = (piece < 0) & table.kept[start : start + len(piece)]
+            first_missing = start + int(wrong.argmax()) if wrong.any() and not missing else first_missing
+            missing += int(wrong.sum())
+            table.kept[start : start + len(piece)] &= ~wrong
             start += len(piece)
-        if missing and not self._drop:
+        if missing and self._dropped is None:
             raise DataError(
-                f"The column '{column}' of {rows.title} names a node of type '{node_type}' that is not in its table.",
-                given=f"{self._value(rows, column, first_missing)}, in {rows.table.place(first_missing)}; {missing} in all",
+                f"The column '{column}' of {table.title} names a node of type '{node_type}' that is not in its table.",
+                given=f"{table.value(column, first_missing)}, in {table.place(first_missing)}; {missing} in all",
                 hint="dataset.on_error=drop leaves such edges out",
             )
-        self._count(f"{rows.title} whose '{column}' is no node of type '{node_type}'", missing)
+        self._count(f"{table.title} whose '{column}' is no node of type '{node_type}'", missing)
         return numbers
 
-    def _only_kept(self, rows: Rows, array: RawArray) -> RawArray:
-        if rows.kept.all():
+    def _only_kept(self, table: Table, array: FileArray) -> FileArray:
+        if table.kept.all():
             return array
-        kept, start = self._array(array.name, array.dtype, rows=rows), 0
-        for piece in array.pieces(1 << 20):
-            kept.append(piece[rows.kept[start : start + len(piece)]])
+        kept, start = self._array(array.name, array.dtype, table=table), 0
+        for piece in array.pieces(_ROWS):
+            kept.append(piece[table.kept[start : start + len(piece)]])
             start += len(piece)
         array.path.unlink()
         return kept
 
-    def _columns(self, rows: Rows, node_type: str | None) -> tuple[Ids | None, dict[str, RawArray]]:
-        """The arrays of a table's columns by name, and of a table of nodes the ids."""
-        arrays: dict[str, RawArray] = {}
-        ids = _IdFiles(self, self._reader, node_type) if node_type is not None else None
-        width = sum(column.width for column in rows.columns) + len(rows.spec.label)
-        for batch, some in rows.second_pass(self._rows(width), ids=ids is not None):
+    def _columns(self, table: Table, node_type: str = "", ids: list[FileArray] | None = None) -> dict[str, FileArray]:
+        """The arrays of a table's columns by name. ids: get the ids of a table of nodes of this type."""
+        arrays: dict[str, FileArray] = {}
+        features = sum(column.width for column in table.columns)
+        for batch, some in table.second_pass(self._rows(features + len(table.spec.label)), ids=ids is not None):
             if ids is not None:
-                ids.append(batch.column(rows.spec.ends[0]))
+                self._append_ids(node_type, ids, batch.column(table.spec.ends[0]))
             for name, array in some.items():
                 if name not in arrays:
                     dtype = {"features": np.float32, "split": np.uint8}.get(name, np.float64)
-                    title = f"{', '.join(rows.spec.label) if name == 'label' else name} of {rows.title}"
-                    arrays[name] = self._array(title, dtype, array.shape[1:], rows)
+                    title = f"{', '.join(table.spec.label) if name == 'label' else name} of {table.title}"
+                    arrays[name] = self._array(title, dtype, array.shape[1:], table)
                 arrays[name].append(array)
-        if not arrays and rows.columns:  # a table without a row has its columns
-            columns = sum(column.width for column in rows.columns)
-            arrays["features"] = self._array(f"features of {rows.title}", np.float32, (columns,), rows)
-        if not arrays.keys() & {"weight"} and rows.weight is not None:
-            arrays["weight"] = self._array(f"weight of {rows.title}", np.float64, (), rows)
-        return (ids.ids() if ids is not None else None), arrays
+        if not arrays and table.columns:  # a table without a row has its columns
+            arrays["features"] = self._array(f"features of {table.title}", np.float32, (features,), table)
+        if "weight" not in arrays and table.weight is not None:
+            arrays["weight"] = self._array(f"weight of {table.title}", np.float64, (), table)
+        return arrays
 
-    def _splits(self, rows: Rows, arrays: dict[str, RawArray]) -> RawArray | None:
+    def _splits(self, table: Table, arrays: dict[str, FileArray]) -> FileArray | None:
         """Of each row the split's number, uint8; None where no column says one."""
-        if rows.time is not None:
-            return self._splits_by_time(rows, arrays)
-        if not self._drop or "label" not in arrays or "split" not in arrays:
+        if table.time is not None:
+            return self._splits_by_time(table, arrays)
+        if self._dropped is None or "label" not in arrays or "split" not in arrays:
             return arrays.get("split")
-        kept = self._array(arrays["split"].name, np.uint8, rows=rows)
+        kept = self._array(arrays["split"].name, np.uint8, table=table)
         for splits, labels in zip(arrays["split"].pieces(1 << 18), arrays["label"].pieces(1 << 18), strict=True):
             unknown = np.isnan(labels.reshape(len(labels), -1)).all(1) & (splits > 0)
-            self._count(f"{rows.title} of a split that have no label, from the split", int(unknown.sum()))
+            self._count(f"{table.title} of a split that have no label, from the split", int(unknown.sum()))
             kept.append(np.where(unknown, 0, splits))
         return kept
 
-    def _splits_by_time(self, rows: Rows, arrays: dict[str, RawArray]) -> RawArray:
+    def _splits_by_time(self, table: Table, arrays: dict[str, FileArray]) -> FileArray:
         """The earliest rows are trained on, the latest tested: by shares of those with labels, or by two moments."""
         config, times, known = self._config, arrays["time"].whole(), None
         if "label" in arrays:
             pieces = [~np.isnan(piece.reshape(len(piece), -1)).all(1) for piece in arrays["label"].pieces(1 << 18)]
             known = np.concatenate([np.zeros(0, bool), *pieces])
         if config.split_at is not None:
-            bounds = [*config.moments(times=is_time(plain_type(rows.table.columns[rows.time or ""]))), np.inf]
+            bounds = [*config.moments(times=is_time(plain_type(table.types[table.time or ""]))), np.inf]
         else:
             assert config.split is not None
             ordered = np.sort(times if known is None else times[known])
@@ -600,86 +405,48 @@ class _Arrays:
         empty = [name for name, share in zip(SPLITS, config.split or (), strict=False) if share and not counts[name]]
         if empty and config.predicted_type is None:
             raise DataError(
-                f"The times in '{rows.time}' of {rows.title} leave nothing for {' and '.join(empty)}: too many are alike.",
+                f"The times in '{table.time}' of {table.title} leave nothing for {' and '.join(empty)}: too many are alike.",
                 given=", ".join(f"{name} {count}" for name, count in counts.items()),
                 hint="dataset.split_at=[...,...] says where validation and test begin",
             )
-        array = self._array(f"'{rows.time}' of {rows.title}", np.uint8, rows=rows)
+        array = self._array(f"'{table.time}' of {table.title}", np.uint8, table=table)
         array.append(splits)
         return array
 
-    def _without_nulls(self, rows: Rows, batch: pa.RecordBatch, first: int, good: np.ndarray) -> np.ndarray:
-        self._count(f"{rows.title} with values that cannot be used", int((~good).sum()))
-        for column in rows.spec.ends:
-            null = ~self._are_there(batch, column)
-            if null.any() and not self._drop:
-                raise DataError(
-                    f"The column '{column}' of {rows.title} holds no id.",
-                    given=f"null, in {rows.table.place(first + int(null.argmax()))}",
-                    hint="dataset.on_error=drop leaves such rows out",
-                )
-            self._count(f"{rows.title} whose '{column}' is null", int((null & good).sum()))
-            good = good & ~null
-        return good
+    def _with_ids(self, table: Table, column: str) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray]]:
+        """As the first pass, of which only ids are asked."""
+        for first, batch in table.batches([column], self._rows(1)):
+            yield first, batch, ~is_null(batch.column(column))
 
-    def _are_there(self, batch: pa.RecordBatch, column: str) -> np.ndarray:
-        """bool [n]: the rows that are not null."""
-        return np.asarray(batch.column(column).is_valid().to_numpy(zero_copy_only=False))
+    def _keys(self, node_type: str, ids: pa.Array, first: int, good: np.ndarray) -> np.ndarray:
+        """Of those that are good. first: the row of the first one."""
+        return keys_of(self._reader.ids_of(node_type, ids.filter(pa.array(good))), first + np.flatnonzero(good))
 
-    def _value(self, rows: Rows, column: str, row: int) -> str:
-        """What a row holds, for messages; read once more."""
-        for first, batch in rows.table.batches([column], 1 << 16):
-            if row < first + batch.num_rows:
-                return repr(batch.column(column)[row - first].as_py())
-        raise AssertionError
+    def _new_ids(self, node_type: str) -> list[FileArray]:
+        """What takes the ids of a type, as ``Ids`` has them."""
+        if not self._reader.texts[node_type]:
+            return [self._array("ids", np.int64)]
+        ids = [self._array("ids", np.uint8), self._array("ids", np.int64)]
+        ids[1].append(np.zeros(1, np.int64))
+        return ids
+
+    def _append_ids(self, node_type: str, ids: list[FileArray], values: pa.Array) -> None:
+        values = self._reader.ids_of(node_type, values)
+        if not self._reader.texts[node_type]:
+            ids[0].append(values.to_numpy(zero_copy_only=False))
+            return
+        data, ends = text_arrays(values)
+        ids[1].append(ends[1:] - ends[0] + ids[0].shape[0])
+        ids[0].append(data[ends[0] : ends[-1]])
 
     def _count(self, what: str, count: int) -> None:
-        if count:
-            self._dropped[what] = self._dropped.get(what, 0) + count
-
-    def _map(self, node_type: str, about: int) -> IdMap:
-        self._maps[node_type] = IdMap(self._folder, f"ids_{len(self._maps):03d}", about, self._bytes)
-        return self._maps[node_type]
+        if self._dropped is not None:
+            self._dropped[what] += count
 
     def _rows(self, width: int) -> int:
         """How many rows of so many numbers are read at once."""
         return max(1, self._bytes // (64 + 24 * width))
 
-    def _array(self, name: str, dtype: Any, row: tuple[int, ...] = (), rows: Rows | None = None) -> RawArray:
-        return RawArray(name, self.new_file(), dtype, row, rows)
-
-    def new_file(self) -> Path:
-        """A path in the folder that is not used yet."""
+    def _array(self, name: str, dtype: Any, row: tuple[int, ...] = (), table: Table | None = None) -> FileArray:
         self._files += 1
-        return self._folder / f"array_{self._files:04d}"
-
-
-class _IdFiles:
-    """Ids of a type, in the order of their numbers, in files."""
-
-    def __init__(self, arrays: _Arrays, reader: TablesReader, node_type: str) -> None:
-        self._reader, self._type = reader, node_type
-        texts = reader.has_texts(node_type)
-        self._data = RawArray("ids", arrays.new_file(), np.uint8 if texts else np.int64)
-        self._ends = RawArray("ids", arrays.new_file(), np.int64) if texts else None
-        self._last = 0
-        if self._ends is not None:
-            self._ends.append(np.zeros(1, np.int64))
-
-    def append(self, values: pa.Array) -> None:
-        ids = self._reader.ids_of(self._type, values)
-        if self._ends is None:
-            self._data.append(ids.to_numpy(zero_copy_only=False))
-            return
-        data, ends = text_arrays(ids)
-        self._data.append(data[ends[0] : ends[-1]])
-        self._ends.append(ends[1:] - ends[0] + self._last)
-        self._last += int(ends[-1] - ends[0])
-
-    def ids(self) -> Ids:
-        return Ids(_mapped(self._data), None if self._ends is None else _mapped(self._ends))
-
-
-def _mapped(array: RawArray) -> np.ndarray:
-    shape = array.shape
-    return np.memmap(array.path, array.dtype, "r", shape=shape) if shape[0] else np.zeros(shape, array.dtype)
+        return FileArray(name, self._folder / f"array_{self._files:04d}", dtype, row, table)
