@@ -16,6 +16,7 @@ from latex2mathml.converter import convert
 
 from sargnn.cli.conf import built_in_folder
 from sargnn.cli.verbs import VERBS, Verb
+from sargnn.config.fields import documented
 from sargnn.tracking.summary import Summary
 
 FOLDER = Path(__file__).parent / "reference"
@@ -30,7 +31,7 @@ def cell(text: str) -> str:
 
 
 def settings_page() -> str:
-    """Every setting of ``sargnn train`` with its default, from the files that Hydra composes."""
+    """Every setting of ``sargnn train`` with its default, from its class and the files of options."""
     folders = built_in_folder()
     lines = [
         "# Settings",
@@ -104,19 +105,6 @@ def summary_page() -> str:
         lines += ["", f"## {title}", "", "| key | type | meaning |", "|---|---|---|"]
         lines += [f"| `{f.name}` | `{cell(str(f.type))}` | {cell(meanings.get(f.name, ''))} |" for f in own]
     return "\n".join([*lines, ""])
-
-
-def documented(docstring: str) -> dict[str, str]:
-    """Attribute -> what a docstring's ``Attributes:`` says of it."""
-    meanings: dict[str, str] = {}
-    names: list[str] = []
-    for line in docstring.partition("Attributes:")[2].splitlines():
-        if match := re.match(r" {8}(\w[\w, ]*): (.*)", line):
-            names = [name.strip() for name in match.group(1).split(",")]
-            meanings |= dict.fromkeys(names, match.group(2))
-        elif line.startswith(" " * 12):
-            meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
-    return meanings
 
 
 def write(_app: Any = None) -> None:

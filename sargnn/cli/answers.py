@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 import types
@@ -13,7 +12,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sargnn.cli.conf import EXAMPLES, OVERRIDING, WITH_ARGUMENTS, ConfFolders, in_a_file
 from sargnn.cli.verbs import VERBS, Verb
+from sargnn.config.fields import class_of
 from sargnn.errors import MOST_SHOWN, ConfigError, SargnnError, nearest
+from sargnn.resolve import load_attribute
 
 _ALIKE, _PART_OF, _MISSPELT = 0.6, 0.8, 0.9
 """How like a key a word is, from 0 to 1: at all; it is a part of the key's name; it is the key but for a letter."""
@@ -279,47 +280,27 @@ def unknown_option(
     return ConfigError(what, given=given, allowed=near, hint=hint)
 
 
-_CLASSES = {
-    **dict.fromkeys(("train", "slurm", "plan", "bench_epoch", "partition_compare"), "sargnn.config.run:RunConfig"),
-    "prepare": "sargnn.config.verbs:PrepareConfig",
-    "check": "sargnn.config.verbs:CheckConfig",
-    "partition": "sargnn.config.verbs:PartitionConfig",
-    "export_ogb": "sargnn.config.verbs:ExportConfig",
-}
-"""A primary file's settings. (Those of ``bench table`` are a table's and a run's together.)"""
-
-
 def settings_class(config: str, group: str | None, words: Iterable[str], folders: ConfFolders) -> Any:
     """The dataclass of a verb's settings, or of the option of a group that ``words`` choose.
 
     Returns:
         None: there is none, or it is a user's own, which is not loaded for that.
     """
-    from sargnn.resolve import load_attribute
-
-    if config not in _CLASSES:
-        return None
-    top = load_attribute(_CLASSES[config])
-    if group is None:
+    top = folders.class_of_verb(config)
+    if group is None or top is None:
         return top
     if group == "slurm":
         return load_attribute("sargnn.run.slurm:SlurmConfig")
     field = top.__dataclass_fields__.get(group)
     if field is None:
         return None
-    if "table" not in field.metadata:
-        hint = _plain(get_type_hints(top)[group])
-        return hint if dataclasses.is_dataclass(hint) else None
     try:
         option = folders.choice(config, words).options.get(group, "")
         settings = folders.settings_of(group, option)
     except SargnnError:
         return None
-    name = settings[f"{group}.name"].value if f"{group}.name" in settings else ""
-    table: dict[str, str] = load_attribute(field.metadata["table"])
-    known = load_attribute(table[name]) if name in table else None
-    own = f"{group}.target" in settings and not getattr(known, "reads_target", None)
-    return None if own else known
+    chosen = {key: settings[f"{group}.{key}"].value for key in ("name", "target") if f"{group}.{key}" in settings}
+    return class_of(get_type_hints(top)[group], field.metadata, chosen)
 
 
 def allowed_values(config: str, key: str, words: Iterable[str], folders: ConfFolders) -> list[str]:

@@ -305,7 +305,15 @@ def _from_hydra(verb: str, chosen: tuple[str, ...], folders: ConfFolders, _state
     others = [quoted(f"file://{folder.absolute()}") for folder in folders.both if folder.absolute() != first]
     search = [f"hydra.searchpath=[{','.join(others)}]"] if others else []
     with _answering(), initialize_config_dir(config_dir=str(first), version_base="1.3"):
-        return compose(verb, overrides=[*search, *chosen], return_hydra_config=True)
+        composed = compose(verb, overrides=[*search, *chosen], return_hydra_config=True)
+        choices = composed.hydra.runtime.choices
+        options = {group: str(choices[group]) for group in folders.groups(verb) if choices.get(group) is not None}
+        whole = OmegaConf.create()
+        for key, (value, _) in folders.starts(verb, options).items():
+            OmegaConf.update(whole, key, copy.deepcopy(value), force_add=True)
+        whole.merge_with(composed)
+        OmegaConf.set_struct(whole, True)
+        return whole
 
 
 @contextmanager

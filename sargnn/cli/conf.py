@@ -1,5 +1,8 @@
 """The configuration folders as they are written: groups, options, settings with their comments, of the package and of the user.
 
+A setting of the package stands in its class, with what it starts from and what help says (``config.fields.starts_of``). A file
+has what differs from that. Of which class its settings are, an option's ``name`` says, or a line ``# @fields CLASS``.
+
 Hydra composes (``compose``), but it knows neither comments nor lines, and needs a twentieth of a second for the defaults of an
 option: for all of them, which the answer to a misspelt setting looks through, six seconds. Help, completion and answers to
 mistakes read the same files here, each with those that it builds on; a test holds them against what Hydra finds.
@@ -13,15 +16,19 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import yaml
 
+from sargnn.config.fields import MUST_BE_GIVEN, class_of, starts_of, written
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, SargnnError
+from sargnn.resolve import load_attribute
 
 OVERRIDING = ("experiment", "debug")
 """Groups whose options choose options of other groups and set their settings."""
@@ -35,26 +42,26 @@ EXAMPLES = {"root": "FOLDER", "target": "FILE.py:NAME"}
 
 @dataclass(frozen=True)
 class FileSetting:
-    """A setting as a file has it.
+    """A setting as a file has it, or a settings class.
 
     Attributes:
         key: dotted, as it is overridden on the command line.
         value: as it is written.
         comment: beside it, or above it.
-        path: the file.
+        path: the file; None: the class has it.
         line: where in it.
     """
 
     key: str
     value: str
     comment: str
-    path: Path
-    line: int
+    path: Path | None = None
+    line: int = 0
 
     @property
     def place(self) -> str:
         """File and line."""
-        return f"{show_path(self.path)}, line {self.line}"
+        return f"{show_path(self.path)}, line {self.line}" if self.path is not None else ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,7 @@ class ConfFile:
 
     Attributes:
         package: of its header ``# @package``.
+        fields: of its header ``# @fields``: the class that has its settings, as "module:NAME"; empty: there is none.
         sentence: its first comment.
         defaults: its defaults list.
         own_first: whether its own settings come before those of the files that it names.
@@ -90,6 +98,7 @@ class ConfFile:
 
     path: Path
     package: str | None
+    fields: str
     sentence: str
     defaults: tuple[Named, ...]
     own_first: bool
@@ -124,7 +133,7 @@ def _read(path: Path, _changed: tuple[int, ...]) -> ConfFile:
         raise ConfigError("A configuration file must hold settings.", given=show_path(path), allowed="lines of KEY: VALUE")
     lines = text.splitlines()
     comments = [line.lstrip("# ").strip() for line in lines if line.startswith("#")]
-    package = next((comment.removeprefix("@package").strip() for comment in comments if comment.startswith("@package")), None)
+    headers = {comment.partition(" ")[0]: comment.partition(" ")[2].strip() for comment in comments if comment.startswith("@")}
     sentence = next((comment for comment in comments if comment and not comment.startswith("@")), "")
     named: list[Named] = []
     settings: list[FileSetting] = []
@@ -134,9 +143,9 @@ def _read(path: Path, _changed: tuple[int, ...]) -> ConfFile:
         elif isinstance(key, yaml.ScalarNode):
             settings += _leaves(key, value, "", lines, path, text)
     own_first = bool(named) and named[0].option == "_self_"
-    return ConfFile(
-        path, package, sentence, tuple(entry for entry in named if entry.option != "_self_"), own_first, tuple(settings)
-    )
+    defaults = tuple(entry for entry in named if entry.option != "_self_")
+    package, fields = headers.get("@package"), headers.get("@fields", "")
+    return ConfFile(path, package, fields, sentence, defaults, own_first, tuple(settings))
 
 
 def _refuse_twins(node: yaml.Node | None) -> None:
@@ -263,14 +272,48 @@ class ConfFolders:
         return groups
 
     def settings(self, config: str) -> dict[str, FileSetting]:
-        """The settings of a primary file itself, those of files that it builds on first."""
+        """The settings of a primary file itself, those of its class and of files that it builds on first."""
         by_key: dict[str, FileSetting] = {}
+        _put(by_key, _of_classes(self.starts(config, {})))
+        for file in self._primary_files(config):
+            _put(by_key, file.settings)
+        return by_key
+
+    def _primary_files(self, config: str) -> Iterator[ConfFile]:
+        """A primary file, behind those that it builds on."""
         file = read_file(self.primary(config))
         for named in file.defaults:
             if not named.group:
-                _put(by_key, self.settings(named.option).values())
-        _put(by_key, file.settings)
-        return by_key
+                yield from self._primary_files(named.option)
+        yield file
+
+    def class_of_verb(self, config: str) -> Any:
+        """The class of a primary file's settings, the last one of those that it builds on; None: none has one."""
+        named = [file.fields for file in self._primary_files(config) if file.fields]
+        return load_attribute(named[-1]) if named else None
+
+    def starts(self, config: str, options: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+        """Dotted key -> what it starts from and what help says: what a verb's settings classes have.
+
+        Args:
+            options: group -> the option that is chosen.
+        """
+        starts: dict[str, tuple[Any, str]] = {}
+        groups = frozenset(self.groups(config))
+        for file in self._primary_files(config):
+            if file.fields:
+                starts |= starts_of(load_attribute(file.fields), leave=groups)
+        for group, option in options.items():
+            starts |= self._starts_of(group, list(self.files(group, option)))
+        return starts
+
+    def _starts_of(self, group: str, files: Sequence[tuple[ConfFile, str]]) -> dict[str, tuple[Any, str]]:
+        """Likewise of an option, given its files."""
+        own = {setting.key: setting.value for file, _ in files for setting in file.settings if setting.value != "null"}
+        cls = _class_of(group, own)
+        if cls is None and (bases := [file.fields for file, _ in files if file.fields]):
+            cls = load_attribute(bases[-1])
+        return {f"{group}.{key}": start for key, start in starts_of(cls, own.get("name", "")).items()} if cls else {}
 
     def options(self, group: str) -> dict[str, Option]:
         """A group's options by name: the package's, then the user's."""
@@ -285,20 +328,22 @@ class ConfFolders:
         return options
 
     def settings_of(self, group: str, option: str) -> dict[str, FileSetting]:
-        """What an option sets, with what it builds on, by dotted key; nothing for an option that is not there.
+        """What an option has, of its class and of files that it builds on, by dotted key; nothing for one that is not there.
 
         Raises:
             ConfigError: a file that cannot be read.
         """
         by_key: dict[str, FileSetting] = {}
-        for file, package in self.files(group, option):
+        files = list(self.files(group, option))
+        _put(by_key, _of_classes(self._starts_of(group, files)))
+        for file, package in files:
             prefix = f"{package}." if package else ""
             _put(by_key, (replace(setting, key=prefix + setting.key) for setting in file.settings))
         return by_key
 
     def needs(self, group: str, option: str) -> list[str]:
         """The settings of an option that must be given, by dotted key. Raises ``ConfigError`` for a file that is no YAML."""
-        return [setting.key for setting in self.settings_of(group, option).values() if setting.value == "???"]
+        return [setting.key for setting in self.settings_of(group, option).values() if setting.value == MUST_BE_GIVEN]
 
     def choice(self, config: str, words: Iterable[str]) -> Choice:
         """What ``words`` choose. Options that are not there are kept as they are given."""
@@ -354,7 +399,7 @@ class ConfFolders:
                     settings = self.settings_of(group, name)
                 except ConfigError:
                     return show_path(path)
-                if key in settings:
+                if key in settings and settings[key].place:
                     return settings[key].place
                 if key.partition(".")[0] == group:
                     return show_path(path)
@@ -410,6 +455,16 @@ def built_on(named: Named, folder: str, package: str) -> tuple[str, str]:
     if named.package.startswith("_global_"):
         package, inner = "", named.package.removeprefix("_global_").lstrip(".")
     return f"{folder}/{target}".strip("/"), ".".join(part for part in (package, inner) if part)
+
+
+def _class_of(group: str, values: Mapping[str, str]) -> Any:
+    """The package's class of a group's settings, which ``name`` and ``target`` choose; None: there is none, or a user's own."""
+    field = RunConfig.__dataclass_fields__.get(group)
+    return class_of(get_type_hints(RunConfig)[group], field.metadata, values) if field is not None else None
+
+
+def _of_classes(starts: Mapping[str, tuple[Any, str]]) -> Iterator[FileSetting]:
+    return (FileSetting(key, written(value), meaning) for key, (value, meaning) in starts.items())
 
 
 def _put(by_key: dict[str, FileSetting], settings: Iterable[FileSetting]) -> None:

@@ -1,12 +1,14 @@
 """Dataclasses from plain mappings, checked field by field; every mistake is a ``ConfigError`` with its key's dotted name.
 
-A field's metadata says what is allowed, such as bounds, targets, a table of settings classes, and what the setting decides. It
-is joined with ``|``: ``field(metadata=AT_LEAST_ONE | FREE)``.
+A setting is said once, in its class. The class's docstring has what help says of it, a line under ``Attributes:``. The field's
+metadata has what is allowed, such as bounds, targets, a table of settings classes, what the setting decides, and what a command
+starts from. It is joined with ``|``: ``field(metadata=AT_LEAST_ONE | FREE | starts(3))``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -53,6 +55,17 @@ def one_of(names: Sequence[str]) -> Metadata:
 def gone(values: Mapping[str, str]) -> Metadata:
     """Values that earlier versions knew, and what to use instead."""
     return {"gone": values}
+
+
+def starts(value: Any) -> Metadata:
+    """What holds where no file of options and no word of a command says otherwise, if that is not the field's default: this is
+    what a run's file means that lacks the setting. A setting with neither must be given."""
+    return {"start": value}
+
+
+def only_with(*options: str) -> Metadata:
+    """Only options of these names have the setting."""
+    return {"only_with": options}
 
 
 def number(*, low: float | None = None, high: float | None = None, open_low: bool = False, open_high: bool = False) -> Metadata:
@@ -120,6 +133,65 @@ def build(cls: type[T], mapping: Any, prefix: str) -> T:
             raise ConfigError(f"The setting '{prefix}{key}' is missing.")
         values[key] = _convert(hints[key], mapping[key], prefix + key, dict(spec.metadata))
     return cls(**values)
+
+
+MUST_BE_GIVEN = "???"
+"""What a setting without a default starts from, as Hydra has it."""
+
+
+@functools.cache
+def starts_of(cls: Any, name: str = "", leave: frozenset[str] = frozenset()) -> dict[str, tuple[Any, str]]:
+    """Dotted key -> what a command starts from, and what help says, of those of a class's settings that its docstring names.
+
+    Args:
+        name: of the option that is chosen.
+        leave: names of groups that have options of their own.
+    """
+    hints = get_type_hints(cls)
+    meanings: dict[str, str] = {}
+    values: dict[str, tuple[Any, str]] = {}
+    for base in reversed(cls.__mro__):
+        meanings |= documented(base.__doc__ or "")
+    for field in dataclasses.fields(cls):
+        says, hint = field.metadata, hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            if "table" not in says and field.name not in leave:
+                assert isinstance(hint, type)
+                values |= {f"{field.name}.{key}": inner for key, inner in starts_of(hint).items()}
+        elif field.name in meanings and name in says.get("only_with", (name,)):
+            start = says.get("start", field.default)
+            if field.name not in ("name", "target") or "start" in says:  # these are an option's own
+                meaning = meanings[field.name].replace("``", "").removesuffix(".")
+                values[field.name] = (MUST_BE_GIVEN if start is dataclasses.MISSING else start, meaning)
+    return values
+
+
+def documented(docstring: str) -> dict[str, str]:
+    """Attribute -> what a docstring's ``Attributes:`` says of it."""
+    meanings: dict[str, str] = {}
+    names: list[str] = []
+    for line in docstring.partition("Attributes:")[2].splitlines():
+        if match := re.match(r" {8}(\w[\w, ]*): (.*)", line):
+            names = [name.strip() for name in match.group(1).split(",")]
+            meanings |= dict.fromkeys(names, match.group(2))
+        elif line.startswith(" " * 12):
+            meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
+    return meanings
+
+
+def class_of(hint: Any, metadata: Mapping[str, Any], group: Mapping[str, Any]) -> Any:
+    """The package's settings class of a group as it is chosen; None where there is none, or a user's own.
+
+    Args:
+        hint: the type of the group's field.
+        metadata: of that field.
+        group: the group's settings, of which ``name`` and ``target`` count.
+    """
+    if "table" not in metadata:
+        return hint if dataclasses.is_dataclass(hint) else None
+    place = load_attribute(metadata["table"]).get(str(group.get("name")))
+    cls: Any = load_attribute(place) if place is not None else None
+    return cls if cls is not None and (not group.get("target") or getattr(cls, "reads_target", None)) else None
 
 
 def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:

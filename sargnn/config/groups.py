@@ -11,6 +11,7 @@ from sargnn.config.fields import (
     FRACTION,
     FREE,
     LOSSES,
+    MUST_BE_GIVEN,
     NOT_NEGATIVE,
     POSITIVE,
     PROBABILITY,
@@ -19,6 +20,8 @@ from sargnn.config.fields import (
     number,
     one_of,
     only_when,
+    only_with,
+    starts,
 )
 from sargnn.errors import ConfigError
 
@@ -32,26 +35,28 @@ class OptimConfig:
     """The optimizer, its learning rate over the epochs, and what is minimised.
 
     Attributes:
-        schedule: ``constant``; ``cosine``: half a cosine towards 0; ``step``: times ``step_factor`` every ``step_every``
-            epochs.
+        lr: learning rate.
+        weight_decay: times a parameter, added to its gradient; adamw: times the rate, the share of it that goes in a step.
+        schedule: constant, cosine (to 0) or step.
         warmup: epochs of linear growth before that.
-        clip: largest norm of all gradients together; null: no limit.
-        label_smoothing: how much of a label's weight is spread over all classes, in the training loss.
-        weight_decay_of: groups of parameters that the model names, each with a weight decay of its own; null: none.
-        lr_of: groups of parameters that the model names, each with a learning rate of its own, which the schedule changes
-            likewise; null: none.
-        average: evaluations and predictions are of the parameters' exponential average, which keeps this share of itself in
-            each step; null: of the parameters.
-        class_weights: of each class, in the training loss; ``balanced``: those of rare classes are larger; null: all are 1.
-        target: of ``optim=custom``: a class that extends ``torch.optim.Optimizer``. args: its arguments, by name.
-        loss: a loss of one's own for the labels of nodes and edges, ``FILE.py:NAME`` or one of PyTorch's
-            (``tasks.nodes.LabelLoss``); null: that of the labels' kind.
+        step_every: epochs; step: the rate times step_factor so often.
+        step_factor: step: what the rate is multiplied by.
+        clip: largest norm of all gradients together.
+        label_smoothing: in the training loss.
+        weight_decay_of: a decay of its own for a group of parameters, weight_decay_of.first=5e-4: docs/howto/choose-a-model.md.
+        lr_of: a learning rate of its own for a group of parameters, lr_of.first=1e-3; the schedule changes it likewise.
+        average: evaluate the parameters' exponential average, such as 0.99, the share of itself that it keeps in a step.
+        class_weights: of each class in the training loss, such as [1,5]; balanced: training nodes / (classes x those of the
+            class).
+        target: FILE.py:CLASS, or such as torch.optim:SGD.
+        args: its further arguments, args.momentum=0.9.
+        loss: a loss of your own, FILE.py:NAME or torch.nn.functional:NAME: docs/howto/best-accuracy.md.
     """
 
     name: Literal["adam", "adamw", "custom"]
-    lr: float = field(metadata=POSITIVE)
-    weight_decay: float = field(metadata=NOT_NEGATIVE)
-    schedule: Literal["constant", "cosine", "step"]
+    lr: float = field(metadata=POSITIVE | starts(0.01))
+    weight_decay: float = field(metadata=NOT_NEGATIVE | starts(0.0))
+    schedule: Literal["constant", "cosine", "step"] = field(metadata=starts("constant"))
     warmup: int = field(default=0, metadata=NOT_NEGATIVE)
     step_every: int = field(default=30, metadata=AT_LEAST_ONE)
     step_factor: float = field(default=0.5, metadata=number(low=0, high=1, open_low=True))
@@ -61,8 +66,8 @@ class OptimConfig:
     lr_of: dict[str, float] | None = field(default=None, metadata=POSITIVE)
     average: float | None = field(default=None, metadata=PROBABILITY)
     class_weights: list[float] | Literal["balanced"] | None = field(default=None, metadata=NOT_NEGATIVE)
-    target: str | None = field(default=None, metadata=TARGET)
-    args: dict[str, Any] | None = None
+    target: str | None = field(default=None, metadata=TARGET | starts(MUST_BE_GIVEN) | only_with("custom"))
+    args: dict[str, Any] | None = field(default=None, metadata=only_with("custom"))
     loss: str | None = field(default=None, metadata=TARGET)
 
     def __post_init__(self) -> None:
@@ -97,8 +102,8 @@ class LabelsConfig:
     """Labels of training nodes as further input (``tasks/labels.py``).
 
     Attributes:
-        rate: of training nodes that carry their label in an epoch; the loss is taken on the others.
-        reuse: how many times predicted labels are fed back to the nodes that carry none.
+        rate: of training nodes that carry their label in an epoch; at evaluation all do.
+        reuse: times that predicted labels are fed back to the nodes that carry none.
     """
 
     name: Literal["none", "masked"] = "none"
@@ -106,29 +111,33 @@ class LabelsConfig:
     reuse: int = field(default=0, metadata=NOT_NEGATIVE)
 
 
+_CS = only_with("cs")
+
+
 @dataclass(frozen=True)
 class SmoothConfig:
     """What is done to the predictions after training: nothing, or Correct & Smooth (``tasks/correct_smooth.py``).
 
     Attributes:
-        autoscale: size the spread errors as the known ones are; else ``scale`` times them.
-        correct_adjacency: of the correction.
-        correct_alpha: likewise.
-        correct_steps: likewise.
-        smooth_adjacency: of the smoothing.
-        smooth_alpha: likewise.
-        smooth_steps: likewise.
+        autoscale: size the spread errors as the known ones are; false: scale times them.
+        scale: with autoscale=false: what the spread errors are multiplied by.
+        correct_adjacency: dad: D^-1/2 A D^-1/2, da: D^-1 A, ad: A D^-1.
+        correct_alpha: how much comes from the neighbours in a step.
+        correct_steps: of the correction.
+        smooth_adjacency: as correct_adjacency, of the smoothing.
+        smooth_alpha: as correct_alpha, of the smoothing.
+        smooth_steps: of the smoothing.
     """
 
     name: Literal["none", "cs"] = "none"
-    autoscale: bool = True
-    scale: float = field(default=1.0, metadata=NOT_NEGATIVE)
-    correct_adjacency: Adjacency = "dad"
-    correct_alpha: float = field(default=0.8, metadata=FRACTION)
-    correct_steps: int = field(default=50, metadata=NOT_NEGATIVE)
-    smooth_adjacency: Adjacency = "dad"
-    smooth_alpha: float = field(default=0.8, metadata=FRACTION)
-    smooth_steps: int = field(default=50, metadata=NOT_NEGATIVE)
+    autoscale: bool = field(default=True, metadata=_CS)
+    scale: float = field(default=1.0, metadata=NOT_NEGATIVE | _CS)
+    correct_adjacency: Adjacency = field(default="dad", metadata=_CS)
+    correct_alpha: float = field(default=0.8, metadata=FRACTION | _CS)
+    correct_steps: int = field(default=50, metadata=NOT_NEGATIVE | _CS)
+    smooth_adjacency: Adjacency = field(default="dad", metadata=_CS)
+    smooth_alpha: float = field(default=0.8, metadata=FRACTION | _CS)
+    smooth_steps: int = field(default=50, metadata=NOT_NEGATIVE | _CS)
 
 
 Precision = Literal["fp32", "fp64", "bf16", "mixed"]
@@ -142,18 +151,23 @@ class CommConfig:
     """How workers exchange rows.
 
     Attributes:
-        backend: what carries rows; ``mpi`` where PyTorch was built with it, and mpirun starts the workers; ``nccl`` from GPU to
-            GPU, where each process has one of its own: not run yet.
-        wire: what fp32 rows and their gradients are rounded to on their way to other workers; ``exact``: they are not.
-        aggregate: who aggregates an edge between two workers: the destination's (``post``), the source's (``pre``), or whoever
-            makes for fewer bytes (``least``) or takes less time (``fastest``); null: ``post`` where ``sargnn train`` starts all
-            processes on one machine, else ``fastest`` where the mode can.
-        rate: bytes that a worker sends to others in a second, by which ``fastest`` weighs them against work; null: 1.25 GB.
+        backend: what carries rows; mpi where PyTorch was built with it and mpirun starts workers; nccl: GPU to GPU, not run
+            yet.
+        prefetch_depth: rounds of the exchange posted ahead.
+        timeout_s: a peer that does not answer for so long is lost.
+        message_rows: most rows in one message; more: faster sums, more memory; null: 3/8 of a worker's average rows.
+        max_restarts: after a failure start again from the newest checkpoint, so many times.
+        interface: network interface, such as eth0; null: loopback in a local run, else gloo's choice.
+        port: where workers meet; null: a free one.
+        wire: bf16: rows and their gradients are rounded on their way, half the bytes; changes the losses.
+        aggregate: post: rows travel; pre: partial results; least: fewer bytes; fastest: less time; null: post on one machine,
+            else fastest.
+        rate: bytes a second between workers, for fastest; ``benchmarks.network`` measures it; null: 1.25GB.
     """
 
-    backend: Literal["gloo", "mpi", "nccl"]
-    prefetch_depth: int = field(metadata=NOT_NEGATIVE)
-    timeout_s: float = field(metadata=POSITIVE)
+    backend: Literal["gloo", "mpi", "nccl"] = field(metadata=starts("gloo"))
+    prefetch_depth: int = field(metadata=NOT_NEGATIVE | starts(1))
+    timeout_s: float = field(metadata=POSITIVE | starts(300.0))
     message_rows: int | None = field(default=None, metadata=AT_LEAST_ONE)
     max_restarts: int = field(default=0, metadata=NOT_NEGATIVE)
     interface: str | None = None
@@ -188,16 +202,14 @@ class CommConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Choices of the engine that change no loss.
+    """Choices of the engine that change no loss (``engine.segments`` for ``keep_layers``).
 
     Attributes:
-        cache_static: keep aggregates of constant rows over the epochs.
-        keep_layers: whose inputs survive until backward: of ``all`` layers, of about the square root of their number, or of so
-            many, evenly spaced; what lies between is computed again (``engine.segments``).
-        column_groups: aggregations are made in so many groups of columns, or of heads, so that less is held at one time; null:
-            in as few as ``memory_budget`` with ``spill`` has room for.
-        edge_rows: where features of edges are: in ``memory``, or ``mapped`` from the store, whose pages are given back after
-            each aggregation; ``auto``: in memory where ``memory_budget`` has eight times as much room.
+        cache_static: aggregate constant features once (never in domain_parallel), or false.
+        keep_layers: whose inputs survive until backward: all; sqrt: about the square root of all layers; or a number of them.
+        column_groups: aggregate in so many groups of columns or heads; null: as few as memory_budget with spill has room for.
+        edge_rows: features of edges in memory, or mapped from the store; auto: in memory where memory_budget has 8 times the
+            room.
     """
 
     cache_static: Literal["auto", False] = "auto"
@@ -212,10 +224,10 @@ class BatchesConfig:
     add up (Yang et al., 2023).
 
     Attributes:
-        steps: optimizer steps of an epoch, each on its own share of the training nodes, shuffled anew in every epoch.
-        count: how many groups each worker's training nodes are in; ``auto``: as few as fit ``memory_budget``.
-        by: how they are put together: a key of ``sargnn.plan.GROUPINGS``, or ``FILE.py:NAME`` of such a function.
-        flows: where the message flows of the groups that are not computed at the moment are.
+        steps: optimizer steps an epoch, each on its share of the training nodes, shuffled in every epoch.
+        count: groups of each worker's training nodes; auto: as few as fit memory_budget.
+        by: star, reg, metis, random, range, or FILE.py:NAME of a function that groups them.
+        flows: where the graphs of the groups that are not computed at the moment are: disk or memory.
     """
 
     name: str = "micro"
@@ -233,8 +245,8 @@ class SampleConfig:
     """Neighbour sampling (Hamilton et al., 2017): which in-edges a layer keeps of each destination (``plan.drawn``).
 
     Attributes:
-        fanouts: of each layer that aggregates, the first layer first, how many of each relation; -1: all; null: no sampling.
-        every: when samples are drawn anew.
+        fanouts: one for each layer that aggregates, the first layer first: [10,10,5]; -1 keeps all edges; null: no sampling.
+        every: when samples are drawn anew: step, epoch or run.
     """
 
     name: str = "neighbours"
@@ -274,8 +286,8 @@ class PreloadConfig:
     """What a server holds of other servers' nodes (Song et al., 2023): nothing, or all that its own nodes depend on.
 
     Attributes:
-        max_hop: how many hops from its own nodes; null: as many as the model has layers that aggregate.
-        fanout: of each node's in-neighbours on other servers how many; null: all.
+        max_hop: preload=shared: only nodes so many hops away (paper: 1); null: all hops of the model, which is exact.
+        fanout: preload=shared: of each node's in-neighbours on other servers only so many (paper: 15); null: all, as is exact.
     """
 
     name: Literal["none", "shared", "auto"] = "none"
@@ -340,14 +352,15 @@ def _listed(fanouts: list[int]) -> str:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When checkpoints are written: ``every`` so many epochs, and after the last one; null: only when a signal asks for one.
+    """When checkpoints are written.
 
     Attributes:
-        keep: how many of the newest are kept, beside the one that validates best.
+        every: epochs, and after the last one; null: only when a signal asks for one.
+        keep: the newest, beside the best one.
     """
 
-    every: int | None = field(metadata=AT_LEAST_ONE)
-    keep: int = field(metadata=AT_LEAST_ONE)
+    every: int | None = field(metadata=AT_LEAST_ONE | starts(20))
+    keep: int = field(metadata=AT_LEAST_ONE | starts(2))
 
 
 @dataclass(frozen=True)
@@ -355,17 +368,17 @@ class TrackingConfig:
     """Where figures are sent.
 
     Attributes:
-        enabled: whether they are.
-        uri: MLflow's store, null: sqlite in the working folder; or the address of a W&B server, null: W&B's own.
-        experiment: MLflow's experiment, W&B's project.
+        enabled: send figures.
+        uri: MLflow's store, null: sqlite in the working folder; W&B's server, null: W&B's own.
+        experiment: MLflow's experiment, W&B's project, which holds the runs.
         ranks: also the figures of each rank.
-        name: what takes them, or ``FILE.py:NAME`` of a class that extends ``sargnn.tracking.tracker.Tracker``.
-        offline: W&B's run is written into the run folder, for ``wandb sync``.
+        name: mlflow, tensorboard, wandb, or FILE.py:NAME of a class that extends ``sargnn.tracking.tracker.Tracker``.
+        offline: W&B: into the run folder, for wandb sync.
     """
 
-    enabled: bool
-    uri: str | None
-    experiment: str
+    enabled: bool = field(metadata=starts(True))
+    uri: str | None = field(metadata=starts(None))
+    experiment: str = field(metadata=starts("sargnn"))
     ranks: bool = False
     name: str = field(default="mlflow", metadata=one_of(("mlflow", "tensorboard", "wandb")))
     offline: bool = False
@@ -378,7 +391,11 @@ class TrackingConfig:
 
 @dataclass(frozen=True)
 class BufferConfig:
-    """How stores are made. ``buffer``: memory for what is read, sorted and cut at once, such as ``8GB``."""
+    """How stores are made.
+
+    Attributes:
+        buffer: memory for raw files being read and sorted.
+    """
 
     buffer: str = "8GB"
 
@@ -393,9 +410,8 @@ class MemoryConfig:
     """What a worker's whole resident memory may be.
 
     Attributes:
-        size: such as ``6GB``; ``auto``: what is free on the machine, or left in its control group, over the workers there,
-            settled when a run is launched; null: no limit.
-        enforce: refuse what does not fit before it is launched, and train so that it does; else the size is only compared.
+        size: of each worker's whole resident memory, such as 6GB; auto: what is free, shared out; null: no limit.
+        enforce: false: launch also what is planned to need more.
     """
 
     size: str | None = None

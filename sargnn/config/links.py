@@ -19,19 +19,18 @@ class LinksConfig:
     """How links are predicted from the embeddings that the model gives.
 
     Attributes:
-        decoder: scores a pair: a key of ``sargnn.tasks.decoders.DECODERS``, or a module outside.
-        embedding_dim: F, the model's outputs; null: as many as ``model.hidden``.
-        mlp_hidden: of the decoder ``mlp``; null: F.
-        temperature: what scores are divided by.
-        loss: ``bce``: binary cross-entropy of pairs and negatives; ``softmax``: of a pair among its negatives; ``margin``: each
-            negative is to be ``margin`` below its pair.
+        decoder: dot, cosine, mlp, bilinear, distmult, complex, or FILE.py:CLASS of a module.
+        embedding_dim: the model's outputs; null: as many as model.hidden.
+        mlp_hidden: of the decoder mlp; null: as wide as an embedding.
+        temperature: scores are divided by it.
+        loss: bce, softmax (of a pair among its negatives) or margin.
         margin: of that loss.
-        negatives: K, drawn for each pair in every step.
-        corrupt: which end of a negative is drawn: its ``tail``, its ``head``, one of ``both``, or both ``ends``.
-        shared: all pairs of a step have the same K.
-        degree_power: nodes are drawn in proportion to their degree to this power; 0: uniformly.
-        strict: no negative is a known link.
-        rank: which end of a pair is ranked among all nodes.
+        negatives: drawn for each pair in every step.
+        corrupt: which end of a negative is drawn: tail, head, one of both, or both ends.
+        shared: all pairs of a step have the same negatives.
+        degree_power: draw nodes in proportion to their degree to this power; 0: uniformly.
+        strict: leave known links out.
+        rank: which end of a pair is ranked among all nodes: both, tail or head.
     """
 
     decoder: str = field(default="dot", metadata=one_of(DECODERS))
@@ -84,10 +83,9 @@ class EdgesConfig:
     """How labels of edges are predicted from the embeddings that the model gives.
 
     Attributes:
-        decoder: what an edge is told by: ``concat``: by the rows of both its ends; ``product``: by their elementwise product,
-            the same both ways; each in front of a hidden layer; or a module outside.
-        embedding_dim: F, the model's outputs; null: as many as ``model.hidden``.
-        mlp_hidden: width of the hidden layer; null: F.
+        decoder: concat (rows of both ends), product (of both, the same both ways), or FILE.py:CLASS of a module.
+        embedding_dim: the model's outputs; null: as many as model.hidden.
+        mlp_hidden: of the decoder; null: as wide as an embedding.
         features: the decoder reads the edge's own features, too.
     """
 

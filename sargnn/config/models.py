@@ -1,6 +1,6 @@
 """The settings of the package's models. Help and ``slurm`` read them, so nothing here needs torch.
 
-What a model computes is in ``sargnn/models/NAME.py``, what is chosen where nothing is given in ``conf/model/NAME.yaml``.
+What a model computes is in ``sargnn/models/NAME.py``; what differs for it from the classes here in ``conf/model/NAME.yaml``.
 Fields with a default are younger than the first runs, whose files lack them.
 """
 
@@ -21,6 +21,7 @@ from sargnn.config.fields import (
     hashed_as,
     number,
     one_of,
+    starts,
 )
 from sargnn.config.groups import Adjacency
 from sargnn.config.run import ONE_GRAPH, ModelSettings, RunConfig
@@ -34,21 +35,21 @@ class StackSettings(ModelSettings, ABC):
 
     Attributes:
         hidden: width of the rows between layers.
-        num_layers: L.
-        norm: between layers.
-        activation: between layers.
+        num_layers: hops that an output reads.
+        norm: batch, layer or none.
+        activation: relu or elu.
         residual: add a layer's input to its output, before the norm.
         dropout: between layers.
         input_dropout: of the first layer's input.
     """
 
-    hidden: int = field(metadata=AT_LEAST_ONE)
-    num_layers: int = field(metadata=number(low=1, high=256))
-    norm: Literal["batch", "layer", "none"]
-    activation: Literal["relu", "elu"]
-    residual: bool | Literal["linear"]
-    dropout: float = field(metadata=PROBABILITY)
-    input_dropout: float = field(metadata=PROBABILITY)
+    hidden: int = field(metadata=AT_LEAST_ONE | starts(256))
+    num_layers: int = field(metadata=number(low=1, high=256) | starts(3))
+    norm: Literal["batch", "layer", "none"] = field(metadata=starts("batch"))
+    activation: Literal["relu", "elu"] = field(metadata=starts("relu"))
+    residual: bool | Literal["linear"] = field(metadata=starts(False))
+    dropout: float = field(metadata=PROBABILITY | starts(0.5))
+    input_dropout: float = field(metadata=PROBABILITY | starts(0.0))
 
     @property
     def draws_by_id(self) -> bool:
@@ -80,13 +81,12 @@ class TunedSettings(StackSettings, ABC):
     """A stack with what classic networks need for their best numbers (``sargnn/models/tuned.py``).
 
     Attributes:
-        residual: add a layer's input to its output; ``linear``: a linear map of it, on every graph layer.
-        pre_norm: norms come before layers instead of behind them.
+        residual: add a layer's input to its output, before the norm; linear: a linear map of it, on every graph layer.
+        pre_norm: norms come before the layers.
         input_linear: a linear map of the features comes first.
-        head: the last layer: one of the ``graph``, or a ``linear`` map behind ``num_layers`` of them.
-        blocks: ``reversible``: ``num_layers`` blocks between two linear maps, each of two graph layers of half the width, of
-            which no input is kept (``sargnn/models/reversible.py``).
-        jumping: what a linear head reads: the ``last`` layer's rows, or all layers' by ``sum``, ``max`` or side by side.
+        head: the last layer: one of the graph, or linear: a map behind num_layers of them.
+        jumping: what a linear head reads: last, or the rows of all layers by sum, max or cat (side by side).
+        blocks: reversible: num_layers blocks of two graph layers each, of which no input is kept; full batches.
     """
 
     pre_norm: bool = field(default=False, kw_only=True)
@@ -206,10 +206,10 @@ class SageSettings(BuiltIn, TunedSettings):
     """GraphSage (Hamilton et al., 2017).
 
     Attributes:
-        aggregator: folds neighbours' rows (``models/sage.py`` says how), or ``FILE.py:NAME`` of a reducer's class.
+        aggregator: mean, max, sum, pool, lstm (mode=one_shot or domain_parallel), or FILE.py:NAME of a reducer.
     """
 
-    aggregator: str = field(metadata=one_of(tuple(_OPERATIONS)))
+    aggregator: str = field(metadata=one_of(tuple(_OPERATIONS)) | starts("mean"))
 
     builder = "sargnn.models.sage:build"
 
@@ -245,28 +245,28 @@ class SageSettings(BuiltIn, TunedSettings):
 
 @dataclass(frozen=True)
 class GatSettings(BuiltIn, TunedSettings):
-    """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022). ``hidden`` is the width of a head.
+    """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022).
 
     Attributes:
-        heads: of all layers but the last, concatenated.
+        hidden: per head.
+        heads: concatenated.
         out_heads: of the last layer, averaged.
         attn_dropout: of attention weights.
         negative_slope: of the scores' LeakyReLU.
         v2: score as GATv2 does.
-        linear_residual: every layer, the last too, adds a linear map of its own input, per head.
-        attn_dst: scores have a part of the destination.
-        symmetric_norm: GCN's normalisation: rows over the root of their out-degree, outputs times that of their in-degree.
-        edge_dropout: of edges, which then take no part in the softmax, another draw in each layer.
-        edge_features: scores read features of edges, where there are some.
-        init: how maps and attention vectors begin: Glorot's ``normal`` with ReLU's gain, as DGL's layers, or his ``uniform``
-            without it, as PyG's. Deep networks learn faster from the latter.
+        linear_residual: every layer, the last too, adds a linear map of its own input.
+        attn_dst: scores have a part of the destination; GAT only.
+        symmetric_norm: rows over the root of their out-degree, outputs times that of their in-degree; GAT only.
+        edge_dropout: of edges, which then take no part in the softmax.
+        edge_features: scores read features of edges, where there are some, as PyG's layers do with edge_dim.
+        init: of maps: Glorot's normal with ReLU's gain, as DGL's layers; uniform: without it, as PyG's; for deep networks.
     """
 
-    heads: int = field(metadata=AT_LEAST_ONE)
-    out_heads: int = field(metadata=AT_LEAST_ONE)
-    attn_dropout: float = field(metadata=PROBABILITY)
-    negative_slope: float = field(metadata=FRACTION)
-    v2: bool
+    heads: int = field(metadata=AT_LEAST_ONE | starts(4))
+    out_heads: int = field(metadata=AT_LEAST_ONE | starts(1))
+    attn_dropout: float = field(metadata=PROBABILITY | starts(0.0))
+    negative_slope: float = field(metadata=FRACTION | starts(0.2))
+    v2: bool = field(metadata=starts(False))
     linear_residual: bool = False
     attn_dst: bool = True
     symmetric_norm: bool = False
@@ -318,15 +318,15 @@ class GinSettings(BuiltIn, TunedSettings):
     """GIN (Xu et al., 2019). A layer's perceptron has the stack's norm and activation and is ``hidden`` wide inside.
 
     Attributes:
-        eps: a node's own row counts 1 + eps times; where it is learned, each layer starts with it.
-        learn_eps: learn one eps per layer.
-        mlp_layers: linear maps of a layer's perceptron.
+        eps: a node's own row counts 1 + eps times.
+        learn_eps: learn one eps per layer, from there.
+        mlp_layers: linear maps of a layer's perceptron, with norm and activation between them.
         edge_features: read features of edges, where there are some: GINE (Hu et al., 2020).
     """
 
-    eps: float
-    learn_eps: bool
-    mlp_layers: int = field(metadata=number(low=1, high=256))
+    eps: float = field(metadata=starts(0.0))
+    learn_eps: bool = field(metadata=starts(False))
+    mlp_layers: int = field(metadata=number(low=1, high=256) | starts(2))
     edge_features: bool = True
 
     builder = "sargnn.models.gin:build"
@@ -341,12 +341,12 @@ class SgcSettings(SymmetricSums, ModelSettings):
     """SGC (Wu et al., 2019). Its embeddings are the rows that its linear map reads, S^K X.
 
     Attributes:
-        steps: K, of propagation.
-        input_dropout: of the features; above 0 these are propagated anew in every epoch.
+        steps: K; constant features are propagated once, in the first epoch.
+        input_dropout: of the features; above 0 they are propagated in every epoch.
     """
 
-    steps: int = field(metadata=number(low=1, high=256))
-    input_dropout: float = field(metadata=PROBABILITY)
+    steps: int = field(metadata=number(low=1, high=256) | starts(2))
+    input_dropout: float = field(metadata=PROBABILITY | starts(0.0))
 
     builder = "sargnn.models.sgc:SgcModel"
     has_embeddings = True
@@ -367,14 +367,15 @@ class AppnpSettings(SymmetricSums, StackSettings):
     Its embeddings are the rows that the perceptron's last layer reads, propagated.
 
     Attributes:
-        steps: K, of propagation.
-        alpha: the teleport probability, how much of a row's own prediction each step takes.
+        num_layers: of the perceptron.
+        steps: K; memory does not grow with it.
+        alpha: teleport probability: how much of its own prediction a row takes in a step.
         edge_dropout: of the adjacency's entries, another draw in each step.
     """
 
-    steps: int = field(metadata=number(low=1, high=256))
-    alpha: float = field(metadata=FRACTION)
-    edge_dropout: float = field(metadata=PROBABILITY)
+    steps: int = field(metadata=number(low=1, high=256) | starts(10))
+    alpha: float = field(metadata=FRACTION | starts(0.1))
+    edge_dropout: float = field(metadata=PROBABILITY | starts(0.0))
 
     builder = "sargnn.models.appnp:AppnpModel"
     has_embeddings = True
@@ -390,16 +391,17 @@ class AppnpSettings(SymmetricSums, StackSettings):
 
 @dataclass(frozen=True)
 class GcniiSettings(SymmetricSums, StackSettings):
-    """GCNII (Chen et al., 2020): ``num_layers`` convolutions of ``hidden`` features between two linear maps.
+    """GCNII (Chen et al., 2020).
 
     Attributes:
+        num_layers: convolutions, between two linear maps; each keeps two tables [nodes, hidden].
         alpha: how much of the first rows each convolution takes.
-        theta: lambda, beta_l = log(theta / l + 1).
+        theta: lambda: layer l maps by (1 - b) I + b W, b = log(theta / l + 1).
     """
 
-    num_layers: int = field(metadata=number(low=1, high=255))
-    alpha: float = field(metadata=FRACTION)
-    theta: float = field(metadata=POSITIVE)
+    num_layers: int = field(metadata=number(low=1, high=255) | starts(8))
+    alpha: float = field(metadata=FRACTION | starts(0.1))
+    theta: float = field(metadata=POSITIVE | starts(0.5))
 
     builder = "sargnn.models.gcnii:build"
     has_embeddings = True
@@ -407,14 +409,15 @@ class GcniiSettings(SymmetricSums, StackSettings):
 
 @dataclass(frozen=True)
 class ResGcnSettings(BuiltIn, StackSettings):
-    """ResGCN+ (Li et al., 2020): ``num_layers`` pre-activation blocks of ``hidden`` features between two linear maps.
+    """ResGCN+ (Li et al., 2020): pre-activation blocks between two linear maps.
 
     Attributes:
-        conv: the graph layer of a block.
+        num_layers: blocks of norm, ReLU, dropout and graph layer, added to their input; each keeps one table [nodes, hidden].
+        conv: the graph layer: gcn or sage.
     """
 
-    num_layers: int = field(metadata=number(low=1, high=253))
-    conv: Literal["gcn", "sage"]
+    num_layers: int = field(metadata=number(low=1, high=253) | starts(28))
+    conv: Literal["gcn", "sage"] = field(metadata=starts("sage"))
 
     builder = "sargnn.models.resgcn:build"
     divides_by_weights = True
@@ -439,14 +442,15 @@ class RgcnSettings(BuiltIn, StackSettings):
     """R-GCN (Schlichtkrull et al., 2018).
 
     Attributes:
-        bases: how many bases the relations' weights are composed of; null: a full weight for each relation.
-        order: map rows before they are summed over a relation's edges, or after; auto: what keeps less for backward.
-        embedding: width of rows, learned or mapped from features of another width; null: the features', else ``hidden``.
+        norm: batch, layer or none; per node type.
+        bases: of the relations' weights; null: a full weight for each relation.
+        order: transform_first, aggregate_first, or auto: what keeps less for backward.
+        embedding: width of learnable rows for types without features; null: that of the features.
     """
 
-    bases: int | None = field(metadata=AT_LEAST_ONE)
-    order: Literal["auto", "transform_first", "aggregate_first"] = field(metadata=RUN | hashed_as("auto"))
-    embedding: int | None = field(metadata=AT_LEAST_ONE)
+    bases: int | None = field(metadata=AT_LEAST_ONE | starts(None))
+    order: Literal["auto", "transform_first", "aggregate_first"] = field(metadata=RUN | hashed_as("auto") | starts("auto"))
+    embedding: int | None = field(metadata=AT_LEAST_ONE | starts(None))
 
     builder = "sargnn.models.rgcn:build"
     divides_by_weights = True
@@ -454,22 +458,24 @@ class RgcnSettings(BuiltIn, StackSettings):
 
 @dataclass(frozen=True)
 class RgatSettings(BuiltIn, StackSettings):
-    """RGAT: GAT's attention in each relation of a typed graph. ``hidden`` is the width of a head.
+    """RGAT: GAT's attention in each relation of a typed graph.
 
     Attributes:
-        heads: of all layers but the last, concatenated.
+        norm: batch, layer or none; per node type.
+        hidden: per head.
+        heads: concatenated.
         out_heads: of the last layer, averaged.
         attn_dropout: of attention weights.
         negative_slope: of the scores' LeakyReLU.
-        embedding: as of R-GCN; null: the features' width, else that of the rows between layers.
         edge_features: scores read features of edges, where there are some.
+        embedding: width of learnable rows for types without features; null: that of the features.
     """
 
-    heads: int = field(metadata=AT_LEAST_ONE)
-    out_heads: int = field(metadata=AT_LEAST_ONE)
-    attn_dropout: float = field(metadata=PROBABILITY)
-    negative_slope: float = field(metadata=FRACTION)
-    embedding: int | None = field(metadata=AT_LEAST_ONE)
+    heads: int = field(metadata=AT_LEAST_ONE | starts(4))
+    out_heads: int = field(metadata=AT_LEAST_ONE | starts(1))
+    attn_dropout: float = field(metadata=PROBABILITY | starts(0.0))
+    negative_slope: float = field(metadata=FRACTION | starts(0.2))
+    embedding: int | None = field(metadata=AT_LEAST_ONE | starts(None))
     edge_features: bool = True
 
     builder = "sargnn.models.rgat:build"
@@ -498,14 +504,14 @@ class LabelPropagationSettings(BuiltIn, ModelSettings):
     """Label propagation: nothing is trained (``engine/propagate.py`` has the equation).
 
     Attributes:
-        adjacency: how edges are weighted.
+        adjacency: dad: D^-1/2 A D^-1/2, da: D^-1 A, ad: A D^-1.
         alpha: how much comes from the neighbours in a step.
-        steps: how many there are.
+        steps: each goes one hop further.
     """
 
-    adjacency: Adjacency
-    alpha: float = field(metadata=FRACTION)
-    steps: int = field(metadata=NOT_NEGATIVE)
+    adjacency: Adjacency = field(metadata=starts("dad"))
+    alpha: float = field(metadata=FRACTION | starts(0.9))
+    steps: int = field(metadata=NOT_NEGATIVE | starts(50))
 
     builder = "sargnn.models.label_propagation:build"
     divides_by_weights = True
@@ -538,13 +544,12 @@ class CustomSettings(BuiltIn, ModelSettings):
     ``target`` is ``FILE.py:CLASS`` or ``package.module:Class``; a function that returns a module does as well.
 
     Attributes:
-        args: its arguments, by name: numbers, texts, true and false, null, and lists and mappings of these.
-        content: 16 hex digits of the target's file, which decides the losses; its path does not. null: as the file is now.
-        embedding: of typed graphs, as R-GCN's, for all node types or by type; null: the features' width, or 256 where there is
-            none or there are several.
+        args: arguments that the data do not decide: model.args.KEY=VALUE.
+        content: hash of that file, which the run keeps; null: as the file is now.
+        embedding: typed: width of learnable rows for types without features, or {TYPE: width}; null: that of the features.
     """
 
-    args: dict[str, Any] = field(default_factory=dict)
+    args: dict[str, Any] = field(default_factory=dict, metadata=starts({}))
     content: str | None = None
     embedding: int | dict[str, int] | None = field(default=None, metadata=AT_LEAST_ONE)
 

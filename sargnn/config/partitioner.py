@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sargnn.config.fields import AT_LEAST_ONE, FREE, NOT_NEGATIVE, PATH, PLAIN_NAME, TARGET, as_mapping
+from sargnn.config.fields import (
+    AT_LEAST_ONE,
+    FREE,
+    MUST_BE_GIVEN,
+    NOT_NEGATIVE,
+    PATH,
+    PLAIN_NAME,
+    TARGET,
+    as_mapping,
+    only_with,
+    starts,
+)
 from sargnn.errors import ConfigError
 from sargnn.resolve import describe_file, describe_source
 
@@ -26,31 +37,35 @@ class Strategy:
         return self.target or self.name
 
 
+_BALANCED = only_with("auto", "kaminpar", "metis", "stream")
+
+
 @dataclass(frozen=True)
 class PartitionerConfig(Strategy):
     """How nodes are assigned to workers, and the order of the nodes inside a part. A target names a function like
     ``sargnn.partition.simple.assign_range``.
 
     Attributes:
-        imbalance: how much larger than the mean METIS, KaMinPar and streaming may make a part.
-        file: the assignment of ``given`` (``sargnn.partition.simple``), or what a target reads.
-        balance: what a part's size is: its nodes, its in-edges, or both as the work that they are (``partition.weights``).
-        threads: of KaMinPar, and processes that order nodes and write parts; null: all cores.
-        preset: of KaMinPar.
-        passes: of streaming.
-        coarsen: give KaMinPar the graph of clusters that passes over the edges find (``partition.clusters``), ``auto``: where
-            that has no more than half of the entries.
+        seed: of what is drawn; other seeds give other parts.
+        order: order of nodes inside a part: locality or original.
+        imbalance: allowed excess of the largest part.
+        file: FILE.npy: whole numbers [nodes], 0 to world-1, by original id.
+        balance: what is balanced: nodes; edges: in-edges; both: the work that they make together.
+        threads: also processes that cut; null: all cores; with 1 the same seed gives the same parts, with several nearly.
+        preset: fast, default, eco, strong: from fast to good; large: for many parts.
+        coarsen: first cluster nodes in passes over the edges: auto: where the graph has communities; always; never.
+        passes: over all edges; better and better, but for the last ones of many.
     """
 
-    seed: int = field(metadata=NOT_NEGATIVE)
-    order: Literal["locality", "original"]
-    imbalance: float = field(default=0.03, metadata=NOT_NEGATIVE)
-    file: str | None = field(default=None, metadata=PATH)
-    balance: Literal["nodes", "edges", "both"] = "nodes"
-    threads: int | None = field(default=None, metadata=AT_LEAST_ONE | FREE)
-    preset: Literal["fast", "default", "eco", "strong", "large"] = "default"
-    coarsen: Literal["auto", "always", "never"] = "auto"
-    passes: int = field(default=10, metadata=AT_LEAST_ONE)
+    seed: int = field(metadata=NOT_NEGATIVE | starts(0))
+    order: Literal["locality", "original"] = field(metadata=starts("locality"))
+    imbalance: float = field(default=0.03, metadata=NOT_NEGATIVE | _BALANCED)
+    file: str | None = field(default=None, metadata=PATH | starts(MUST_BE_GIVEN) | only_with("given"))
+    balance: Literal["nodes", "edges", "both"] = field(default="nodes", metadata=_BALANCED)
+    threads: int | None = field(default=None, metadata=AT_LEAST_ONE | FREE | only_with("kaminpar"))
+    preset: Literal["fast", "default", "eco", "strong", "large"] = field(default="default", metadata=only_with("kaminpar"))
+    coarsen: Literal["auto", "always", "never"] = field(default="auto", metadata=only_with("kaminpar"))
+    passes: int = field(default=10, metadata=AT_LEAST_ONE | only_with("stream"))
 
     def __post_init__(self) -> None:
         if self.target is not None or (self.file is not None) == (self.name == "given"):

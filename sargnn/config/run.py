@@ -36,7 +36,9 @@ from sargnn.config.fields import (
     number,
     one_of,
     only_when,
+    only_with,
     read_yaml,
+    starts,
 )
 from sargnn.config.groups import (
     AUTO,
@@ -99,10 +101,10 @@ class ModeConfig(Strategy):
     """Which training mode runs: a key of ``sargnn.engine.modes.MODES``, or a class outside.
 
     Attributes:
-        keep: what ``no_remat`` holds for the backward pass: fetched ``rows``, or ``all``: attention's scores, too.
+        keep: what stays for the backward pass: rows, or all: the scores of attention, too.
     """
 
-    keep: Literal["rows", "all"] = field(default="rows", kw_only=True)
+    keep: Literal["rows", "all"] = field(default="rows", kw_only=True, metadata=only_with("no_remat"))
 
 
 @dataclass(frozen=True)
@@ -127,15 +129,15 @@ class DatasetSettings(ABC):
 
     Attributes:
         target: ``FILE.py:NAME`` of a class outside the package that extends this one.
-        add_self_loops: give every node exactly one; null: as the model's definition has it.
-        loop_features: what a self-loop that is added has for features of edges: zeros, or the mean of its node's in-edges.
-        task: what the labels are to be read as; null: what they look like.
-        edge_weights: use the graph's, where it has any. The store is the same.
-        link_split: shares of training, validation and test pairs that edges are drawn as, or that labelled edges are split by;
-            null: none are, or pairs are given.
-        link_messages: training pairs stay edges of the graph; of labelled edges, all do.
-        link_relations: whose edges are links, by name; null: of all relations.
-        link_seed: of the draw.
+        add_self_loops: null: as the model's definition has it (gcn, gat: true).
+        loop_features: of the self-loops that this adds, where edges have features: zeros, or mean, of a node's in-edges.
+        edge_weights: use the graph's edge weights, where it has any; false: train as if there were none.
+        task: what labels are read as: classes, multilabel or regression; task=... says the same.
+        link_split: task=links, edges: shares of training, validation and test pairs, such as [0.85,0.05,0.1]; null: a split is
+            given.
+        link_messages: training pairs, or edges with labels, stay edges of the graph; false: they are pairs only.
+        link_relations: typed: whose edges are links, such as [writes]; null: those of all relations.
+        link_seed: of the draw of pairs.
     """
 
     name: str = field(metadata=PLAIN_NAME)
@@ -307,17 +309,28 @@ class RunConfig:
     settings that say nothing themselves.
 
     Attributes:
-        eval: what evaluations and predictions read: the ``full`` graph, or a sample of it.
-        memory_budget: what a worker's whole resident memory may be.
-        init_from: a run folder or a checkpoint whose parameters the run starts from; launched, a checkpoint's absolute path.
-        init_digest: of those parameters' content. Launching fills it in.
-        device: where rows lie and are computed: ``cpu``, or ``cuda``, a GPU for each process.
-        processes: in which the run's workers live; null: one for each; ``auto``: as many as are fast on the machine that
-            ``sargnn train`` runs on, in a job one for each.
-        spill: what may lie on disk while nobody reads it, in ``spill_dir``: ``none``; ``auto``: what ``memory_budget`` has no
-            room for, of each process; ``all``: what is kept until backward in any case.
-        spill_dir: a folder on a local disk; null: the run's folder.
-        task: what is predicted, and by which loss: a key of ``sargnn.tasks.TASKS``, or a class outside.
+        world: workers; auto: the fewest that fit this machine.
+        processes: that the workers live in; null: one for each; auto: as many as are fast here, in a job one for each.
+        servers: groups of workers that talk fast to each other; null: one for each host, here one.
+        threads: of each worker's process; null: the cores shared out.
+        device: where rows lie and are computed; cuda: on a GPU for each process.
+        precision: fp32; fp64; bf16: rows are bf16; mixed: products are.
+        epochs: each is one step on the whole graph, or batches.steps of them.
+        eval_every: the last epoch is always evaluated.
+        early_stopping: end after so many evaluations without a better validation metric, or loss, as select says.
+        max_seconds: of training, evaluations left out, after which the run ends; null: epochs decide.
+        select: what the best epoch is chosen by: val_metric, or val_loss.
+        metric: docs/howto/tasks-and-metrics.md has those of each task; null: its first, such as accuracy of classes.
+        eval: what evaluations and predictions read: the full graph, or sampled: edges as sample.fanouts has them.
+        mfg: message-flow graphs: each layer computes only rows that reach a training node.
+        spill: what may lie on disk while nobody reads it. auto: what memory_budget has no room for; all: all that is kept.
+        spill_dir: on a local disk; null: the run's folder.
+        seed: parameters and dropout; the same seed gives the same losses on any world, mode and partitioner.
+        profile: where the time goes: a table, and a Perfetto trace per rank in run_dir/traces.
+        init_from: a run folder, or a checkpoint in it: a new run that starts from those parameters.
+        run_name: null: {model}-{mode}-w{world}-s{seed}.
+        run_dir: null: runs/{run_name}.
+        store_dir: dataset and partition stores.
     """
 
     dataset: DatasetSettings = field(metadata=LOSSES | DATASETS)
@@ -330,17 +343,17 @@ class RunConfig:
     engine: EngineConfig = field(metadata=RUN)
     checkpoint: CheckpointConfig = field(metadata=FREE)
     tracking: TrackingConfig = field(metadata=FREE)
-    epochs: int = field(metadata=AT_LEAST_ONE | LOSSES)
-    eval_every: int = field(metadata=AT_LEAST_ONE | LOSSES | only_when("stops_early"))
-    seed: int = field(metadata=number(low=0, high=2**32 - 1) | LOSSES)
-    world: int = field(metadata=AT_LEAST_ONE | LOSSES | only_when("world_decides"))
-    threads: int | None = field(metadata=AT_LEAST_ONE | FREE)
-    device: Literal["cpu", "cuda"] = field(metadata=RUN)
-    precision: Precision = field(metadata=LOSSES | gone(GONE_PRECISIONS))
-    profile: bool = field(metadata=FREE)
-    store_dir: str = field(metadata=FREE)
-    run_name: str | None = field(metadata=RUN)
-    run_dir: str | None = field(metadata=FREE)
+    epochs: int = field(metadata=AT_LEAST_ONE | LOSSES | starts(60))
+    eval_every: int = field(metadata=AT_LEAST_ONE | LOSSES | only_when("stops_early") | starts(5))
+    seed: int = field(metadata=number(low=0, high=2**32 - 1) | LOSSES | starts(0))
+    world: int = field(metadata=AT_LEAST_ONE | LOSSES | only_when("world_decides") | starts(4))
+    threads: int | None = field(metadata=AT_LEAST_ONE | FREE | starts(None))
+    device: Literal["cpu", "cuda"] = field(metadata=RUN | starts("cpu"))
+    precision: Precision = field(metadata=LOSSES | gone(GONE_PRECISIONS) | starts("fp32"))
+    profile: bool = field(metadata=FREE | starts(False))
+    store_dir: str = field(metadata=FREE | starts("stores"))
+    run_name: str | None = field(metadata=RUN | starts(None))
+    run_dir: str | None = field(metadata=FREE | starts(None))
     prepare: BufferConfig = field(default=BufferConfig(), metadata=FREE)
     labels: LabelsConfig = field(default=LabelsConfig(), metadata=LOSSES | only_when("reads_labels"))
     smooth: SmoothConfig = field(default=SmoothConfig(), metadata=RUN)
@@ -352,7 +365,7 @@ class RunConfig:
     early_stopping: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES)
     max_seconds: float | None = field(default=None, metadata=POSITIVE | FREE)
     init_from: str | None = field(default=None, metadata=FREE)
-    init_digest: str | None = field(default=None, metadata=LOSSES)
+    init_digest: str | None = field(default=None, metadata=LOSSES)  # of those parameters' content; launching fills it in
     metric: str | None = field(default=None, metadata=one_of(get_args(Metric)) | LOSSES | only_when("stops_early"))
     select: Literal["val_metric", "val_loss"] = field(default="val_metric", metadata=LOSSES | only_when("stops_early"))
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))

@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sargnn.config.fields import ALWAYS_HASHED, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, PATH, POSITIVE, RUN, number
+from sargnn.config.fields import (
+    ALWAYS_HASHED,
+    AT_LEAST_ONE,
+    FRACTION,
+    NOT_NEGATIVE,
+    PATH,
+    POSITIVE,
+    RUN,
+    number,
+    only_with,
+    starts,
+)
 from sargnn.config.run import DatasetReader, DatasetSettings
 from sargnn.errors import ConfigError, StoreError
 from sargnn.resolve import load_attribute
@@ -30,22 +41,47 @@ class _PackageDataset(DatasetSettings, ABC):
 
 
 @dataclass(frozen=True)
-class SyntheticConfig(_PackageDataset):
-    """The embedded graph: a degree-corrected stochastic block model (``sources/generated/synthetic.py`` has it)."""
+class _ReadDataset(_PackageDataset, ABC):
+    """Settings of one whose features may be changed while they are read or drawn.
 
-    num_nodes: int = field(metadata=AT_LEAST_ONE)
-    mean_degree: float = field(metadata=POSITIVE)
-    num_features: int = field(metadata=AT_LEAST_ONE)
-    num_classes: int = field(metadata=number(low=2))
-    blocks_per_class: int = field(metadata=AT_LEAST_ONE)
-    homophily: float = field(metadata=FRACTION)
-    power: float = field(metadata=number(low=1, open_low=True))
-    label_noise: float = field(metadata=FRACTION)
-    feature_signal: float = field(metadata=NOT_NEGATIVE)
-    train_fraction: float = field(metadata=FRACTION)
-    val_fraction: float = field(metadata=FRACTION)
-    seed: int = field(metadata=NOT_NEGATIVE)
-    normalize_features: bool
+    Attributes:
+        normalize_features: divide each row by its L1 norm.
+    """
+
+    normalize_features: bool = field(kw_only=True, metadata=starts(False))
+
+
+@dataclass(frozen=True)
+class SyntheticConfig(_ReadDataset):
+    """The embedded graph: a degree-corrected stochastic block model (``sources/generated/synthetic.py`` has it).
+
+    Attributes:
+        num_nodes: nodes.
+        mean_degree: edges into a node, on average.
+        num_features: of a node.
+        num_classes: labels to tell apart.
+        blocks_per_class: communities that make up a class.
+        homophily: share of edges that stay inside a block.
+        power: exponent of the degree distribution.
+        label_noise: share of labels replaced by random ones.
+        feature_signal: length of the class direction; the noise has unit variance per feature.
+        train_fraction: share of nodes that are trained on.
+        val_fraction: share of nodes to validate on; the rest are test nodes.
+        seed: of the drawn graph.
+    """
+
+    num_nodes: int = field(metadata=AT_LEAST_ONE | starts(20000))
+    mean_degree: float = field(metadata=POSITIVE | starts(16.0))
+    num_features: int = field(metadata=AT_LEAST_ONE | starts(64))
+    num_classes: int = field(metadata=number(low=2) | starts(10))
+    blocks_per_class: int = field(metadata=AT_LEAST_ONE | starts(4))
+    homophily: float = field(metadata=FRACTION | starts(0.8))
+    power: float = field(metadata=number(low=1, open_low=True) | starts(2.5))
+    label_noise: float = field(metadata=FRACTION | starts(0.1))
+    feature_signal: float = field(metadata=NOT_NEGATIVE | starts(1.2))
+    train_fraction: float = field(metadata=FRACTION | starts(0.1))
+    val_fraction: float = field(metadata=FRACTION | starts(0.1))
+    seed: int = field(metadata=NOT_NEGATIVE | starts(0))
 
     read_by: ClassVar[str] = "sargnn.sources.generated.synthetic:Synthetic"
 
@@ -60,19 +96,20 @@ def titled(name: str, version: int) -> str:
 
 
 @dataclass(frozen=True)
-class LookalikeConfig(_PackageDataset):
+class LookalikeConfig(_ReadDataset):
     """A stand-in for a real graph (``sources/generated/lookalike.py``); scale 1.0 has the real graph's nodes and edges.
 
     Attributes:
-        version: 1 or 2, of labels, features and split. Runs from before there was a choice have the first, the default here.
-        add_inverse_edges: of a directed graph every edge also the other way round; parallel edges that this makes stay.
+        scale: of the real graph's nodes and edges; 1.0: as large.
+        seed: of the drawn graph.
+        version: of labels, features and split; 1: easier, on the same edges.
+        add_inverse_edges: every edge also the other way round, as papers100M is trained.
     """
 
     scale: float = field(metadata=number(low=0, high=10, open_low=True))
-    seed: int = field(metadata=number(low=0, high=2**32 - 1))
-    normalize_features: bool
-    version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT))
-    add_inverse_edges: bool = False
+    seed: int = field(metadata=number(low=0, high=2**32 - 1) | starts(0))
+    version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT) | starts(NEWEST_CONTENT))
+    add_inverse_edges: bool = field(default=False, metadata=only_with("papers_like"))
 
     @property
     def title(self) -> str:
@@ -82,21 +119,22 @@ class LookalikeConfig(_PackageDataset):
 
 
 @dataclass(frozen=True)
-class MagLikeConfig(_PackageDataset):
+class MagLikeConfig(_ReadDataset):
     """A stand-in for ogbn-mag, a typed graph (``sources/generated/mag_like.py``); scale 1.0: the real nodes and edges.
 
     Attributes:
+        scale: of ogbn-mag's nodes and edges; 1.0: as large.
+        seed: of the drawn graph.
         add_inverse_edges: give every relation its inverse, as a relation of its own.
         homogenize: drop the types; types without features get their neighbours' mean.
-        version: as in ``LookalikeConfig``.
+        version: of labels, features and split; 1: easier, on the same edges.
     """
 
-    scale: float = field(metadata=number(low=0, high=10, open_low=True))
-    seed: int = field(metadata=NOT_NEGATIVE)
-    add_inverse_edges: bool
-    homogenize: bool
-    normalize_features: bool
-    version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT))
+    scale: float = field(metadata=number(low=0, high=10, open_low=True) | starts(0.02))
+    seed: int = field(metadata=NOT_NEGATIVE | starts(0))
+    add_inverse_edges: bool = field(metadata=starts(True))
+    homogenize: bool = field(metadata=starts(False))
+    version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT) | starts(NEWEST_CONTENT))
 
     @property
     def title(self) -> str:
@@ -106,28 +144,32 @@ class MagLikeConfig(_PackageDataset):
 
 
 @dataclass(frozen=True)
-class ProteinsLikeConfig(_PackageDataset):
-    """A stand-in for ogbn-proteins, whose edges have features (``sources/generated/proteins_like.py``)."""
+class ProteinsLikeConfig(_ReadDataset):
+    """A stand-in for ogbn-proteins, whose edges have features (``sources/generated/proteins_like.py``).
 
-    scale: float = field(metadata=number(low=0, high=10, open_low=True))
-    seed: int = field(metadata=NOT_NEGATIVE)
-    normalize_features: bool
+    Attributes:
+        scale: of ogbn-proteins' nodes; below 1.0 a node has scale times its neighbours, too; 1.0: as large.
+        seed: of the drawn graph.
+    """
+
+    scale: float = field(metadata=number(low=0, high=10, open_low=True) | starts(0.1))
+    seed: int = field(metadata=NOT_NEGATIVE | starts(0))
 
     read_by: ClassVar[str] = "sargnn.sources.generated.proteins_like:ProteinsLike"
 
 
 @dataclass(frozen=True)
-class OgbDirConfig(_PackageDataset):
+class OgbDirConfig(_ReadDataset):
     """A folder in OGB's raw layout, homogeneous or typed.
 
     Attributes:
-        add_inverse_edges: every edge also the other way round; of a typed graph, as relations of their own.
-        homogenize: of a typed graph: drop the types; types without features get their neighbours' mean.
+        root: the folder that holds raw/ and split/.
+        add_inverse_edges: false where the edge file already holds both directions; typed: as relations of their own.
+        homogenize: typed: drop the types; types without features get their neighbours' mean.
     """
 
     root: str = field(metadata=RUN)
-    add_inverse_edges: bool
-    normalize_features: bool
+    add_inverse_edges: bool = field(metadata=starts(True))
     homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
 
     read_by: ClassVar[str] = "sargnn.sources.ogb.named:ogb_dir"
@@ -146,20 +188,20 @@ OGB_NAMES = (
 
 
 @dataclass(frozen=True)
-class OgbConfig(_PackageDataset):
+class OgbConfig(_ReadDataset):
     """One of OGB's datasets by its name, from its official raw files.
 
     Attributes:
-        root: the folder that holds the dataset's folder, or that folder itself.
+        root: the raw files are in ROOT/ogbn_NAME or ogbl_NAME, or fetched into it.
         download: fetch what is missing.
-        add_inverse_edges, homogenize: as in ``OgbDirConfig``.
+        add_inverse_edges: every edge also the other way round.
+        homogenize: drop the types; types without features get their neighbours' mean.
     """
 
-    root: str = field(metadata=RUN)
-    download: bool = field(metadata=RUN)
-    add_inverse_edges: bool
-    normalize_features: bool
-    homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
+    root: str = field(metadata=RUN | starts("data"))
+    download: bool = field(metadata=RUN | starts(True))
+    add_inverse_edges: bool = field(metadata=starts(True))
+    homogenize: bool = field(default=False, metadata=ALWAYS_HASHED | only_with("ogbn-mag"))
 
     fetches: ClassVar[bool] = True
     read_by: ClassVar[str] = "sargnn.sources.ogb.named:ogb_named"
@@ -183,15 +225,14 @@ class OgbConfig(_PackageDataset):
 
 
 @dataclass(frozen=True)
-class ClassicConfig(_PackageDataset, ABC):
+class ClassicConfig(_ReadDataset, ABC):
     """What the settings of the datasets in ``sources/classic`` share. Nothing is fetched.
 
     Attributes:
-        root: the folder that holds the files, or one in which PyTorch Geometric or DGL put them.
+        root: the files are here, as PyTorch Geometric or DGL put them, too.
     """
 
-    root: str = field(metadata=RUN)
-    normalize_features: bool
+    root: str = field(metadata=RUN | starts("data"))
 
     def check_files(self) -> None:
         from sargnn.sources.classic.files import FILES
@@ -206,14 +247,22 @@ class ClassicConfig(_PackageDataset, ABC):
 
 @dataclass(frozen=True)
 class PlanetoidConfig(ClassicConfig):
-    """Cora, Citeseer or Pubmed from Planetoid's raw files, with the public split (``sources/classic/planetoid.py``)."""
+    """Cora, Citeseer or Pubmed from Planetoid's raw files, with the public split (``sources/classic/planetoid.py``).
+
+    Attributes:
+        root: the files ind.NAME.* are here, or in raw/, NAME/ or NAME/raw/ below it.
+    """
 
     read_by: ClassVar[str] = "sargnn.sources.classic.planetoid:Planetoid"
 
 
 @dataclass(frozen=True)
 class RedditConfig(ClassicConfig):
-    """Reddit from the two archives that DGL and PyTorch Geometric pass on (``sources/classic/reddit.py``)."""
+    """Reddit from the two archives that DGL and PyTorch Geometric pass on (``sources/classic/reddit.py``).
+
+    Attributes:
+        root: reddit_data.npz and reddit_graph.npz are here, or in raw/, reddit/ or reddit/raw/ below it.
+    """
 
     read_by: ClassVar[str] = "sargnn.sources.classic.reddit:Reddit"
 
@@ -223,31 +272,35 @@ MOST_CATEGORIES = 1000
 
 
 @dataclass(frozen=True)
-class OwnGraphConfig(_PackageDataset, ABC):
-    """What the settings of a user's own graph share; edges stay as they are given.
+class OwnGraphConfig(_ReadDataset, ABC):
+    """What the settings of a user's own graph share.
 
     Attributes:
-        add_inverse_edges, homogenize: as in ``OgbDirConfig``.
-        split: shares of training, validation and test nodes, drawn by node number from ``split_seed``; null: as the graph says.
-        split_column: of masks with a column for each of several splits, the column, from 0; null: masks have one.
-        edge_categories: of each column of edge features the number of categories, 0 for numbers; null: all are numbers.
-        predicted_type: of a graph that a trained model predicts on, the type whose nodes it is: labels and a split may be
-            missing. null: there are some.
+        add_inverse_edges: edges stay as given; true: every edge also the other way round; typed: as relations of their own.
+        homogenize: typed: drop the types; types without features get their neighbours' mean.
+        split: shares of training, validation and test nodes, such as [0.6,0.2,0.2]; null: the graph's own masks.
+        split_seed: of the draw.
+        split_column: of masks with several splits, [nodes, k]: which column, from 0; another split is another dataset.
+        edge_categories: edge features: each column's number of categories, as [5,0,7], embedded; 0: numbers, as they are.
     """
 
-    add_inverse_edges: bool
-    normalize_features: bool
-    homogenize: bool
-    split: list[float] | None
-    split_seed: int = field(metadata=number(low=0, high=2**32 - 1))
+    add_inverse_edges: bool = field(metadata=starts(False))
+    homogenize: bool = field(metadata=starts(False))
+    split: list[float] | None = field(metadata=starts(None))
+    split_seed: int = field(metadata=number(low=0, high=2**32 - 1) | starts(0))
     split_column: int | None = field(default=None, kw_only=True, metadata=NOT_NEGATIVE)
     edge_categories: list[int] | None = field(default=None, kw_only=True, metadata=number(low=0, high=MOST_CATEGORIES))
+    # Of a graph that a trained model predicts on, the type whose nodes it is: labels and a split may be missing.
     predicted_type: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
 class ArraysConfig(OwnGraphConfig):
-    """A folder of arrays, or one ``.npz`` file."""
+    """A folder of arrays, or one ``.npz`` file.
+
+    Attributes:
+        root: the folder, or the .npz file.
+    """
 
     root: str = field(metadata=RUN | PATH)
 
@@ -266,10 +319,10 @@ class TablesConfig(OwnGraphConfig):
 
     Attributes:
         root: the YAML file.
-        on_error: what becomes of rows that cannot be used: an error, or they are left out and counted.
-        split_by: a column of times or numbers that the split goes by, of the nodes that have labels, else of edges.
-        split_at: the two values where validation and test begin; null: ``split`` gives shares.
-        like: the folder of a dataset store whose columns' encodings and names of classes count; null: those of these tables.
+        on_error: or drop: rows that cannot be used are left out and counted.
+        split_by: a column of times: the earliest rows are trained on; with split=[0.8,0.1,0.1] or split_at.
+        split_at: where validation and test begin, such as [2024-01-01,2024-07-01].
+        like: the store of another dataset of tables: categories, means and classes are that one's.
     """
 
     root: str = field(metadata=RUN | PATH)
@@ -337,10 +390,10 @@ class PythonConfig(OwnGraphConfig):
     """A function that returns a graph.
 
     Attributes:
-        target: ``FILE.py:FUNCTION`` or ``package.module:function``. args: its arguments, by name.
+        args: its arguments: dataset.args.KEY=VALUE.
     """
 
-    args: dict[str, Any]
+    args: dict[str, Any] = field(metadata=starts({}))
 
     reads_target: ClassVar[str] = "a function that returns a graph"
 
@@ -356,8 +409,8 @@ class StoredConfig(DatasetSettings):
     """A dataset store that is there, used in place.
 
     Attributes:
-        root: the store's folder. Where it lies decides nothing.
-        content: the hash of its content, which decides the losses; null: that of the store that is there now.
+        root: the store's folder, such as sargnn prepare prints.
+        content: its content hash; null: whatever the store holds now.
     """
 
     root: str = field(metadata=RUN | PATH)

@@ -283,7 +283,7 @@ def test_every_setting_has_a_comment() -> None:
     for group in folders.groups("slurm"):
         for option in folders.options(group) if group not in OVERRIDING else ():
             found += [one for one in folders.settings_of(group, option).values() if one.key != f"{group}.name"]
-    bare = {f"{one.path.name}: {one.key}" for one in found if not one.comment and not one.key.startswith(COMMENTS_OF_THEIR_OWN)}
+    bare = {f"{one.path}: {one.key}" for one in found if not one.comment and not one.key.startswith(COMMENTS_OF_THEIR_OWN)}
     assert not bare and len(found) > 300
 
 

@@ -65,7 +65,9 @@ def test_settings_of_a_base_file_are_shown_and_the_base_is_no_option(sargnn: Sar
     assert "model.norm=batch          batch or none" in done.stdout and "  model.extra=1" in done.stdout
     assert "  model.hidden=9            of every layer" in done.stdout
     composed = yaml.safe_load(sargnn("train", "model=deeper", "--cfg", "job").stdout)["model"]
-    assert composed == {"norm": "batch", "hidden": 9, "name": "sage", "extra": 1}
+    own = {"norm": "batch", "hidden": 9, "name": "sage", "extra": 1}
+    assert {key: composed[key] for key in own} == own
+    assert composed["aggregator"] == "mean" and composed["num_layers"] == 3  # no file says them: GraphSage's class does
     assert "model=stack" not in sargnn("train", "--help").stdout and candidates(["train", "model=s"]) == [
         "model=sage",
         "model=sgc",

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from sargnn.config.fields import as_mapping, brief, read_yaml
+from sargnn.config.fields import as_mapping, brief, class_of, read_yaml
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.resolve import load_attribute
 from sargnn.tracking.summary import Summary
 
 SEED = "seed"
@@ -87,19 +86,10 @@ def _defaults(mapping: Mapping[str, Any]) -> dict[str, Any]:
         if field.default is not dataclasses.MISSING:
             defaults[field.name] = as_mapping(field.default) if dataclasses.is_dataclass(field.default) else field.default
         group = mapping.get(field.name)
-        if isinstance(group, dict) and (cls := _class_of(hints[field.name], field.metadata, group)) is not None:
+        if isinstance(group, dict) and (cls := class_of(hints[field.name], field.metadata, group)) is not None:
             given = {each.name: each.default for each in dataclasses.fields(cls)}
             defaults[field.name] = {key: value for key, value in given.items() if value is not dataclasses.MISSING}
     return defaults
-
-
-def _class_of(hint: Any, says: Mapping[str, Any], group: Mapping[str, Any]) -> Any:
-    if "table" not in says:
-        return hint if dataclasses.is_dataclass(hint) else None
-    table: dict[str, str] = load_attribute(says["table"])
-    place = table.get(str(group.get("name")))
-    cls: Any = load_attribute(place) if place is not None else None
-    return cls if cls is not None and (not group.get("target") or getattr(cls, "reads_target", None)) else None
 
 
 def telling(settings: Settings, summary: Summary | None) -> Settings:
