@@ -13,7 +13,7 @@ from sargnn.cli.command_line import CommandLine
 from sargnn.cli.verbs import Verb
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError
-from sargnn.report.bench.report import machine
+from sargnn.report.bench.settings import machine
 from sargnn.run.check import check_network
 from sargnn.run.env import prepare_process
 from sargnn.tracking import files

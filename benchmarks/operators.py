@@ -31,7 +31,7 @@ from sargnn.engine.workspace import Workspace
 from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.native import set_threads
 from sargnn.report.bench.gpu import whole_block
-from sargnn.report.bench.report import machine
+from sargnn.report.bench.settings import machine
 from sargnn.rng import Draw, Purpose
 from sargnn.tracking.memory import return_freed_memory
 

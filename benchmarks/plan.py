@@ -27,10 +27,9 @@ from sargnn.errors import ConfigError, SargnnError, nearest
 from sargnn.graph.dataset import open_dataset
 from sargnn.memory.plan_stores import Plans, cut_key
 from sargnn.partition.prepare import prepare_partition
-from sargnn.report.bench.report import machine, open_folder
-from sargnn.report.bench.settings import check_grid
-from sargnn.report.bench.table.entries import Case, Entry, Figures, row_name
-from sargnn.report.bench.table.measure import Kept, measure
+from sargnn.report.bench.entries import Case, Entry, Figures, row_name
+from sargnn.report.bench.measure import Kept, measure
+from sargnn.report.bench.settings import check_grid, machine, open_folder
 from sargnn.run.check import check_strategies
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.progress import Steps, say

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sargnn.cli.conf import built_in_folder
-from sargnn.report.figures.spec import place_of, read_spec
+from sargnn.report.study import place_of, read_spec
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def stock(run_dir: Path) -> Figures:
     """The same of a run's module on the whole graph in one process of stock DGL."""
     config = load(run_dir / "config.yaml")
     store = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)  # which is there
-    command = [sys.executable, "-m", "sargnn.report.bench.stock.process", str(run_dir / "config.yaml"), str(store), str(CORES)]
+    command = [sys.executable, "-m", "sargnn.report.bench.process", str(run_dir / "config.yaml"), str(store), str(CORES)]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return {"epoch": median(found["times_s"][1:]), "peak": found["peak_train_bytes"]}
 

@@ -103,7 +103,7 @@ def stock(run_dir: Path) -> None:
     from sargnn.graph.dataset import open_dataset
     from sargnn.graph.schema import SPLITS
     from sargnn.interop.dgl import import_dgl
-    from sargnn.report.bench.stock.homogeneous import StockSampledSage
+    from sargnn.report.bench.networks import StockSampledSage
     from sargnn.sources.prepare import dataset_path
 
     config = load(run_dir / "config.yaml")

@@ -347,7 +347,7 @@ class Run:
 
     def plot(self) -> Figure:
         """A figure of the loss and of the metric on the splits, over the epochs."""
-        from sargnn.report.comparison.draw import plot_run
+        from sargnn.report.draw import plot_run
 
         return plot_run(self.rows(), self.name)
 
@@ -380,8 +380,8 @@ def compare(runs: Iterable[Run | str | os.PathLike[str]]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from sargnn.report.comparison.figures import last_loss
-    from sargnn.report.comparison.runs import name_runs, read_run
+    from sargnn.report.groups import last_loss
+    from sargnn.report.runs import name_runs, read_run
 
     if isinstance(runs, str | os.PathLike | Run):
         runs = [runs]

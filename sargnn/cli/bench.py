@@ -94,9 +94,9 @@ def table(line: CommandLine) -> int:
     settings, of_runs = settings_of("bench_table", line, BenchTableConfig, parse_bench_table)
     cases = {name: settings.cases.get(name, [f"model={name}"]) for name in settings.models}
     configs = {name: run_of("bench_table", name, case, of_runs, line.folders) for name, case in cases.items()}
-    from sargnn.report.bench.table.entries import Case
-    from sargnn.report.bench.table.measure import run
-    from sargnn.report.bench.table.report import show
+    from sargnn.report.bench.entries import Case
+    from sargnn.report.bench.measure import run
+    from sargnn.report.bench.table import show
 
     sweep.as_interrupts()
     show(run(settings, [Case(name, config) for name, config in configs.items()]))

@@ -18,11 +18,10 @@ from rich.console import Console
 
 from sargnn.cli.command_line import CommandLine
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.report.comparison.charts import make_pictures
-from sargnn.report.comparison.figures import make_groups
-from sargnn.report.comparison.losses import losses_equal
-from sargnn.report.comparison.runs import find_folders, no_run_left, read_runs
-from sargnn.report.comparison.table import as_csv, as_json, groups_lines, runs_lines
+from sargnn.report.charts import make_pictures
+from sargnn.report.groups import losses_equal, make_groups
+from sargnn.report.runs import find_folders, no_run_left, read_runs
+from sargnn.report.table import as_csv, as_json, groups_lines, runs_lines
 from sargnn.tracking.find_runs import find_run, find_runs, run_names
 from sargnn.tracking.progress import say
 
@@ -80,12 +79,12 @@ def main(line: CommandLine) -> int:
     try:
         if is_page:
             from sargnn.cli.resume import command_of
-            from sargnn.report.comparison.page import write_page
+            from sargnn.report.page import write_page
 
             write_page(out, runs, groups, pictures, {run.name: command_of(run.settings) for run in runs}, left_out)
             say(f"report: {out}")
         else:
-            from sargnn.report.comparison.draw import write_pngs
+            from sargnn.report.draw import write_pngs
 
             out.mkdir(parents=True, exist_ok=True)
             say(f"plots: {', '.join(str(path) for path in write_pngs(pictures, out))}")

@@ -189,7 +189,7 @@ def main(line: CommandLine) -> int:
     if config.spills:
         _say_spill(config, shown, graph.num_edges)
     if asked.picture is not None:
-        from sargnn.report.comparison.partitions import draw_plans
+        from sargnn.report.partitions import draw_plans
 
         draw_plans(plans, asked.picture, title=f"{graph.name}, {words}", limit=config.memory_budget.bytes)
         say(f"picture: {asked.picture}")

@@ -10,9 +10,9 @@ from sargnn.cli.command_line import CommandLine
 from sargnn.cli.conf import ConfFolders
 from sargnn.cli.sweep import Outcome, Point, plan_sweep, run_points, show_sweep
 from sargnn.errors import ConfigError, nearest
-from sargnn.report.figures.drawings import caption_of, table_of, write_files
-from sargnn.report.figures.spec import Cell, FigureSpec, cells_of, place_of, read_spec
-from sargnn.report.figures.values import Place, RunFigures, gather, read_figures
+from sargnn.report.drawings import caption_of, table_of, write_files
+from sargnn.report.study import Cell, FigureSpec, cells_of, place_of, read_spec
+from sargnn.report.values import Place, RunFigures, gather, read_figures
 from sargnn.tracking.progress import say
 from sargnn.tracking.tables import show_table
 

@@ -16,7 +16,7 @@ from sargnn.cli.conf import MAPPINGS, OVERRIDING, ConfFolders, find_folders, in_
 from sargnn.config.fields import read_yaml
 from sargnn.config.run import RunConfig, differing, load, parse
 from sargnn.errors import ConfigError
-from sargnn.report.comparison.settings import defaults_of
+from sargnn.report.runs import defaults_of
 from sargnn.tracking.files import CONFIG
 from sargnn.tracking.find_runs import find_run
 

@@ -83,7 +83,7 @@ def _compare_partitioners(line: CommandLine) -> int:
     from sargnn.partition.memory import available_bytes, check
     from sargnn.partition.prepare import partition_path
     from sargnn.partition.trial import try_out
-    from sargnn.report.comparison.partitions import TITLES, Compared, compared, rows_of, write_picture
+    from sargnn.report.partitions import TITLES, Compared, compared, rows_of, write_picture
     from sargnn.sources.prepare import prepare_dataset
 
     configs, out = _runs_to_compare(line)

@@ -17,8 +17,8 @@ from typing import Any
 
 from sargnn.config.fields import AT_LEAST_ONE, POSITIVE, build, read_yaml
 from sargnn.errors import ConfigError
-from sargnn.report.comparison.charts import Chart, Picture, Series
-from sargnn.report.comparison.draw import write_pngs
+from sargnn.report.charts import Chart, Picture, Series
+from sargnn.report.draw import write_pngs
 from sargnn.tasks.kinds import is_better
 from sargnn.tracking.files import MetricsTail
 

@@ -14,10 +14,9 @@ import pytest
 
 import sargnn
 from sargnn.errors import ConfigError
-from sargnn.report.comparison.figures import over_seeds
-from sargnn.report.comparison.losses import deviation
+from sargnn.report.groups import deviation, over_seeds
 from tests.in_process import sargnn_here as run
-from tests.report.comparison.folders import write_run, write_twelve
+from tests.report.folders import write_run, write_twelve
 
 
 @pytest.fixture

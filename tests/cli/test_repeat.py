@@ -12,7 +12,7 @@ from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf import find_folders
 from sargnn.cli.resume import command_of
 from sargnn.config.run import parse, save
-from sargnn.report.comparison.settings import flat, read_settings
+from sargnn.report.runs import flat, read_settings
 
 CONFIGURATIONS = {
     "defaults": ([], "sargnn train"),

@@ -15,16 +15,16 @@ from sargnn.config.losses import losses_depend_on
 from sargnn.config.run import RunConfig, parse
 from sargnn.graph.schema import Schema
 from sargnn.models.inputs import GraphShape
-from sargnn.report.comparison.figures import make_groups
-from sargnn.report.comparison.runs import read_runs
-from sargnn.report.comparison.table import as_csv, run_record, runs_lines
+from sargnn.report.groups import make_groups
+from sargnn.report.runs import read_runs
+from sargnn.report.table import as_csv, run_record, runs_lines
 from sargnn.run import local
 from sargnn.tracking.summary import Summary
 from sargnn.training.build import make_model
 from sargnn.training.summary import measure_results
 from tests.graphs import nasty_graph
 from tests.parity import cases
-from tests.report.comparison.folders import write_run
+from tests.report.folders import write_run
 
 PRELOAD = ("world=4", "servers=2", "preload=shared", "preload.max_hop=1", "partitioner=metis")
 MODULE = """from torch import nn

@@ -16,7 +16,7 @@ from sargnn.cli.conf import find_folders
 from sargnn.cli.main import main
 from sargnn.cli.verbs import Verb
 from sargnn.config.run import parse
-from sargnn.report.figures.spec import cells_of, read_spec
+from sargnn.report.study import cells_of, read_spec
 from tests.cli.every_verb import EVERY_VERB
 from tests.parity.covering import only
 
@@ -106,7 +106,7 @@ def test_a_command_can_be_composed(command: str, monkeypatch: pytest.MonkeyPatch
         assert {word.partition("=")[0] for word in given if "=" in word} <= known, f"{page}: {command}"
         return
     if verb.name in ("bench table", "benchmarks.plan"):
-        monkeypatch.setattr("sargnn.report.bench.table.measure.run", lambda settings, cases: [])
+        monkeypatch.setattr("sargnn.report.bench.measure.run", lambda settings, cases: [])
         monkeypatch.setattr("benchmarks.plan.run", lambda settings, points: [])
         monkeypatch.setattr("benchmarks.plan.find_points", lambda settings, make: [make((settings.models or ["sage"])[:1])])
         monkeypatch.setattr("sargnn.cli.sweep.as_interrupts", lambda: None)

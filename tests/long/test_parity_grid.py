@@ -21,7 +21,7 @@ from sargnn.engine.modes import MODES
 from sargnn.errors import ConfigError, KernelError
 from sargnn.graph.dataset import Dataset
 from sargnn.partition import PARTITIONERS
-from sargnn.report.comparison.losses import deviation
+from sargnn.report.groups import deviation
 from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.parity.covering import spread

@@ -15,7 +15,7 @@ from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.quality import quality_of
 from sargnn.partition.store import open_part
 from sargnn.partition.trial import Trial
-from sargnn.report.comparison.partitions import compared
+from sargnn.report.partitions import compared
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.training.build import make_trainer
 from tests.parity.covering import only

@@ -13,7 +13,7 @@ from sargnn.cli.resume import read_resumed
 from sargnn.config.fields import as_mapping
 from sargnn.config.run import RunConfig, flatten, load, parse, save
 from sargnn.errors import ConfigError
-from sargnn.report.comparison.settings import find_differing, flat, show_settings
+from sargnn.report.runs import find_differing, flat, show_settings
 from sargnn.run.check import check_strategies
 from sargnn.tracking.target import target_of
 

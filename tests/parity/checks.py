@@ -14,7 +14,7 @@ from sargnn.config.groups import LabelsConfig
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS
-from sargnn.report.comparison.losses import deviation
+from sargnn.report.groups import deviation
 from tests.graphs import nasty_graph, small_typed_graph
 from tests.parity import cases, oracle
 from tests.parity.oracle import Definition

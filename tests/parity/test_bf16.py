@@ -11,7 +11,7 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
 from sargnn.cpu import bf16_instructions
-from sargnn.report.comparison.losses import deviation
+from sargnn.report.groups import deviation
 from tests.parity import cases
 from tests.parity.covering import only, spread
 from tests.pool import pool

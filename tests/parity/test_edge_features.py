@@ -11,7 +11,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
-from sargnn.report.comparison.losses import deviation
+from sargnn.report.groups import deviation
 from tests.graphs import nasty_graph, typed_graph, with_edge_features, with_weights
 from tests.parity import cases, checks
 from tests.parity.cases import PAIRS

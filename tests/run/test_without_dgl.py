@@ -12,8 +12,8 @@ import pytest
 
 from sargnn.errors import ConfigError
 from sargnn.interop.dgl import HIDE, DglMissingError, import_dgl, is_installed
-from sargnn.report.bench.table.entries import STOCK, Case, reasons_without_stock
-from sargnn.report.bench.table.report import Found, markdown, show
+from sargnn.report.bench.entries import STOCK, Case, reasons_without_stock
+from sargnn.report.bench.table import Found, markdown, show
 from tests.configs import config
 from tests.graphs import nasty_graph
 from tests.processes import ROOT, run_command

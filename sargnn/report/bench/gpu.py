@@ -35,8 +35,7 @@ from sargnn.graph.dataset import open_dataset
 from sargnn.graph.schema import Schema
 from sargnn.partition.order import order_nodes
 from sargnn.plan.layer_plan import LayerPlan, MergedRows, Shard
-from sargnn.report.bench.report import machine, open_folder
-from sargnn.report.bench.settings import BenchGpuConfig
+from sargnn.report.bench.settings import BenchGpuConfig, machine, open_folder
 from sargnn.rng import Draw, Purpose
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tracking.memory import human_bytes

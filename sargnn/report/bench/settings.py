@@ -1,15 +1,21 @@
-"""The settings of benchmarks, checked as ``sargnn.config.run`` checks those of a run."""
+"""What benchmarks are told, checked as ``sargnn.config.run`` checks a run; what each says about itself; stock networks."""
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from sargnn.config.fields import AT_LEAST_ONE, build, gone
 from sargnn.config.groups import GONE_PRECISIONS, Precision
 from sargnn.config.run import DATASETS, DatasetSettings
 from sargnn.errors import ConfigError
+from sargnn.tracking.provenance import versions
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class BenchTableConfig:
         not_static: those of the modes that also run without the static aggregate of the first layer, where they have one.
         one_process: those of the modes that also run with all of a world's parts in one process, which has all cores.
         limits: also measure the machine's limits, and profile the first mode on the first world against them.
-        others: name -> command of a further row (``bench.table.measure.measure`` says what it is given and prints).
+        others: name -> command of a further row (``bench.measure.measure`` says what it is given and prints).
         bench_dir: where results go; those that are there are kept.
         precisions: further ones, beside the runs' own: each run is also measured in them, and stock DGL in bf16.
     """
@@ -95,3 +101,47 @@ def check_grid(config: Any, needed: Sequence[str]) -> None:
         raise ConfigError("'worlds' must name numbers of at least 1.", given=config.worlds, allowed="[4,8]")
     if not config.bench_dir:
         raise ConfigError("'bench_dir' must be a folder.", given="''")
+
+
+def machine() -> dict[str, Any]:
+    """Cores, memory and versions: a figure means nothing without them."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "versions": versions(),
+    }
+
+
+def open_folder(folder: Path, names: Sequence[str]) -> None:
+    """Make it and its files, before anything long is begun. Raises ``ConfigError`` where they cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (folder / name).open("a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"The folder cannot be written: {error.strerror}.", given=str(folder), hint="choose another bench_dir"
+        ) from error
+
+
+DGL_MODELS = {
+    "sage": "sargnn.report.bench.networks:StockSage",
+    "gat": "sargnn.report.bench.networks:StockGat",
+    "rgcn": "sargnn.report.bench.networks:StockRgcn",
+    "custom": "sargnn.report.bench.networks:StockCustom",
+}
+"""Models that stock DGL is measured with."""
+SAMPLED_MODELS = {"sage": "sargnn.report.bench.networks:StockSampledSage"}
+"""Those that it is measured with where steps or neighbours are drawn."""
+PYG_MODELS = {
+    "sage": "sargnn.report.bench.networks:PygSage",
+    "gat": "sargnn.report.bench.networks:PygGat",
+    "rgcn": "sargnn.report.bench.networks:PygRgcn",
+}
+"""Models that stock PyG is measured with."""
+FREE_OF_LINKS = ("embedding_dim", "temperature", "margin", "mlp_hidden", "rank")
+"""Settings of ``links`` that stock networks have, too, or that do not matter to them."""
+FORMS = {"edge_index": "edge index", "csr": "CSR"}
+"""What stock PyG is given as the graph -> what a row calls it: an edge index [2, E] sorted by destination, or a CSR matrix of
+``torch.sparse`` with a row for each destination."""

@@ -16,8 +16,8 @@ from sargnn.config.run import KernelConfig, RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.interop.dgl import import_dgl
-from sargnn.report.bench.stock import FORMS, PYG, STOCK
-from sargnn.report.bench.table.entries import Case, reasons_without_pyg, reasons_without_stock
+from sargnn.report.bench.entries import Case, reasons_without_pyg, reasons_without_stock
+from sargnn.report.bench.settings import DGL_MODELS, FORMS, PYG_MODELS
 from sargnn.resolve import resolve
 from sargnn.sources.links import draw_links
 from sargnn.tasks.negatives import Sampler
@@ -46,27 +46,27 @@ def test_a_module_of_the_users_computes_what_it_computes_on_shards() -> None:
     config, graph = cases.run_config(settings, precision="fp32"), cases.graph_for("sage")
     trainer = cases.trainer_of(Group.single(), config, graph)
     torch.manual_seed(config.seed)
-    network = resolve("stock model", STOCK, "custom")(config, graph, import_dgl())
+    network = resolve("stock model", DGL_MODELS, "custom")(config, graph, import_dgl())
     trainer.model.train()
     trainer.engine.epoch = 0
     assert network.loss().item() == pytest.approx(trainer.loop.gradients().value, rel=1e-5)
     with pytest.raises(ConfigError, match="homogeneous graphs only"):
-        resolve("stock model", STOCK, "custom")(config, cases.graph_for("rgcn"), import_dgl())
+        resolve("stock model", DGL_MODELS, "custom")(config, cases.graph_for("rgcn"), import_dgl())
 
 
 @pytest.mark.parametrize(("norm", "weighted"), [("batch", False), ("layer", False), ("batch", True)])
-@pytest.mark.parametrize("name", [name for name in STOCK if name != "custom"])
+@pytest.mark.parametrize("name", [name for name in DGL_MODELS if name != "custom"])
 def test_it_computes_what_the_baseline_mode_computes(name: str, norm: str, weighted: bool) -> None:
     """With the same parameters the first loss is the same."""
     config = config_of(name, norm=norm, **({"embedding": None} if name == "rgcn" else {}))
     graph = with_weights(graph_of(name)) if weighted else graph_of(name)
     trainer = cases.trainer_of(Group.single(), config, graph)
-    network = resolve("stock model", STOCK, name)(config, graph, import_dgl())
+    network = resolve("stock model", DGL_MODELS, name)(config, graph, import_dgl())
     compare_first_losses(trainer, network, config, graph)
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer"])
-@pytest.mark.parametrize("name", PYG)
+@pytest.mark.parametrize("name", PYG_MODELS)
 @pytest.mark.filterwarnings("ignore:There exist node types:UserWarning", "ignore:Sparse CSR tensor support:UserWarning")
 def test_so_does_pyg_in_every_form(name: str, norm: str) -> None:
     """With self-loops too, which are made beforehand."""
@@ -76,10 +76,10 @@ def test_so_does_pyg_in_every_form(name: str, norm: str) -> None:
         config = dataclasses.replace(config, dataset=dataclasses.replace(config.dataset, add_self_loops=True))
     trainer = cases.trainer_of(Group.single(), config, graph)
     for form in FORMS:
-        network = resolve("stock model", PYG, name)(config, graph, form)
+        network = resolve("stock model", PYG_MODELS, name)(config, graph, form)
         compare_first_losses(trainer, network, config, graph)
         with pytest.raises(ConfigError, match="edge weights"):
-            resolve("stock model", PYG, name)(config, with_weights(graph), form)
+            resolve("stock model", PYG_MODELS, name)(config, with_weights(graph), form)
 
 
 @pytest.mark.parametrize("v2", [False, True])
@@ -91,7 +91,7 @@ def test_so_does_pyg_with_edge_features(v2: bool, self_loops: bool) -> None:
     config = dataclasses.replace(config, dataset=dataclasses.replace(config.dataset, add_self_loops=self_loops))
     config = dataclasses.replace(config, mode=dataclasses.replace(config.mode, name="sar"), kernel=KernelConfig("reference"))
     trainer = cases.trainer_of(Group.single(), config, graph)
-    network = resolve("stock model", PYG, "gat")(config, graph, "edge_index")
+    network = resolve("stock model", PYG_MODELS, "gat")(config, graph, "edge_index")
     compare_first_losses(trainer, network, config, graph)
 
 
@@ -103,9 +103,9 @@ def test_links_have_the_same_loss(peer: str, monkeypatch: pytest.MonkeyPatch) ->
     assert not reasons_without_stock(Case("links", config)) and not reasons_without_pyg(Case("links", config))
     trainer = cases.trainer_of(Group.single(), config, graph)
     if peer == "PyG":
-        network = resolve("stock model", PYG, "sage")(config, graph, "edge_index")
+        network = resolve("stock model", PYG_MODELS, "sage")(config, graph, "edge_index")
     else:
-        network = resolve("stock model", STOCK, "sage")(config, graph, import_dgl())
+        network = resolve("stock model", DGL_MODELS, "sage")(config, graph, import_dgl())
     drawn: list[tuple[tuple[Any, ...], Any]] = []
     draw = Sampler.draw
 

@@ -21,10 +21,10 @@ from sargnn.cli.bench import run_of
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf import built_in_folder
 from sargnn.config.run import parse
+from sargnn.report.bench import measure
+from sargnn.report.bench.entries import Case, Entry, entries_of
 from sargnn.report.bench.settings import BenchTableConfig
-from sargnn.report.bench.table import measure
-from sargnn.report.bench.table.entries import Case, Entry, entries_of
-from sargnn.report.bench.table.report import Found, markdown
+from sargnn.report.bench.table import Found, markdown
 from tests.in_process import sargnn_here as run
 from tests.parity import cases
 from tests.processes import ROOT, sargnn_command

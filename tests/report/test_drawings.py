@@ -10,12 +10,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import parse
-from sargnn.report.figures.drawings import DRAWINGS, caption_of, draw_figure, table_of, write_files
-from sargnn.report.figures.spec import FigureSpec, cells_of, read_spec
-from sargnn.report.figures.values import VALUES, RunFigures, gather
+from sargnn.report.drawings import DRAWINGS, caption_of, draw_figure, table_of, write_files
+from sargnn.report.study import FigureSpec, cells_of, read_spec
+from sargnn.report.values import VALUES, RunFigures, gather
 from sargnn.tracking.memory import PARTS
 from sargnn.tracking.summary import Summary
-from tests.report.figures.specs import written
+from tests.report.specs import written
 
 CONFIG = parse(compose_verb("train", ["dataset=products_like", "dataset.scale=0.01"]))
 

@@ -1,4 +1,9 @@
-"""What the networks of stock DGL and PyG have in common: layers between which stand PyTorch's norms, ReLU and dropout.
+"""What the networks of stock DGL and PyG have in common: layers between which stand PyTorch's norms, ReLU and dropout; R-GCN on
+several types of nodes.
+
+R-GCN: means over each relation, summed over the relations, plus a map of a node's own row that all types share; of edges with
+weights, means divided by the sum of these. The last layer has the relations into the labelled type only. Rows of types without
+features are parameters.
 
 Letters: N nodes with labels' type, E edges, F features, C classes.
 """
@@ -6,7 +11,7 @@ Letters: N nodes with labels' type, E edges, F features, C classes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -194,3 +199,88 @@ def layer_widths(first: int, hidden: int, last: int, layers: int) -> list[tuple[
 def normed(norm: Callable[[Tensor], Tensor], dropout: float, rows: Tensor) -> Tensor:
     """What stands between two layers."""
     return F.dropout(torch.relu(norm(rows)), dropout)
+
+
+EdgeType = tuple[str, str, str]
+
+
+def relation_edges(dataset: Dataset) -> Iterator[tuple[EdgeType, np.ndarray, np.ndarray, np.ndarray]]:
+    """Of each relation its types and name, its sources and destinations, numbered within their types, and its edges' numbers.
+
+    Destinations come in ascending order.
+    """
+    schema = dataset.schema
+    types = list(schema.node_types)
+    destination = np.repeat(np.arange(schema.num_nodes), np.diff(dataset.indptr))
+    relation = np.zeros(dataset.num_edges, np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
+    for number, edge_type in enumerate(schema.relations):
+        own = np.flatnonzero(relation == number)
+        source = np.asarray(dataset.indices)[own] - schema.offsets[edge_type.source]
+        into = destination[own] - schema.offsets[edge_type.destination]
+        yield (types[edge_type.source], edge_type.name, types[edge_type.destination]), source, into, own
+
+
+class Typed(StockNetwork):
+    """R-GCN with a full weight for each relation.
+
+    Attributes:
+        types: of nodes.
+        labelled: that with labels.
+        pairs: (input, output) of each layer.
+        convs: of each layer the means over each relation, mapped and summed; subclasses make them.
+        loops: of each layer the map of a node's own row.
+        norms: between layers, by type.
+    """
+
+    builds: ClassVar[dict[str, Any]] = PLAIN | {"bases": None, "embedding": None}
+    typed: ClassVar[bool] = True
+    convs: nn.ModuleList
+
+    def __init__(self, config: RunConfig, dataset: Dataset) -> None:
+        super().__init__(config, dataset)
+        model: Any = config.model
+        self.dropout: float = model.dropout
+        schema = dataset.schema
+        self.types = list(schema.node_types)
+        widths = dataset.feature_widths
+        width = max(widths)
+        if set(widths) - {0, width}:
+            raise ConfigError("Stock R-GCN is built for features of one width.", given=f"widths {widths}", hint="stock=false")
+        self.features = {
+            name: torch.from_numpy(np.array(dataset.features[n])) for n, name in enumerate(self.types) if widths[n]
+        }
+        self.embeddings = nn.ParameterDict(
+            {
+                name: nn.Parameter(torch.empty(schema.count(n), width).normal_(0, 0.1))
+                for n, name in enumerate(self.types)
+                if not widths[n]
+            }
+        )
+        nodes = training_nodes(dataset)
+        labelled = int(schema.types_of(nodes[:1])[0])
+        self.labelled = self.types[labelled]
+        self.train_rows = torch.from_numpy(nodes - schema.offsets[labelled])
+        self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
+        self.pairs = layer_widths(width, model.hidden, dataset.num_classes, model.num_layers)
+        self.convs, self.loops, self.norms = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for a, b in self.pairs:
+            self.loops.append(nn.Linear(a, b))
+        for _, b in self.pairs[:-1]:
+            self.norms.append(nn.ModuleDict({name: NORMS[model.norm](b) for name in self.types}))
+
+    @abstractmethod
+    def sums(self, layer: int, h: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What a layer's relations bring, by type; of the last layer those into the labelled type."""
+
+    def forward(self) -> Tensor:
+        """Logits of the labelled type's nodes."""
+        h: dict[str, Tensor] = {**self.features, **self.embeddings}
+        for layer, norms in enumerate(self.norms):
+            mapped = self._layer(layer, h, self.types)
+            h = {name: normed(norms[name], self.dropout, rows) for name, rows in mapped.items()}  # type: ignore[index]
+            del mapped
+        return self._layer(len(self.pairs) - 1, h, [self.labelled])[self.labelled]
+
+    def _layer(self, layer: int, h: dict[str, Tensor], types: list[str]) -> dict[str, Tensor]:
+        sums, loop = self.sums(layer, h), self.loops[layer]
+        return {name: sums[name] + loop(h[name]) if name in sums else loop(h[name]) for name in types}

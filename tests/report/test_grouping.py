@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from sargnn.errors import ConfigError
-from sargnn.report.comparison.charts import Series, scaling_lines
-from sargnn.report.comparison.draw import coinciding, label_of, spread_out
-from sargnn.report.comparison.figures import BY_KEY, best_scores, make_groups, over_seeds
-from sargnn.report.comparison.runs import Run, differences, find_folders, read_runs
-from tests.report.comparison.folders import write_run
+from sargnn.report.charts import Series, scaling_lines
+from sargnn.report.draw import coinciding, label_of, spread_out
+from sargnn.report.groups import BY_KEY, best_scores, make_groups, over_seeds
+from sargnn.report.runs import Run, differences, find_folders, read_runs
+from tests.report.folders import write_run
 
 
 def read(*folders: Path) -> list[Run]:

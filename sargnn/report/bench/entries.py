@@ -14,8 +14,7 @@ from sargnn.config.groups import Precision, PreloadConfig
 from sargnn.config.links import LinksConfig
 from sargnn.config.run import ModeConfig, RunConfig
 from sargnn.interop.dgl import NOT_INSTALLED, is_installed
-from sargnn.report.bench.settings import BenchTableConfig
-from sargnn.report.bench.stock import FORMS, FREE_OF_LINKS
+from sargnn.report.bench.settings import DGL_MODELS, FORMS, FREE_OF_LINKS, PYG_MODELS, SAMPLED_MODELS, BenchTableConfig
 from sargnn.resolve import resolve
 
 STOCK, HUGE = "stock DGL", "stock DGL, huge pages"
@@ -150,32 +149,27 @@ def reasons_without_stock(case: Case) -> list[str]:
         return ["DGL from PyPI runs on a CPU only"]
     if not is_installed():
         return [NOT_INSTALLED]
-    from sargnn.report.bench.stock import SAMPLED
-    from sargnn.report.bench.stock import STOCK as MODELS
-
-    config = case.config
+    config, models = case.config, DGL_MODELS
     if config.draws_flows:
-        if config.model.name not in SAMPLED:
+        if config.model.name not in SAMPLED_MODELS:
             return [f"stock DGL's sampler is not measured with model={config.model.name}"]
         if config.sample.every != "step" and config.samples:
             return ["stock DGL's sampler draws anew in every step: sample.every=step"]
-        MODELS = SAMPLED
-    if config.model.name not in MODELS:
+        models = SAMPLED_MODELS
+    if config.model.name not in models:
         return [f"stock DGL is not measured with model={config.model.name}"]
-    return _other_settings("stock DGL", case, MODELS)
+    return _other_settings("stock DGL", case, models)
 
 
 def reasons_without_pyg(case: Case) -> list[str]:
     """The same of stock PyG."""
-    from sargnn.report.bench.stock import PYG as MODELS
-
     if find_spec("torch_geometric") is None:
         return ["stock PyG is not measured: torch_geometric is not installed"]
     if case.config.draws_flows:
         return ["stock PyG's loaders are not measured"]
-    if case.config.model.name not in MODELS:
+    if case.config.model.name not in PYG_MODELS:
         return [f"stock PyG is not measured with model={case.config.model.name}"]
-    return _other_settings("stock PyG", case, MODELS)
+    return _other_settings("stock PyG", case, PYG_MODELS)
 
 
 def _other_settings(peer: str, case: Case, models: Mapping[str, str]) -> list[str]:

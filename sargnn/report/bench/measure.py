@@ -28,10 +28,7 @@ from sargnn.interop.dgl import is_installed
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.memory import available_bytes
 from sargnn.partition.prepare import prepare_partition
-from sargnn.report.bench.report import machine, open_folder
-from sargnn.report.bench.roofline import measure_roofline
-from sargnn.report.bench.settings import BenchTableConfig
-from sargnn.report.bench.table.entries import (
+from sargnn.report.bench.entries import (
     HUGE,
     IN_BF16,
     NOT_STATIC,
@@ -43,7 +40,9 @@ from sargnn.report.bench.table.entries import (
     reasons_without_pyg,
     reasons_without_stock,
 )
-from sargnn.report.bench.table.report import Found, markdown, plot
+from sargnn.report.bench.epoch import measure_roofline
+from sargnn.report.bench.settings import BenchTableConfig, machine, open_folder
+from sargnn.report.bench.table import Found, markdown, plot
 from sargnn.resolve import resolve
 from sargnn.run.processes import end_process
 from sargnn.sources.prepare import prepare_dataset
@@ -137,7 +136,7 @@ def measure(kept: Kept, store: Path) -> Figures:
         environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         if kept.entry.name in (HUGE, IN_BF16):
             environment[HUGE_PAGES] = "1"
-        command = [sys.executable, "-m", "sargnn.report.bench.stock.process", str(config), str(store), threads]
+        command = [sys.executable, "-m", "sargnn.report.bench.process", str(config), str(store), threads]
         command += [kept.entry.form] * bool(kept.entry.form)
     else:
         command = [*shlex.split(kept.entry.command), str(config), str(store)]

@@ -1,4 +1,4 @@
-"""One training of stock DGL or PyG: ``python -m sargnn.report.bench.stock.process CONFIG STORE THREADS [FORM]``.
+"""One training of stock DGL or PyG: ``python -m sargnn.report.bench.process CONFIG STORE THREADS [FORM]``.
 
 FORM is one of ``FORMS``, and then it is PyG. PyTorch's Adam; the graph's formats are made beforehand, and the memory baseline
 is taken once graph, features and parameters are read in, by the meter that workers use. Prints one JSON object: ``times_s`` of
@@ -22,8 +22,8 @@ from sargnn.config.run import RunConfig, load
 from sargnn.errors import SargnnError
 from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.interop.dgl import import_dgl
-from sargnn.report.bench.stock import PYG, SAMPLED, STOCK
-from sargnn.report.bench.stock.network import StockNetwork
+from sargnn.report.bench.settings import DGL_MODELS, PYG_MODELS, SAMPLED_MODELS
+from sargnn.report.bench.stock import StockNetwork
 from sargnn.resolve import resolve
 from sargnn.tracking.memory import PeakMeter
 
@@ -32,7 +32,7 @@ def measure(config: RunConfig, store: Path, threads: int, form: str | None) -> d
     """Train ``config.epochs`` epochs. ``form``: what PyG is given as the graph; None: it is DGL."""
     torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
-    models = PYG if form is not None else SAMPLED if config.draws_flows else STOCK
+    models = PYG_MODELS if form is not None else SAMPLED_MODELS if config.draws_flows else DGL_MODELS
     build: Callable[[RunConfig, Dataset, Any], StockNetwork] = resolve("stock model", models, config.model.name)
     network = build(config, open_dataset(store, verify=False), form or import_dgl())
     if config.precision == "bf16":

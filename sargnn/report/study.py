@@ -42,7 +42,7 @@ class Panel:
     """One value of the runs.
 
     Attributes:
-        value: its name in ``figures.values.VALUES``.
+        value: its name in ``report.values.VALUES``.
         title: above it; null: the value's own.
         relative_to: the series whose value is 1 in each group at each x; null: as measured.
         log: whether its axis is logarithmic.
@@ -84,7 +84,7 @@ class FigureSpec:
         title: of the picture.
         shows, needs: a sentence each.
         minutes: how long its runs take on two cores.
-        kind: how it is drawn (``figures.drawings``).
+        kind: how it is drawn (``report.drawings``).
         world: workers; ``world=N`` changes it, and with it all that are given as shares of it.
         settings: overrides of all runs.
         groups, series: label -> overrides, in which ``{x}`` is the label of x.
@@ -129,7 +129,7 @@ def read_spec(path: Path) -> FigureSpec:
 
 
 def _check(spec: FigureSpec) -> None:
-    from sargnn.report.figures.values import VALUES
+    from sargnn.report.values import VALUES
 
     if sum(map(bool, (spec.x.values, spec.x.worlds, spec.x.of_groups))) != 1:
         raise ConfigError("'x' has one of 'values', 'worlds' and 'of_groups'.")

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from sargnn.report.comparison.charts import Picture
-from sargnn.report.comparison.draw import as_svg
-from sargnn.report.comparison.figures import BY_KEY, FIGURES, Figure, Group, Value, best_scores, figures_of, parts_of
-from sargnn.report.comparison.losses import loss_notes
-from sargnn.report.comparison.runs import LeftOut, Run, differences
-from sargnn.report.comparison.settings import Settings, show_settings, show_value
+from sargnn.report.charts import Picture
+from sargnn.report.draw import as_svg
+from sargnn.report.groups import BY_KEY, FIGURES, Figure, Group, Value, best_scores, figures_of, loss_notes, parts_of
+from sargnn.report.runs import LeftOut, Run, Settings, differences, show_settings, show_value
 from sargnn.tracking.memory import PARTS, human_bytes
 from sargnn.tracking.scores import show_score
 

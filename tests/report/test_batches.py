@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sargnn.report.comparison.charts import make_pictures
-from sargnn.report.comparison.figures import make_groups
-from sargnn.report.comparison.runs import Run, name_runs, read_runs
-from tests.report.comparison.folders import write_run
+from sargnn.report.charts import make_pictures
+from sargnn.report.groups import make_groups
+from sargnn.report.runs import Run, name_runs, read_runs
+from tests.report.folders import write_run
 
 
 def batches(count: int, by: str, redundancy: float) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sargnn.errors import ConfigError
-from sargnn.report.comparison.draw import COLOURS, MARKERS, styled
-from sargnn.report.figures.spec import FigureSpec
-from sargnn.report.figures.values import VALUES, PanelData, RunFigures
+from sargnn.report.draw import COLOURS, MARKERS, styled
+from sargnn.report.study import FigureSpec
+from sargnn.report.values import VALUES, PanelData, RunFigures
 
 WIDTHS = (8, 4)
 """Inches: a page, and a column of one."""

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.report.comparison.charts import make_pictures
-from sargnn.report.comparison.draw import draw
-from sargnn.report.comparison.figures import make_groups
-from sargnn.report.comparison.page import write_page
-from sargnn.report.comparison.runs import Run, read_runs
-from sargnn.report.comparison.table import as_csv, as_json, groups_lines, runs_lines
-from tests.report.comparison.folders import write_run, write_twelve
+from sargnn.report.charts import make_pictures
+from sargnn.report.draw import draw
+from sargnn.report.groups import make_groups
+from sargnn.report.page import write_page
+from sargnn.report.runs import Run, read_runs
+from sargnn.report.table import as_csv, as_json, groups_lines, runs_lines
+from tests.report.folders import write_run, write_twelve
 
 HARMFUL = "<b>'\"&amp; $x$ _y</b>"
 

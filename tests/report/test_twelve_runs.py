@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sargnn.report.comparison.charts import Chart, Picture, Series, make_pictures
-from sargnn.report.comparison.draw import draw
-from sargnn.report.comparison.figures import Group, make_groups
-from sargnn.report.comparison.runs import read_runs
+from sargnn.report.charts import Chart, Picture, Series, make_pictures
+from sargnn.report.draw import draw
+from sargnn.report.groups import Group, make_groups
+from sargnn.report.runs import read_runs
 from sargnn.tracking.memory import PARTS
-from tests.report.comparison.folders import TWELVE, figures_of, losses_of, write_twelve
+from tests.report.folders import TWELVE, figures_of, losses_of, write_twelve
 
 NUMBERS = {name: number for number, name in enumerate(TWELVE)}
 ALONE = [name for name in TWELVE if name not in ("base", "seed")]

@@ -11,8 +11,8 @@ from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf import built_in_folder
 from sargnn.config.run import parse
 from sargnn.errors import ConfigError
-from sargnn.report.figures.spec import cells_of, read_spec
-from tests.report.figures.specs import written
+from sargnn.report.study import cells_of, read_spec
+from tests.report.specs import written
 
 FOLDER = built_in_folder().built_in / "figure"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -12,9 +12,8 @@ from itertools import accumulate
 from statistics import mean
 from typing import Any, Literal
 
-from sargnn.report.comparison.figures import EPOCH_PARTS, Group, epoch_parts_of, over_seeds, parts_of
-from sargnn.report.comparison.runs import Run
-from sargnn.report.comparison.settings import show_settings
+from sargnn.report.groups import EPOCH_PARTS, Group, epoch_parts_of, over_seeds, parts_of
+from sargnn.report.runs import Run, show_settings
 from sargnn.tracking.memory import PARTS
 
 MB = 1e6

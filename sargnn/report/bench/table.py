@@ -11,10 +11,7 @@ from typing import Any
 
 from sargnn.config.groups import PRECISIONS
 from sargnn.profile import EVALUATION, EXCHANGE_WAIT
-from sargnn.report.bench.epoch import limit_line, parts_of
-from sargnn.report.bench.epoch import markdown as parts_markdown
-from sargnn.report.bench.roofline import Roofline, better
-from sargnn.report.bench.table.entries import (
+from sargnn.report.bench.entries import (
     AFTER,
     BEFORE,
     HUGE,
@@ -27,6 +24,8 @@ from sargnn.report.bench.table.entries import (
     Case,
     Figures,
 )
+from sargnn.report.bench.epoch import Roofline, better, limit_line, parts_of
+from sargnn.report.bench.epoch import markdown as parts_markdown
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.tables import show_table
 

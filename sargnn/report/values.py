@@ -13,8 +13,8 @@ from statistics import mean
 from typing import Any
 
 from sargnn.config.run import RunConfig, load
-from sargnn.report.comparison.figures import parts_of
-from sargnn.report.figures.spec import Cell, FigureSpec, Panel
+from sargnn.report.groups import parts_of
+from sargnn.report.study import Cell, FigureSpec, Panel
 from sargnn.tracking.files import CONFIG, INPUTS, MetricsTail, read_json
 from sargnn.tracking.summary import Summary
 

@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sargnn.report.comparison.charts import Picture
-from sargnn.report.comparison.figures import BY_KEY, FIGURES, Figure, Group, Value, best_scores, figures_of, parts_of
-from sargnn.report.comparison.losses import loss_notes
-from sargnn.report.comparison.runs import LeftOut, Run, differences
-from sargnn.report.comparison.settings import Settings, show_settings, show_value
+from sargnn.report.charts import Picture
+from sargnn.report.groups import BY_KEY, FIGURES, Figure, Group, Value, best_scores, figures_of, loss_notes, parts_of
+from sargnn.report.runs import LeftOut, Run, Settings, differences, show_settings, show_value
 from sargnn.tracking.scores import column_of, show_score
 
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))

@@ -13,7 +13,7 @@ from sargnn.memory.plan_run import WorldPlan
 from sargnn.memory.plan_traffic import CutEdges, traffic_of
 from sargnn.memory.plan_worker import TERMS
 from sargnn.partition.trial import Trial
-from sargnn.report.comparison.charts import Chart, Picture, Series
+from sargnn.report.charts import Chart, Picture, Series
 from sargnn.tracking.memory import human_bytes
 
 
@@ -84,7 +84,7 @@ def picture(compared: Sequence[Compared]) -> Picture:
 
 def write_picture(compared: Sequence[Compared], folder: Path) -> Path:
     """``partitioners.png``. Raises ``OSError``."""
-    from sargnn.report.comparison.draw import write_pngs
+    from sargnn.report.draw import write_pngs
 
     folder.mkdir(parents=True, exist_ok=True)
     return write_pngs([picture(compared)], folder)[0]
@@ -100,7 +100,7 @@ def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int
     Raises:
         ConfigError: the file cannot be written.
     """
-    from sargnn.report.comparison.draw import draw, styled
+    from sargnn.report.draw import draw, styled
 
     xs = [float(row) for row in range(len(plans))]
     series = [Series(term, xs, [plan.largest.terms[term] / 1e9 for plan in plans], [0.0] * len(plans), []) for term in TERMS]
