@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sargnn.cli.conf import built_in_folder
-from sargnn.report.study import place_of, read_spec
+from sargnn.report.study import FigureSpec, place_of, read_spec
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def section(name: str, drawn: Path, folder: Path) -> str:
     picture = picture.replace(f"]({name}-8in.png)", f"](../img/figures/{name}.png)")
     for page in ("results.md", "maintainers/measured.md"):
         differs = differs.replace(f"docs/{page}", f"[{Path(page).stem}](../{page})")
-    title = f"## {name}: {read_spec(folder / f'{name}.yaml').title}"
+    title = f"## {name}: {read_spec(folder / f'{name}.yaml', FigureSpec).title}"
     return "\n\n".join([title, f"{shows} Runs: {runs}", picture, widened(table), differs]) + "\n"
 
 

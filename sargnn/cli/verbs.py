@@ -411,7 +411,7 @@ _REPRODUCE = Verb(
     "write pictures (PNG 8 and 4 inches wide, SVG) and a table, with the paper's numbers if there are any. Without a name: "
     "all figures. Settings are train's, of all runs; world is the largest number of workers. Runs are a sweep, in MLflow under "
     "the figure's name. launch=slurm writes jobs; the same command without it then draws.",
-    entry="sargnn.cli.reproduce:main",
+    entry="sargnn.cli.studies:reproduce",
     examples=(("reproduce sar.fig4 dataset.scale=0.1 world=8", ""), ("reproduce sar.fig4 launch=slurm world=128", "as jobs")),
     config="train",
     previews=True,
@@ -431,7 +431,7 @@ _RACE = Verb(
     "against seconds and against optimizer steps, with a table of the time to targets. What is raced stands in "
     "conf/race/RACE.yaml, or in a file of your own, before anything runs; ways that lose are shown. Without a name: all races. "
     "Settings are train's, of all runs. Runs are a sweep; the same command goes on with what is not finished.",
-    entry="sargnn.cli.race:main",
+    entry="sargnn.cli.studies:race",
     examples=(("race products", ""), ("race products --dry-run", ""), ("race mine.yaml world=2", "a file of your own")),
     config="train",
     previews=True,

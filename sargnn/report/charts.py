@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any, Literal
 
-from sargnn.report.groups import EPOCH_PARTS, Group, epoch_parts_of, over_seeds, parts_of
+from sargnn.report.groups import EPOCH_PARTS, Group, epoch_parts_of, parts_of
 from sargnn.report.runs import Run, show_settings
 from sargnn.tracking.memory import PARTS
 
@@ -40,6 +40,12 @@ class Series:
     spread: list[float]
     members: list[str]
     points: list[list[float]] = field(default_factory=list)
+
+    @classmethod
+    def over_seeds(cls, name: str, xs: Iterable[float], values: Sequence[list[float]], members: Iterable[str] = ()) -> Series:
+        """Means and spreads of the ``values`` of single seeds, one list for each x."""
+        spreads = [stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for of_seeds in values]
+        return cls(name, [float(x) for x in xs], [mean(of_seeds) for of_seeds in values], spreads, list(members), list(values))
 
 
 @dataclass(frozen=True)
@@ -123,14 +129,8 @@ def curves(groups: Sequence[Group], key: str, metric: str | None, *, seconds: bo
         if not epochs:
             continue
         values = [[points[epoch][1] for points in each] for epoch in epochs]
-        spreads = [spread for of_seeds in values if (spread := over_seeds(of_seeds)) is not None]
         xs = [mean(points[epoch][0] for points in each) if seconds else float(epoch) for epoch in epochs]
-        names = [run.name for run in group.members]
-        series.append(
-            Series(
-                group.name, xs, [at_epoch.mean for at_epoch in spreads], [at_epoch.std for at_epoch in spreads], names, values
-            )
-        )
+        series.append(Series.over_seeds(group.name, xs, values, [run.name for run in group.members]))
     return series
 
 
@@ -146,15 +146,8 @@ def _points(run: Run, key: str, metric: str | None) -> dict[int, tuple[float, fl
 
 def _line(name: str, points: Sequence[tuple[int, Group]], key: str, unit: float) -> Series:
     """A figure of groups at their xs; all of them have it."""
-    spreads = [spread for _, group in points if (spread := group.figures[key]) is not None]
-    return Series(
-        name,
-        [float(x) for x, _ in points],
-        [spread.mean / unit for spread in spreads],
-        [spread.std / unit for spread in spreads],
-        [run.name for _, group in points for run in group.members],
-        [[value / unit for value in group.values[key] if value is not None] for _, group in points],
-    )
+    members = [run.name for _, group in points for run in group.members]
+    return Series.over_seeds(name, [x for x, _ in points], [group.in_unit(key, unit) for _, group in points], members)
 
 
 def _against_workers(groups: Sequence[Group], name: str, key: str, unit: float, title: str) -> Picture:
@@ -246,11 +239,8 @@ def _figure_bars(groups: Sequence[Group], key: str, unit: float, title: str, met
     series = []
     for row, group in enumerate(groups):
         if group.figures[key] is not None and metric in (None, group.first.metric):
-            values = [value / unit for value in group.values[key] if value is not None]
-            spread = over_seeds(values)
-            assert spread is not None
-            names = [run.name for run in group.members]
-            series.append(Series(group.name, [float(row)], [spread.mean], [spread.std], names, [values]))
+            members = [run.name for run in group.members]
+            series.append(Series.over_seeds(group.name, [row], [group.in_unit(key, unit)], members))
     return Chart("bars" if metric is None else "dots", title, "", series, [group.name for group in groups])
 
 
@@ -309,13 +299,5 @@ def _part(name: str, rows: Iterable[tuple[Group, list[dict[str, Any]]]], unit: f
     bars = [
         (row, group, [parts[name] / unit for parts in seeds]) for row, (group, seeds) in enumerate(rows) if name in seeds[0]
     ]
-    spreads = [spread for *_, values in bars if (spread := over_seeds(values)) is not None]
-    members = list(dict.fromkeys(run.name for _, group, _ in bars for run in group.members))
-    return Series(
-        name,
-        [float(row) for row, *_ in bars],
-        [of_bar.mean for of_bar in spreads],
-        [of_bar.std for of_bar in spreads],
-        members,
-        [values for *_, values in bars],
-    )
+    members = dict.fromkeys(run.name for _, group, _ in bars for run in group.members)
+    return Series.over_seeds(name, [row for row, *_ in bars], [values for *_, values in bars], members)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sargnn.errors import ConfigError
 from sargnn.report.draw import COLOURS, MARKERS, styled
-from sargnn.report.study import FigureSpec
-from sargnn.report.values import VALUES, PanelData, RunFigures
+from sargnn.report.study import Cell, FigureSpec
+from sargnn.report.values import VALUES, PanelData, RunFigures, gather
 
 WIDTHS = (8, 4)
 """Inches: a page, and a column of one."""
@@ -323,15 +323,20 @@ def table_of(panels: Sequence[Sequence[PanelData]], x: str) -> list[str]:
     return lines
 
 
-def write_files(name: str, spec: FigureSpec, panels: Sequence[Sequence[PanelData]], caption: str, folder: Path) -> Path:
-    """``NAME-8in.png``, ``NAME-4in.png``, ``NAME.svg`` and ``NAME.md`` in the folder; the widest picture's path.
+def write_figure(
+    name: str, spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Cell, RunFigures], folder: Path
+) -> tuple[list[str], list[Path]]:
+    """``NAME-8in.png``, ``NAME-4in.png``, ``NAME.svg`` and ``NAME.md`` in the folder; lines to print, and the widest picture's
+    path.
 
     Raises:
         ConfigError: they cannot be written.
     """
+    panels, caption = gather(spec, cells, runs), caption_of(spec, list(runs.values()))
     paths = [folder / f"{name}-{width}in.png" for width in WIDTHS]
+    table = table_of(panels, spec.x.name)
     lines = [f"# {name}: {spec.title}", "", f"{spec.shows} {spec.paper}.", "", f"![{spec.title}]({paths[0].name})", ""]
-    lines += [*table_of(panels, spec.x.name), "", caption, "", spec.differs, ""]
+    lines += [*table, "", caption, "", spec.differs, ""]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, width in zip([*paths, folder / f"{name}.svg"], (*WIDTHS, WIDTHS[0]), strict=True):
@@ -339,4 +344,4 @@ def write_files(name: str, spec: FigureSpec, panels: Sequence[Sequence[PanelData
         (folder / f"{name}.md").write_text("\n".join(lines))
     except OSError as error:
         raise ConfigError(f"The figure cannot be written: {error.strerror}.", given=str(folder)) from error
-    return paths[0]
+    return [*table, "", caption, spec.differs], paths[:1]

@@ -176,6 +176,10 @@ class Group:
         every = [figures_of(run) for run in self.members]
         return {key: [figures[key] for figures in every] for key in BY_KEY}
 
+    def in_unit(self, key: str, unit: float) -> list[float]:
+        """The values of a figure that there are, in units of so much."""
+        return [value / unit for value in self.values[key] if value is not None]
+
     @cached_property
     def figures(self) -> dict[str, Spread | None]:
         """Every figure over the seeds."""

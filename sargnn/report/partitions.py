@@ -69,7 +69,7 @@ def picture(compared: Sequence[Compared]) -> Picture:
     names = [partitioner.trial.name for partitioner in compared]
 
     def bars(title: str, values: Sequence[float]) -> Chart:
-        series = [Series(n, [float(k)], [v], [0.0], [], [[v]]) for k, (n, v) in enumerate(zip(names, values, strict=True))]
+        series = [Series.over_seeds(n, [k], [[v]]) for k, (n, v) in enumerate(zip(names, values, strict=True))]
         return Chart("bars", title, "", series, names)
 
     trials = [partitioner.trial for partitioner in compared]

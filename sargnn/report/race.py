@@ -1,86 +1,24 @@
-"""A race: ways to train, with the same budget and seeds each, by how soon their validation metric reaches targets.
-
-``conf/race/NAME.yaml`` says before anything runs what is raced; ways that lose are shown as those that win. Times are of
-training alone, without evaluations, as ``metrics.jsonl`` has them.
-"""
+"""How soon the ways of a race reach its targets. Times are of training alone, as ``metrics.jsonl`` has them."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from sargnn.config.fields import AT_LEAST_ONE, POSITIVE, build, read_yaml
 from sargnn.errors import ConfigError
 from sargnn.report.charts import Chart, Picture, Series
 from sargnn.report.draw import write_pngs
+from sargnn.report.study import RaceSpec
 from sargnn.tasks.kinds import is_better
-from sargnn.tracking.files import MetricsTail
 
-
-@dataclass(frozen=True)
-class RaceSpec:
-    """What is raced.
-
-    Attributes:
-        title: in words.
-        common: words of ``sargnn train`` for all ways.
-        ways: name -> further words.
-        seeds: how many, from 0.
-        seconds: of training that each run may take; null: the epochs of ``common`` decide.
-        targets: values of the validation metric.
-        needs: what it needs beside this project.
-    """
-
-    title: str
-    common: list[str]
-    ways: dict[str, list[str]]
-    targets: list[float]
-    seeds: int = field(default=3, metadata=AT_LEAST_ONE)
-    seconds: float | None = field(default=None, metadata=POSITIVE)
-    needs: str = ""
-
-
-def read_race(path: Path) -> RaceSpec:
-    """Raises ``ConfigError`` naming the file and what is wrong in it."""
-    try:
-        spec = build(RaceSpec, read_yaml(path, "A race"), "")
-    except ConfigError as error:
-        raise ConfigError(f"'{path}': {error}") from error
-    if not spec.ways:
-        raise ConfigError("A race needs ways to train.", given=f"{path}: no ways")
-    return spec
-
-
-def points_of(spec: RaceSpec, words: Sequence[str]) -> dict[str, list[tuple[str, ...]]]:
-    """Way -> the words of its runs, one for each seed. ``words``: for all, behind the ways' own."""
-    limit = [] if spec.seconds is None else [f"max_seconds={spec.seconds:g}"]
-    points: dict[str, list[tuple[str, ...]]] = {}
-    if any(word.startswith("seed=") for word in (*spec.common, *words, *(word for own in spec.ways.values() for word in own))):
-        raise ConfigError("A race has its own seeds.", given="seed=", hint="'seeds' in the race's file says how many")
-    for way, own in spec.ways.items():
-        # Of words with the same key the last one counts, in the place of the first.
-        last = {word.lstrip("+~").partition("=")[0]: word for word in (*spec.common, *limit, *own, *words)}
-        points[way] = [(*last.values(), f"seed={seed}") for seed in range(spec.seeds)]
-    return points
-
-
-@dataclass(frozen=True)
-class Reached:
-    """When a run's validation metric was first as good as a target.
-
-    Attributes:
-        seconds: of training.
-        steps: optimizer steps.
-    """
-
-    seconds: float
-    steps: int
+Point = tuple[float, int, float, float | None]
+"""Of an evaluation: seconds of training, optimizer steps, validation and test metric."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +29,16 @@ class Ran:
         way: its name.
         seed: its seed.
         metric: the metric.
-        points: seconds of training, optimizer steps, validation and test metric, of each evaluation.
+        points: its evaluations.
     """
 
     way: str
     seed: int
     metric: str
-    points: list[tuple[float, int, float, float | None]]
+    points: list[Point]
 
     @property
-    def best(self) -> tuple[float, int, float, float | None]:
+    def best(self) -> Point:
         """The first of the best evaluations."""
         best = self.points[0]
         for point in self.points[1:]:
@@ -108,17 +46,14 @@ class Ran:
                 best = point
         return best
 
-    def reached(self, target: float) -> Reached | None:
-        """When it was first as good; None: never."""
-        for seconds, steps, value, _ in self.points:
-            if value == target or is_better(self.metric, value, target):
-                return Reached(seconds, steps)
-        return None
+    def reached(self, target: float) -> Point | None:
+        """The first evaluation that is as good; None: none is."""
+        good = (point for point in self.points if point[2] == target or is_better(self.metric, point[2], target))
+        return next(good, None)
 
 
-def read_ran(way: str, seed: int, run_dir: Path) -> Ran | None:
-    """From a run's folder; None where it was never evaluated."""
-    rows = list(MetricsTail(run_dir).new_rows())
+def read_ran(way: str, seed: int, rows: Sequence[dict[str, Any]]) -> Ran | None:
+    """From the lines of a run's ``metrics.jsonl``; None where it was never evaluated."""
     until = accumulate(float(row["epoch_time_s"]) for row in rows)
     points = [
         (time_s, int(row["optimizer_steps"]), float(row["val_metric"]), row.get("test_metric"))
@@ -151,12 +86,12 @@ def table_of(spec: RaceSpec, ran: Mapping[str, Sequence[Ran]]) -> list[str]:
             spread([point[3] for point in best if point[3] is not None], 4),
         ]
         for target in spec.targets:
-            there = [reached for run in runs if (reached := run.reached(target)) is not None]
+            there = [point for run in runs if (point := run.reached(target)) is not None]
             if not there:
                 cells.append("never")
                 continue
             of = "" if len(there) == len(runs) else f", {len(there)} of {len(runs)} runs"
-            seconds, steps = spread([each.seconds for each in there], 1), mean(each.steps for each in there)
+            seconds, steps = spread([point[0] for point in there], 1), mean([point[1] for point in there])
             cells.append(f"{seconds} s, {steps:.0f} steps{of}")
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -167,27 +102,16 @@ def pictures_of(spec: RaceSpec, ran: Mapping[str, Sequence[Ran]]) -> list[Pictur
     metric = next(run.metric for runs in ran.values() for run in runs)
     pictures = []
     for at, (key, label) in enumerate((("seconds", "seconds of training"), ("steps", "optimizer steps"))):
-        series = [drawn for way, runs in ran.items() if (drawn := _series(way, runs, at)) is not None]
+        series = []
+        for way, runs in ran.items():
+            each = [{point[1]: point for point in run.points} for run in runs]
+            common = [[points[steps] for points in each] for steps in each[0] if all(steps in points for points in each)]
+            if common:  # the evaluations that all seeds have
+                xs = [mean([point[:2][at] for point in of_seeds]) for of_seeds in common]
+                values = [[point[2] for point in of_seeds] for of_seeds in common]
+                series.append(Series.over_seeds(way, xs, values, [f"{way}, seed {run.seed}" for run in runs]))
         pictures.append(Picture(key, spec.title, [Chart("curves", f"validation {metric}", label, series)]))
     return pictures
-
-
-def _series(way: str, runs: Sequence[Ran], at: int) -> Series | None:
-    """Of the evaluations that all seeds have, by optimizer steps. ``at``: 0: x is seconds, else steps."""
-    each = [{point[1]: point for point in run.points} for run in runs]
-    common = [steps for steps in each[0] if all(steps in points for points in each)] if each else []
-    if not common:
-        return None
-    values = [[points[steps][2] for points in each] for steps in common]
-    seconds = [mean(points[steps][0] for points in each) for steps in common]
-    return Series(
-        way,
-        seconds if at == 0 else [float(steps) for steps in common],
-        [mean(of_seeds) for of_seeds in values],
-        [stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for of_seeds in values],
-        [f"{way}, seed {run.seed}" for run in runs],
-        values,
-    )
 
 
 def write_race(
@@ -197,12 +121,23 @@ def write_race(
 
     Args:
         where: what it ran on, in words.
+
+    Raises:
+        ConfigError: they cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     lines = table_of(spec, ran)
     budget = "the epochs that are given" if spec.seconds is None else f"{spec.seconds:g} seconds of training"
     notes = [f"# {spec.title}", "", f"{spec.seeds} seeds, {budget} for each run; {where}.", ""]
-    (folder / "race.md").write_text("\n".join([*notes, *lines, ""]))
-    runs: list[dict[str, Any]] = [asdict(run) for each in ran.values() for run in each]
-    (folder / "race.json").write_text(json.dumps({"race": name, "spec": asdict(spec), "where": where, "runs": runs}, indent=1))
-    return lines, write_pngs(pictures_of(spec, ran), folder)
+    content = {
+        "race": name,
+        "spec": asdict(spec),
+        "where": where,
+        "runs": [asdict(run) for runs in ran.values() for run in runs],
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "race.md").write_text("\n".join([*notes, *lines, ""]))
+        (folder / "race.json").write_text(json.dumps(content, indent=1))
+        return lines, write_pngs(pictures_of(spec, ran), folder)
+    except OSError as error:
+        raise ConfigError(f"The race's folder cannot be written: {error.strerror}.", given=str(folder)) from error

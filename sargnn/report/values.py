@@ -20,8 +20,6 @@ from sargnn.tracking.summary import Summary
 
 Curve = tuple[list[float], list[float]]
 Shown = float | Curve | dict[str, float] | None
-Place = tuple[str, str, str]
-"""Group, series, x."""
 
 
 @dataclass(frozen=True)
@@ -238,13 +236,13 @@ def _last(value: Shown) -> float | None:
     return value
 
 
-def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Place, RunFigures]) -> list[list[PanelData]]:
+def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Cell, RunFigures]) -> list[list[PanelData]]:
     """By panel, by group.
 
     Args:
         runs: of the cells, those that are finished.
     """
-    failed = {(cell.group, cell.series, cell.x) for cell in cells} - set(runs)
+    at = {(cell.group, cell.series, cell.x): runs.get(cell) for cell in cells}
     panels = []
     for panel in spec.panels:
         of_groups = []
@@ -252,7 +250,7 @@ def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Place, RunFigu
             of, x = VALUES[panel.value].of, list(dict.fromkeys(cell.x for cell in cells if cell.group == group))
             paper_x = spec.x.paper[-len(x) :] or x  # fewer workers than there are shares: the largest ones have theirs
             ours: dict[str, list[Shown]] = {
-                series: [of(runs[place]) if (place := (group, series, label)) in runs else None for label in x]
+                series: [None if (run := at[group, series, label]) is None else of(run) for label in x]
                 for series in spec.series
             }
             paper = {series: [*numbers][-len(x) :] for series, numbers in panel.published.values.get(group, {}).items()}
@@ -267,7 +265,7 @@ def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Place, RunFigu
                     for series, values in ours.items()
                 }
                 title = f"{panel.title or panel.value.replace('_', ' ')}, {panel.relative_to} = 1"
-            missing = frozenset((series, label) for of_group, series, label in failed if of_group == group)
+            missing = frozenset(place[1:] for place, run in at.items() if run is None and place[0] == group)
             of_groups.append(PanelData(panel, group, title, tuple(x), tuple(paper_x), ours, paper, missing))
         panels.append(of_groups)
     return panels

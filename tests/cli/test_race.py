@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sargnn.report.race import RaceSpec, Ran, table_of
+from sargnn.report.race import Ran, table_of
+from sargnn.report.study import RaceSpec
 from tests.cli.conftest import Sargnn
 from tests.in_process import points_here
 from tests.in_process import sargnn_here as run
@@ -49,7 +50,7 @@ def test_a_limit_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_table() -> None:
-    spec = RaceSpec("", [], {"a": [], "b": []}, [0.5, 0.9])
+    spec = RaceSpec(title="", settings=[], series={"a": [], "b": []}, targets=[0.5, 0.9])
     ran = {
         "a": [
             Ran("a", 0, "accuracy", [(1.0, 1, 0.4, 0.3), (2.0, 2, 0.6, 0.5), (3.0, 3, 0.6, 0.9)]),
@@ -75,7 +76,7 @@ def test_what_there_is(sargnn: Sargnn) -> None:
     ("text", "words"),
     [
         (None, ["no such race", "given:   mine.yaml"]),
-        ("title: x\n", ["mine.yaml", "'common'"]),
+        ("title: x\n", ["mine.yaml", "'settings'"]),
         (RACE.replace("seeds: 2", "seeds: 0"), ["'seeds'", "at least 1"]),
         (RACE + "budget: 3\n", ["'budget'"]),
         (RACE.replace("batches.steps=2", "batches.stepz=2"), ["batches.stepz"]),

@@ -16,7 +16,7 @@ from sargnn.cli.conf import find_folders
 from sargnn.cli.main import main
 from sargnn.cli.verbs import Verb
 from sargnn.config.run import parse
-from sargnn.report.study import cells_of, read_spec
+from sargnn.report.study import FigureSpec, cells_of, read_spec
 from tests.cli.every_verb import EVERY_VERB
 from tests.parity.covering import only
 
@@ -122,7 +122,7 @@ def test_a_command_can_be_composed(command: str, monkeypatch: pytest.MonkeyPatch
     points = sweep_points(verb.config, overrides, multirun="-m" in flags) if verb.sweeps else None
     if verb.name == "reproduce":
         names = [word for word in given if "=" not in word and not word.startswith("-")]
-        specs = [read_spec(ROOT / "conf" / "figure" / f"{name}.yaml") for name in names]
+        specs = [read_spec(ROOT / "conf" / "figure" / f"{name}.yaml", FigureSpec) for name in names]
         points = [one.point for spec in specs for one in cells_of(spec, overrides)]
     folders = find_folders(str(HERE)) if verb.program != "sargnn" else None
     for point in {points[0], points[-1]} if points else {tuple(overrides)}:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sargnn.report.study import FigureSpec, read_spec
+
 SMALL = """
 paper: none
 title: A title
@@ -29,3 +31,8 @@ def written(folder: Path, *changes: tuple[str, str]) -> Path:
         text = text.replace(old, new)
     (folder / "own.yaml").write_text(text)
     return folder / "own.yaml"
+
+
+def spec_of(folder: Path, *changes: tuple[str, str]) -> FigureSpec:
+    """The figure of that file."""
+    return read_spec(written(folder, *changes), FigureSpec)

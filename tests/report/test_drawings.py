@@ -10,12 +10,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from sargnn.cli.compose import compose_verb
 from sargnn.config.run import parse
-from sargnn.report.drawings import DRAWINGS, caption_of, draw_figure, table_of, write_files
-from sargnn.report.study import FigureSpec, cells_of, read_spec
+from sargnn.report.drawings import DRAWINGS, caption_of, draw_figure, table_of, write_figure
+from sargnn.report.study import Cell, FigureSpec, cells_of
 from sargnn.report.values import VALUES, RunFigures, gather
 from sargnn.tracking.memory import PARTS
 from sargnn.tracking.summary import Summary
-from tests.report.specs import written
+from tests.report.specs import spec_of
 
 CONFIG = parse(compose_verb("train", ["dataset=products_like", "dataset.scale=0.01"]))
 
@@ -32,10 +32,10 @@ def figures(seconds: float, **more: Any) -> RunFigures:
     return RunFigures(Summary("finished", **{**known, **more}), CONFIG, rows, 100)
 
 
-def runs_of(spec: FigureSpec, *, without: tuple[str, str, str] | None = None) -> dict[tuple[str, str, str], RunFigures]:
+def runs_of(spec: FigureSpec, *, without: tuple[str, str, str] | None = None) -> dict[Cell, RunFigures]:
     """Run number n took n + 1 seconds."""
-    places = [(one.group, one.series, one.x) for one in cells_of(spec)]
-    return {place: figures(number + 1.0) for number, place in enumerate(places) if place != without}
+    cells = enumerate(cells_of(spec))
+    return {one: figures(number + 1.0) for number, one in cells if (one.group, one.series, one.x) != without}
 
 
 def drawn(spec: FigureSpec, **more: Any) -> tuple[Any, list[Any]]:
@@ -46,7 +46,7 @@ def drawn(spec: FigureSpec, **more: Any) -> tuple[Any, list[Any]]:
 
 
 def test_bars_stand_at_their_places(tmp_path: Path) -> None:
-    spec = read_spec(written(tmp_path))
+    spec = spec_of(tmp_path)
     _, axes = drawn(spec)
     bars = [(round(bar.get_x() + bar.get_width() / 2, 2), bar.get_height(), bar.get_fill()) for bar in axes[0].patches]
     ours, paper = [(x, y) for x, y, fill in bars if fill], [(x, y) for x, y, fill in bars if not fill]
@@ -57,7 +57,7 @@ def test_bars_stand_at_their_places(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_is_a_cross_and_has_no_bar(tmp_path: Path) -> None:
-    spec = read_spec(written(tmp_path))
+    spec = spec_of(tmp_path)
     _, axes = drawn(spec, without=("one", "b", "2"))
     heights = [bar.get_height() for bar in axes[0].patches if bar.get_fill()]
     assert heights == [1, 3, 5, 2, 6] and [text.get_text() for text in axes[0].texts].count("x") == 1
@@ -66,14 +66,14 @@ def test_a_failed_run_is_a_cross_and_has_no_bar(tmp_path: Path) -> None:
 
 
 def test_relative_to_a_series_at_the_same_x(tmp_path: Path) -> None:
-    spec = read_spec(written(tmp_path, ("value: epoch_time,", "value: epoch_time, relative_to: b,")))
+    spec = spec_of(tmp_path, ("value: epoch_time,", "value: epoch_time, relative_to: b,"))
     ((one, two),) = gather(spec, cells_of(spec), runs_of(spec))
     assert one.ours == {"a": [1 / 2, 3 / 4, 5 / 6], "b": [1.0, 1.0, 1.0]} and two.ours["a"] == [7 / 8, 9 / 10, 11 / 12]
     assert one.title == "epoch time, b = 1"
 
 
 def test_the_papers_of_another_unit_have_their_own_axis(tmp_path: Path) -> None:
-    spec = read_spec(written(tmp_path, ("published: {", "published: {unit: GB, ")))
+    spec = spec_of(tmp_path, ("published: {", "published: {unit: GB, "))
     _, axes = drawn(spec)
     assert [one.get_height() for one in axes[0].patches] == [1, 3, 5, 2, 4, 6]
     (other,) = [one for one in axes if "GB" in one.get_ylabel()]
@@ -81,12 +81,12 @@ def test_the_papers_of_another_unit_have_their_own_axis(tmp_path: Path) -> None:
 
 
 def test_lines_curves_and_shares(tmp_path: Path) -> None:
-    _, axes = drawn(read_spec(written(tmp_path, ("kind: bars", "kind: lines"))))
+    _, axes = drawn(spec_of(tmp_path, ("kind: bars", "kind: lines")))
     assert [list(line.get_ydata()) for line in axes[0].lines] == [[1, 3, 5], [1, 3], [2, 4, 6]]
-    _, axes = drawn(read_spec(written(tmp_path, ("kind: bars", "kind: curves"), ("value: epoch_time", "value: loss"))))
+    _, axes = drawn(spec_of(tmp_path, ("kind: bars", "kind: curves"), ("value: epoch_time", "value: loss")))
     assert [list(line.get_ydata()) for line in axes[0].lines][:6] == [[1, 1 / 2, 1 / 3]] * 6
     assert [list(line.get_xdata()) for line in axes[0].lines][6:] == [[3.0], [3.0]], "where curves end"
-    _, axes = drawn(read_spec(written(tmp_path, ("kind: bars", "kind: shares"), ("value: epoch_time", "value: waits"))))
+    _, axes = drawn(spec_of(tmp_path, ("kind: bars", "kind: shares"), ("value: epoch_time", "value: waits")))
     widths = [round(bar.get_width(), 4) for bar in axes[0].patches]
     assert widths[:3] == [0.75, 0.125, 0.125], "computing, waiting inside and between servers of the first run"
 
@@ -114,16 +114,18 @@ def test_values_of_a_run() -> None:
 @pytest.mark.parametrize("kind", DRAWINGS)
 def test_files_hold_text_that_is_not_cut(kind: str, tmp_path: Path) -> None:
     value = {"curves": "loss", "shares": "memory_parts"}.get(kind, "epoch_time")
-    spec = read_spec(written(tmp_path, ("kind: bars", f"kind: {kind}"), ("value: epoch_time", f"value: {value}")))
+    spec = spec_of(tmp_path, ("kind: bars", f"kind: {kind}"), ("value: epoch_time", f"value: {value}"))
     cells, runs = cells_of(spec), runs_of(spec)
-    panels, caption = gather(spec, cells, runs), caption_of(spec, list(runs.values()))
+    caption = caption_of(spec, list(runs.values()))
     assert caption == "products_like at scale 0.01. 4 workers. 2 cores, a processor."
-    path = write_files("own", spec, panels, caption, tmp_path / "figures")
+    lines, (path,) = write_figure("own", spec, cells, runs, tmp_path / "figures")
+    assert lines[-2:] == [caption, spec.differs]
     assert path.name == "own-8in.png" and path.stat().st_size < 200_000
     assert {one.name for one in path.parent.iterdir()} == {"own-8in.png", "own-4in.png", "own.svg", "own.md"}
     text = (path.parent / "own.md").read_text()
     assert "| one | 1 (p) | a | " in text and caption in text and "nothing." in text
     for width in (4, 8):
+        panels = gather(spec, cells, runs)
         picture = draw_figure(kind, panels, title=spec.title, x=spec.x.name, caption=caption, width=width)
         picture.savefig(tmp_path / "any.png")
         box = picture.get_tightbbox(FigureCanvasAgg(picture).get_renderer())

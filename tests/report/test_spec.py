@@ -11,11 +11,11 @@ from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf import built_in_folder
 from sargnn.config.run import parse
 from sargnn.errors import ConfigError
-from sargnn.report.study import cells_of, read_spec
-from tests.report.specs import written
+from sargnn.report.study import FigureSpec, cells_of, read_spec
+from tests.report.specs import spec_of
 
 FOLDER = built_in_folder().built_in / "figure"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
 ASKED = [
     *(f"sar.fig{n}" for n in range(2, 10)), "sar.table1", "betty.fig2", "betty.fig4", *(f"betty.fig{n}" for n in range(10, 17)),
     *(f"betty.table{n}" for n in range(5, 8)), "granndis.fig4", *(f"granndis.fig{n}" for n in range(8, 13)), "granndis.fig17",
@@ -28,7 +28,7 @@ def test_every_figure_that_is_asked_for_is_there() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_runs_can_be_composed(name: str) -> None:
-    spec = read_spec(FOLDER / f"{name}.yaml")
+    spec = read_spec(FOLDER / f"{name}.yaml", FigureSpec)
     seen: set[str] = set()
     for point in (one.point for one in cells_of(spec)):
         if not seen.issuperset(point):  # every override once and more
@@ -41,7 +41,7 @@ def test_its_runs_can_be_composed(name: str) -> None:
 
 
 def test_a_run_for_each_group_x_and_series(tmp_path: Path) -> None:
-    spec = read_spec(written(tmp_path))
+    spec = spec_of(tmp_path)
     cells = cells_of(spec)
     assert [(one.group, one.x, one.series) for one in cells[:4]] == [
         ("one", "1", "a"), ("one", "1", "b"), ("one", "2", "a"), ("one", "2", "b"),
@@ -55,8 +55,8 @@ def test_a_run_for_each_group_x_and_series(tmp_path: Path) -> None:
 
 
 def test_the_label_of_x_stands_in_overrides(tmp_path: Path) -> None:
-    spec = read_spec(written(tmp_path, ("worlds: [0.25, 0.5, 1], paper: [p, q, r]", "values: {'2': [], '3': []}"),
-                             ("a: [mode=sar]", "a: ['batches.count={x}']"), ("1, null, 3", "1, null")))  # fmt: skip
+    spec = spec_of(tmp_path, ("worlds: [0.25, 0.5, 1], paper: [p, q, r]", "values: {'2': [], '3': []}"),
+                             ("a: [mode=sar]", "a: ['batches.count={x}']"), ("1, null, 3", "1, null"))  # fmt: skip
     assert cells_of(spec)[0].point[-1] == "batches.count=2" and cells_of(spec)[2].point[-1] == "batches.count=3"
 
 
@@ -80,11 +80,29 @@ def test_the_label_of_x_stands_in_overrides(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_mistakes_are_named(changes: list[tuple[str, str]], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape("own.yaml")) as error:
-        read_spec(written(tmp_path, *changes))
+        spec_of(tmp_path, *changes)
     assert said in str(error.value)
 
 
 @pytest.mark.parametrize("word", ["mode=sar", "world=0", "world=many", "model.num_layers=3"])
 def test_what_a_figure_varies_cannot_be_set(word: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=word):
-        cells_of(read_spec(written(tmp_path)), [word])
+        cells_of(spec_of(tmp_path), [word])
+
+
+def test_a_figure_like_another(tmp_path: Path) -> None:
+    """Its keys take the place of the other's, its settings stand behind them, and null removes one."""
+    other = spec_of(tmp_path)
+    own = tmp_path / "like.yaml"
+    own.write_text("like: own\ntitle: Another\nsettings: [model.hidden=16, seed=1]\ngroups: null\npanels: [{value: sent}]\n")
+    spec = read_spec(own, FigureSpec)
+    assert (spec.title, spec.paper, spec.series, spec.x) == ("Another", other.paper, other.series, other.x)
+    assert list(spec.groups) == [""] and [panel.value for panel in spec.panels] == ["sent"]
+    assert cells_of(spec)[0].point == ("world=1", "model=sage", "model.hidden=16", "seed=1", "mode=sar")
+
+
+@pytest.mark.parametrize("other", ["nowhere", "like", "[a]"])
+def test_a_figure_like_none(other: str, tmp_path: Path) -> None:
+    (tmp_path / "like.yaml").write_text(f"like: {other}\ntitle: Another\n")
+    with pytest.raises(ConfigError, match="'like' names another study"):
+        read_spec(tmp_path / "like.yaml", FigureSpec)
