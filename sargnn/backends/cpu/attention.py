@@ -21,12 +21,12 @@ from sargnn.backends.operations import (
     Attention,
     AttentionGradients,
     AttentionInputs,
-    AttentionOperation,
     DotOperation,
     GatOperation,
     GatV2Operation,
     RunningSoftmax,
 )
+from sargnn.backends.walks import AttentionBackward, WalkedAttention
 from sargnn.native import Edges, Entry, draw_words, num_threads
 
 _INPUTS = (
@@ -95,54 +95,19 @@ def destination_records(er: Tensor | None, running: RunningSoftmax, grad: Tensor
     return records
 
 
-_Given = tuple[Tensor, Tensor]
-_Written = tuple[Tensor | None, Tensor | None]
-
-
-class _FusedAttention(AttentionOperation):
-    lists_sources = True
+class _FusedAttention(WalkedAttention):
     destination_records = staticmethod(destination_records)
-    takes_weights = True
     keeps_scores = True
     kind: int
 
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
-        if block.num_edges:
-            given = self._inputs(block, edges_of(block, "forward"), attention, inputs, inputs.weight)
-            _forward(*given, running.out, running.max_score, running.denominator, running.edge_out)
+    def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        given = self._inputs(block, edges_of(block, "forward"), attention, inputs, inputs.weight)
+        _forward(*given, running.out, running.max_score, running.denominator, running.edge_out)
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
-        if not block.num_edges:
-            for gradient in () if into.sources is None or add else into.sources:
-                gradient.zero_()
-            return
-        given = records, grad
-        written = self._add_destination_gradients(block, attention, inputs, given, into)
-        if into.sources is not None or self.kind == _GAT:
-            self._write_source_gradients(block, attention, inputs, given, into, add, written)
-
-    def _add_destination_gradients(
-        self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, given: _Given, into: AttentionGradients
-    ) -> _Written:
-        """The walk over destinations.
-
-        Args:
-            given: records and the gradient of the output.
-
-        Returns:
-            Of edges with rows what the walk over sources reads: weights after dropout, and gradients of scores.
-        """
-        return None, None
+    def send_back(self, back: AttentionBackward) -> None:
+        written = (None, None) if self.kind == _GAT else self._add_destination_gradients(back)
+        if back.into.sources is not None or self.kind == _GAT:
+            self._write_source_gradients(back, *written)
 
     def _inputs(
         self, block: EdgeBlock, edges: Edges, attention: Attention, inputs: AttentionInputs, weight: Tensor | None
@@ -170,42 +135,55 @@ class _FusedAttention(AttentionOperation):
             inputs.scores,
         )
 
-    def _write_source_gradients(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        given: _Given,
-        into: AttentionGradients,
-        add: bool,
-        written: _Written,
-    ) -> None:
-        """The walk over sources. Arguments: as of ``backward`` and ``_add_destination_gradients``, and what that gave."""
-        assert add or block.src_rows is None or into.sources is None, "source rows that are not listed would not be written"
+    def _add_destination_gradients(self, back: AttentionBackward) -> tuple[Tensor | None, Tensor | None]:
+        """The walk over destinations. Returns of edges with rows what the one over sources reads, [E, K] each: weights after
+        dropout, and gradients of scores."""
+        inputs, into = back.inputs, back.into
+        written: tuple[Tensor | None, Tensor | None] = None, None
+        d_att = d_out = d_queries = d_rows = None
+        edges = edges_of(back.block, "forward", by_lane=inputs.att is not None)
+        if inputs.att is not None:
+            d_att = torch.zeros(edges.chunks, inputs.att.numel(), dtype=torch.float64)
+        d_map = _zeros_of_map(inputs, edges)
+        if inputs.edges and inputs.edges[0].shape[1]:
+            d_out, (d_queries, d_rows) = inputs.edges[2], (*into.edges, None)[:2]
+            shape = back.block.num_edges, back.attention.heads
+            written = back.records.new_empty(shape), back.records.new_empty(shape)
+        read = self._inputs(back.block, edges, back.attention, inputs, inputs.weight)
+        given = *read, back.records, back.grad
+        _by_destination(*given, into.destinations, d_att, d_map, d_out, d_queries, d_rows, *written)
+        if d_att is not None and into.att is not None:
+            into.att.add_(d_att.sum(0).to(into.att.dtype))
+        _add_of_map(into, d_map, edges)
+        return written
+
+    def _write_source_gradients(self, back: AttentionBackward, dropped: Tensor | None, d_scores: Tensor | None) -> None:
+        """The walk over sources. dropped, d_scores: of ``_add_destination_gradients``."""
+        block, inputs, into = back.block, back.inputs, back.into
         edges = edges_of(block, "backward", by_lane=self.kind == _GAT)
         weight = None if inputs.weight is None else block.by_source(inputs.weight)
-        reads = inputs.scores is not None or inputs.edge_map is not None or written[0] is not None
-        d_er = lanes = None
+        reads = inputs.scores is not None or inputs.edge_map is not None or dropped is not None
+        d_er = lanes = d_map = d_values = d_keys = None
         if self.kind == _GAT:
-            d_er = into.destinations
+            d_er, d_map = into.destinations, _zeros_of_map(inputs, edges)
             if edges.chunks > 1:
-                lanes = d_er.new_empty(min(num_threads(), edges.chunks) * len(d_er), attention.heads)
-        d_map = _zeros_of_map(inputs, edges) if self.kind == _GAT else None
-        d_values = d_keys = None
+                lanes = d_er.new_empty(min(num_threads(), edges.chunks) * len(d_er), back.attention.heads)
         if into.sources is not None:
             d_values, d_keys = into.sources[0], None if self.kind == _GATV2 else into.sources[-1]
         _by_source(
-            *self._inputs(block, edges, attention, inputs, weight),
+            *self._inputs(block, edges, back.attention, inputs, weight),
             block.t_edge if reads else None,
-            *given,
-            *written,
+            back.records,
+            back.grad,
+            dropped,
+            d_scores,
             d_values,
             d_keys,
             d_er,
             lanes,
             d_map,
             d_keys is d_values,
-            add,
+            back.add,
         )
         _add_of_map(into, d_map, edges)
 
@@ -217,35 +195,10 @@ class FusedGat(_FusedAttention, GatOperation):
 class FusedGatV2(_FusedAttention, GatV2Operation):
     kind = _GATV2
 
-    def _add_destination_gradients(
-        self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, given: _Given, into: AttentionGradients
-    ) -> _Written:
-        assert into.att is not None
-        edges = edges_of(block, "forward", by_lane=True)
-        d_att, d_map = torch.zeros(edges.chunks, into.att.numel(), dtype=torch.float64), _zeros_of_map(inputs, edges)
-        read = self._inputs(block, edges, attention, inputs, inputs.weight)
-        _by_destination(*read, *given, into.destinations, d_att, d_map, *[None] * 5)
-        into.att.add_(d_att.sum(0).to(into.att.dtype))
-        _add_of_map(into, d_map, edges)
-        return None, None
-
 
 class FusedDot(_FusedAttention, DotOperation):
     takes_edge_rows = True
     kind = _DOT
-
-    def _add_destination_gradients(
-        self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, given: _Given, into: AttentionGradients
-    ) -> _Written:
-        written: _Written = None, None
-        d_out = d_queries = d_rows = None
-        if inputs.edges and inputs.edges[0].shape[1]:
-            d_out, (d_queries, d_rows) = inputs.edges[2], (*into.edges, None)[:2]
-            shape = block.num_edges, attention.heads
-            written = given[0].new_empty(shape), given[0].new_empty(shape)
-        read = self._inputs(block, edges_of(block, "forward"), attention, inputs, inputs.weight)
-        _by_destination(*read, *given, into.destinations, None, None, d_out, d_queries, d_rows, *written)
-        return written
 
 
 def _zeros_of_map(inputs: AttentionInputs, edges: Edges) -> Tensor | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
+from sargnn.backends.walks import Direction
 from sargnn.native import Edges
 
 CHUNK_EDGES = 1 << 14
@@ -17,7 +16,7 @@ LANE_EDGES, LANE_ROWS, MOST_LANES = 1 << 15, 2, 16
 table is set to zero and added to the others'."""
 
 
-def edges_of(block: EdgeBlock, direction: Literal["forward", "backward"], *, by_lane: bool = False) -> Edges:
+def edges_of(block: EdgeBlock, direction: Direction, *, by_lane: bool = False) -> Edges:
     """A block's edges by destination row (``forward``) or by source row (``backward``), cut into runs of rows with about equal
     edges, where a row counts as one edge.
 

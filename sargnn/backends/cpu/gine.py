@@ -12,6 +12,7 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu.block_arrays import edges_of
 from sargnn.backends.cpu.edge_features import features_of, table_of
 from sargnn.backends.operations import GineOperation, Maps
+from sargnn.backends.walks import finds_edges
 from sargnn.native import Entry
 
 _INPUTS = "edges edges", "z xs S F", "features f N C", "places i? E", "map w C+1 F", "weight w? E"
@@ -29,9 +30,7 @@ class FusedGine(GineOperation):
     def backward(
         self, block: EdgeBlock, z: Tensor, maps: Maps, grad: Tensor, out: Tensor | None, d_maps: Maps, *, add: bool = False
     ) -> None:
-        if not block.num_edges:
-            if out is not None and not add:
-                out.zero_()
+        if not finds_edges(block, () if out is None else (out,), add=add):
             return
         edges, (weight, bias) = edges_of(block, "backward", by_lane=True), maps
         table = table_of(weight, bias)

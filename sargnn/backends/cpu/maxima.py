@@ -7,6 +7,7 @@ from torch import Tensor
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu.block_arrays import edges_of
 from sargnn.backends.operations import MaxOperation
+from sargnn.backends.walks import finds_edges
 from sargnn.native import Entry
 
 _max_rows = Entry("max_rows", "edges edges", "src xs S F", "ranks i S", "best x M F", "winner i M F")
@@ -23,9 +24,5 @@ class FusedMax(MaxOperation):
             _max_rows(edges_of(block, "forward"), src, block.src_id_rank, best, winner)
 
     def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
-        if not block.num_edges:
-            if not add:
-                out.zero_()
-            return
-        assert add or block.src_rows is None, "source rows that are not listed would not be written"
-        _max_gradients(edges_of(block, "backward"), grad, winner, block.src_id_rank, out, add)
+        if finds_edges(block, (out,), add=add):
+            _max_gradients(edges_of(block, "backward"), grad, winner, block.src_id_rank, out, add)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -27,17 +28,16 @@ from sargnn.backends.cuda import attention_gradients as gradients
 from sargnn.backends.cuda import attention_kernels as kernels
 from sargnn.backends.cuda import launch
 from sargnn.backends.cuda.runs import Runs, Walk, walk
-from sargnn.backends.cuda.sums import Factors, sum_rows
+from sargnn.backends.cuda.sums import sum_hubs_apart, sum_rows
 from sargnn.backends.operations import (
     Attention,
-    AttentionGradients,
     AttentionInputs,
-    AttentionOperation,
     DotOperation,
     GatOperation,
     GatV2Operation,
     RunningSoftmax,
 )
+from sargnn.backends.walks import AttentionBackward, Factors, WalkedAttention
 
 _ROWS_EACH = 64
 """Destination rows of a program that sums the gradient of att over them."""
@@ -83,17 +83,13 @@ class _Heads:
         }
 
 
-class _TritonAttention(AttentionOperation):
+class _TritonAttention(WalkedAttention):
     """Hubs take a row and its softmax for each 1024 edges while they are folded."""
 
-    lists_sources = True
-    takes_weights = True
     kind: ClassVar[int]
 
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
-        if not block.num_edges:
-            return
-        by, sizes = walk(block, "destination"), _sizes(attention, inputs)
+    def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+        by, sizes = walk(block, "forward"), _sizes(attention, inputs)
         self._fold(block, by.whole, attention, inputs, running, into_near=True)
         if by.pieces is not None and by.joins is not None:
             pieces = by.pieces.number
@@ -146,31 +142,17 @@ class _TritonAttention(AttentionOperation):
         launch.run(kernels.records, (num_dst * heads,), *tables, records, HELD=launch.held(out.dtype), **sizes)
         return records
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
-        assert add or block.src_rows is None or into.sources is None, "source rows that are not listed would not be written"
-        if not block.num_edges:
-            for gradient in () if add or into.sources is None else into.sources:
-                gradient.zero_()
-            return
-        packed = records.view(len(records), 4, attention.heads).permute(2, 0, 1).contiguous()
-        d_scores = packed.new_empty(block.num_edges)
-        weights = packed.new_empty(block.num_edges if inputs.edges else 0)
-        weight = None if inputs.weight is None else block.by_source(inputs.weight)
-        for head in range(attention.heads):
-            back = _Head(block, attention, inputs, weight, packed[head], grad, into, head, self.kind_of(inputs))
-            back.by_source(d_scores, weights, add=add)
-            back.of_edges(d_scores, weights)
-            self._by_destination(back, d_scores)
+    def send_back(self, back: AttentionBackward) -> None:
+        inputs, num_edges = back.inputs, back.block.num_edges
+        packed = back.records.view(len(back.records), 4, back.attention.heads).permute(2, 0, 1).contiguous()
+        d_scores = packed.new_empty(num_edges)
+        weights = packed.new_empty(num_edges if inputs.edges else 0)
+        weight = None if inputs.weight is None else back.block.by_source(inputs.weight)
+        for number, records in enumerate(packed):
+            head = _Head(**{**vars(back), "records": records}, weight=weight, head=number, kind=self.kind_of(inputs))
+            head.by_source(d_scores, weights)
+            head.of_edges(d_scores, weights)
+            self._by_destination(head, d_scores)
 
     @abstractmethod
     def _by_destination(self, back: _Head, d_scores: Tensor) -> None:
@@ -182,24 +164,16 @@ class _TritonAttention(AttentionOperation):
 
 
 @dataclass(frozen=True)
-class _Head:
-    """The backward pass of one head.
+class _Head(AttentionBackward):
+    """The backward pass of one head, whose ``records`` are [M, 4], er, m, 1 / s and delta.
 
     Attributes:
         weight: [E], the edges' weights in the order of ``block.t_dst``; None: ones.
-        records: [M, 4], er, m, 1 / s and delta of this head.
         head: its number.
         kind: of its scores.
-        others: as ``AttentionOperation.backward`` takes them.
     """
 
-    block: EdgeBlock
-    attention: Attention
-    inputs: AttentionInputs
     weight: Tensor | None
-    records: Tensor
-    grad: Tensor
-    into: AttentionGradients
     head: int
     kind: int
 
@@ -208,23 +182,15 @@ class _Head:
         width = table.shape[-1] // self.attention.heads
         return table[..., self.head * width : (self.head + 1) * width]
 
-    def by_source(self, d_scores: Tensor, weights: Tensor, *, add: bool) -> None:
+    def by_source(self, d_scores: Tensor, weights: Tensor) -> None:
         """Gradients of the sources, and of each edge's score, [E]; with edges' rows also its weight after dropout, [E]."""
-        by, sources = walk(self.block, "source"), self.into.sources
-        mine = None if sources is None else [self.columns(gradient) for gradient in sources]
-        self._by_source(by.whole, mine, d_scores, weights, add=add, into_near=True)
-        if by.pieces is not None and by.joins is not None:
-            pieces = by.pieces.number
-            held = None if mine is None else [self.records.new_empty(pieces, gradient.shape[1]) for gradient in mine]
-            self._by_source(by.pieces, held, d_scores, weights, add=False, into_near=False)
-            for of_pieces, gradient in zip(held or (), mine or (), strict=True):
-                sum_rows(Walk(by.joins), of_pieces, gradient, add=add)
+        mine = [self.columns(gradient) for gradient in self.into.sources or ()]
+        sum_hubs_apart(walk(self.block, "backward"), mine, partial(self._by_source, d_scores, weights), add=self.add)
 
     def _by_source(
-        self, runs: Runs, into: list[Tensor] | None, d_scores: Tensor, weights: Tensor, *, add: bool, into_near: bool
+        self, d_scores: Tensor, weights: Tensor, runs: Runs, into: list[Tensor], *, add: bool, into_near: bool
     ) -> None:
         block, inputs, attention, like = self.block, self.inputs, self.attention, self.inputs.sources[0]
-        into = into or []
         f, p, d_sums = _edge_rows(inputs)
         targets = [(gradient, gradient.stride(0)) for gradient in into] + [(None, 0)] * (2 - len(into))
         constants = _sizes(attention, inputs).constants(self.kind, attention, like.dtype)
@@ -249,7 +215,7 @@ class _Head:
         if not self.inputs.edges:
             return
         (f, p, d_sums), (d_p, *d_f), block = self.inputs.edges, self.into.edges, self.block
-        by = walk(block, "destination")
+        by = walk(block, "forward")
         numbers = torch.arange(block.num_edges, dtype=torch.int32, device=f.device)
         of_edges = Walk(by.whole._replace(far=numbers), by.pieces and by.pieces._replace(far=numbers), by.joins)
         sum_rows(of_edges, f, self.columns(d_p), Factors(d_scores), add=True)
@@ -280,7 +246,7 @@ class TritonGatV2(_TritonAttention, GatV2Operation):
     kind = kernels.GATV2
 
     def _by_destination(self, back: _Head, d_scores: Tensor) -> None:
-        by, inputs, attention = walk(back.block, "destination"), back.inputs, back.attention
+        by, inputs, attention = walk(back.block, "forward"), back.inputs, back.attention
         assert inputs.att is not None and back.into.att is not None
         z, x, d_x = back.columns(inputs.sources[0]), back.columns(inputs.destinations), back.columns(back.into.destinations)
         att, d_att = back.columns(inputs.att), back.columns(back.into.att)
@@ -288,19 +254,16 @@ class TritonGatV2(_TritonAttention, GatV2Operation):
         edges = max(2, tile["EDGES"] // 2)  # the row's and att's sums take registers, too
         constants = tile | {"EDGES": edges, "SLOPE": attention.negative_slope, "EACH": _ROWS_EACH}
 
-        def walk_over(runs: Runs, into: Tensor, *, into_near: bool) -> None:
+        def sum_runs(runs: Runs, out: list[Tensor], *, add: bool, into_near: bool) -> None:
             programs = -(-runs.number // _ROWS_EACH)
             sums = d_x.new_empty(programs, z.shape[1])
-            tables = z, z.stride(0), x, x.stride(0), att, d_scores, into, into.stride(0), sums, z.shape[1], runs.number
+            rows = z, z.stride(0), x, x.stride(0), att, d_scores
+            tables = *rows, out[0], out[0].stride(0), sums, z.shape[1], runs.number
             flags = {"ALL": runs.near is None, "INTO_NEAR": into_near}
             launch.run(gradients.gatv2_destinations, (programs,), *runs, *tables, **flags, **constants)
             d_att.add_(sums.sum(0, dtype=torch.float64).to(d_att.dtype))
 
-        walk_over(by.whole, d_x, into_near=True)
-        if by.pieces is not None and by.joins is not None:
-            of_pieces = d_x.new_empty(by.pieces.number, z.shape[1])
-            walk_over(by.pieces, of_pieces, into_near=False)
-            sum_rows(Walk(by.joins), of_pieces, d_x, add=True)
+        sum_hubs_apart(by, [d_x], sum_runs, add=True)
 
 
 class TritonDot(_TritonAttention, DotOperation):
@@ -313,7 +276,7 @@ class TritonDot(_TritonAttention, DotOperation):
 
     def _by_destination(self, back: _Head, d_scores: Tensor) -> None:
         keys, d_q = back.columns(back.inputs.sources[-1]), back.columns(back.into.destinations)
-        sum_rows(walk(back.block, "destination"), keys, d_q, Factors(d_scores), add=True)
+        sum_rows(walk(back.block, "forward"), keys, d_q, Factors(d_scores), add=True)
 
 
 def _sizes(attention: Attention, inputs: AttentionInputs) -> _Heads:

@@ -64,7 +64,7 @@ class CudaFolds(TorchFolds):
     def drop_factors(self, block: EdgeBlock, draw: Draw, dtype: torch.dtype) -> Tensor:
         factors = torch.empty(block.num_edges, dtype=dtype, device=block.src.device)
         *words, keep = launch.words(draw)
-        by = walk(block, "destination")
+        by = walk(block, "forward")
         ids, sizes = (block.src_ids, block.dst_ids), {"KEEP": keep, "EDGES": _DRAWN, "num_warps": 1}
         for runs in by.of_edges:
             launch.run(_drop_factors, (runs.number,), *runs, *ids, factors, *words, ALL=runs.near is None, **sizes)

@@ -7,6 +7,8 @@ Letters: S source rows, M destination rows, E edges, F features.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -14,10 +16,10 @@ from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cuda import launch
-from sargnn.backends.cuda.runs import Runs, Walk, walk
-from sargnn.backends.cuda.sums import sum_rows
+from sargnn.backends.cuda.runs import Runs, walk
+from sargnn.backends.cuda.sums import sum_hubs_apart
 from sargnn.backends.operations import MaxOperation
-from sargnn.bf16 import wide
+from sargnn.backends.walks import finds_edges
 
 _NOBODY = 2**31 - 1
 
@@ -30,7 +32,7 @@ class TritonMax(MaxOperation):
     def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         if not block.num_edges:
             return
-        by, ranks = walk(block, "destination"), block.src_id_rank
+        by, ranks = walk(block, "forward"), block.src_id_rank
         _fold(by.whole, src, ranks, best, winner, into_near=True)
         if by.pieces is not None and by.joins is not None:
             of_pieces = best.new_full((by.pieces.number, best.shape[1]), -torch.inf)
@@ -39,36 +41,26 @@ class TritonMax(MaxOperation):
             _fold(by.joins, of_pieces, winners, best, winner, into_near=True)
 
     def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
-        assert add or block.src_rows is None, "source rows that are not listed would not be written"
-        if not block.num_edges:
-            if not add:
-                out.zero_()
-            return
-        by, ranks = walk(block, "source"), block.src_id_rank
-        _gradients(by.whole, grad, winner, ranks, out, add=add, into_near=True)
-        if by.pieces is not None and by.joins is not None:
-            of_pieces = grad.new_empty(by.pieces.number, grad.shape[1], dtype=wide(grad.dtype))
-            _gradients(by.pieces, grad, winner, ranks, of_pieces, add=False, into_near=False)
-            sum_rows(Walk(by.joins), of_pieces, out, add=add)
+        def sum_runs(runs: Runs, out: list[Tensor], *, add: bool, into_near: bool) -> None:
+            tables = grad, winner, block.src_id_rank, out[0]
+            _run(_max_gradients, runs, *tables, ADD=add, INTO_NEAR=into_near)
+
+        if finds_edges(block, (out,), add=add):
+            sum_hubs_apart(walk(block, "backward"), [out], sum_runs, add=add)
 
 
 def _fold(runs: Runs, src: Tensor, ranks: Tensor, best: Tensor, winner: Tensor, *, into_near: bool) -> None:
     """``ranks``: int32 [S], of rows, or [S, F], of their features."""
-    width = src.shape[1]
-    sizes = launch.tile(width, src.dtype)
-    tiles = -(-width // sizes["COLUMNS"])
-    settings = {"ALL": runs.near is None, "INTO_NEAR": into_near, "BY_FEATURE": ranks.dim() == 2}
-    grid = (runs.number * tiles,)
-    launch.run(_maxima, grid, *runs, src, ranks, best, winner, width, tiles, **settings, **sizes)
+    _run(_maxima, runs, src, ranks, best, winner, INTO_NEAR=into_near, BY_FEATURE=ranks.dim() == 2)
 
 
-def _gradients(runs: Runs, grad: Tensor, winner: Tensor, ranks: Tensor, out: Tensor, *, add: bool, into_near: bool) -> None:
-    width = grad.shape[1]
-    sizes = launch.tile(width, grad.dtype)
+def _run(kernel: Any, runs: Runs, rows: Tensor, *tables: Tensor, **settings: bool) -> None:
+    """A program for each run and tile of columns of what is read."""
+    width = rows.shape[1]
+    sizes = launch.tile(width, rows.dtype)
     tiles = -(-width // sizes["COLUMNS"])
-    settings = {"ALL": runs.near is None, "INTO_NEAR": into_near, "ADD": add}
     grid = (runs.number * tiles,)
-    launch.run(_max_gradients, grid, *runs, grad, winner, ranks, out, width, tiles, **settings, **sizes)
+    launch.run(kernel, grid, *runs, rows, *tables, width, tiles, ALL=runs.near is None, **settings, **sizes)
 
 
 @triton.jit

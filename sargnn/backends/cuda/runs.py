@@ -10,12 +10,13 @@ Letters: S source rows, M destination rows, E edges, R runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
+from sargnn.backends.walks import Direction
 
 LONGEST = 1024
 """Edges of a run."""
@@ -64,15 +65,15 @@ class Walk:
         return (self.whole,) if self.pieces is None else (self.whole, self.pieces)
 
 
-def walk(block: EdgeBlock, by: Literal["destination", "source"]) -> Walk:
+def walk(block: EdgeBlock, direction: Direction) -> Walk:
     """Made at the first call, which waits for the device, and kept in ``block.cache``."""
     walks: dict[str, Walk] = block.cache.setdefault(_KEY, {})
-    if by not in walks:
-        if by == "destination":
-            walks[by] = _walk(block.dst_rows, block.indptr, block.src)
+    if direction not in walks:
+        if direction == "forward":
+            walks[direction] = _walk(block.dst_rows, block.indptr, block.src)
         else:
-            walks[by] = _walk(block.src_rows, block.t_indptr, block.t_dst)
-    return walks[by]
+            walks[direction] = _walk(block.src_rows, block.t_indptr, block.t_dst)
+    return walks[direction]
 
 
 def _walk(near: Tensor | None, indptr: Tensor, far: Tensor) -> Walk:

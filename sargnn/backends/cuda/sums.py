@@ -8,7 +8,7 @@ Letters: S source rows, M destination rows, E edges, F features.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
 
 import triton
 import triton.language as tl
@@ -17,79 +17,30 @@ from torch import Tensor
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cuda import launch
 from sargnn.backends.cuda.runs import Runs, Walk, walk
-from sargnn.backends.operations import WeightedSumOperation
+from sargnn.backends.walks import Direction, Factors, WalkedSum
 from sargnn.bf16 import wide
 
+NO_FACTORS = Factors()
 
-class TritonSum(WeightedSumOperation):
+
+class TritonSum(WalkedSum):
     """Sums of bf16 rows are fp32 tables. Hubs take a row of sums for each 1024 edges while they are summed."""
 
-    lists_sources = True
     writes_sums = True
 
-    def forward(
-        self,
-        block: EdgeBlock,
-        src: Tensor,
-        out: Tensor,
-        scale: Tensor | None = None,
-        *,
-        weight: Tensor | None = None,
-        add: bool = True,
+    def sum_rows(
+        self, block: EdgeBlock, direction: Direction, rows: Tensor, out: Tensor, factors: Factors, *, add: bool
     ) -> None:
-        if not add and block.num_listed < block.num_dst:
-            out.zero_()
-        if block.num_edges:
-            factors = Factors(launch.in_wide(weight, src.dtype), near=launch.in_wide(scale, src.dtype))
-            sum_rows(walk(block, "destination"), src, out, factors, add=add)
-
-    def backward(
-        self,
-        block: EdgeBlock,
-        grad: Tensor,
-        out: Tensor,
-        scale: Tensor | None = None,
-        *,
-        add: bool = False,
-        weight: Tensor | None = None,
-    ) -> None:
-        assert add or block.src_rows is None, "source rows that are not listed would not be written"
-        if not block.num_edges:
-            if not add:
-                out.zero_()
-            return
-        places = None if weight is None or weight is block.weight else block.t_edge
-        weight = block.t_weight if weight is not None and weight is block.weight else weight
-        factors = Factors(launch.in_wide(weight, grad.dtype), places, far=launch.in_wide(scale, grad.dtype))
-        sum_rows(walk(block, "source"), grad, out, factors, add=add)
+        sum_rows(walk(block, direction), rows, out, factors, add=add)
 
     def weight_gradient(self, block: EdgeBlock, src: Tensor, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
         if not block.num_edges:
             return
-        by, width = walk(block, "destination"), src.shape[1]
+        by, width = walk(block, "forward"), src.shape[1]
         sizes = launch.tile(width, src.dtype, most=1 << 16)
         tables = src, src.stride(0), grad, grad.stride(0), launch.in_wide(scale, src.dtype), out, width
         for runs in by.of_edges:
             launch.run(_weight_gradients, (runs.number,), *runs, *tables, ALL=runs.near is None, **sizes)
-
-
-class Factors(NamedTuple):
-    """What rows are multiplied with on their way into sums; all in wide numbers, None for ones.
-
-    Attributes:
-        weight: [E], of edges.
-        places: int32 [E], where in ``weight`` each edge stands; None: in order.
-        near: of rows at the ends that are summed into.
-        far: of rows that are read.
-    """
-
-    weight: Tensor | None = None
-    places: Tensor | None = None
-    near: Tensor | None = None
-    far: Tensor | None = None
-
-
-NO_FACTORS = Factors()
 
 
 def sum_rows(by: Walk, src: Tensor, out: Tensor, factors: Factors = NO_FACTORS, *, add: bool) -> None:
@@ -98,11 +49,29 @@ def sum_rows(by: Walk, src: Tensor, out: Tensor, factors: Factors = NO_FACTORS, 
     Args:
         src, out: [any, F], rows of which may be parts of wider ones; ``add`` reads ``out``.
     """
-    _sum(by.whole, src, out, factors, add=add, into_near=True)
+    weight, near, far = (launch.in_wide(factor, src.dtype) for factor in (factors.weight, factors.near, factors.far))
+    factors = Factors(weight, factors.places, near, far)
+
+    def sum_runs(runs: Runs, out: list[Tensor], *, add: bool, into_near: bool) -> None:
+        _sum(runs, src, out[0], factors, add=add, into_near=into_near)
+
+    sum_hubs_apart(by, [out], sum_runs, add=add)
+
+
+def sum_hubs_apart(by: Walk, out: list[Tensor], sum_runs: Callable[..., None], *, add: bool) -> None:
+    """Sum whole rows, then pieces of hubs into rows of their own and these for each hub.
+
+    Args:
+        out: what is written or, with ``add``, added to; rows may be parts of wider ones.
+        sum_runs: called with runs, tables to sum into, ``add``, and ``into_near``: whether these have a row for each near end,
+            not for each run.
+    """
+    sum_runs(by.whole, out, add=add, into_near=True)
     if by.pieces is not None and by.joins is not None:
-        of_pieces = src.new_empty(by.pieces.number, src.shape[1], dtype=wide(src.dtype))
-        _sum(by.pieces, src, of_pieces, factors, add=False, into_near=False)
-        _sum(by.joins, of_pieces, out, NO_FACTORS, add=add, into_near=True)
+        of_pieces = [table.new_empty(by.pieces.number, table.shape[1], dtype=wide(table.dtype)) for table in out]
+        sum_runs(by.pieces, of_pieces, add=False, into_near=False)
+        for parts, table in zip(of_pieces, out, strict=True):
+            _sum(by.joins, parts, table, NO_FACTORS, add=add, into_near=True)
 
 
 def _sum(runs: Runs, src: Tensor, out: Tensor, factors: Factors, *, add: bool, into_near: bool) -> None:

@@ -19,15 +19,12 @@ from sargnn.backends.cpu.attention import destination_records
 from sargnn.backends.cpu.folds import drop_weights
 from sargnn.backends.operations import (
     Attention,
-    AttentionGradients,
     AttentionInputs,
-    AttentionOperation,
     DotOperation,
     GatOperation,
     GatV2Operation,
     MaxOperation,
     RunningSoftmax,
-    WeightedSumOperation,
 )
 from sargnn.backends.torch.dgl_kernel import (
     AttentionGraphs,
@@ -38,53 +35,30 @@ from sargnn.backends.torch.dgl_kernel import (
     whole_attention_graph,
     whole_graph,
 )
+from sargnn.backends.walks import AttentionBackward, Direction, Factors, WalkedAttention, WalkedSum
 from sargnn.interop.dgl import copy_u_max_with_rows, import_dgl
 
 
-class DglSum(WeightedSumOperation):
+class DglSum(WalkedSum):
     """Holds one temporary of the size of its result, because DGL's SpMM cannot add into an existing tensor; backward with
     weights other than the block's, one number an edge more."""
 
-    lists_sources = True
-
-    def forward(
-        self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None, *, weight: Tensor | None = None
+    def sum_rows(
+        self, block: EdgeBlock, direction: Direction, rows: Tensor, out: Tensor, factors: Factors, *, add: bool
     ) -> None:
-        if not block.num_edges:
-            return
+        forward = direction == "forward"
+        listed = block.dst_rows if forward else block.src_rows
+        weight, places, near, far = factors
         with torch.no_grad():
-            total = _sums(forward_graph(block), src, weight)
-            if scale is not None:
-                total *= (scale if block.dst_rows is None else scale[block.dst_rows.long()])[:, None]
-        if block.dst_rows is None:
-            out.add_(total)
+            weight = weight if weight is None or places is None else weight.index_select(0, places)
+            graph = forward_graph(block) if forward else backward_graph(block)
+            total = _sums(graph, rows if far is None else rows * far[:, None], weight)
+            if near is not None:
+                total *= (near if listed is None else near[listed.long()])[:, None]
+        if listed is not None:
+            out.index_add_(0, listed, total)
         else:
-            out.index_add_(0, block.dst_rows, total)
-
-    def backward(
-        self,
-        block: EdgeBlock,
-        grad: Tensor,
-        out: Tensor,
-        scale: Tensor | None = None,
-        *,
-        add: bool = False,
-        weight: Tensor | None = None,
-    ) -> None:
-        if not block.num_edges:
-            if not add:
-                out.zero_()
-            return
-        with torch.no_grad():
-            by_source = None if weight is None else block.by_source(weight)
-            total = _sums(backward_graph(block), grad if scale is None else grad * scale[:, None], by_source)
-        assert add or block.src_rows is None, "source rows that are not listed would not be written"
-        if block.src_rows is not None:
-            out.index_add_(0, block.src_rows, total)
-        elif add:
-            out.add_(total)
-        else:
-            out.copy_(total)
+            put(out, total, add=add)
 
     def weight_gradient(self, block: EdgeBlock, src: Tensor, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
         if not block.num_edges:
@@ -142,10 +116,7 @@ class DglMax(MaxOperation):
         places = torch.searchsorted(ranks, winner).clamp_(max=block.num_src - 1)
         target = torch.where(ranks[places] == winner, rows[places], block.num_src)
         total = grad.new_zeros(block.num_src + 1, grad.shape[1]).scatter_add_(0, target, grad)[:-1]
-        if add:
-            out.add_(total)
-        else:
-            out.copy_(total)
+        put(out, total, add=add)
 
 
 def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
@@ -190,14 +161,10 @@ def weigh(graph: Any, attention: Attention, rows: Tensor, weights: Tensor) -> Te
 
 
 def fold_scores(
-    block: EdgeBlock,
-    graphs: AttentionGraphs,
-    attention: Attention,
-    inputs: AttentionInputs,
-    scores: Tensor,
-    running: RunningSoftmax,
+    block: EdgeBlock, attention: Attention, inputs: AttentionInputs, scores: Tensor, running: RunningSoftmax
 ) -> None:
     """Fold scores [E, K], used up, and the source rows that they weigh."""
+    graphs = attention_graphs(block)
     if inputs.scores is not None:
         inputs.scores.copy_(scores)
     ops = import_dgl().ops
@@ -215,26 +182,18 @@ def fold_scores(
     running.out[target], running.max_score[target], running.denominator[target] = fresh, highest, sums
 
 
-def score_gradients(
-    block: EdgeBlock,
-    graphs: AttentionGraphs,
-    attention: Attention,
-    inputs: AttentionInputs,
-    scores: Tensor,
-    own: Tensor,
-    grad: Tensor,
-) -> tuple[Tensor, Tensor]:
+def score_gradients(back: AttentionBackward, scores: Tensor, own: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """The weights after dropout and the gradients of the scores, [E, K] each.
 
     Args:
         own: [A, 4 K], the records of listed destinations.
         grad: [A, K D], theirs.
     """
-    ops, graph = import_dgl().ops, graphs.forward
+    ops, graph, attention, inputs = import_dgl().ops, attention_graphs(back.block).forward, back.attention, back.inputs
     _, max_score, inverse, delta = (part.contiguous() for part in own.split(attention.heads, dim=1))
     weights = ops.e_mul_v(graph, ops.e_sub_v(graph, scores, max_score).exp_(), inverse)
     dots = ops.u_dot_v(graph, attention.by_head(inputs.sources[0]), attention.by_head(grad))[:, :, 0]
-    dropped = _drop(block, attention, weights, inputs.weight)
+    dropped = _drop(back.block, attention, weights, inputs.weight)
     return dropped, dropped * dots - ops.e_mul_v(graph, weights, delta)
 
 
@@ -265,59 +224,36 @@ def put(target: Tensor, values: Tensor, *, add: bool) -> None:
         target.copy_(values)
 
 
-def zero(into: AttentionGradients, *, add: bool) -> None:
-    """What a block without edges gives."""
-    if into.sources is not None and not add:
-        for gradient in into.sources:
-            gradient.zero_()
-
-
-class _DglAttention(AttentionOperation):
-    lists_sources = True
+class _DglAttention(WalkedAttention):
     destination_records = staticmethod(destination_records)
-    takes_weights = True
     keeps_scores = True
 
 
 class DglGat(_DglAttention, GatOperation):
     """Holds tensors of size edges x heads while a block is at work."""
 
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
-        if not block.num_edges:
-            return
+    def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         graphs = attention_graphs(block)
         with torch.no_grad():
             raw = import_dgl().ops.u_add_v(graphs.forward, inputs.sources[1], graphs.rows(inputs.destinations))
             scores = leaky_relu(raw, attention.negative_slope, inplace=True)
-            fold_scores(block, graphs, attention, inputs, scores, running)
+            fold_scores(block, attention, inputs, scores, running)
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
-        if not block.num_edges:
-            zero(into, add=add)
-            return
-        graphs, ops, scores = attention_graphs(block), import_dgl().ops, inputs.scores
+    def send_back(self, back: AttentionBackward) -> None:
+        attention, inputs, into, add = back.attention, back.inputs, back.into, back.add
+        graphs, ops, scores = attention_graphs(back.block), import_dgl().ops, inputs.scores
         with torch.no_grad():
-            own = graphs.rows(records)
+            own, grad = graphs.rows(back.records), graphs.rows(back.grad)
             if scores is None:
                 raw = ops.u_add_v(graphs.forward, inputs.sources[1], own[:, : attention.heads].contiguous())
                 scores = leaky_relu(raw, attention.negative_slope, inplace=True)
-            dropped, d_scores = score_gradients(block, graphs, attention, inputs, scores, own, graphs.rows(grad))
+            dropped, d_scores = score_gradients(back, scores, own, grad)
             d_scores = torch.where(scores > 0, d_scores, d_scores * attention.negative_slope)
             add_to_listed(into.destinations, graphs, ops.copy_e_sum(graphs.forward, d_scores))
             if into.sources is not None:
                 d_z, d_el = into.sources
                 put(d_el, ops.copy_e_sum(graphs.backward, d_scores), add=add)
-                put(d_z, weigh(graphs.backward, attention, graphs.rows(grad), dropped), add=add)
+                put(d_z, weigh(graphs.backward, attention, grad, dropped), add=add)
 
 
 def gat_autograd(
@@ -333,39 +269,25 @@ def gat_autograd(
 class DglGatV2(_DglAttention, GatV2Operation):
     """Holds tensors of size edges x heads x head width while a block is at work."""
 
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
-        if not block.num_edges:
-            return
+    def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         graphs = attention_graphs(block)
         with torch.no_grad():
             active = import_dgl().ops.u_add_v(graphs.forward, inputs.sources[0], graphs.rows(inputs.destinations))
             leaky_relu(active, attention.negative_slope, inplace=True)
             scores = attention.by_head(active.mul_(inputs.att)).sum(2)
-            fold_scores(block, graphs, attention, inputs, scores, running)
+            fold_scores(block, attention, inputs, scores, running)
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
-        if not block.num_edges:
-            zero(into, add=add)
-            return
+    def send_back(self, back: AttentionBackward) -> None:
+        attention, inputs, into, add = back.attention, back.inputs, back.into, back.add
         assert inputs.att is not None and into.att is not None
-        graphs, ops, scores, att = attention_graphs(block), import_dgl().ops, inputs.scores, inputs.att
+        graphs, ops, scores, att = attention_graphs(back.block), import_dgl().ops, inputs.scores, inputs.att
         with torch.no_grad():
-            own = graphs.rows(records)
+            own, grad = graphs.rows(back.records), graphs.rows(back.grad)
             u = ops.u_add_v(graphs.forward, inputs.sources[0], graphs.rows(inputs.destinations))
             active = leaky_relu(u, attention.negative_slope)
             if scores is None:
                 scores = attention.by_head(active * att).sum(2)
-            dropped, d_scores = score_gradients(block, graphs, attention, inputs, scores, own, graphs.rows(grad))
+            dropped, d_scores = score_gradients(back, scores, own, grad)
             wide = d_scores.repeat_interleave(att.numel() // attention.heads, dim=1)
             into.att.add_(active.mul_(wide).sum(0))
             d_u = wide.mul_(att)
@@ -373,7 +295,7 @@ class DglGatV2(_DglAttention, GatV2Operation):
             add_to_listed(into.destinations, graphs, ops.copy_e_sum(graphs.forward, d_u))
             if into.sources is not None:
                 (d_z,) = into.sources
-                put(d_z, weigh(graphs.backward, attention, graphs.rows(grad), dropped), add=add)
+                put(d_z, weigh(graphs.backward, attention, grad, dropped), add=add)
                 d_z += ops.copy_e_sum(graphs.backward, d_u)
 
 
@@ -396,38 +318,24 @@ def _products(graph: Any, attention: Attention, k: Tensor, q: Tensor) -> Tensor:
 class DglDot(_DglAttention, DotOperation):
     """Holds tensors of size edges x heads while a block is at work."""
 
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
-        if not block.num_edges:
-            return
+    def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         graphs = attention_graphs(block)
         with torch.no_grad():
             scores = _products(graphs.forward, attention, inputs.sources[-1], graphs.rows(inputs.destinations))
-            fold_scores(block, graphs, attention, inputs, scores, running)
+            fold_scores(block, attention, inputs, scores, running)
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
-        if not block.num_edges:
-            zero(into, add=add)
-            return
-        graphs, scores, k = attention_graphs(block), inputs.scores, inputs.sources[-1]
+    def send_back(self, back: AttentionBackward) -> None:
+        attention, inputs, into, add = back.attention, back.inputs, back.into, back.add
+        graphs, scores, k = attention_graphs(back.block), inputs.scores, inputs.sources[-1]
         with torch.no_grad():
-            own, q, g = (graphs.rows(tensor) for tensor in (records, inputs.destinations, grad))
+            own, q, grad = (graphs.rows(tensor) for tensor in (back.records, inputs.destinations, back.grad))
             if scores is None:
                 scores = _products(graphs.forward, attention, k, q)
-            dropped, d_scores = score_gradients(block, graphs, attention, inputs, scores, own, g)
+            dropped, d_scores = score_gradients(back, scores, own, grad)
             d_scores *= attention.factor
             add_to_listed(into.destinations, graphs, weigh(graphs.forward, attention, k, d_scores))
             if into.sources is not None:
-                put(into.sources[0], weigh(graphs.backward, attention, g, dropped), add=add)
+                put(into.sources[0], weigh(graphs.backward, attention, grad, dropped), add=add)
                 put(into.sources[-1], weigh(graphs.backward, attention, q, d_scores), add=add or len(into.sources) == 1)
 
 

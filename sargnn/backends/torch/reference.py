@@ -16,7 +16,6 @@ from sargnn.backends.operations import (
     Attention,
     AttentionGradients,
     AttentionInputs,
-    AttentionOperation,
     DotOperation,
     GatOperation,
     GatV2Operation,
@@ -26,6 +25,7 @@ from sargnn.backends.operations import (
     RunningSoftmax,
     WeightedSumOperation,
 )
+from sargnn.backends.walks import AttentionBackward, WalkedAttention
 from sargnn.graph.edge_columns import ATTR
 from sargnn.rng import edge_mask
 
@@ -182,15 +182,14 @@ def fold_scores(
     denominator.copy_(sums)
 
 
-def score_gradients(
-    block: EdgeBlock, attention: Attention, inputs: AttentionInputs, scores: Tensor, records: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor]:
+def score_gradients(back: AttentionBackward, scores: Tensor) -> tuple[Tensor, Tensor]:
     """The weights after dropout and the gradients of the scores, [E, K] each."""
+    block, attention, inputs = back.block, back.attention, back.inputs
     src, dst = ends_of(block)
-    _, max_score, inverse, delta = (part[dst] for part in records.split(attention.heads, dim=1))
+    _, max_score, inverse, delta = (part[dst] for part in back.records.split(attention.heads, dim=1))
     weights = torch.exp(scores - max_score) * inverse
     dropped = _drop(block, attention, weights, inputs.weight)
-    dots = (attention.by_head(grad)[dst] * attention.by_head(inputs.sources[0])[src]).sum(2)
+    dots = (attention.by_head(back.grad)[dst] * attention.by_head(inputs.sources[0])[src]).sum(2)
     if inputs.edges:
         dots += (attention.by_head(inputs.edges[2])[dst] * inputs.edges[0][:, None]).sum(2)
     return dropped, dropped * dots - weights * delta
@@ -208,11 +207,9 @@ def attend(block: EdgeBlock, attention: Attention, z: Tensor, scores: Tensor, we
     return z.new_zeros(block.num_dst, z.shape[1]).index_add(0, dst, messages.flatten(1))
 
 
-class _ReferenceAttention(AttentionOperation):
+class _ReferenceAttention(WalkedAttention):
     """Gather, compute per edge, ``index_add_``; holds tensors of size E x K D while it runs."""
 
-    lists_sources = True
-    takes_weights = True
     keeps_scores = True
 
     def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
@@ -226,35 +223,28 @@ class _ReferenceAttention(AttentionOperation):
 class ReferenceGat(_ReferenceAttention, GatOperation):
     """Scores ``LeakyReLU(el_j + er_i)``."""
 
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+    def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         (src, dst), el = ends_of(block), inputs.sources[1]
         sums = _plus_mapped(block, el[src] + inputs.destinations[dst], inputs.edge_map)
         scores = leaky_relu(sums, attention.negative_slope)
         fold_scores(block, attention, inputs, scores, running)
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
+    def send_back(self, back: AttentionBackward) -> None:
+        block, attention, inputs, into = back.block, back.attention, back.inputs, back.into
         (src, dst), scores, el = ends_of(block), inputs.scores, inputs.sources[1]
         if scores is None:
-            sums = _plus_mapped(block, el[src] + records[dst, : attention.heads], inputs.edge_map)
+            sums = _plus_mapped(block, el[src] + back.records[dst, : attention.heads], inputs.edge_map)
             scores = leaky_relu(sums, attention.negative_slope)
-        dropped, d_scores = score_gradients(block, attention, inputs, scores, records, grad)
+        dropped, d_scores = score_gradients(back, scores)
         d_scores = torch.where(scores > 0, d_scores, d_scores * attention.negative_slope)
         into.destinations.index_add_(0, dst, d_scores)
         _add_of_map(block, into, d_scores)
         if into.sources is not None:
             d_z, d_el = into.sources
-            (d_el if add else d_el.zero_()).index_add_(0, src, d_scores)
-            (d_z if add else d_z.zero_()).index_add_(0, src, (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1))
+            (d_el if back.add else d_el.zero_()).index_add_(0, src, d_scores)
+            (d_z if back.add else d_z.zero_()).index_add_(
+                0, src, (dropped[:, :, None] * attention.by_head(back.grad)[dst]).flatten(1)
+            )
 
 
 def gat_autograd(
@@ -286,31 +276,22 @@ def _add_of_map(block: EdgeBlock, into: AttentionGradients, gradients: Tensor) -
 class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
     """Scores ``<att, LeakyReLU(z_j + x_i)>``."""
 
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+    def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         assert inputs.att is not None
         src, dst = ends_of(block)
         u = _plus_mapped(block, inputs.sources[0][src] + inputs.destinations[dst], inputs.edge_map)
         active = leaky_relu(u, attention.negative_slope)
         fold_scores(block, attention, inputs, attention.by_head(active * inputs.att).sum(2), running)
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
+    def send_back(self, back: AttentionBackward) -> None:
+        block, attention, inputs, into = back.block, back.attention, back.inputs, back.into
         assert inputs.att is not None and into.att is not None
         (src, dst), scores, att = ends_of(block), inputs.scores, inputs.att
         u = _plus_mapped(block, inputs.sources[0][src] + inputs.destinations[dst], inputs.edge_map)
         active = leaky_relu(u, attention.negative_slope)
         if scores is None:
             scores = attention.by_head(active * att).sum(2)
-        dropped, d_scores = score_gradients(block, attention, inputs, scores, records, grad)
+        dropped, d_scores = score_gradients(back, scores)
         wide = d_scores.repeat_interleave(att.numel() // attention.heads, dim=1)
         into.att.add_((wide * active).sum(0))
         d_u = wide * att
@@ -319,8 +300,8 @@ class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
         _add_of_map(block, into, d_u)
         if into.sources is not None:
             (d_z,) = into.sources
-            d_u += (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1)
-            (d_z if add else d_z.zero_()).index_add_(0, src, d_u)
+            d_u += (dropped[:, :, None] * attention.by_head(back.grad)[dst]).flatten(1)
+            (d_z if back.add else d_z.zero_()).index_add_(0, src, d_u)
 
 
 def gatv2_autograd(
@@ -352,25 +333,16 @@ class ReferenceDot(_ReferenceAttention, DotOperation):
 
     takes_edge_rows = True
 
-    def forward(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
+    def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         scores = _products(block, attention, inputs.sources[-1], inputs.destinations, inputs.edges)
         fold_scores(block, attention, inputs, scores, running)
 
-    def backward(
-        self,
-        block: EdgeBlock,
-        attention: Attention,
-        inputs: AttentionInputs,
-        records: Tensor,
-        grad: Tensor,
-        into: AttentionGradients,
-        *,
-        add: bool = False,
-    ) -> None:
+    def send_back(self, back: AttentionBackward) -> None:
+        block, attention, inputs, into = back.block, back.attention, back.inputs, back.into
         (src, dst), scores, (k, q) = ends_of(block), inputs.scores, (inputs.sources[-1], inputs.destinations)
         if scores is None:
             scores = _products(block, attention, k, q, inputs.edges)
-        dropped, d_scores = score_gradients(block, attention, inputs, scores, records, grad)
+        dropped, d_scores = score_gradients(back, scores)
         d_products = attention.factor * d_scores[:, :, None]
         into.destinations.index_add_(0, dst, (d_products * attention.by_head(k)[src]).flatten(1))
         if inputs.edges:
@@ -380,10 +352,10 @@ class ReferenceDot(_ReferenceAttention, DotOperation):
                 through = dropped[:, :, None] * attention.by_head(d_sums)[dst] + d_products * attention.by_head(p)[dst]
                 gradient.copy_(through.sum(1))
         if into.sources is not None:
-            if not add:
+            if not back.add:
                 for gradient in into.sources:
                     gradient.zero_()
-            into.sources[0].index_add_(0, src, (dropped[:, :, None] * attention.by_head(grad)[dst]).flatten(1))
+            into.sources[0].index_add_(0, src, (dropped[:, :, None] * attention.by_head(back.grad)[dst]).flatten(1))
             into.sources[-1].index_add_(0, src, (d_products * attention.by_head(q)[dst]).flatten(1))
 
 
