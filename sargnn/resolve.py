@@ -16,6 +16,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_file_location
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,8 +44,9 @@ def resolve(kind: str, table: Mapping[str, str], name: str, target: str | None =
 
 
 def load_attribute(reference: str) -> Any:
+    """The object that "module:attribute" names, of this package; also an attribute of an attribute."""
     module, _, attribute = reference.partition(":")
-    return getattr(import_module(module), attribute)
+    return attrgetter(attribute)(import_module(module))
 
 
 def is_target(text: str) -> bool:

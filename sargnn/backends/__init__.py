@@ -11,6 +11,55 @@ KERNELS = {
     "reference": "sargnn.backends.torch.reference:ReferenceKernel",
 }
 """Who runs edge operations, in the order in which ``kernel=auto`` tries them."""
+OPERATIONS = {
+    "sum": {
+        "fused": "sargnn.backends.cpu.sums:FusedSum",
+        "triton": "sargnn.backends.cuda.sums:TritonSum",
+        "dgl": "sargnn.backends.torch.dgl_operations:DglSum",
+        "reference": "sargnn.backends.torch.reference:ReferenceSum",
+    },
+    "max": {
+        "fused": "sargnn.backends.cpu.maxima:FusedMax",
+        "triton": "sargnn.backends.cuda.maxima:TritonMax",
+        "dgl": "sargnn.backends.torch.dgl_operations:DglMax",
+        "reference": "sargnn.backends.torch.reference:ReferenceMax",
+    },
+    "gine": {
+        "fused": "sargnn.backends.cpu.gine:FusedGine",
+        "dgl": "sargnn.backends.torch.reference:ReferenceGine",
+        "reference": "sargnn.backends.torch.reference:ReferenceGine",
+    },
+    "gat": {
+        "fused": "sargnn.backends.cpu.attention:FusedGat",
+        "triton": "sargnn.backends.cuda.attention:TritonGat",
+        "dgl": "sargnn.backends.torch.dgl_operations:DglGat",
+        "reference": "sargnn.backends.torch.reference:ReferenceGat",
+    },
+    "gatv2": {
+        "fused": "sargnn.backends.cpu.attention:FusedGatV2",
+        "triton": "sargnn.backends.cuda.attention:TritonGatV2",
+        "dgl": "sargnn.backends.torch.dgl_operations:DglGatV2",
+        "reference": "sargnn.backends.torch.reference:ReferenceGatV2",
+    },
+    "edge_gat": {
+        "fused": "sargnn.backends.cpu.attention:FusedGat",
+        "dgl": "sargnn.backends.torch.reference:ReferenceGat",
+        "reference": "sargnn.backends.torch.reference:ReferenceGat",
+    },
+    "edge_gatv2": {
+        "fused": "sargnn.backends.cpu.attention:FusedGatV2",
+        "dgl": "sargnn.backends.torch.reference:ReferenceGatV2",
+        "reference": "sargnn.backends.torch.reference:ReferenceGatV2",
+    },
+    "dot": {
+        "fused": "sargnn.backends.cpu.attention:FusedDot",
+        "triton": "sargnn.backends.cuda.attention:TritonDot",
+        "dgl": "sargnn.backends.torch.dgl_operations:DglDot",
+        "reference": "sargnn.backends.torch.reference:ReferenceDot",
+    },
+}
+"""Operations on blocks of edges: the class of each kernel that has one. DGL's layers make a row for each edge, too, where they
+read features of edges."""
 BACKENDS = {
     "cpu": "sargnn.backends.cpu.kernel:CpuBackend",
     "cuda": "sargnn.backends.cuda.kernel:CudaBackend",

@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sargnn.backends import OPERATIONS
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.operations import AutogradOperation, Operation, RunningSoftmax
-from sargnn.resolve import resolve
+from sargnn.resolve import load_attribute
 from sargnn.rng import Draw
 
 
@@ -409,6 +410,11 @@ class Backend(ABC):
         self.device = device
 
 
+def operations_of(kernel: str, attribute: str = "") -> dict[str, str]:
+    """Of the kernels in ``KERNELS``: name of an operation -> its class, or that class's ``.attribute``."""
+    return {name: classes[kernel] + attribute for name, classes in OPERATIONS.items() if kernel in classes}
+
+
 def _resolved(table: Mapping[str, Any], name: str) -> Any:
     entry = table[name]
-    return resolve("operation", table, name) if isinstance(entry, str) else entry
+    return load_attribute(entry) if isinstance(entry, str) else entry

@@ -15,15 +15,7 @@ from torch import Tensor
 from sargnn.backends import BACKENDS, KERNELS
 from sargnn.backends.base import Backend, Kernel
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.operations import (
-    AttentionGradients,
-    AttentionInputs,
-    AutogradOperation,
-    MovedRows,
-    Operation,
-    RunningSoftmax,
-    takes_weights,
-)
+from sargnn.backends.operations import AutogradOperation, MovedRows, Operation, RunningSoftmax, Tables, takes_weights
 from sargnn.errors import KernelError
 from sargnn.profile import AGGREGATION, Profile
 from sargnn.resolve import resolve
@@ -190,7 +182,7 @@ def _tensors(argument: Any) -> Iterator[Tensor]:
     elif isinstance(argument, tuple):
         for part in argument:
             yield from _tensors(part)
-    elif isinstance(argument, AttentionInputs | AttentionGradients):
+    elif isinstance(argument, Tables):
         for field in fields(argument):
             yield from _tensors(getattr(argument, field.name))
 
@@ -201,6 +193,6 @@ def _wide(argument: Any) -> Any:
         return argument.float() if argument.dtype == torch.bfloat16 else argument
     if isinstance(argument, tuple):
         return tuple(_wide(part) for part in argument)
-    if isinstance(argument, AttentionInputs | AttentionGradients):
+    if isinstance(argument, Tables):
         return replace(argument, **{field.name: _wide(getattr(argument, field.name)) for field in fields(argument)})
     return argument

@@ -48,8 +48,10 @@ class Operation(ABC):
         forward_rows, backward_rows: what profiles count: each edge's row read, each row written, or read and written where it
             is added to. Not index arrays, 4 bytes an edge, nor the softmax's records. An operation that says nothing counts 0.
             A pass that is called with ``add=True`` reads each source row once more.
+        autograd: the same for kernels that are a baseline, as ``Kernel.autograd_operations`` has it.
     """
 
+    autograd: ClassVar[AutogradOperation]
     forward_rows: ClassVar[MovedRows] = MovedRows()
     backward_rows: ClassVar[MovedRows] = MovedRows()
 
@@ -228,7 +230,12 @@ class MaxOperation(Operation):
 
 
 @dataclass(frozen=True)
-class AttentionInputs:
+class Tables:
+    """A record among an operation's arguments whose fields are tables, tuples of them, or None."""
+
+
+@dataclass(frozen=True)
+class AttentionInputs(Tables):
     """What an attention reads of its edges' ends, forward and backward.
 
     Attributes:
@@ -257,7 +264,7 @@ class AttentionInputs:
 
 
 @dataclass(frozen=True)
-class AttentionGradients:
+class AttentionGradients(Tables):
     """Where the gradients of ``AttentionInputs`` go.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sargnn.backends.base import Backend, Kernel
+from sargnn.backends.base import Backend, Kernel, operations_of
 from sargnn.backends.cpu.folds import CpuFolds, CpuMoves
 from sargnn.backends.cpu.rows import CpuRows
 
@@ -30,16 +30,7 @@ class FusedKernel(Kernel):
 
     name = "fused"
     reads_bf16 = True
-    operations = {
-        "sum": "sargnn.backends.cpu.sums:FusedSum",
-        "max": "sargnn.backends.cpu.maxima:FusedMax",
-        "gine": "sargnn.backends.cpu.gine:FusedGine",
-        "gat": "sargnn.backends.cpu.attention:FusedGat",
-        "gatv2": "sargnn.backends.cpu.attention:FusedGatV2",
-        "edge_gat": "sargnn.backends.cpu.attention:FusedGat",
-        "edge_gatv2": "sargnn.backends.cpu.attention:FusedGatV2",
-        "dot": "sargnn.backends.cpu.attention:FusedDot",
-    }
+    operations = operations_of("fused")
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         reasons = []

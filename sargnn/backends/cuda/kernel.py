@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
-from sargnn.backends.base import Backend, Kernel
+from sargnn.backends.base import Backend, Kernel, operations_of
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -30,13 +30,7 @@ class TritonKernel(Kernel):
     name = "triton"
     backend = CudaBackend
     reads_bf16 = True
-    operations = {
-        "sum": "sargnn.backends.cuda.sums:TritonSum",
-        "max": "sargnn.backends.cuda.maxima:TritonMax",
-        "gat": "sargnn.backends.cuda.attention:TritonGat",
-        "gatv2": "sargnn.backends.cuda.attention:TritonGatV2",
-        "dot": "sargnn.backends.cuda.attention:TritonDot",
-    }
+    operations = operations_of("triton")
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         reasons = []

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sargnn.backends.base import Kernel
+from sargnn.backends.base import Kernel, operations_of
 from sargnn.backends.block import EdgeBlock
 from sargnn.interop.dgl import DglMissingError, copy_u_max_with_rows, import_dgl
 
@@ -24,27 +24,8 @@ class DglKernel(Kernel):
 
     name = "dgl"
     autograd_reads_bf16 = True
-    operations = {
-        "sum": "sargnn.backends.torch.dgl_operations:DglSum",
-        "max": "sargnn.backends.torch.dgl_operations:DglMax",
-        "gat": "sargnn.backends.torch.dgl_operations:DglGat",
-        "gatv2": "sargnn.backends.torch.dgl_operations:DglGatV2",
-        "dot": "sargnn.backends.torch.dgl_operations:DglDot",
-        # What reads features of edges: DGL's layers make a row for each edge, too.
-        "gine": "sargnn.backends.torch.reference:ReferenceGine",
-        "edge_gat": "sargnn.backends.torch.reference:ReferenceGat",
-        "edge_gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
-    }
-    autograd_operations = {
-        "sum": "sargnn.backends.torch.dgl_operations:sum_autograd",
-        "max": "sargnn.backends.torch.dgl_operations:max_autograd",
-        "gat": "sargnn.backends.torch.dgl_operations:gat_autograd",
-        "gatv2": "sargnn.backends.torch.dgl_operations:gatv2_autograd",
-        "dot": "sargnn.backends.torch.dgl_operations:dot_autograd",
-        "gine": "sargnn.backends.torch.reference:gine_autograd",
-        "edge_gat": "sargnn.backends.torch.reference:gat_autograd",
-        "edge_gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
-    }
+    operations = operations_of("dgl")
+    autograd_operations = operations_of("dgl", ".autograd")
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         reasons = []

@@ -39,9 +39,20 @@ from sargnn.backends.walks import AttentionBackward, Direction, Factors, WalkedA
 from sargnn.interop.dgl import copy_u_max_with_rows, import_dgl
 
 
+def sum_autograd(block: EdgeBlock, src: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The operation in DGL's operators, differentiable; see ``WeightedSumOperation``."""
+    if not block.num_edges:  # what follows keeps the exchange in the graph
+        return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum() + (0 if weight is None else 0 * weight.sum())
+    # The weights' gradients are dot products of edges' ends (SDDMM), which read other formats than sums do.
+    learned = weight is not None and weight.requires_grad
+    return _sums(whole_attention_graph(block) if learned else whole_graph(block), src, weight)
+
+
 class DglSum(WalkedSum):
     """Holds one temporary of the size of its result, because DGL's SpMM cannot add into an existing tensor; backward with
     weights other than the block's, one number an edge more."""
+
+    autograd = staticmethod(sum_autograd)
 
     def sum_rows(
         self, block: EdgeBlock, direction: Direction, rows: Tensor, out: Tensor, factors: Factors, *, add: bool
@@ -69,15 +80,6 @@ class DglSum(WalkedSum):
             out.copy_(import_dgl().ops.u_dot_v(graphs.forward, src, scaled)[:, 0])
 
 
-def sum_autograd(block: EdgeBlock, src: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``WeightedSumOperation``."""
-    if not block.num_edges:  # what follows keeps the exchange in the graph
-        return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum() + (0 if weight is None else 0 * weight.sum())
-    # The weights' gradients are dot products of edges' ends (SDDMM), which read other formats than sums do.
-    learned = weight is not None and weight.requires_grad
-    return _sums(whole_attention_graph(block) if learned else whole_graph(block), src, weight)
-
-
 def _sums(graph: Any, rows: Tensor, weight: Tensor | None) -> Tensor:
     """Sums of rows, times a number for each edge if one is given."""
     operators = import_dgl().ops
@@ -91,11 +93,24 @@ def _sums(graph: Any, rows: Tensor, weight: Tensor | None) -> Tensor:
     return sums
 
 
+def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
+    """The operation in DGL's operators, differentiable; see ``MaxOperation``."""
+    if not block.num_edges:
+        return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()
+    top: Tensor = import_dgl().ops.copy_u_max(whole_graph(block, ordered=src.dtype), src)
+    if block.dst_rows is None:
+        return top
+    isolated = torch.ones(block.num_dst, 1, dtype=torch.bool).index_fill_(0, block.dst_rows.long(), False)
+    return top.masked_fill(isolated, 0)  # DGL leaves -inf there
+
+
 class DglMax(MaxOperation):
     """Holds three temporaries of the size of its result. DGL's own maximum hides rows that are not a number.
 
     Not for partial results: a row's gradient goes to the winner whether the block has the edge or not.
     """
+
+    autograd = staticmethod(max_autograd)
 
     def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
         if not block.num_edges:
@@ -117,17 +132,6 @@ class DglMax(MaxOperation):
         target = torch.where(ranks[places] == winner, rows[places], block.num_src)
         total = grad.new_zeros(block.num_src + 1, grad.shape[1]).scatter_add_(0, target, grad)[:-1]
         put(out, total, add=add)
-
-
-def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``MaxOperation``."""
-    if not block.num_edges:
-        return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()
-    top: Tensor = import_dgl().ops.copy_u_max(whole_graph(block, ordered=src.dtype), src)
-    if block.dst_rows is None:
-        return top
-    isolated = torch.ones(block.num_dst, 1, dtype=torch.bool).index_fill_(0, block.dst_rows.long(), False)
-    return top.masked_fill(isolated, 0)  # DGL leaves -inf there
 
 
 def _drop(block: EdgeBlock, attention: Attention, weights: Tensor, of_edges: Tensor | None = None) -> Tensor:
@@ -229,8 +233,20 @@ class _DglAttention(WalkedAttention):
     keeps_scores = True
 
 
+def gat_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
+) -> Tensor:
+    """The operation in DGL's operators, differentiable; see ``GatOperation``."""
+    if not block.num_edges:
+        return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + el.sum() + er.sum())  # keeps the exchange in the graph
+    raw = import_dgl().ops.u_add_v(whole_attention_graph(block), el.to(z.dtype), er.to(z.dtype))
+    return attend(block, attention, z, leaky_relu(raw, attention.negative_slope), weight)
+
+
 class DglGat(_DglAttention, GatOperation):
     """Holds tensors of size edges x heads while a block is at work."""
+
+    autograd = staticmethod(gat_autograd)
 
     def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         graphs = attention_graphs(block)
@@ -256,18 +272,20 @@ class DglGat(_DglAttention, GatOperation):
                 put(d_z, weigh(graphs.backward, attention, grad, dropped), add=add)
 
 
-def gat_autograd(
-    block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
+def gatv2_autograd(
+    block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
 ) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``GatOperation``."""
+    """The operation in DGL's operators, differentiable; see ``GatV2Operation``."""
     if not block.num_edges:
-        return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + el.sum() + er.sum())  # keeps the exchange in the graph
-    raw = import_dgl().ops.u_add_v(whole_attention_graph(block), el.to(z.dtype), er.to(z.dtype))
-    return attend(block, attention, z, leaky_relu(raw, attention.negative_slope), weight)
+        return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + x.sum() + att.sum())
+    active = leaky_relu(import_dgl().ops.u_add_v(whole_attention_graph(block), z, x), attention.negative_slope)
+    return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
 
 
 class DglGatV2(_DglAttention, GatV2Operation):
     """Holds tensors of size edges x heads x head width while a block is at work."""
+
+    autograd = staticmethod(gatv2_autograd)
 
     def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         graphs = attention_graphs(block)
@@ -299,24 +317,24 @@ class DglGatV2(_DglAttention, GatV2Operation):
                 d_z += ops.copy_e_sum(graphs.backward, d_u)
 
 
-def gatv2_autograd(
-    block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
-) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``GatV2Operation``."""
-    if not block.num_edges:
-        return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + x.sum() + att.sum())
-    active = leaky_relu(import_dgl().ops.u_add_v(whole_attention_graph(block), z, x), attention.negative_slope)
-    return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
-
-
 def _products(graph: Any, attention: Attention, k: Tensor, q: Tensor) -> Tensor:
     """``factor <q_i, k_j>``, [E, K]."""
     products: Tensor = import_dgl().ops.u_dot_v(graph, attention.by_head(k), attention.by_head(q))
     return products[:, :, 0] * attention.factor
 
 
+def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The operation in DGL's operators, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
+    if not block.num_edges:
+        return v.new_zeros(block.num_dst, v.shape[1]) + 0 * (v.sum() + sum(rows.sum() for rows in keys))
+    *k, q = keys
+    return attend(block, attention, v, _products(whole_attention_graph(block), attention, k[0] if k else v, q), weight)
+
+
 class DglDot(_DglAttention, DotOperation):
     """Holds tensors of size edges x heads while a block is at work."""
+
+    autograd = staticmethod(dot_autograd)
 
     def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         graphs = attention_graphs(block)
@@ -337,11 +355,3 @@ class DglDot(_DglAttention, DotOperation):
             if into.sources is not None:
                 put(into.sources[0], weigh(graphs.backward, attention, grad, dropped), add=add)
                 put(into.sources[-1], weigh(graphs.backward, attention, q, d_scores), add=add or len(into.sources) == 1)
-
-
-def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
-    if not block.num_edges:
-        return v.new_zeros(block.num_dst, v.shape[1]) + 0 * (v.sum() + sum(rows.sum() for rows in keys))
-    *k, q = keys
-    return attend(block, attention, v, _products(whole_attention_graph(block), attention, k[0] if k else v, q), weight)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from sargnn.backends.base import Kernel
+from sargnn.backends.base import Kernel, operations_of
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.operations import (
     Attention,
@@ -34,33 +34,23 @@ class ReferenceKernel(Kernel):
     """See the module's text."""
 
     name = "reference"
-    operations = {
-        "sum": "sargnn.backends.torch.reference:ReferenceSum",
-        "max": "sargnn.backends.torch.reference:ReferenceMax",
-        "gine": "sargnn.backends.torch.reference:ReferenceGine",
-        "gat": "sargnn.backends.torch.reference:ReferenceGat",
-        "gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
-        "edge_gat": "sargnn.backends.torch.reference:ReferenceGat",
-        "edge_gatv2": "sargnn.backends.torch.reference:ReferenceGatV2",
-        "dot": "sargnn.backends.torch.reference:ReferenceDot",
-    }
-    autograd_operations = {
-        "sum": "sargnn.backends.torch.reference:sum_autograd",
-        "max": "sargnn.backends.torch.reference:max_autograd",
-        "gine": "sargnn.backends.torch.reference:gine_autograd",
-        "gat": "sargnn.backends.torch.reference:gat_autograd",
-        "gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
-        "edge_gat": "sargnn.backends.torch.reference:gat_autograd",
-        "edge_gatv2": "sargnn.backends.torch.reference:gatv2_autograd",
-        "dot": "sargnn.backends.torch.reference:dot_autograd",
-    }
+    operations = operations_of("reference")
+    autograd_operations = operations_of("reference", ".autograd")
 
     def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         return []
 
 
+def sum_autograd(block: EdgeBlock, src: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``WeightedSumOperation``."""
+    zeros, messages = src.new_zeros(block.num_dst, src.shape[1]), src[block.src.long()]
+    return zeros.index_add(0, block.dst_per_edge(), messages if weight is None else messages * weight[:, None])
+
+
 class ReferenceSum(WeightedSumOperation):
     """See ``WeightedSumOperation``."""
+
+    autograd = staticmethod(sum_autograd)
 
     lists_sources = True
 
@@ -92,14 +82,26 @@ class ReferenceSum(WeightedSumOperation):
         out.copy_((scaled[block.dst_per_edge()] * src[block.src.long()]).sum(1))
 
 
-def sum_autograd(block: EdgeBlock, src: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``WeightedSumOperation``."""
-    zeros, messages = src.new_zeros(block.num_dst, src.shape[1]), src[block.src.long()]
-    return zeros.index_add(0, block.dst_per_edge(), messages if weight is None else messages * weight[:, None])
+def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``MaxOperation``."""
+    if not block.num_edges:
+        return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()  # keeps the exchange in the graph
+    with torch.no_grad():
+        best = src.new_full((block.num_dst, src.shape[1]), -torch.inf)
+        winner = torch.full_like(best, torch.iinfo(torch.int32).max, dtype=torch.int32)
+        ReferenceMax().forward(block, src, best, winner)
+        ranks, rows = block.src_id_rank.sort()
+        winning = rows[torch.searchsorted(ranks, winner).clamp_(max=block.num_src - 1)]
+        empty = torch.ones(block.num_dst, 1, dtype=torch.bool, device=src.device)
+        empty[block.dst_per_edge()] = False
+    most = src.gather(0, winning).masked_fill(empty, 0)
+    return torch.where(best.isnan(), best, most)  # a row that is not a number has no winner
 
 
 class ReferenceMax(MaxOperation):
     """See ``MaxOperation``."""
+
+    autograd = staticmethod(max_autograd)
 
     lists_sources = True
 
@@ -120,22 +122,6 @@ class ReferenceMax(MaxOperation):
         pairs = torch.stack([block.src.long(), block.dst_per_edge()]).unique(dim=1)  # parallel edges count once
         won = winner[pairs[1]] == block.src_id_rank[pairs[0]][:, None]
         (out if add else out.zero_()).index_add_(0, pairs[0], grad[pairs[1]] * won)
-
-
-def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``MaxOperation``."""
-    if not block.num_edges:
-        return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()  # keeps the exchange in the graph
-    with torch.no_grad():
-        best = src.new_full((block.num_dst, src.shape[1]), -torch.inf)
-        winner = torch.full_like(best, torch.iinfo(torch.int32).max, dtype=torch.int32)
-        ReferenceMax().forward(block, src, best, winner)
-        ranks, rows = block.src_id_rank.sort()
-        winning = rows[torch.searchsorted(ranks, winner).clamp_(max=block.num_src - 1)]
-        empty = torch.ones(block.num_dst, 1, dtype=torch.bool, device=src.device)
-        empty[block.dst_per_edge()] = False
-    most = src.gather(0, winning).masked_fill(empty, 0)
-    return torch.where(best.isnan(), best, most)  # a row that is not a number has no winner
 
 
 def ends_of(block: EdgeBlock) -> tuple[Tensor, Tensor]:
@@ -220,8 +206,25 @@ class _ReferenceAttention(WalkedAttention):
         return torch.cat([own, max_score, denominator.reciprocal().masked_fill(isolated, 0), delta.masked_fill(isolated, 0)], 1)
 
 
+def gat_autograd(
+    block: EdgeBlock,
+    attention: Attention,
+    z: Tensor,
+    el: Tensor,
+    er: Tensor,
+    edge_map: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``GatOperation``."""
+    src, dst = ends_of(block)
+    sums = _plus_mapped(block, el[src] + er[dst], edge_map)
+    return attend(block, attention, z, leaky_relu(sums, attention.negative_slope), weight)
+
+
 class ReferenceGat(_ReferenceAttention, GatOperation):
     """Scores ``LeakyReLU(el_j + er_i)``."""
+
+    autograd = staticmethod(gat_autograd)
 
     def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         (src, dst), el = ends_of(block), inputs.sources[1]
@@ -247,21 +250,6 @@ class ReferenceGat(_ReferenceAttention, GatOperation):
             )
 
 
-def gat_autograd(
-    block: EdgeBlock,
-    attention: Attention,
-    z: Tensor,
-    el: Tensor,
-    er: Tensor,
-    edge_map: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``GatOperation``."""
-    src, dst = ends_of(block)
-    sums = _plus_mapped(block, el[src] + er[dst], edge_map)
-    return attend(block, attention, z, leaky_relu(sums, attention.negative_slope), weight)
-
-
 def _plus_mapped(block: EdgeBlock, values: Tensor, edge_map: Tensor | None) -> Tensor:
     """Values [E, F] and what a map [F, C] makes of the edges' features."""
     return values if edge_map is None else values + block.columns.tensor(ATTR, edge_map) @ edge_map.T
@@ -273,8 +261,25 @@ def _add_of_map(block: EdgeBlock, into: AttentionGradients, gradients: Tensor) -
         into.edge_map.add_(gradients.T @ block.columns.tensor(ATTR, gradients))
 
 
+def gatv2_autograd(
+    block: EdgeBlock,
+    attention: Attention,
+    z: Tensor,
+    x: Tensor,
+    att: Tensor,
+    edge_map: Tensor | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``GatV2Operation``."""
+    src, dst = ends_of(block)
+    active = leaky_relu(_plus_mapped(block, z[src] + x[dst], edge_map), attention.negative_slope)
+    return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
+
+
 class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
     """Scores ``<att, LeakyReLU(z_j + x_i)>``."""
+
+    autograd = staticmethod(gatv2_autograd)
 
     def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
         assert inputs.att is not None
@@ -304,21 +309,6 @@ class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
             (d_z if back.add else d_z.zero_()).index_add_(0, src, d_u)
 
 
-def gatv2_autograd(
-    block: EdgeBlock,
-    attention: Attention,
-    z: Tensor,
-    x: Tensor,
-    att: Tensor,
-    edge_map: Tensor | None = None,
-    weight: Tensor | None = None,
-) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``GatV2Operation``."""
-    src, dst = ends_of(block)
-    active = leaky_relu(_plus_mapped(block, z[src] + x[dst], edge_map), attention.negative_slope)
-    return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
-
-
 def _products(block: EdgeBlock, attention: Attention, k: Tensor, q: Tensor, edges: tuple[Tensor, ...] = ()) -> Tensor:
     """``factor (<q_i, k_j> + <p_i, f_ji>)``, [E, K]; ``edges``: f and p, or none."""
     src, dst = ends_of(block)
@@ -328,8 +318,16 @@ def _products(block: EdgeBlock, attention: Attention, k: Tensor, q: Tensor, edge
     return attention.factor * products
 
 
+def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The operation in plain PyTorch, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
+    *k, q = keys
+    return attend(block, attention, v, _products(block, attention, k[0] if k else v, q), weight)
+
+
 class ReferenceDot(_ReferenceAttention, DotOperation):
     """Scores ``factor <q_i, k_j>``."""
+
+    autograd = staticmethod(dot_autograd)
 
     takes_edge_rows = True
 
@@ -359,14 +357,16 @@ class ReferenceDot(_ReferenceAttention, DotOperation):
             into.sources[-1].index_add_(0, src, (d_products * attention.by_head(q)[dst]).flatten(1))
 
 
-def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
-    *k, q = keys
-    return attend(block, attention, v, _products(block, attention, k[0] if k else v, q), weight)
+def gine_autograd(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """See ``GineOperation``."""
+    messages = _of_each_edge(block, _changed(block, z, weight, bias).relu())
+    return messages.new_zeros(block.num_dst, z.shape[1]).index_add(0, block.dst_per_edge(), messages).to(z.dtype)
 
 
 class ReferenceGine(GineOperation):
     """See ``GineOperation``."""
+
+    autograd = staticmethod(gine_autograd)
 
     def forward(self, block: EdgeBlock, z: Tensor, maps: Maps, out: Tensor) -> None:
         out.index_add_(0, block.dst_per_edge(), _of_each_edge(block, _changed(block, z, *maps).relu()))
@@ -380,12 +380,6 @@ class ReferenceGine(GineOperation):
             (out if add else out.zero_()).index_add_(0, block.src.long(), gradients)
         d_maps[0].add_(gradients.T @ block.columns.tensor(ATTR, z))
         d_maps[1].add_(gradients.sum(0))
-
-
-def gine_autograd(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """See ``GineOperation``."""
-    messages = _of_each_edge(block, _changed(block, z, weight, bias).relu())
-    return messages.new_zeros(block.num_dst, z.shape[1]).index_add(0, block.dst_per_edge(), messages).to(z.dtype)
 
 
 def _changed(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
