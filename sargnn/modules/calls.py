@@ -29,7 +29,7 @@ import torch.overrides
 from torch import Tensor
 
 from sargnn.engine.aggregate import Engine
-from sargnn.modules.edge_fields import EdgeTensor, Mailbox, noted_call, values_of
+from sargnn.modules.edge_calls import Mailbox
 from sargnn.modules.expressions import map_values
 from sargnn.modules.functions import (
     both_ways,
@@ -39,7 +39,7 @@ from sargnn.modules.functions import (
     known_function,
 )
 from sargnn.modules.judged_calls import READING, JudgedCalls, has_count, totals_in
-from sargnn.modules.lazy import Ends, Lazy
+from sargnn.modules.lazy import EdgeRows, Ends, Folded, Lazy, numbers
 from sargnn.modules.lazy_calls import lazy_call, made_of_edges
 from sargnn.modules.marked_call import Call, carry, marked_in, of_last_layer
 from sargnn.modules.row_calls import KEEPS_ROWS, RowCalls, RowDropout, is_temporary
@@ -177,7 +177,8 @@ class StockCalls(JudgedCalls):
         if known.passes:
             if known.name == "register_hook" and self.group.world > 1 and mark_of(args[0]) is not None and is_users_call():
                 self._check_hook(*args)
-            if known.reads and self.group.world > 1 and mark_of(args[0]) is not None and is_users_call():
+            of_rows = known.reads and (mark_of(args[0]) is not None or isinstance(args[0], (EdgeRows, Folded)))
+            if of_rows and self.group.world > 1 and is_users_call():
                 raise self.refused(
                     f"'{known.name}' gives numbers of this worker's rows alone", f"{known.name} of rows", *READING
                 )
@@ -188,20 +189,16 @@ class StockCalls(JudgedCalls):
             self.compare_numbers(known.name, args, kwargs)
         if self.told:
             args, kwargs = map_values((args, kwargs), self._with_told)
+        if Mailbox in types:
+            return func(*args, **kwargs)
         if any(issubclass(kind, Lazy) for kind in types):
-            return lazy_call(self, known.name, func, args, kwargs)
+            return lazy_call(self, known, func, args, kwargs)
         if (
             known.name in ("ones", "zeros", "full", "expand")
             and (made := made_of_edges(known.name, args, kwargs)) is not NotImplemented
         ):
             return made
-        if Mailbox in types:
-            return func(*args, **kwargs)
         temporary = known.name == "add" and is_temporary(args)
-        if EdgeTensor in types and not known.always:
-            if (noted := noted_call(func, args, kwargs)) is not NotImplemented:
-                return noted
-            args, kwargs = values_of((args, kwargs))
         if known.writes or (kwargs and ("inplace" in kwargs or "out" in kwargs)):
             check_writes(known.name, args, kwargs, self.path)
         marked = marked_in(args, kwargs)
@@ -254,6 +251,9 @@ class StockCalls(JudgedCalls):
 
     def custom_function(self, function: Any, apply: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """``apply(*args)`` of an autograd function of the module's own: row by row, also backward, or refused."""
+        args = map_values(args, numbers)
+        if any(isinstance(arg, Lazy) for arg in args):
+            raise self.refused("An autograd function reads the numbers of the edges' nodes", f"{function.__name__}.apply")
         marked = marked_in(args, {})
         if not marked:
             return apply(*args)

@@ -1,7 +1,7 @@
 """The sharded graph as a layer of DGL's sees it: what a DGL graph has for message passing, over one layer plan.
 
 Every worker holds the rows of its own nodes and the edges into them. ``update_all`` is one aggregation of the engine; what
-``apply_edges`` gives is an expression that later calls take up (``edge_fields.py``). Whatever steers a layer's branches, such
+``apply_edges`` gives is an expression that later calls take up (``lazy.py``). Whatever steers a layer's branches, such
 as ``num_edges() == 0``, is answered for all workers together. Nothing here computes messages, or knows of more relations than
 its own (``dgl_typed.py``). DGL is not imported.
 
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from sargnn.errors import ConfigError, nearest
-from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Softmax
 from sargnn.modules.folds import Edges
+from sargnn.modules.lazy import EdgeRows, edge_rows
 from sargnn.modules.message_functions import describe, message_nodes
 from sargnn.modules.reduce_functions import NodeBatch, reduced
 from sargnn.modules.session import Session, Totals
-from sargnn.modules.tag import Count, Rows, is_shared, rows_of, tagged
+from sargnn.modules.tag import Count, Rows, is_shared, rows_of, set_mark, tagged
 from sargnn.plan.layer_plan import LayerPlan
 
 NODE_ID = "_ID"
@@ -81,7 +81,7 @@ class Frame(MutableMapping[str, Any]):
             return self.fields[name]
         if name in self.fixed:
             field = self.fixed[name]()
-            return tagged(field, self.rows, shared=True) if isinstance(field, Tensor) else field
+            return set_mark(field, None, shared=True) if isinstance(field, EdgeRows) else tagged(field, self.rows, shared=True)
         hint = None
         if name in _OF_DATA and self.rows.kind == "edges":
             hint = "the run's graph has no edge features (sargnn help own data)"
@@ -101,7 +101,7 @@ class Frame(MutableMapping[str, Any]):
         )
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and not isinstance(value, EdgeRows):
             if not value.dim() or len(value) != self.count:
                 raise self.session.wrong(
                     f"The field '{name}' has not one row for each of the {self.kind}.",
@@ -110,7 +110,7 @@ class Frame(MutableMapping[str, Any]):
             if rows_of(value) is None:
                 self.session.takes_rows(value, self.rows, f"a field of the {self.kind}")
                 tagged(value, self.rows, shared=is_shared(value))
-        elif not hasattr(value, "node"):
+        elif not isinstance(value, EdgeRows):
             raise self.session.wrong(
                 f"The field '{name}' is no tensor.",
                 given=f"a {type(value).__name__}",
@@ -217,11 +217,11 @@ class ShardedGraph(AnyGraph, Edges):
         self.srcdata, self.dstdata = srcdata, dstdata
         self.edata = Frame(session, "edges", rows, plan.num_edges) if edata is None else edata
         # Of edges that know no frames: in a cycle with these, rows would stay until Python looks for cycles.
-        edges = Edges(session, plan, srcdata.rows, dstdata.rows, rows, self._totals)
+        self.bare = edges = Edges(session, plan, srcdata.rows, dstdata.rows, rows, self._totals)
         if plan.weighted:  # an expression, so that the number of weights is told for all workers
-            self.edata.fixed[WEIGHT] = lambda: EdgeTensor(edges, edges.field("e", edges.weights()))
+            self.edata.fixed[WEIGHT] = lambda: edge_rows(edges, edges.field("e", edges.weights()))
         if (features := self.features()) is not None:
-            self.edata.fixed[FEATURES] = lambda: EdgeTensor(edges, features)
+            self.edata.fixed[FEATURES] = lambda: edge_rows(edges, features)
 
     @property
     def frames(self) -> dict[str, Frame]:
@@ -326,7 +326,7 @@ class ShardedGraph(AnyGraph, Edges):
     def apply_edges(self, func: Any, edges: Any = None, etype: Any = None) -> None:
         """Set fields of the edges to messages, as expressions; nothing is computed yet."""
         for name, node in message_nodes(self, func).items():
-            self.edata[name] = EdgeTensor(self, node)
+            self.edata[name] = edge_rows(self.bare, node)
 
     def update_all(
         self, message_func: Any, reduce_func: Any, apply_node_func: Callable[[Any], Any] | None = None, etype: Any = None
@@ -358,7 +358,7 @@ class ShardedGraph(AnyGraph, Edges):
         (pair,) = functions.values()
         self.update_all(pair[0], pair[1], apply_node_func)
 
-    def edge_softmax(self, logits: Any, norm_by: str = "dst") -> EdgeTensor:
+    def edge_softmax(self, logits: Any, norm_by: str = "dst") -> EdgeRows:
         """Softmax over the edges of each destination; as an expression."""
         if norm_by != "dst":
             raise self.session.wrong(
@@ -366,12 +366,12 @@ class ShardedGraph(AnyGraph, Edges):
                 given=f"norm_by={norm_by!r}",
                 allowed="norm_by='dst'",
             )
-        if isinstance(logits, Tensor):
-            logits = EdgeTensor(self, self.field("e", logits))
-        if not isinstance(logits, EdgeTensor):
+        if isinstance(logits, Tensor) and not isinstance(logits, EdgeRows):
+            logits = edge_rows(self.bare, self.field("e", logits))
+        if not isinstance(logits, EdgeRows):
             what = "A softmax over edges is taken of a field of the edges."
             raise self.session.wrong(what, given=f"a {type(logits).__name__}")
-        return EdgeTensor(self, Softmax(logits.node.shape, logits.node.dtype, logits.node))
+        return edge_rows(self.bare, Softmax(logits.node.shape, logits.node.dtype, logits.node))
 
 
 class GraphIndex:

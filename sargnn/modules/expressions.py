@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 from sargnn.engine.reducers.base import Tensors
 from sargnn.engine.reducers.folds import MessageFold
 from sargnn.engine.reducers.generic import EdgeRun, Messages
+from sargnn.errors import ConfigError
+from sargnn.modules.tag import user_line
 from sargnn.rng import Draw, edge_mask
 
 Where = Literal["u", "v", "e"]
@@ -57,10 +59,20 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Field(Node):
-    """A field's rows. tensor: [N, ...], [M, ...] or [E, ...]."""
+    """A field's rows.
+
+    Attributes:
+        where: whose.
+        tensor: [N, ...], [M, ...] or [E, ...].
+        version: of the tensor's memory when it was read: an expression is of the numbers that it had then.
+    """
 
     where: Where
     tensor: Tensor
+    version: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "version", self.tensor._version)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +161,10 @@ class PendingFold(Protocol):
     def rows(self) -> Tensor:
         """[M, ...]; all workers must ask together."""
 
+    @property
+    def writes(self) -> int:
+        """How often somebody has written to these rows."""
+
 
 @dataclass(frozen=True, eq=False)
 class AtEnd(Node):
@@ -157,10 +173,15 @@ class AtEnd(Node):
     Attributes:
         fold: perhaps not computed yet.
         where: ``u`` or ``v``.
+        writes: to the fold's rows, when they were read.
     """
 
     fold: PendingFold
     where: Where
+    writes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "writes", self.fold.writes)
 
 
 class Changer:
@@ -204,11 +225,26 @@ class Changer:
 
 
 class Resolved(Changer):
-    """Computes the folds that an expression reads."""
+    """Computes the folds that an expression reads.
+
+    Raises:
+        ConfigError: somebody has written to rows that it reads, since it was noted.
+    """
 
     def change(self, node: Node) -> Node:
+        rows = node.fold.rows() if isinstance(node, AtEnd) else None
+        if (isinstance(node, Field) and node.tensor._version != node.version) or (
+            isinstance(node, AtEnd) and node.fold.writes != node.writes
+        ):
+            raise ConfigError(
+                "Rows that edges have read were written to before what is made of them was computed",
+                given=user_line(),
+                allowed="operations that give new rows",
+                hint="use the operation that is not in place, or read x.clone() at the edges' ends",
+            )
         if isinstance(node, AtEnd):
-            return Field(node.shape, node.dtype, node.where, node.fold.rows())
+            assert rows is not None
+            return Field(node.shape, node.dtype, node.where, rows)
         return super().change(node)
 
 

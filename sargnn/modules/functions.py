@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.errors import ConfigError
-from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.lazy import Lazy
 from sargnn.modules.marked_call import tensors_of
 from sargnn.modules.row_calls import ALWAYS, HANDLERS, Handler
@@ -73,7 +72,7 @@ def both_ways(function: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
 
 def length(value: Any) -> Any:
     """``len(value)``; of rows in a module's forward a ``Count``, which Python's own gives to nobody."""
-    if isinstance(value, (Lazy, EdgeTensor)) or mark_of(value) is not None:
+    if isinstance(value, Lazy) or mark_of(value) is not None:
         return value.shape[0]
     return len(value)
 

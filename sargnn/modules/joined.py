@@ -20,7 +20,6 @@ from torch import Tensor
 
 from sargnn.engine.reducers.gat import join_softmaxes
 from sargnn.errors import ConfigError
-from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import (
     EDGE_COUNT,
     AtEnd,
@@ -44,13 +43,17 @@ from sargnn.modules.lazy import (
     Joined,
     JoinedFolded,
     Lazy,
+    answer,
+    blank,
+    check_alone,
+    edge_rows,
     filled,
     flat,
     function_name,
-    rows_of_edges,
+    own_shape,
     values,
 )
-from sargnn.modules.lazy_folds import SMALL, scatter, shifted_softmax
+from sargnn.modules.lazy_folds import SCATTERS, SMALL, shifted_softmax
 from sargnn.modules.session import paused
 from sargnn.modules.tag import Count, Mark, set_mark, tagged
 
@@ -88,6 +91,7 @@ class _Segment:
 
     fold: JoinedFold
     run: Run
+    writes = 0  # refused
 
     def rows(self) -> Tensor:
         """They, computed; all workers must ask together."""
@@ -225,21 +229,19 @@ def attention_over_sets(sets: list[tuple[Run, Edges, Node]]) -> dict[Run, Tensor
 
 def joined_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a function of PyTorch gives where one of its arguments is of several sets of edges."""
-    handler = _HANDLERS.get(name)
-    if handler is not None and (out := handler(func, args, kwargs)) is not NotImplemented:
+    if (out := answer(_HANDLERS, name, func, args, kwargs)) is not NotImplemented:
         return out
     first = next((value for value in flat((args, kwargs)) if isinstance(value, Joined)), None)
     if name.startswith("new_"):
         return calls.__torch_function__(func, (type(args[0].parts[0]),), (args[0].parts[0], *args[1:]), kwargs)
     args, kwargs = map_values((args, kwargs), lambda v: v.fold.rows() if isinstance(v, JoinedFolded) else v)
+
+    def again(arguments: Any) -> Any:
+        return calls.__torch_function__(func, [type(value) for value in flat(arguments)], *arguments)
+
     if first is None:
-        return calls.__torch_function__(func, tuple(type(value) for value in flat((args, kwargs))), args, kwargs)
-
-    def part(number: int) -> Any:
-        given = _of_set((args, kwargs), number)
-        return calls.__torch_function__(func, tuple(type(value) for value in flat(given)), *given)
-
-    outs = [part(number) for number in range(len(first.parts))]
+        return again((args, kwargs))
+    outs = [again(_of_set((args, kwargs), number)) for number in range(len(first.parts))]
     if isinstance(outs[0], (tuple, list)):
         return type(outs[0])(_joined(several) for several in zip(*outs, strict=True))
     return _joined(outs)
@@ -265,66 +267,58 @@ def _joined(parts: Any) -> Any:
     like = next((part for part in parts if isinstance(part, Lazy)), None)
     if like is None:
         return NotImplemented
-    with torch._C.DisableTorchFunction():
-        shape, dtype = list(Tensor.size(like)), like.dtype
+    shape = list(own_shape(like))
     at = 1 if isinstance(like, EdgeIndex) else 0
     shape[at] = sum(part.edges.plan.num_edges for part in parts if isinstance(part, Lazy))
-    joined: Joined = Lazy.blank(Joined, shape, dtype, edges=like.edges)
-    joined.parts = tuple(parts)
-    return joined
+    return blank(Joined, shape, like.dtype, edges=like.edges, parts=tuple(parts))
 
 
-def _picked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _getitem(func: Any, x: Any, key: Any) -> Any:
+    if isinstance(x, JoinedFolded) and isinstance(key, slice) and key.step is None:
+        return x.fold.rows_from(key)
+    return _picked(func, x, 0, key)
+
+
+def _picked(func: Any, input: Any, dim: int, index: Any) -> Any:
     """Rows of a joined table at the edges' ends; of a joined fold the rows of a type."""
-    x = args[0]
-    if function_name(func) == "getitem":
-        key, dim = args[1], 0
-        if isinstance(x, JoinedFolded) and isinstance(key, slice) and key.step is None:
-            return x.fold.rows_from(key)
-    else:
-        dim = args[1] if len(args) > 1 else kwargs["dim"]
-        key = args[2] if len(args) > 2 else kwargs["index"]
-    if not isinstance(key, Joined) or not all(isinstance(ends, Ends) for ends in key.parts) or dim % x.dim() != 0:
+    if not isinstance(index, Joined) or not all(isinstance(ends, Ends) for ends in index.parts) or dim % input.dim() != 0:
         return NotImplemented
     parts = []
-    for ends in key.parts:
+    for ends in index.parts:
         edges, sources = ends.edges, ends.side == "u"
         rows, count = (edges.sources, edges.plan.num_rows) if sources else (edges.destinations, edges.plan.num_out)
-        if isinstance(x, JoinedFolded):
-            node: Node = AtEnd(x.fold.parts[0][1].fold.shape, x.dtype, _Segment(x.fold, run_of(ends)), ends.side)
+        if isinstance(input, JoinedFolded):
+            segment = _Segment(input.fold, run_of(ends))
+            node: Node = AtEnd(input.fold.parts[0][1].fold.shape, input.dtype, segment, ends.side)
         else:
-            node = edges.field(ends.side, tagged(values(x)[operator.index(ends.first) : ends.first + count], rows))
-        parts.append(rows_of_edges(EdgeTensor(edges, node)))
+            node = edges.field(ends.side, tagged(values(input)[operator.index(ends.first) : ends.first + count], rows))
+        parts.append(edge_rows(edges, node))
     return _joined(parts)
 
 
-def _scatter(fold: Handler) -> Handler:
-    """A fold of what edges of several sets carry. fold: the one of a set's edges."""
-
-    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        target, given = args[0], (args[1:], kwargs)
-        index = next((v for v in flat(given) if isinstance(v, Joined) and isinstance(v.parts[0], Ends)), None)
-        if index is None:
-            return NotImplemented
-        if not isinstance(target, Filled) or target.became is not None:
+def _scattered(func: Any, target: Any, *given: Any, **named: Any) -> Any:
+    """A fold of what edges of several sets carry."""
+    index = next((v for v in flat((given, named)) if isinstance(v, Joined) and isinstance(v.parts[0], Ends)), None)
+    if index is None:
+        return NotImplemented
+    if not isinstance(target, Filled) or target.became is not None:
+        raise _not_joined(index, func)
+    name, size = getattr(func, "__name__", ""), own_shape(target)
+    parts = []
+    for number, ends in enumerate(index.parts):
+        own, of_set = _of_set((given, named), number)
+        count = ends.edges.plan.num_out if ends.side == "v" else ends.edges.plan.num_rows
+        nothing = filled((count, *size[1:]), target.dtype, target.number)
+        made = answer(SCATTERS, name, func, (nothing, *own), of_set)
+        if not isinstance(made, Folded) or made.fold.kind == "mean":  # a mean of means is none of all edges
             raise _not_joined(index, func)
-        with torch._C.DisableTorchFunction():
-            size, dtype = tuple(Tensor.size(target)), target.dtype
-        parts = []
-        for number, ends in enumerate(index.parts):
-            own, named = _of_set(given, number)
-            count = ends.edges.plan.num_out if ends.side == "v" else ends.edges.plan.num_rows
-            made = fold(func, (filled((count, *size[1:]), dtype, target.number), *own), named)
-            if not isinstance(made, Folded) or made.fold.kind == "mean":  # a mean of means is none of all edges
-                raise _not_joined(index, func)
-            parts.append((ends, made))
-        out: JoinedFolded = Lazy.blank(JoinedFolded, size, dtype, edges=index.edges)
-        out.fold = JoinedFold(parts[0][1].fold.kind, parts, size[0])
-        if getattr(func, "__name__", "").endswith("_"):
-            target.became = out
-        return out
-
-    return handler
+        parts.append((ends, made))
+    fold = JoinedFold(parts[0][1].fold.kind, parts, size[0])
+    out: JoinedFolded = blank(JoinedFolded, size, target.dtype, edges=index.edges, fold=fold)
+    if name.endswith("_"):
+        check_alone(target, name)
+        target.became = out
+    return out
 
 
 def _not_joined(index: Joined, func: Any) -> ConfigError:
@@ -335,27 +329,27 @@ def _not_joined(index: Joined, func: Any) -> ConfigError:
     )
 
 
-def _div(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _div(func: Any, input: Any, other: Any) -> Any:
     """Softmax over the edges of all sets."""
-    if len(args) != 2 or kwargs or not all(isinstance(arg, Joined) for arg in args):
+    if not (isinstance(input, Joined) and isinstance(other, Joined)):
         return NotImplemented
     sets: list[tuple[Run, Edges, Node]] = []
-    for number, (above, below) in enumerate(zip(args[0].parts, args[1].parts, strict=True)):
+    for number, (above, below) in enumerate(zip(input.parts, other.parts, strict=True)):
         if not (isinstance(above, EdgeRows) and isinstance(below, EdgeRows)):
             return NotImplemented
-        total = below.field.node
+        total = below.node
         if not (isinstance(total, AtEnd) and isinstance(total.fold, _Segment) and total.where == "v"):
             return NotImplemented
         fold = total.fold.fold
-        if fold.kind != "sum" or fold.parts[number][1].fold.origin is not above.field.node:
+        if fold.kind != "sum" or fold.parts[number][1].fold.origin is not above.node:
             return NotImplemented
-        logits = shifted_softmax(above.field.node, partial(_largest, number))
+        logits = shifted_softmax(above.node, partial(_largest, number))
         if logits is None:
             return NotImplemented
         sets.append((total.fold.run, above.edges, logits))
     group = SoftmaxGroup(sets)
     nodes = (SharedSoftmax(logits.shape, logits.dtype, logits, group, run) for run, _, logits in sets)
-    return _joined([rows_of_edges(EdgeTensor(edges, node)) for (_, edges, _), node in zip(sets, nodes, strict=True)])
+    return _joined([edge_rows(edges, node) for (_, edges, _), node in zip(sets, nodes, strict=True)])
 
 
 def _largest(number: int, end: AtEnd) -> Any:
@@ -364,11 +358,10 @@ def _largest(number: int, end: AtEnd) -> Any:
     return fold.fold.parts[number][1].fold.origin if isinstance(fold, _Segment) and fold.fold.kind == "max" else None
 
 
-def _add(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    lazy = args[0]
-    if isinstance(lazy, JoinedFolded) and len(args) == 2 and isinstance(args[1], float) and 0 < args[1] <= SMALL:
-        if lazy.fold.kind == "sum" and all(function_of(part.fold.origin) == "exp" for _, part in lazy.fold.parts):
-            return lazy
+def _add(func: Any, input: Any, other: Any) -> Any:
+    if isinstance(input, JoinedFolded) and isinstance(other, float) and 0 < other <= SMALL:
+        if input.fold.kind == "sum" and all(function_of(part.fold.origin) == "exp" for _, part in input.fold.parts):
+            return input
     return NotImplemented
 
 
@@ -376,7 +369,7 @@ def repeated(tensor: Tensor, sizes: tuple[Any, ...], edges: Edges) -> EdgeRows:
     """``row.expand(number of edges, ...)``: the same row for each edge."""
     with paused():
         row = tensor.expand(1, *sizes[1:])[0]
-    return rows_of_edges(EdgeTensor(edges, Call(tuple(row.shape), row.dtype, same_row, (row, EDGE_COUNT), {})))
+    return edge_rows(edges, Call(tuple(row.shape), row.dtype, same_row, (row, EDGE_COUNT), {}))
 
 
 def same_row(row: Tensor, edges: int) -> Tensor:
@@ -385,10 +378,9 @@ def same_row(row: Tensor, edges: int) -> Tensor:
 
 
 _HANDLERS: dict[str, Handler] = {
-    "getitem": _picked,
+    "getitem": _getitem,
     "index_select": _picked,
-    **dict.fromkeys("scatter_add_ scatter_add index_add_ index_add".split(), _scatter(scatter("sum"))),
-    **dict.fromkeys("scatter_reduce_ scatter_reduce".split(), _scatter(scatter(None))),
+    **dict.fromkeys(SCATTERS, _scattered),
     **dict.fromkeys("div true_divide truediv".split(), _div),
     "add": _add,
 }

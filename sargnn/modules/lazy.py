@@ -1,12 +1,12 @@
-"""What a layer of PyG's gets in place of ``edge_index``, and what becomes of it: tensors without numbers.
+"""Stand-ins: tensors without numbers, which a layer gets in place of ``edge_index`` and of all that has a row for each edge.
 
-``edge_index`` is a tensor of shape [2, E] without memory: all its numbers are one, with stride 0. PyG runs as it is, and what
-it does with such a tensor is noted (``lazy_calls.py``):
+``edge_index`` is a tensor of shape [2, E] without memory: all its numbers are one, with stride 0. A layer of PyG's runs as it
+is, and what it does with such a tensor is noted (``lazy_calls.py``). What edges of DGL's graphs carry is a stand-in, too.
 
 | PyG | here |
 |---|---|
 | ``edge_index[0]``, ``edge_index[1]`` | ``Ends``, [E]: the edges' sources, their destinations |
-| ``x[ends]``, ``x.index_select(0, ends)`` | ``EdgeRows``, [E, ...]: an expression for each edge (``edge_fields.py``) |
+| ``x[ends]``, ``x.index_select(0, ends)`` | ``EdgeRows``, [E, ...]: an expression for each edge |
 | functions of ``EdgeRows`` that take each edge by itself | ``EdgeRows`` |
 | ``zeros.scatter_add_(0, ends, rows)`` and its like | ``Folded``, [M, ...]: a fold over each node's edges, not computed yet |
 | ``folded[ends]`` | ``EdgeRows``; exp(l - max(l)[ends]) / (sum of these)[ends] is a softmax, which is fused |
@@ -14,25 +14,44 @@ it does with such a tensor is noted (``lazy_calls.py``):
 | ``rows.new_zeros(...)`` | ``Filled``: a number in a shape, until somebody needs a table of it |
 | ``edge_index[:, mask]`` | the edges where a condition holds (``edge_sets.py``) |
 
-Only names of PyTorch's functions are known here, none of PyG's.
+An expression is computed run by run, as a part of the messages that a fold reads: scores and weights of all edges, held as
+tables, would be most of a layer's memory, and a score needs rows of other workers. What takes not each edge by itself gets a
+table [E, ...] of this worker's edges, which stays with the destinations' owner.
+
+Only names of PyTorch's functions are known here, none of PyG's, nor how a fold is computed: that is ``folds.Edges``.
 
 Letters: N input rows, M output rows, E edges of this worker.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
+import weakref
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sargnn.modules.edge_fields import EdgeTensor
-from sargnn.modules.expressions import EDGE_COUNT, Call, Node, Where, map_values
+from sargnn.errors import ConfigError
+from sargnn.modules.expressions import (
+    EDGE_COUNT,
+    Call,
+    Column,
+    Dropped,
+    Field,
+    Node,
+    Where,
+    map_values,
+    without_gradient,
+)
 from sargnn.modules.folds import Edges
-from sargnn.modules.tag import FIRST_TOLD, Count, tagged
+from sargnn.modules.patterns import unshaped
+from sargnn.modules.tag import FIRST_TOLD, Count, tagged, user_line
+from sargnn.rng import Draw
 
 _ABOUT = frozenset(
     """dim ndimension ndim dtype device layout is_cuda is_sparse is_sparse_csr is_quantized is_mkldnn is_meta is_nested is_leaf
@@ -43,21 +62,15 @@ _ABOUT = frozenset(
 
 
 class Lazy(Tensor):
-    """A tensor without numbers. ``StockCalls`` answers what is done with it; what passes that by is answered here."""
+    """A tensor without numbers. ``StockCalls`` answers what is done with it; what passes that by is answered here.
+
+    Attributes:
+        edges: which edges it is of; None: of none.
+        sharers: who would see what is written to it: itself and its views, as weak references.
+    """
 
     edges: Edges
-
-    @staticmethod
-    def blank(made: type[Any], shape: Any, dtype: torch.dtype, **attributes: Any) -> Any:
-        """A tensor of a kind. All its numbers are one that shows, or fails, where something reads it all the same."""
-        grad = dtype.is_floating_point and made in (EdgeRows, Folded) and torch.is_grad_enabled()
-        with torch._C.DisableTorchFunction():
-            number = torch.nan if dtype.is_floating_point else 0 if dtype == torch.bool else torch.iinfo(dtype).min
-            nobody = torch.full((), number, dtype=dtype).requires_grad_(grad)
-            lazy = nobody.expand(tuple(operator.index(size) for size in shape)).as_subclass(made)
-        for name, value in attributes.items():
-            setattr(lazy, name, value)
-        return lazy
+    sharers: list[weakref.ref[Lazy]]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,32 +79,53 @@ class Lazy(Tensor):
         if name == "__get__":
             name = func.__self__.__name__
             if name == "shape":
-                return shape_of(args[0])
+                return args[0].sizes()
         if name == "size":
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
-            return shape_of(args[0]) if dim is None else shape_of(args[0])[dim]
+            return args[0].sizes() if dim is None else args[0].sizes()[dim]
         if name == "__len__":
-            return operator.index(shape_of(args[0])[0])
+            return operator.index(args[0].sizes()[0])
         if name in ("numel", "nelement"):
-            return _numel(args[0])
-        if isinstance(args[0], Largest) and name in ("__int__", "__index__", "item", "__float__"):
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args)
-        if name in _ABOUT:
+            return math.prod(args[0].sizes())
+        if name in _ABOUT or (isinstance(args[0], Largest) and name in ("__int__", "__index__", "item", "__float__")):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        given = map_values((args, kwargs), values)
+        given = map_values((args, kwargs), numbers)
         for value in flat(given):
             if isinstance(value, Lazy):
                 raise value.edges.session.wrong(f"'{name.strip('_')}' reads the numbers of the edges' nodes.")
         return func(*given[0], **given[1])
+
+    def sizes(self) -> Any:
+        """The shape, in which the number of edges is a count that knows them."""
+        return torch.Size(own_shape(self))
 
     def __deepcopy__(self, memo: Any) -> Any:
         """Itself: nothing of it changes but what a pass notes."""
         return self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"{type(self).__name__}(shape={tuple(operator.index(size) for size in shape_of(self))})"
+        return f"{type(self).__name__}(shape={tuple(operator.index(size) for size in own_shape(self))})"
+
+
+def blank(made: type[Any], shape: Any, dtype: torch.dtype, *, grad: bool = False, **attributes: Any) -> Any:
+    """A tensor of a kind. All its numbers are one that shows, or fails, where something reads it all the same."""
+    with torch._C.DisableTorchFunction():
+        number = torch.nan if dtype.is_floating_point else 0 if dtype == torch.bool else torch.iinfo(dtype).min
+        nobody = torch.full((), number, dtype=dtype, device=attributes.pop("device", None))
+        nobody.requires_grad_(grad and dtype.is_floating_point and torch.is_grad_enabled())
+        lazy = nobody.expand(tuple(operator.index(size) for size in shape)).as_subclass(made)
+    for name, value in attributes.items():
+        setattr(lazy, name, value)
+    lazy.sharers = [weakref.ref(lazy)]
+    return lazy
+
+
+class _OfEdges(Lazy):
+    """Whose first dimension is that of the edges."""
+
+    def sizes(self) -> Any:
+        return torch.Size((EdgeCount.from_edges(self.edges), *own_shape(self)[1:]))
 
 
 class EdgeIndex(Lazy):
@@ -101,30 +135,63 @@ class EdgeIndex(Lazy):
     first: tuple[int, int] = (0, 0)
     """What was added to the numbers of its two rows: where their nodes begin in a table of several types'."""
 
+    def sizes(self) -> Any:
+        return torch.Size((2, EdgeCount.from_edges(self.edges)))
+
     def side(self, row: int) -> Where:
         """Which ends a row of it holds."""
         return "v" if (row % 2) ^ self.flipped else "u"
 
 
-class Ends(Lazy):
+class Ends(_OfEdges):
     """int64 [E, 1, ...], expanded or not. side: ``u`` sources, ``v`` destinations; first: what was added to their numbers."""
 
     side: Where
     first: int = 0
 
 
-class EdgeRows(Lazy):
-    """[E, ...]. field: the expression; what is written to it in place is a new expression."""
+class EdgeRows(_OfEdges):
+    """[E, ...]: an expression for each edge of this worker. What is written to it in place is a new expression."""
 
-    field: EdgeTensor
+    _value: Tensor | None
+    _node: Node
+    _tracked: bool
+
+    @property
+    def node(self) -> Node:
+        """The expression. What was noted under ``torch.no_grad()`` is constant to what follows it, though computed later."""
+        if not self._tracked and torch.is_grad_enabled():
+            self._node, self._tracked = without_gradient(self._node), True
+        return self._node
+
+    @node.setter
+    def node(self, node: Node) -> None:
+        self._node, self._tracked, self._value = node, torch.is_grad_enabled(), None
+
+    @property
+    def number(self) -> Any:
+        """The number that every edge has; None: they are not known to have one."""
+        node = unshaped(self._node)
+        return node.args[1] if isinstance(node, Call) and node.func is torch.full else None
+
+    def dropped(self, draw: Draw) -> EdgeRows:
+        """The values dropped by the edges' original ids."""
+        return edge_rows(self.edges, Dropped(self.node.shape, self.node.dtype, self.node, draw))
+
+    def value(self) -> Tensor:
+        """The values of all edges of this worker, [E, ...]; computed once. All workers must ask together."""
+        if self._value is None:
+            value = self.edges.edge_values(self.node)
+            self.node = Field(self.node.shape, self.node.dtype, "e", value)
+            self._value = value
+        return self._value
 
 
 class Filled(Lazy):
-    """A table with one number in every place.
+    """A table with one number in every place, of no edges.
 
     Attributes:
         number: that number.
-        edges: whose rows it has; None: no edges'.
         became: what was written to it in place; None: nothing was.
     """
 
@@ -138,6 +205,9 @@ class Folded(Lazy):
 
     fold: Fold
 
+    def sizes(self) -> Any:
+        return torch.Size((self.edges.number_of_dst_nodes(), *own_shape(self)[1:]))
+
 
 class Joined(Lazy):
     """[E, ...], of an index [2, E], of several sets of edges (``joined.py``).
@@ -147,6 +217,10 @@ class Joined(Lazy):
     """
 
     parts: tuple[Any, ...]
+
+    def sizes(self) -> Any:
+        count = sum(EdgeCount.from_edges(part.edges) for part in self.parts if isinstance(part, Lazy))
+        return torch.Size((2, count) if isinstance(self.parts[0], EdgeIndex) else (count, *own_shape(self)[1:]))
 
 
 class JoinedFolded(Lazy):
@@ -204,7 +278,12 @@ class Fold:
         self.at_least = 0
         self.shape: tuple[int, ...] = () if node is None else node.shape
         self._rows: Tensor | None = None
+        self._version = 0
         self._tracked = torch.is_grad_enabled()
+
+    @property
+    def writes(self) -> int:
+        return 0 if self._rows is None else self._rows._version - self._version
 
     @property
     def is_computed(self) -> bool:
@@ -212,15 +291,17 @@ class Fold:
 
     def rows(self) -> Tensor:
         """[M, ...]; all workers must ask together."""
-        if self._rows is None and self.kind == "count":
+        if self._rows is not None:
+            return self._rows
+        if self.kind == "count":
             degrees = self.edges.plan.in_degrees.clamp(min=self.at_least).to(self.dtype)
-            self._rows = tagged(degrees.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape), self.edges.destinations)
-        elif self._rows is None:
+            rows = tagged(degrees.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape), self.edges.destinations)
+        else:
             assert self.node is not None
             with torch.set_grad_enabled(self._tracked and torch.is_grad_enabled()):
-                self._rows = self.edges.folded(self.kind, self.node, f"{self.kind} over edges")
-        assert self._rows is not None
-        return self._rows
+                rows = self.edges.folded(self.kind, self.node, f"{self.kind} over edges")
+        self._rows, self._version = rows, rows._version
+        return rows
 
     def with_shape(self, shape: tuple[int, ...], at_least: int | None = None) -> Fold:
         """A count with further dimensions, or clamped."""
@@ -258,66 +339,54 @@ class Hop(int):
         return made
 
 
-def edge_index(edges: Edges) -> EdgeIndex:
+def edge_index(edges: Edges, *, flipped: bool = False) -> EdgeIndex:
     """The index of a layer's edges."""
-    lazy: EdgeIndex = Lazy.blank(EdgeIndex, (2, edges.plan.num_edges), torch.int64, edges=edges, flipped=False)
+    lazy: EdgeIndex = blank(EdgeIndex, (2, edges.plan.num_edges), torch.int64, edges=edges, flipped=flipped)
     return lazy
 
 
 def ends_of(edges: Edges, side: Where) -> Ends:
     """The edges' sources or destinations."""
-    lazy: Ends = Lazy.blank(Ends, (edges.plan.num_edges,), torch.int64, edges=edges, side=side)
+    lazy: Ends = blank(Ends, (edges.plan.num_edges,), torch.int64, edges=edges, side=side)
     return lazy
 
 
-def rows_of_edges(field: EdgeTensor) -> EdgeRows:
-    """A field of edges as PyG's layers see it."""
-    edges = field.edges
-    rows: EdgeRows = Lazy.blank(EdgeRows, (edges.plan.num_edges, *field.node.shape), field.dtype, edges=edges)
-    rows.field = field
-    return rows
-
-
-def filled(shape: Any, dtype: torch.dtype, number: float, edges: Edges | None = None) -> Filled:
-    """A table with one number in every place."""
-    lazy: Filled = Lazy.blank(Filled, shape, dtype, number=number, edges=edges)
+def edge_rows(edges: Edges, node: Node) -> EdgeRows:
+    """An expression for each edge."""
+    known = isinstance(node, Column) or (isinstance(node, Call) and node.func is torch.full)
+    grad = node.tensor.requires_grad if isinstance(node, Field) and node.where == "e" else not known
+    shape = (edges.num_edges(), *node.shape)
+    lazy: EdgeRows = blank(EdgeRows, shape, node.dtype, grad=grad, device=edges.device, edges=edges, node=node)
     return lazy
+
+
+def same_number(edges: Edges, shape: tuple[int, ...], dtype: torch.dtype, number: Any) -> EdgeRows:
+    """One number in every place of each edge's row."""
+    number = torch.tensor(number, dtype=dtype).item()
+    return edge_rows(edges, Call(shape, dtype, torch.full, ((EDGE_COUNT, *shape), number), {"dtype": dtype}))
+
+
+def filled(shape: Any, dtype: torch.dtype, number: float) -> Any:
+    """A table with one number in every place; of edges where its first size is their count."""
+    if shape and isinstance(shape[0], EdgeCount):
+        return same_number(shape[0].edges, tuple(operator.index(size) for size in shape[1:]), dtype, number)
+    return blank(Filled, shape, dtype, number=number, edges=None)
 
 
 def folded(fold: Fold) -> Folded:
     """The rows of a fold."""
-    lazy: Folded = Lazy.blank(Folded, (fold.edges.plan.num_out, *fold.shape), fold.dtype, edges=fold.edges)
-    lazy.fold = fold
+    lazy: Folded = blank(Folded, (fold.edges.plan.num_out, *fold.shape), fold.dtype, grad=True, edges=fold.edges, fold=fold)
     return lazy
 
 
-def shape_of(lazy: Any) -> torch.Size:
-    """The shape, in which the number of edges is a count that knows them."""
+def own_shape(lazy: Any) -> tuple[int, ...]:
+    """The shape in plain numbers."""
     with torch._C.DisableTorchFunction():
-        shape = tuple(Tensor.size(lazy))
-    if isinstance(lazy, JoinedFolded):
-        return torch.Size(shape)
-    if isinstance(lazy, Joined):
-        count = sum(EdgeCount.from_edges(part.edges) for part in lazy.parts if isinstance(part, Lazy))
-        return torch.Size((2, count) if isinstance(lazy.parts[0], EdgeIndex) else (count, *shape[1:]))
-    if isinstance(lazy, EdgeIndex):
-        return torch.Size((2, EdgeCount.from_edges(lazy.edges)))
-    if isinstance(lazy, Folded):
-        return torch.Size((lazy.edges.number_of_dst_nodes(), *shape[1:]))
-    if lazy.edges is not None:
-        return torch.Size((EdgeCount.from_edges(lazy.edges), *shape[1:]))
-    return torch.Size(shape)
-
-
-def _numel(lazy: Any) -> Any:
-    shape = shape_of(lazy)
-    return math.prod(shape)
+        return tuple(Tensor.size(lazy))
 
 
 def values(value: Any) -> Any:
-    """What stands for a lazy tensor where a function is called: an edge field, or numbers."""
-    if isinstance(value, EdgeRows):
-        return value.field
+    """What stands for a lazy tensor where a function is called: an expression for each edge, or numbers."""
     if isinstance(value, (Folded, JoinedFolded)):
         return value.fold.rows()
     if isinstance(value, Largest):
@@ -325,20 +394,37 @@ def values(value: Any) -> Any:
     if isinstance(value, Filled):
         if value.became is not None:
             return values(value.became)
-        if value.edges is not None:
-            return constant_field(value)
         with torch._C.DisableTorchFunction():
             return torch.full(tuple(Tensor.size(value)), value.number, dtype=value.dtype)
     return value
 
 
-def constant_field(value: Filled, edges: Edges | None = None) -> EdgeTensor:
-    """The same number for each edge, as an expression."""
-    edges = edges or value.edges
-    assert edges is not None
-    with torch._C.DisableTorchFunction():
-        shape, dtype = tuple(Tensor.size(value))[1:], value.dtype
-    return EdgeTensor(edges, Call(shape, dtype, torch.full, ((EDGE_COUNT, *shape), value.number), {"dtype": dtype}))
+def numbers(value: Any) -> Any:
+    """The same with a table [E, ...] for edges."""
+    value = values(value)
+    return value.value() if isinstance(value, EdgeRows) else value
+
+
+def check_alone(target: Lazy, name: str) -> None:
+    """Refuse to write to a tensor that another one shares its memory with: that one would not see it.
+
+    Raises:
+        ConfigError: there is another one.
+    """
+    if sum(sharer() is not None for sharer in target.sharers) > 1:
+        raise ConfigError(
+            "A module may not write to values of edges that are known in two shapes, as x and x.view(...)",
+            given=f"{user_line()}: {name}",
+            allowed="operations that give a new tensor",
+            hint="use the operation that is not in place, or write to x.clone()",
+        )
+
+
+def share(view: Any, base: Lazy) -> Any:
+    """``view`` itself, noted to have the memory of ``base``."""
+    if isinstance(view, Lazy) and view is not base:
+        base.sharers = view.sharers = [sharer for sharer in (*base.sharers, *view.sharers) if sharer() is not None]
+    return view
 
 
 def flat(arguments: Any) -> list[Any]:
@@ -348,8 +434,23 @@ def flat(arguments: Any) -> list[Any]:
     return listed
 
 
-Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""(PyTorch's function, its arguments, its keywords) to a result, or ``NotImplemented``."""
+Handler = Callable[..., Any]
+"""(PyTorch's function, its arguments) to a result, or ``NotImplemented``."""
+
+
+def answer(handlers: dict[str, Handler], name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a handler of that name gives; ``NotImplemented`` where there is none, or it takes other arguments."""
+    handler = handlers.get(name)
+    if handler is None:
+        return NotImplemented
+    try:
+        bound = _signature(handler).bind(func, *args, **kwargs)
+    except TypeError:
+        return NotImplemented
+    return handler(*bound.args, **bound.kwargs)
+
+
+_signature = cache(inspect.signature)
 
 
 def function_name(func: Any) -> str:

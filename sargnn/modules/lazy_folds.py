@@ -5,14 +5,12 @@ Letters: N input rows, M output rows, E edges of this worker.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.edge_sets import DerivedEdges, Reversed, reverse
 from sargnn.modules.expressions import AtEnd, Call, Field, Node, Softmax, Where, function_of
 from sargnn.modules.lazy import (
@@ -22,11 +20,13 @@ from sargnn.modules.lazy import (
     Fold,
     Folded,
     Handler,
-    Lazy,
-    constant_field,
+    blank,
+    check_alone,
+    edge_rows,
     folded,
-    function_name,
-    rows_of_edges,
+    numbers,
+    own_shape,
+    same_number,
     values,
 )
 from sargnn.modules.patterns import is_weighted, product_of
@@ -36,53 +36,61 @@ from sargnn.modules.tag import tag_of, tagged
 if TYPE_CHECKING:
     from sargnn.modules.folds import Edges
 
-_FOLDS = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "prod": "mul"}
+_REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "prod": "mul"}
 SMALL = 1e-12
 """What is added to a sum of a softmax's weights, one of which is 1, so that it is no zero."""
 
 
-def scatter(kind: str | None) -> Handler:
-    """Rows of edges folded at their ends. kind: None where an argument says it."""
-
-    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        names = ("dim", "index", "src" if "scatter" in function_name(func) else "source", "reduce", "include_self")
-        given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
-        target, index, source = args[0], given["index"], given[names[2]]
-        reduce = kind or _FOLDS.get(given.get("reduce", ""))
-        if isinstance(index, EdgeRows) and reduce == "sum" and given["dim"] % target.dim() == 0:
-            return _summed_by_number(target, index, source)
-        if not isinstance(index, Ends) or reduce is None or given["dim"] % target.dim() != 0:
+def _scattered(func: Any, target: Any, dim: int, index: Any, source: Any, reduce: Any, include_self: bool = True) -> Any:
+    """Rows of edges folded at their ends."""
+    if reduce is None or dim % target.dim() != 0:
+        return NotImplemented
+    if isinstance(index, EdgeRows) and reduce == "sum":
+        return _summed_by_number(target, index, source)
+    if not isinstance(index, Ends):
+        return NotImplemented
+    edges, shape, name = index.edges, own_shape(target)[1:], getattr(func, "__name__", "")
+    if isinstance(source, Filled):
+        source = same_number(edges, own_shape(source)[1:], source.dtype, source.number)
+    made: Any
+    if isinstance(source, EdgeRows) and source.number == 1 and reduce == "sum":
+        made = _count(index, source.dtype, shape)
+    else:
+        if isinstance(source, EdgeRows) and source.edges.plan is not edges.plan:
             return NotImplemented
-        edges = index.edges
-        shape = tuple(operator.index(size) for size in target.shape[1:])
-        made: Any
-        if isinstance(source, Filled) and source.number == 1 and reduce == "sum":
-            made = _count(index, source.dtype, shape)
+        node = source.node if isinstance(source, EdgeRows) else edges.field("e", values(source))
+        if index.side == "v":
+            made = folded(Fold(edges, reduce, node, source.dtype))
         else:
-            if isinstance(source, Filled):
-                field = constant_field(source, edges)
-            elif isinstance(source, EdgeRows):
-                field = source.field
-                if field.edges.plan is not edges.plan:
-                    return NotImplemented
-            else:
-                field = EdgeTensor(edges, edges.field("e", values(source)))
-            node, dtype = field.node, source.dtype
-            if index.side == "v":
-                made = folded(Fold(edges, reduce, node, dtype))
-            else:
-                made = folded(Fold(reverse(edges), reduce, _AtSources(edges).changed(node), dtype, node))
-        if isinstance(target, Filled) and target.number == (1 if reduce == "mul" else 0):
-            if function_name(func) != getattr(func, "__name__", ""):
-                target.became = made
-            return made
-        if isinstance(target, Filled):
-            return NotImplemented
-        out = _joined_to(target, values(made), reduce, edges, include_self=given.get("include_self", True))
-        out = target.copy_(out) if getattr(func, "__name__", "").endswith("_") else out
-        return tagged(out, edges.destinations if index.side == "v" else edges.sources)
+            made = folded(Fold(reverse(edges), reduce, _AtSources(edges).changed(node), source.dtype, node))
+    if not (isinstance(target, Filled) and target.number == (1 if reduce == "mul" else 0)):
+        rows = _joined_to(values(target), values(made), reduce, edges, include_self=include_self)
+        if name.endswith("_") and not isinstance(target, Filled):
+            rows = target.copy_(rows)
+        made = tagged(rows, edges.destinations if index.side == "v" else edges.sources)
+    if name.endswith("_") and isinstance(target, Filled):
+        check_alone(target, name)
+        target.became = made
+    return made
 
-    return handler
+
+def _scatter_add(func: Any, input: Any, dim: int, index: Any, src: Any) -> Any:
+    return _scattered(func, input, dim, index, src, "sum")
+
+
+def _index_add(func: Any, input: Any, dim: int, index: Any, source: Any) -> Any:
+    return _scattered(func, input, dim, index, source, "sum")
+
+
+def _scatter_reduce(func: Any, input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
+    return _scattered(func, input, dim, index, src, _REDUCTIONS.get(reduce), include_self)
+
+
+SCATTERS: dict[str, Handler] = {
+    **dict.fromkeys(("scatter_add_", "scatter_add"), _scatter_add),
+    **dict.fromkeys(("index_add_", "index_add"), _index_add),
+    **dict.fromkeys(("scatter_reduce_", "scatter_reduce"), _scatter_reduce),
+}
 
 
 def _joined_to(target: Tensor, rows: Tensor, reduce: str, edges: Edges, *, include_self: bool) -> Tensor:
@@ -105,11 +113,11 @@ def _summed_by_number(target: Any, index: EdgeRows, source: Any) -> Any:
     """What edges carry, added up over all workers by a number of each edge, as by its relation."""
     if not isinstance(target, Filled):
         return NotImplemented
-    field = constant_field(source, index.edges) if isinstance(source, Filled) else values(source)
-    rows = field.value() if isinstance(field, EdgeTensor) else field
-    with torch._C.DisableTorchFunction():
-        table = torch.full(tuple(Tensor.size(target)), target.number, dtype=target.dtype)
-    own = table.new_zeros(table.shape).index_add(0, index.field.value().flatten(), rows.to(table.dtype))
+    check_alone(target, "scatter")
+    if isinstance(source, Filled):
+        source = same_number(index.edges, own_shape(source)[1:], source.dtype, source.number)
+    table = values(target)
+    own = table.new_zeros(table.shape).index_add(0, index.value().flatten(), numbers(source).to(table.dtype))
     target.became = table + SumOverWorkers.apply(index.edges.session.engine.group, own)
     return target.became
 
@@ -122,30 +130,23 @@ def _count(index: Ends, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     return tagged(degrees, index.edges.sources)
 
 
-def clamp(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    lazy = args[0]
-    low = args[1] if len(args) > 1 else kwargs.get("min")
-    if not isinstance(lazy, Folded) or lazy.fold.kind != "count" or lazy.fold.is_computed or low != 1:
+def _clamp(func: Any, input: Any, min: Any = None, max: Any = None) -> Any:
+    if not isinstance(input, Folded) or input.fold.kind != "count" or input.fold.is_computed or min != 1 or max is not None:
         return NotImplemented
-    if kwargs.get("max") is not None or len(args) > 2:
-        return NotImplemented
-    return folded(lazy.fold.with_shape(lazy.fold.shape, at_least=1))
+    return folded(input.fold.with_shape(input.fold.shape, at_least=1))
 
 
-def div(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _div(func: Any, input: Any, other: Any) -> Any:
     """Means, and softmax over the edges of each node."""
-    if len(args) != 2 or kwargs:
-        return NotImplemented
-    above, below = args
-    if isinstance(above, Folded) and isinstance(below, Folded):
-        fold, count = above.fold, below.fold
+    if isinstance(input, Folded) and isinstance(other, Folded):
+        fold, count = input.fold, other.fold
         if fold.kind == "sum" and count.kind == "count" and count.at_least == 1 and not (fold.is_computed or count.is_computed):
             if fold.edges.plan is count.edges.plan:
                 return folded(Fold(fold.edges, "mean", fold.node, fold.dtype))
-    if isinstance(above, EdgeRows) and isinstance(below, EdgeRows):
-        logits = _logits(above.field.node, below.field.node, "v")
+    if isinstance(input, EdgeRows) and isinstance(other, EdgeRows):
+        logits = _logits(input.node, other.node, "v")
         if logits is not None:
-            return rows_of_edges(EdgeTensor(above.edges, Softmax(logits.shape, logits.dtype, logits)))
+            return edge_rows(input.edges, Softmax(logits.shape, logits.dtype, logits))
     return NotImplemented
 
 
@@ -192,25 +193,23 @@ def shifted_softmax(above: Node, largest_of: Callable[[AtEnd], Any]) -> Node | N
     return logits if of is logits and isinstance(logits, Node) else None
 
 
-def add(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _add(func: Any, input: Any, other: Any) -> Any:
     """Ends moved up to where their nodes' rows begin in a table, and sums of weights that are no zero anyway."""
-    lazy = args[0]
-    if isinstance(lazy, Ends) and len(args) == 2 and isinstance(args[1], int):
-        return Lazy.blank(Ends, lazy.shape, torch.int64, edges=lazy.edges, side=lazy.side, first=lazy.first + args[1])
-    if isinstance(lazy, Folded) and len(args) == 2 and isinstance(args[1], float) and 0 < args[1] <= SMALL:
-        if lazy.fold.kind == "sum" and function_of(lazy.fold.origin) == "exp":
-            return lazy
+    if isinstance(input, Ends) and isinstance(other, int):
+        first = input.first + other
+        return blank(Ends, own_shape(input), torch.int64, edges=input.edges, side=input.side, first=first)
+    if isinstance(input, Folded) and isinstance(other, float) and 0 < other <= SMALL:
+        if input.fold.kind == "sum" and function_of(input.fold.origin) == "exp":
+            return input
     return NotImplemented
 
 
-def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _linear(func: Any, input: Any, weight: Any, bias: Any = None) -> Any:
     """A map W [O, F] of summed or averaged rows [M, F], O < F: the rows are mapped first, W sum x_j = sum W x_j, so that O
     columns travel instead of F. Sums of rows that never change are kept over passes, and mapped as they are."""
-    given = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
-    lazy, weight, bias = given["input"], given["weight"], given.get("bias")
-    if not isinstance(lazy, Folded) or lazy.fold.is_computed or lazy.fold.kind not in ("sum", "mean"):
+    if not isinstance(input, Folded) or input.fold.is_computed or input.fold.kind not in ("sum", "mean"):
         return NotImplemented
-    fold, node = lazy.fold, lazy.fold.node
+    fold, node = input.fold, input.fold.node
     assert node is not None
     pair = product_of(node) if is_weighted(node) else None
     rows = pair[0] if pair else node
@@ -228,19 +227,28 @@ def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def set_loops(target: Any, key: Ends, value: Any) -> Any:
     """``rows[ends of self-loops] = what these carry``: each node's own."""
-    if isinstance(value, Filled) and isinstance(target, Filled) and value.number == target.number:
+    only, number = key.edges, value.number if isinstance(value, (Filled, EdgeRows)) else None
+    if isinstance(target, Filled) and number == target.number:
         return None
-    only = key.edges
-    if not (isinstance(only, DerivedEdges) and only.loops == "only"):
+    if not (isinstance(only, DerivedEdges) and only.loops == "only") or not isinstance(value, (Filled, EdgeRows)):
         return NotImplemented
-    if isinstance(value, EdgeRows):
-        carried = only.folded("max", value.field.node, "what self-loops carry")
+    if number is None:
+        carried = only.folded("max", value.node, "what self-loops carry")  # type: ignore[union-attr]
     else:
-        carried = torch.full((only.plan.num_out,), value.number, dtype=value.dtype)
+        carried = torch.full((only.plan.num_out,), number, dtype=value.dtype)
     there = (only.plan.in_degrees > 0).view(-1, *[1] * (carried.dim() - 1))
     if isinstance(target, Filled):
-        rest = target.number
-        target.became = tagged(torch.where(there, carried, rest), only.destinations)
+        check_alone(target, "x[...] =")
+        target.became = tagged(torch.where(there, carried, target.number), only.destinations)
     else:
         target.copy_(torch.where(there, carried, target))
     return None
+
+
+FOLDS: dict[str, Handler] = {
+    **SCATTERS,
+    **dict.fromkeys(("clamp", "clamp_min"), _clamp),
+    **dict.fromkeys("div true_divide truediv".split(), _div),
+    **dict.fromkeys("add add_".split(), _add),
+    "linear": _linear,
+}

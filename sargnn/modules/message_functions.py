@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.reducers.generic import EdgeRun
-from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Call, Field, Item, Node, Where, Written, draw_mask, map_values
 from sargnn.modules.functions import check_recomputed
+from sargnn.modules.lazy import EdgeRows
 from sargnn.modules.session import Session, paused
 from sargnn.modules.trial_round import is_close
 from sargnn.rng import Draw
@@ -112,7 +112,7 @@ def _fill_shape(rows: Tensor, missing: int) -> Tensor:
 def _field(graph: ShardedGraph, place: str, name: str) -> Node:
     """A field by DGL's letter for where it is: u, v or e. Raises ``ConfigError`` where it is not there."""
     value = graph.frames[place][name]
-    return value.node if isinstance(value, EdgeTensor) else graph.field(place, value)  # type: ignore[arg-type]
+    return value.node if isinstance(value, EdgeRows) else graph.field(place, value)  # type: ignore[arg-type]
 
 
 class Reads(Mapping[str, Any]):

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from sargnn.graph.edge_columns import ATTR
 from sargnn.modules.dgl_graph import FEATURES, WEIGHT
-from sargnn.modules.edge_fields import EdgeTensor
-from sargnn.modules.lazy import Hop, edge_index, rows_of_edges, values
+from sargnn.modules.lazy import EdgeRows, Hop, edge_index, edge_rows, values
 from sargnn.modules.session import Session, paused
 from sargnn.modules.tag import Rows, constant, mark_of, set_mark, tagged
 
@@ -202,8 +201,8 @@ class PygGraph:
                 return None
             field = WEIGHT if weights else FEATURES
             if self._typed and self._homogeneous is None:
-                return {etype: rows_of_edges(graph[etype].edata[field]) for etype in graph.relation_types}
-            return rows_of_edges(graph.edata[field])
+                return {etype: graph[etype].edata[field] for etype in graph.relation_types}
+            return graph.edata[field]
         if self._homogeneous is None:
             return torch.zeros_like(self._graph.alone(FLOWS).plan.node_ids) if name == "node_type" else None
         if name == "node_type":
@@ -211,7 +210,7 @@ class PygGraph:
         kept = graph.plan.kept
         if name not in kept:  # the same tensor in every pass, so that what is made of it is known again
             kept[name] = self._graph.alone(FLOWS).plan.relations.joined[1]
-        return rows_of_edges(EdgeTensor(graph, graph.field("e", constant(kept[name]))))
+        return edge_rows(graph, graph.field("e", constant(kept[name])))
 
     def _index_of(self, graph: Any) -> Any:
         if not self._typed or graph is self._homogeneous:
@@ -254,7 +253,7 @@ def _numbers(out: Any) -> Any:
     if isinstance(out, Mapping):
         return {name: _numbers(value) for name, value in out.items()}
     out = values(out)
-    return out.value() if isinstance(out, EdgeTensor) else out
+    return out.value() if isinstance(out, EdgeRows) else out
 
 
 class _Layers(Sequence[Any]):

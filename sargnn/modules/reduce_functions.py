@@ -23,7 +23,7 @@ from sargnn.backends.operations import Operation
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
 from sargnn.engine.reducers.generic import EdgeRun, Messages
 from sargnn.errors import SargnnError, nearest
-from sargnn.modules.edge_fields import CannotFold, Mailbox
+from sargnn.modules.edge_calls import CannotFold, Mailbox, mailbox
 from sargnn.modules.expressions import Node, Program, decode, encode
 from sargnn.modules.message_functions import Batch, EdgeCalls, Reads, captured_tensors, describe, is_builtin_reduce
 from sargnn.modules.session import paused
@@ -85,10 +85,10 @@ def reduced(graph: ShardedGraph, messages: dict[str, Node], func: Any, called: s
             given=describe(func),
             allowed="such as fn.sum('m', 'h'), or a function of nodes that gives a mapping",
         )
-    mailbox = Reads(lambda name: Mailbox(graph, message(name)), messages)
+    messages_of_nodes = Reads(lambda name: mailbox(graph.bare, message(name)), messages)
     session, mode = graph.session, graph.session.engine.mode
     try:
-        fields = func(NodeBatch(graph.dstdata, mailbox, graph.number_of_dst_nodes(), graph.destination_ids()))
+        fields = func(NodeBatch(graph.dstdata, messages_of_nodes, graph.number_of_dst_nodes(), graph.destination_ids()))
         _check(graph, func, fields)
     except SargnnError:
         raise

@@ -28,9 +28,8 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.rebuild import rebuilt_by
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.errors import ConfigError
-from sargnn.modules.edge_fields import EdgeTensor
 from sargnn.modules.expressions import Written
-from sargnn.modules.lazy import EdgeCount, rows_of_edges
+from sargnn.modules.lazy import EdgeCount, EdgeRows, edge_rows
 from sargnn.modules.marked_call import Call
 from sargnn.modules.row_draws import RowNumbers
 from sargnn.modules.row_operators import RowOperators, again_of, is_row_major
@@ -71,9 +70,9 @@ class RowDropout:
         """``x`` dropped with probability 0 < p <= 1.
 
         Args:
-            x: a tensor, or an expression per edge, which has a method ``dropped(draw)``.
+            x: a tensor, or an expression for each edge, which has a method ``dropped(draw)``.
         """
-        if not isinstance(x, Tensor):
+        if isinstance(x, EdgeRows) or not isinstance(x, Tensor):
             return x.dropped(self.draw(p, of_edges=True))
         mark = mark_of(x)
         if mark is not None and mark.rows is None:
@@ -348,7 +347,7 @@ def _uniform(rows: RowCalls, call: Call) -> Any:
     def numbers_of(run: EdgeRun, fields: Any) -> Tensor:
         return uniform_numbers(run.src_ids, run.dst_ids, math.prod(sizes), draw, dtype).view(-1, *sizes)
 
-    return rows_of_edges(EdgeTensor(shape[0].edges, Written(sizes, dtype, numbers_of, (), ())))
+    return edge_rows(shape[0].edges, Written(sizes, dtype, numbers_of, (), ()))
 
 
 def _instance_norm(rows: RowCalls, call: Call) -> Any:

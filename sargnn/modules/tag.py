@@ -36,7 +36,7 @@ _ON_BEHALF = tuple(
         "lazy_calls",
         "lazy_folds",
         "joined",
-        "edge_fields",
+        "edge_calls",
     )
 )
 """Files whose calls of PyTorch's functions are the module's own, handed on."""

@@ -170,6 +170,8 @@ def _both(first: Verdict, other: Verdict) -> Verdict:
         first.starts and other.starts,
         first.returns_numbers or other.returns_numbers,
         "" if first.is_random or other.is_random else first.why or other.why,
+        views=first.views or other.views,
+        writes=first.writes or other.writes,
         nest=first.nest,
     )
 

@@ -86,6 +86,7 @@ class Round:
             self.rest[group] = torch.cat([order[part:], torch.zeros(1, dtype=torch.int64)])
         self.filled: dict[int, Tensor] = {}
         self._count = 0
+        self._given: list[Tensor] = []
 
     # What the function gets.
 
@@ -144,7 +145,8 @@ class Round:
             if rows is not None:
                 whole = whole.index_select(dim + 1, rows[described.group].to(whole.device))
             shape = whole.shape
-            return whole.reshape(*shape[:dim], math.prod(shape[dim : dim + 3]), *shape[dim + 3 :]).clone()
+            self._given.append(whole.reshape(*shape[:dim], math.prod(shape[dim : dim + 3]), *shape[dim + 3 :]).clone())
+            return self._given[-1]
         if isinstance(described, Number):
             if self.trial.totals:
                 return described.factor * 5 + described.shift
@@ -183,7 +185,7 @@ class Round:
         Raises:
             Fails: it fails.
         """
-        trial, self._count = self.trial, 0
+        trial, self._count, self._given = self.trial, 0, []
         args = self._argument(trial.args, trial.described[0], rows)
         kwargs = self._argument(trial.kwargs, trial.described[1], rows)
         torch.default_generator.manual_seed(seed)  # not also that of a GPU, which would note who asked, a stack each time
@@ -204,6 +206,9 @@ class Round:
         """The round's verdict."""
         trial = self.trial
         whole, nest = self.run(None)
+        writes = any(tensor._version for tensor in self._given)
+        memory = {_memory(tensor) for tensor in self._given}
+        views = any(isinstance(out, Tensor) and _memory(out) in memory for out in whole)
         part, nest_of_part = self.run(self.picked, seed=2)
         if nest != nest_of_part:
             return Verdict((), returns_numbers=True, why="it gives another number of results for another number of rows")
@@ -225,7 +230,7 @@ class Round:
                 return Verdict(tuple(outs), why=why, nest=nest)
         starts = all(out.kind != "sum" or not bool(self._nothing()[k].count_nonzero()) for k, out in enumerate(outs))
         constant = not any(type(value) is tuple and value[:1] == ("tensor",) for value in walk(trial.described))
-        return Verdict(tuple(outs), is_random, starts and constant, numbers, nest=nest)
+        return Verdict(tuple(outs), is_random, starts and constant, numbers, views=views, writes=writes, nest=nest)
 
     def _check_rule(self, whole: list[Any], outs: list[Out]) -> str:
         """Whether the rule gives of two parts what the function gives of the whole."""
@@ -349,6 +354,10 @@ class Round:
             return False
         count, part = SIZES[0]
         return rest.shape == a.shape and is_close(a * count, b * part + rest * (count - part))
+
+
+def _memory(tensor: Tensor) -> Any:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else None
 
 
 def _told_apart(rows: Tensor, dim: int) -> Tensor:

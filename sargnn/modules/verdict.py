@@ -57,6 +57,8 @@ class Verdict:
         returns_numbers: the result has numbers that are no tensors and depend on the rows.
         why: what went wrong, where nothing could be tried.
         nest: what its tensors come in: ``tensor``, or a kind of tuple with what is in it.
+        views: a result has the memory of an argument with rows.
+        writes: it writes to an argument with rows.
         by_totals: counts of rows among the arguments are numbers to calculate with: those of all workers.
     """
 
@@ -65,6 +67,8 @@ class Verdict:
     starts: bool = False
     returns_numbers: bool = False
     why: str = ""
+    views: bool = False
+    writes: bool = False
     by_totals: bool = False
     nest: Any = "tensor"
 

@@ -109,6 +109,43 @@ class Softmaxes(nn.Module):
         return weighted + summed(into[upward], x[row[upward]], col[upward])
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * 2
+
+
+class Written(nn.Module):
+    """What a layer writes to is read as it was before, and as it is afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(IN, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
+        x, (row, col) = self.lin(x), edge_index
+        first = x[row] * weight.view(-1, 1)
+        before = first * 2
+        nn.functional.relu(first, inplace=True)
+        second = x[row] * 2
+        second += 1
+        nn.functional.relu(second, True)
+        third = x[col] * 1
+        powers = third.exp()
+        third.zero_()
+        third[:, 0] = 3
+        start = second.new_zeros(x.shape)
+        start.add_(1)
+        degree = x.new_zeros(x.size(0)).index_add(0, col, weight.abs())
+        degree += 5
+        out = start.index_add(0, col, first + before + second + third + powers + degree[row].view(-1, 1))
+        return out.index_add(0, col, Doubled.apply(x[row])) / degree.view(-1, 1)
+
+
 CASES: dict[str, Case] = {
     "agnn": Case(gnn.AGNNConv),
     "antisymmetric": Case(lambda: gnn.AntiSymmetricConv(IN)),
@@ -194,4 +231,5 @@ CASES: dict[str, Case] = {
     "message_norm": Case(lambda: gnn.GENConv(IN, OUT, msg_norm=True)),
     "edited": Case(Edited),
     "softmaxes": Case(Softmaxes),
+    "written": Case(Written, _weighted),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -12,15 +13,16 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.modes import MODES
+from sargnn.errors import ConfigError
 from sargnn.modules.calls import StockCalls
 from sargnn.modules.dgl_typed import GraphMaker
-from sargnn.modules.lazy import edge_index, rows_of_edges, values
+from sargnn.modules.lazy import edge_index, values
 from sargnn.modules.session import Places
 from sargnn.modules.tag import Rows, tagged
 from sargnn.partition.cut import parts_of
 from sargnn.plan.load import PlanSettings, load_plan
 from tests.graphs import assign, nasty_graph, with_weights
-from tests.modules.pyg_layers import CASES, IN
+from tests.modules.pyg_layers import CASES, IN, Doubled
 from tests.parity.covering import spread
 from tests.pool import pool
 
@@ -52,6 +54,9 @@ def on_the_whole_graph(name: str) -> dict[str, Any]:
     return {"out": out.detach().numpy(), "dx": x.grad.numpy(), "grads": grads, "buffers": buffers}
 
 
+Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
+
+
 def on_a_part(group: Group, name: str, mode: str, kernel: str = "auto") -> dict[str, Any]:
     """Outputs and gradients of own rows, twice."""
     part = list(parts_of(GRAPH, assign(GRAPH, "metis", group.world), group.world))[group.rank]
@@ -66,7 +71,7 @@ def on_a_part(group: Group, name: str, mode: str, kernel: str = "auto") -> dict[
         calls = StockCalls(engine, Places(group, [plan]), path=None)
         graph = maker.graph(maker.session(engine, calls), [plan])
         with calls:
-            out = values(CASES[name].call(layer, x, edge_index(graph), rows_of_edges(graph.edata["w"])))
+            out = values(CASES[name].call(layer, x, edge_index(graph), graph.edata["w"]))
         assert isinstance(out, torch.Tensor)
         return out
 
@@ -109,3 +114,83 @@ def test_layers_run_on_fused_operators(name: str) -> None:
     folds = [line for line in answer["notes"] if "over edges" in line]
     assert f"{CASES[name].fused}, kernel fused" in folds[-1], answer["notes"]
     assert "weighted" in name or all("kernel fused" in line for line in folds), answer["notes"]
+
+
+def sum_into(rows: torch.Tensor, index: torch.Tensor, of_edges: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(rows).index_add(0, index[1], of_edges)
+
+
+def writes_to_a_view(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows = x[index[0]]
+    rows.view(-1, 1, IN).mul_(2)
+    return sum_into(x, index, rows)
+
+
+def writes_below_a_view(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows = x[index[0]]
+    view = rows.view(-1, 1, IN)
+    rows.mul_(2)
+    return sum_into(x, index, view[:, 0])
+
+
+def writes_to_a_column(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows = x[index[0]]
+    rows[:, 0].zero_()
+    return sum_into(x, index, rows)
+
+
+def writes_to_a_view_of_zeros(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    out = x[index[0]].new_zeros(x.shape)
+    out.view(x.size(0), IN).index_add_(0, index[1], x[index[0]])
+    return out
+
+
+def writes_after_reading(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    own = x * 2
+    rows = own[index[0]]
+    with torch.no_grad():
+        own.mul_(0)
+    return sum_into(x, index, rows)
+
+
+def writes_to_a_fold(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    degree = torch.zeros_like(x[:, 0]).index_add(0, index[1], weight)
+    of_edges = degree[index[1]]
+    degree += 1
+    return sum_into(x, index, x[index[0]] * of_edges.view(-1, 1))
+
+
+def writes_to_the_graph(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    weight.mul_(2)
+    return sum_into(x, index, x[index[0]] * weight.view(-1, 1))
+
+
+def adds_up_more_than_once(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x).index_add(0, index[1], x[index[0]], alpha=2)
+
+
+def differentiates_ends(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> Any:
+    return Doubled.apply(index[0])
+
+
+WRONG: dict[Forward, str] = {
+    writes_to_a_view: "known in two shapes", writes_below_a_view: "known in two shapes",
+    writes_to_a_column: "known in two shapes", writes_to_a_view_of_zeros: "known in two shapes",
+    writes_after_reading: "were written to before",
+    writes_to_a_fold: "were written to before", writes_to_the_graph: "may not write to its input",
+    adds_up_more_than_once: "'index_add' reads the numbers", differentiates_ends: "reads the numbers",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forward", WRONG, ids=lambda forward: forward.__name__)
+def test_what_would_be_computed_wrongly_is_refused(forward: Forward) -> None:
+    (part,) = parts_of(GRAPH, assign(GRAPH, "metis", 1), 1)
+    engine = Engine(Group.single(), EngineSettings(mode="sar", dtype=torch.float64))
+    plan = load_plan(part, PlanSettings(0, engine.mode.layout, dtype=engine.dtype))
+    maker, x = GraphMaker(), tagged(rows()[plan.node_ids], Rows("nodes"))
+    maker.prepare(engine, [plan])
+    calls = StockCalls(engine, Places(Group.single(), [plan]), path=None)
+    graph = maker.graph(maker.session(engine, calls), [plan])
+    with calls, pytest.raises(ConfigError, match=WRONG[forward]) as raised:
+        values(forward(x, edge_index(graph), graph.edata["w"]))
+    assert f"{__file__} line" in str(raised.value)

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from sargnn.comm.group import Group
 from sargnn.modules.calls import StockCalls
-from sargnn.modules.edge_fields import EdgeTensor
+from sargnn.modules.edge_calls import noted_call
 from sargnn.modules.expressions import Call, Field, decode, encode
 from sargnn.modules.functions import describe_replaced
 from sargnn.modules.functions import length as len  # noqa: A004 - as a user's file gets it
+from sargnn.modules.lazy import EdgeRows, edge_rows
 from sargnn.modules.row_operators import again_of
 from sargnn.modules.session import paused
 from sargnn.modules.tag import Mark, Rows, is_shared, rows_of, tagged
@@ -159,11 +160,12 @@ def test_a_weight_is_no_field_of_as_many_edges() -> None:
             return 4
 
     field = Field((4,), torch.float64, "e", torch.rand(4, 4, dtype=torch.float64))
-    edges: Any = EdgeTensor(Graph(), field)  # type: ignore[arg-type]
+    edges = edge_rows(Graph(), field)  # type: ignore[arg-type]
     weight = torch.rand(4, 4, dtype=torch.float64)
-    for mapped in (F.linear(edges, weight), edges @ weight):
-        assert isinstance(mapped, EdgeTensor) and isinstance(mapped.node, Call) and mapped.node.args[1] is weight
-    table = edges * tagged(torch.ones(4, 4, dtype=torch.float64), Rows("edges"))  # each edge with its own row
+    for mapped in (noted_call(F.linear, (edges, weight), {}), noted_call(torch.matmul, (edges, weight), {})):
+        assert isinstance(mapped, EdgeRows) and isinstance(mapped.node, Call) and mapped.node.args[1] is weight
+    own = tagged(torch.ones(4, 4, dtype=torch.float64), Rows("edges"))
+    table = noted_call(torch.mul, (edges, own), {})  # each edge with its own row
     assert isinstance(table.node, Call) and isinstance(table.node.args[1], Field)
 
 
