@@ -17,7 +17,6 @@ from typing import Any, get_type_hints
 from sargnn.config.fields import as_mapping, brief, class_of, read_yaml
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, SargnnError
-from sargnn.resolve import load_attribute
 from sargnn.tracking.files import CONFIG, MetricsTail
 from sargnn.tracking.find_runs import RUNS, find_runs, is_run, label_of, runs_in, sweeps_here
 from sargnn.tracking.summary import FINISHED, Summary, read_summary
