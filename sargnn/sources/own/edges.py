@@ -100,6 +100,9 @@ class EdgeArrays(EdgeList):
         for pair in zip(self.sources.pieces(rows), self.destinations.pieces(rows), strict=True):
             yield *pair, NO_COLUMNS
 
+    def place(self, position: int) -> str:
+        return self.sources.place(position, "edge")
+
     def digest(self) -> str:
         return self.sources.digest() + self.destinations.digest()
 

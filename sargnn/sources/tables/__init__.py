@@ -1,5 +1,5 @@
 """``dataset=tables``: a graph from folders of Parquet, CSV or Arrow files whose nodes have ids of their own.
 
-A YAML file names the tables (``spec``); their files are read piece by piece (``files``), values become numbers (``columns``)
+A YAML file names the tables (``spec``); their files are read piece by piece (``table``), values become numbers (``columns``)
 and ids node numbers (``ids``), on disk. What comes out are arrays, which ``sources.own`` takes like any others (``reader``).
 """

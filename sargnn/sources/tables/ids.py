@@ -33,19 +33,26 @@ _rank_rows = Entry("rank_rows", "kept b, before l, block int, records l n 3")
 """In place of each record's row how many rows before it are kept; -1 where it is not kept itself."""
 
 
-class _Spilled:
-    """Records in B files by the first bits of their keys, each file in the order in which they came."""
+class Records:
+    """Records in B files by the first bits of their keys, each file in the order in which they came.
+
+    Args:
+        folder: where the files go: 24 bytes a record.
+        name: of the files.
+        bits: so many tell them apart.
+    """
 
     def __init__(self, folder: Path, name: str, bits: int) -> None:
-        self._bits = bits
+        self.folder, self.name, self.bits = folder, name, bits
         self.paths = [folder / f"{name}_{number:03d}" for number in range(1 << bits)]
         for path in self.paths:
             path.touch()
 
     def add(self, records: np.ndarray) -> None:
+        """Some records, as ``keys_of`` gives them, in the order of their rows."""
         starts, order = np.array([0, len(records)]), None
-        if self._bits:
-            starts, order = group_by((records["high"] >> np.uint64(64 - self._bits)).astype(np.int64), len(self.paths))
+        if self.bits:
+            starts, order = group_by((records["high"] >> np.uint64(64 - self.bits)).astype(np.int64), len(self.paths))
         records = records if order is None else records[order]
         for number, path in enumerate(self.paths):
             with path.open("ab") as file:
@@ -70,12 +77,11 @@ def text_arrays(ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8), ends
 
 
-class IdMap:
+class IdMap(Records):
     """The ids of one type of nodes: rows of its table, of which some are not kept, and their numbers.
 
     Args:
-        folder: where files go: 24 bytes an id.
-        name: of this type's files.
+        folder, name: of the files.
         about: how many ids will come, about.
         buffer_bytes: how much of them is read at once, 24 bytes each.
 
@@ -85,18 +91,12 @@ class IdMap:
 
     def __init__(self, folder: Path, name: str, about: int, buffer_bytes: int) -> None:
         files = about * _RECORD.itemsize // max(1, min(buffer_bytes, _FILE_BYTES))
-        self.bits = min(max(files, 1) - 1, _MOST_FILES - 1).bit_length()
-        self._folder, self._name = folder, name
-        self._spilled = _Spilled(folder, name, self.bits)
+        super().__init__(folder, name, min(max(files, 1) - 1, _MOST_FILES - 1).bit_length())
         self.count = 0
-
-    def add(self, records: np.ndarray) -> None:
-        """Some ids, as ``keys_of`` gives them, in the order of their rows."""
-        self._spilled.add(records)
 
     def repeats(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """All rows, int64, whose id a row before has, file by file, with the first row that has it."""
-        for path in self._spilled.paths:
+        for path in self.paths:
             records = np.fromfile(path, _RECORD)
             again = np.full(len(records), -1, np.int64)
             _fill_slots(_words(records), _slots(len(records)), again)
@@ -108,15 +108,15 @@ class IdMap:
         counts = np.add.reduceat(kept, np.arange(0, len(kept), _BLOCK), dtype=np.int64) if len(kept) else np.zeros(0, np.int64)
         before = np.concatenate([[0], np.cumsum(counts)])
         if before[-1] < len(kept):
-            for path in self._spilled.paths:
+            for path in self.paths:
                 records = np.fromfile(path, _RECORD)
                 _rank_rows(kept, before, _BLOCK, _words(records))
                 records[records["row"] >= 0].tofile(path)
         self.count = int(before[-1])
 
-    def look_up(self, ends: Ends, numbers: np.ndarray) -> None:
+    def look_up(self, ends: Records, numbers: np.ndarray) -> None:
         """The numbers of the nodes that ends of edges name; -1 where there is none. numbers: integers [ends], to fill."""
-        for path, wanted_path in zip(self._spilled.paths, ends.paths, strict=True):
+        for path, wanted_path in zip(self.paths, ends.paths, strict=True):
             wanted = np.fromfile(wanted_path, _RECORD)
             wanted_path.unlink()
             if len(wanted):
@@ -125,13 +125,9 @@ class IdMap:
                 _fill_slots(_words(records), slots, np.empty(len(records), np.int64))
                 _look_up(_words(wanted), _words(records), slots, numbers)
 
-    def ends(self, name: str) -> Ends:
-        """What takes ends of edges that are to be looked up. name: of its files."""
-        return Ends(self._folder, f"{self._name}_{name}", self.bits)
-
-
-class Ends(_Spilled):
-    """Ends of edges, by the keys of the ids that they name; rows are places in a list of ends."""
+    def ends(self, name: str) -> Records:
+        """What takes ends of edges that are to be looked up; their rows are places in a list of ends. name: of its files."""
+        return Records(self.folder, f"{self.name}_{name}", self.bits)
 
 
 def _slots(records: int) -> np.ndarray:

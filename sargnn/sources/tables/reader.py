@@ -39,7 +39,7 @@ from sargnn.sources.own.given import (
 from sargnn.sources.own.graph import Unread, build_graph
 from sargnn.sources.own.reader import own_reader
 from sargnn.sources.tables.columns import Category, as_texts, decoded, is_time, plain_type
-from sargnn.sources.tables.ids import Ends, IdMap, keys_of, text_arrays
+from sargnn.sources.tables.ids import IdMap, Records, keys_of, text_arrays
 from sargnn.sources.tables.spec import EdgeTable, NodeTable, read_spec
 from sargnn.sources.tables.table import Table, is_null
 from sargnn.steps import step
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _WORDS = {"train": "train", "valid": "val", "test": "test"}
+_SETTINGS = ("on_error", "add_inverse_edges", "normalize_features", "homogenize", "task", "link_messages", "predicted_type")
+"""What decides the content, too."""
 _ROWS = 1 << 20
 
 
@@ -106,17 +108,6 @@ class _Mask(GivenArray):
             yield piece == self._number
 
 
-class _TableEdges(EdgeArrays):
-    """Edges whose places are rows of their tables."""
-
-    def __init__(self, table: Table, sources: FileArray, destinations: FileArray) -> None:
-        super().__init__(table.title, sources, destinations)
-        self._table = table
-
-    def place(self, position: int) -> str:
-        return self._table.kept_place(position)
-
-
 class TablesReader(Reader):
     """The tables that a YAML file lists. Raises ``DataError`` for what can be told without reading them."""
 
@@ -165,16 +156,10 @@ class TablesReader(Reader):
                 {name: dataclasses.asdict(table) for name, table in self._spec.nodes.items()},
                 {" ".join(triplet): dataclasses.asdict(table) for triplet, table in self._spec.edges.items()},
             ],
-            "on_error": config.on_error,
             "split_by": [config.split_by, config.split_at] if config.split_by is not None else None,
             "split": [config.split, config.split_seed] if config.split is not None else None,
-            "add_inverse_edges": config.add_inverse_edges,
-            "normalize_features": config.normalize_features,
-            "homogenize": config.homogenize,
-            "task": config.task,
-            "link_messages": config.link_messages,
             "edge_categories": list(config.edge_categories or ()),
-            "predicted_type": config.predicted_type,
+            **{name: getattr(config, name) for name in _SETTINGS},
             **({"known": [known.encodings, list(known.classes)]} if known is not None else {}),
         }
 
@@ -299,7 +284,7 @@ class _Arrays:
                 end.add(self._keys(of, batch.column(column), first, good))
         joined = [self._join(table, *of_end) for of_end in zip(table.spec.ends, types, ends, strict=True)]
         sources, destinations = (self._only_kept(table, array) for array in joined)
-        tree.setdefault(EDGES, {})[triplet] = _TableEdges(table, sources, destinations)
+        tree.setdefault(EDGES, {})[triplet] = EdgeArrays(table.title, sources, destinations)
         arrays = self._columns(table)
         for name, used in (("features", EDGE_FEATURES), ("weight", WEIGHTS), ("label", EDGE_LABELS)):
             if name in arrays:
@@ -315,7 +300,7 @@ class _Arrays:
                 pairs = [PlainArray(array.name, array.whole()[chosen]) for array in (sources, destinations)]
                 tree.setdefault(f"{split}_pairs", {})[triplet] = EdgeArrays(table.title, *pairs)
 
-    def _join(self, table: Table, column: str, node_type: str, ends: Ends) -> FileArray:
+    def _join(self, table: Table, column: str, node_type: str, ends: Records) -> FileArray:
         """Node numbers of one end of all edges, -1 where there is none; those edges are not kept."""
         numbers = self._array(column, index_dtype(max(1, self._maps[node_type].count)), table=table)
         if not len(table.kept):
