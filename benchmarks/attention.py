@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.figures import Row, figure, stock_kernel
+from benchmarks.figures import Row, figure, stock_kernel, write_bars
 from benchmarks.kernels import BenchKernelsConfig
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.choose import make_kernel
@@ -121,25 +121,12 @@ def _check(sides: dict[str, Callable[[], Tensor]], leaves: Sequence[Tensor], gra
 
 
 def plot(path: Path, rows: Sequence[Row], title: str) -> None:
-    """Seconds of forward and backward, stacked, and peak memory, for both sides and each number of heads."""
-    from matplotlib.figure import Figure
-
-    figure_ = Figure(figsize=(8, 3.6), dpi=110, layout="constrained")
-    seconds, memory = figure_.subplots(1, 2)
-    places = range(len(rows))
-    for number, (side, label) in enumerate((("stock", "stock"), ("fused", "sargnn"))):
-        at = [place + (number - 0.5) * 0.4 for place in places]
-        parts = [[row[side][part]["median_s"] for row in rows] for part in ("forward", "backward")]
-        color = f"C{number}"
-        seconds.bar(at, parts[0], 0.38, color=color, label=f"{label}, forward")
-        seconds.bar(at, parts[1], 0.38, bottom=parts[0], color=color, alpha=0.5, label=f"{label}, backward")
-        memory.bar(at, [row[side]["peak_bytes"] / 1e6 for row in rows], 0.38, color=color, label=label)
+    """Seconds of forward and backward, and peak memory, for both sides and each number of heads."""
+    sides = {"stock": "stock", "sargnn": "fused"}
+    panels: dict[str, dict[str, list[float]]] = {
+        f"{part}, seconds, median": {name: [row[side][part]["median_s"] for row in rows] for name, side in sides.items()}
+        for part in PARTS[:2]
+    }
+    panels["peak memory, MB"] = {name: [row[side]["peak_bytes"] / 1e6 for row in rows] for name, side in sides.items()}
     labels = [f"{row['heads']} x {row['width']}" for row in rows]
-    for axes, y_label in ((seconds, "seconds, median"), (memory, "peak memory, MB")):
-        axes.set_xticks(places, labels)
-        axes.set_xlabel("heads x features")
-        axes.set_ylabel(y_label)
-        axes.legend(frameon=False, fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure_.suptitle(f"Attention on {title}", fontsize=10)
-    figure_.savefig(path)
+    write_bars(path, labels, panels, title=f"Attention on {title}", x="heads x features")

@@ -8,6 +8,10 @@ from statistics import median, quantiles
 from typing import Any
 
 from sargnn.interop.dgl import is_installed
+from sargnn.report.draw import save
+from sargnn.report.drawings import draw_figure
+from sargnn.report.study import Panel
+from sargnn.report.values import PanelData, Shown
 
 Row = dict[str, Any]
 
@@ -23,24 +27,19 @@ def figure(seconds: Sequence[float]) -> dict[str, Any]:
     return {"median_s": median(seconds), "quartiles_s": [low, high]}
 
 
-def write_plot(path: Path, labels: Sequence[str], series: dict[str, list[float]], *, title: str, y_label: str) -> None:
+def write_bars(
+    path: Path, labels: Sequence[str], panels: dict[str, dict[str, list[float]]], *, title: str, x: str = ""
+) -> None:
     """Grouped bars as a PNG.
 
     Args:
         labels: of the groups.
-        series: name -> one value per group.
+        panels: title -> series -> one value per group.
+        x: what the labels are.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4), dpi=110, layout="constrained")
-    axes = figure.subplots()
-    width = 0.8 / len(series)
-    for number, (name, values) in enumerate(series.items()):
-        places = [group + (number - (len(series) - 1) / 2) * width for group in range(len(labels))]
-        axes.bar(places, values, width, label=name)
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set_ylabel(y_label)
-    axes.set_title(title, fontsize=10)
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
+    names = tuple(labels)
+    drawn = []
+    for name, series in panels.items():
+        ours: dict[str, list[Shown]] = {key: list(values) for key, values in series.items()}
+        drawn.append([PanelData(Panel(""), "", name, names, names, ours, {}, frozenset())])
+    save(draw_figure("bars", drawn, title=title, x=x, caption="", width=8), path)

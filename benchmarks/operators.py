@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import attention
-from benchmarks.figures import Row, figure, stock_kernel, write_plot
+from benchmarks.figures import Row, figure, stock_kernel, write_bars
 from benchmarks.kernels import BenchKernelsConfig
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.choose import make_kernel
@@ -73,7 +73,7 @@ def run(config: BenchKernelsConfig) -> dict[str, list[Row]]:
     if rows:
         labels = [f"{row['operation']} {row['width']}" for row in rows]
         series = {name: [row[name]["median_s"] * 1e3 for row in rows] for name in ("stock", "stock_fold", "fused")}
-        write_plot(folder / "kernels.png", labels, series, title=title, y_label="milliseconds, median")
+        write_bars(folder / "kernels.png", labels, {"milliseconds, median": series}, title=title)
     if attended:
         attention.plot(folder / "attention.png", attended, title)
     return results

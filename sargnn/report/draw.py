@@ -42,19 +42,27 @@ _NAMED, _WIDTH = 6, 34
 
 
 def write_pngs(pictures: Sequence[Picture], folder: Path) -> list[Path]:
-    """``KEY.png`` of each, in this order. Raises ``OSError``."""
-    paths = []
-    for picture in pictures:
-        paths.append(folder / f"{picture.key}.png")
-        draw(picture).savefig(paths[-1], dpi=110)
+    """``KEY.png`` of each, in this order, in a folder that is made. Raises ``OSError``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{picture.key}.png" for picture in pictures]
+    for picture, path in zip(pictures, paths, strict=True):
+        save(draw(picture), path)
     return paths
 
 
-def as_svg(picture: Picture) -> str:
-    """The same, scalable, with its text as text."""
-    content = io.StringIO()
+def save(figure: Any, path: Path | io.StringIO, dpi: int = 110) -> None:
+    """A PNG file; a scalable one with its text as text where the path ends so, or it is no path. Raises ``OSError``."""
     with styled():
-        draw(picture).savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+        if isinstance(path, Path) and path.suffix != ".svg":
+            figure.savefig(path, dpi=dpi)
+        else:
+            figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+
+
+def as_svg(picture: Picture) -> str:
+    """The same, scalable."""
+    content = io.StringIO()
+    save(draw(picture), content)
     return content.getvalue()
 
 
@@ -138,7 +146,7 @@ def _draw_curves(chart: Chart) -> Any:
     heights = [height + 0.045 for _, height in sizes]
     tall = max(_AXES_HEIGHT, sum(heights) + 0.05)
     width = _LEFT + _AXES_WIDTH + 0.4 + max(wide for wide, _ in sizes) + 0.08
-    height = _BOTTOM + tall + _TOP
+    height = _BOTTOM + tall + _TOP + 0.16 * chart.title.count("\n")
     figure.set_size_inches(width, height)
     axes = figure.add_axes((_LEFT / width, _BOTTOM / height, _AXES_WIDTH / width, tall / height))
     number = 0

@@ -8,14 +8,14 @@ Letters: S series, X values of x.
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 from sargnn.errors import ConfigError
-from sargnn.report.draw import COLOURS, MARKERS, styled
+from sargnn.report.draw import COLOURS, MARKERS, save, styled
 from sargnn.report.study import Cell, FigureSpec
 from sargnn.report.values import VALUES, PanelData, RunFigures, gather
 
@@ -29,13 +29,13 @@ _CHARACTERS = 17.5
 """Of a caption, in an inch of the picture's width."""
 _AXIS_CHARACTERS = 24
 """Of an axis's name, in a line."""
+_PAPERS = "the paper"
+_OUTLINE: dict[str, Any] = {"fill": False, "edgecolor": "black", "linestyle": "--", "linewidth": 0.9}
 _THIN, _MOST_NUMBERED = 0.16, 14
 """Bars narrower than this have their numbers turned; a panel with more of them has none."""
 
 _NARROW, _ROOM = 6.0, 1.18
 """Inches below which a picture has fewer panels side by side; an axis's length over its highest bar."""
-
-Draw = Callable[[Any, PanelData, bool], None]
 
 
 def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str, x: str, caption: str, width: float) -> Any:
@@ -54,10 +54,11 @@ def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str,
         flat = [panel for row in panels for panel in row]
         rows = -(-len(flat) // columns)
         titles, lines = textwrap.wrap(title, round(width * 12.5)), textwrap.wrap(caption, round(width * _CHARACTERS))
-        handles = _handles(flat, kind)
-        across = _legend_columns(handles, width)
+        names = _names(flat, kind)
+        # As many names beside each other as there is room for.
+        across = max(1, min(len(names), int(width * 14 / (max(map(len, names), default=0) + 8))))
         heights = [
-            0.1 + _LINE * (len(titles) + (-(-len(handles) // across) if handles else 0)),
+            0.1 + _LINE * (len(titles) + -(-len(names) // across)),
             rows * _PANEL_HEIGHT,
             0.08 + _CAPTION_LINE * len(lines),
         ]
@@ -65,8 +66,6 @@ def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str,
         places: Any = figure.subfigures(3, 1, height_ratios=heights)
         top, middle, bottom = places
         top.text(_MARGIN / width, 1 - 0.05 / heights[0], "\n".join(titles), va="top", fontsize=9, fontweight="bold")
-        if handles:
-            top.legend(handles=handles, loc="lower left", ncols=across, frameon=False, fontsize=7, borderaxespad=0.1)
         bottom.text(_MARGIN / width, 1, "\n".join(lines), va="top", fontsize=6.5, linespacing=1.15)
         grid = middle.subplots(rows, columns, squeeze=False).ravel()
         for axes, data in zip(grid, flat, strict=False):
@@ -80,6 +79,12 @@ def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str,
                 axes.set_xlabel("epoch" if kind == "curves" and not x else x)
         for axes in grid[len(flat) :]:
             axes.set_visible(False)
+        drawn = {label: handle for axes in middle.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        if kind in ("lines", "curves") and _PAPERS in drawn:  # of no single series
+            drawn[_PAPERS] = copy(drawn[_PAPERS])
+            drawn[_PAPERS].set(color="black", marker="o")
+        if handles := [drawn[name] for name in names if name in drawn]:
+            top.legend(handles=handles, loc="lower left", ncols=across, frameon=False, fontsize=7, borderaxespad=0.1)
     return figure
 
 
@@ -89,15 +94,15 @@ def _columns(groups: int, panels: int, width: float) -> int:
     return min(most, groups if groups > 1 else panels)
 
 
-def write(figure: Any, path: Path) -> None:
-    """A PNG or SVG file. Raises ``OSError``."""
-    with styled():
-        if path.suffix == ".svg":
-            content = io.StringIO()
-            figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
-            path.write_text(content.getvalue())
-        else:
-            figure.savefig(path, dpi=_DPI)
+def _names(panels: Sequence[PanelData], kind: str) -> list[str]:
+    """What the legend names, as it is called where it is drawn."""
+    if kind == "shares":
+        names = [part for panel in panels for part in _parts(panel)]
+    elif kind == "curves":
+        names = [_joined(series, x) for series in panels[0].ours for x in panels[0].x]
+    else:
+        names = list(panels[0].ours) if len(panels[0].ours) > 1 else []
+    return list(dict.fromkeys([*names, *([_PAPERS] if any(_given(panel.paper) for panel in panels) else [])]))
 
 
 def _look(number: int, *keys: str) -> dict[str, Any]:
@@ -114,7 +119,9 @@ def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
     for number, series in enumerate(data.ours):
         at = [place + (number - (count - 1) / 2) * width for place in range(len(data.x))]
         bars, heights = _known(at, data.numbers(series))
-        axes.bar(bars, heights, width * 0.94, edgecolor="white", linewidth=0.3, **_look(number, "color", "hatch"))
+        if bars:
+            look = _look(number, "color", "hatch")
+            axes.bar(bars, heights, width * 0.94, edgecolor="white", linewidth=0.3, label=series, **look)
         if not narrow and count * len(data.x) <= _MOST_NUMBERED:
             turned = 90 if width < _THIN else 0
             for position, height in zip(bars, heights, strict=True):
@@ -124,7 +131,7 @@ def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
                 axes.annotate("x", (position, 0), ha="center", va="bottom", fontweight="bold", **_look(number, "color"))
         outlines, given = _known(at, data.paper.get(series, ()))
         if outlines:
-            other.bar(outlines, given, width * 0.94, fill=False, edgecolor="black", linestyle="--", linewidth=0.9, zorder=3)
+            other.bar(outlines, given, width * 0.94, zorder=3, label=_PAPERS, **_OUTLINE)
     _set_axes(axes, other, data)
 
 
@@ -133,10 +140,10 @@ def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
     other, places = _papers_axes(axes, data), range(len(data.x))
     for number, series in enumerate(data.ours):
         look = _look(number, "color", "marker")
-        axes.plot(*_known(places, data.numbers(series)), markersize=4.5, **look)
+        axes.plot(*_known(places, data.numbers(series)), markersize=4.5, label=series, **look)
         at, given = _known(places, data.paper.get(series, ()))
         if at:
-            other.plot(at, given, markersize=6.5, fillstyle="none", linestyle="--", linewidth=0.8, **look)
+            other.plot(at, given, markersize=6.5, linestyle="--", linewidth=0.8, fillstyle="none", label=_PAPERS, **look)
     axes.set_xlim(-0.3, len(data.x) - 0.7)
     _set_axes(axes, other, data)
 
@@ -153,65 +160,72 @@ def _papers_axes(axes: Any, data: PanelData) -> Any:
 
 
 def _set_axes(axes: Any, other: Any, data: PanelData) -> None:
-    """Ticks of x, and scales with room for what is drawn. other: of ``_papers_axes``."""
-    axes.set_xticks(range(len(data.x)), _ticks(data))
+    """Ticks of x, the paper's below where they are others, and scales with room for what is drawn.
+
+    Args:
+        other: of ``_papers_axes``.
+    """
+    labels = [x if x == paper else f"{x}\n({paper})" for x, paper in zip(data.x, data.paper_x, strict=True)]
+    axes.set_xticks(range(len(data.x)), labels)
     ours, papers = [value for series in data.ours for value in data.numbers(series) if value is not None], _given(data.paper)
-    _scale(axes, data, [*ours, *(papers if other is axes else ())])
+    for each, values in [(axes, ours), (other, papers)] if other is not axes else [(axes, [*ours, *papers])]:
+        if data.panel.log and values and min(values) > 0:
+            each.set_yscale("log")
+        elif values:
+            each.set_ylim(0, _ROOM * max(values))
     if data.panel.relative_to is not None:
         axes.axhline(1, color="black", linewidth=0.6, linestyle=":")
     if other is not axes:
-        _scale(other, data, papers)
         other.set_ylabel(f"the paper's, {data.panel.published.unit}", fontsize=6.5)
         other.spines["right"].set_visible(True)
 
 
 def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
     """A curve for each series and value of x; a hollow marker at the right edge where the paper says how it ended."""
-    curves = [value for values in data.ours.values() for value in values]
+    curves = [(_joined(name, data.x[place]), value) for name, values in data.ours.items() for place, value in enumerate(values)]
     ends = [given for series in data.ours for given in data.paper.get(series, [None] * len(data.x))]
     last = 0.0
-    for number, value in enumerate(curves):
+    for number, (name, value) in enumerate(curves):
         if isinstance(value, tuple) and value[0]:
             xs, ys = value
             last = max(last, xs[-1])
             marks = {"markersize": 3.5, "markevery": max(1, len(xs) // 7)}
-            axes.plot(xs, ys, linewidth=1.3, **marks, **_look(number, "color", "dashes", "marker"))
+            axes.plot(xs, ys, linewidth=1.3, label=name, **marks, **_look(number, "color", "dashes", "marker"))
     for number, given in enumerate(ends):
         if given is not None:
-            hollow = {"fillstyle": "none", "markersize": 7, "linestyle": "", "clip_on": False}
+            hollow = {"fillstyle": "none", "markersize": 7, "linestyle": "", "clip_on": False, "label": _PAPERS}
             axes.plot([last], [given], **hollow, **_look(number, "color", "marker"))
     if data.panel.log:
         axes.set_yscale("log")
 
 
 def _shares(axes: Any, data: PanelData, narrow: bool) -> None:
-    """A lying bar for each series and x, of parts that add up; the paper's total is a dashed outline."""
-    names = _parts(data)
-    labels, height = [], 0
-    for series, values in data.ours.items():
-        for place, value in enumerate(values):
-            labels.append(_joined(series, data.x[place]))
-            left = 0.0
-            for number, part in enumerate(names if isinstance(value, dict) else ()):
-                assert isinstance(value, dict)
-                size = value.get(part, 0.0)
-                axes.barh(height, size, left=left, height=0.72, **_look_of_part(number))
-                left += size
-            given = data.paper.get(series, [None] * len(data.x))[place]
-            if given is not None:
-                axes.barh(height, given, height=0.72, fill=False, edgecolor="black", linestyle="--", linewidth=0.9)
-            height += 1
-    axes.set_yticks(range(len(labels)), labels)
+    """A lying bar for each series and x, of parts that add up, every second one hatched; the paper's total is an outline."""
+    looks = {}
+    for number, part in enumerate(_parts(data)):
+        hatch = HATCHES[1 + number // 2 % (len(HATCHES) - 1)] if number % 2 else ""
+        looks[part] = {"facecolor": COLOURS[number % len(COLOURS)], "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
+    bars = [(series, place, value) for series, values in data.ours.items() for place, value in enumerate(values)]
+    for height, (series, place, value) in enumerate(bars):
+        left = 0.0
+        for part, look in looks.items() if isinstance(value, dict) else ():
+            assert isinstance(value, dict)
+            size = value.get(part, 0.0)
+            axes.barh(height, size, left=left, height=0.72, label=part, **look)
+            left += size
+        given = data.paper.get(series, [None] * len(data.x))[place]
+        if given is not None:
+            axes.barh(height, given, height=0.72, label=_PAPERS, **_OUTLINE)
+    axes.set_yticks(range(len(bars)), [_joined(series, data.x[place]) for series, place, _ in bars])
     axes.invert_yaxis()
 
 
-def _look_of_part(number: int) -> dict[str, Any]:
-    """Every second one is hatched."""
-    hatch = HATCHES[1 + number // 2 % (len(HATCHES) - 1)] if number % 2 else ""
-    return {"facecolor": COLOURS[number % len(COLOURS)], "hatch": hatch, "edgecolor": "white", "linewidth": 0.3}
-
-
-DRAWINGS: dict[str, Draw] = {"bars": _bars, "lines": _lines, "curves": _curves, "shares": _shares}
+DRAWINGS: dict[str, Callable[[Any, PanelData, bool], None]] = {
+    "bars": _bars,
+    "lines": _lines,
+    "curves": _curves,
+    "shares": _shares,
+}
 
 
 def _joined(series: str, x: str) -> str:
@@ -219,63 +233,12 @@ def _joined(series: str, x: str) -> str:
 
 
 def _parts(data: PanelData) -> list[str]:
-    parts: dict[str, None] = {}
-    for values in data.ours.values():
-        for value in values:
-            parts |= dict.fromkeys(value) if isinstance(value, dict) else {}
-    return list(parts)
-
-
-def _ticks(data: PanelData) -> list[str]:
-    """Labels of x, the paper's below where they are others."""
-    if data.x == data.paper_x:
-        return list(data.x)
-    return [f"{ours}\n({paper})" for ours, paper in zip(data.x, data.paper_x, strict=True)]
-
-
-def _scale(axes: Any, data: PanelData, values: Sequence[float]) -> None:
-    if data.panel.log and values and min(values) > 0:
-        axes.set_yscale("log")
-    elif values:
-        axes.set_ylim(0, _ROOM * max(values))
+    shares = (value for values in data.ours.values() for value in values if isinstance(value, dict))
+    return list(dict.fromkeys(part for of_run in shares for part in of_run))
 
 
 def _given(paper: dict[str, list[float | None]]) -> list[float]:
     return [value for values in paper.values() for value in values if value is not None]
-
-
-def _handles(panels: Sequence[PanelData], kind: str) -> list[Any]:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles: list[Any] = []
-    first = panels[0]
-    if kind == "shares":
-        names = list(dict.fromkeys(name for panel in panels for name in _parts(panel)))
-        handles += (Patch(label=name, **_look_of_part(number)) for number, name in enumerate(names))
-    elif kind == "curves":
-        names = [_joined(series, x) for series in first.ours for x in first.x]
-        looks = (_look(number, "color", "marker", "dashes") for number in range(len(names)))
-        handles += (Line2D([], [], label=name, markersize=4, **look) for name, look in zip(names, looks, strict=True))
-    else:
-        for number, name in enumerate(first.ours if len(first.ours) > 1 else ()):
-            if kind == "bars":
-                handles.append(Patch(edgecolor="white", label=name, **_look(number, "facecolor", "hatch")))
-            else:
-                handles.append(Line2D([], [], markersize=4, label=name, **_look(number, "color", "marker")))
-    if any(_given(panel.paper) for panel in panels):
-        if kind in ("bars", "shares"):
-            handles.append(Patch(fill=False, edgecolor="black", linestyle="--", label="the paper"))
-        else:
-            line: dict[str, Any] = {"linestyle": "--" if kind == "lines" else "", "linewidth": 0.8}
-            handles.append(Line2D([], [], label="the paper", color="black", marker="o", fillstyle="none", **line))
-    return handles
-
-
-def _legend_columns(handles: Sequence[Any], width: float) -> int:
-    """As many names beside each other as there is room for."""
-    longest = max((len(handle.get_label()) for handle in handles), default=0)
-    return max(1, min(len(handles), int(width * 14 / (longest + 8))))
 
 
 def caption_of(spec: FigureSpec, runs: Sequence[RunFigures]) -> str:
@@ -340,7 +303,8 @@ def write_figure(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, width in zip([*paths, folder / f"{name}.svg"], (*WIDTHS, WIDTHS[0]), strict=True):
-            write(draw_figure(spec.kind, panels, title=spec.title, x=spec.x.name, caption=caption, width=width), path)
+            picture = draw_figure(spec.kind, panels, title=spec.title, x=spec.x.name, caption=caption, width=width)
+            save(picture, path, _DPI)
         (folder / f"{name}.md").write_text("\n".join(lines))
     except OSError as error:
         raise ConfigError(f"The figure cannot be written: {error.strerror}.", given=str(folder)) from error

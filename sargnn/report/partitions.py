@@ -86,7 +86,6 @@ def write_picture(compared: Sequence[Compared], folder: Path) -> Path:
     """``partitioners.png``. Raises ``OSError``."""
     from sargnn.report.draw import write_pngs
 
-    folder.mkdir(parents=True, exist_ok=True)
     return write_pngs([picture(compared)], folder)[0]
 
 
@@ -100,16 +99,15 @@ def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int
     Raises:
         ConfigError: the file cannot be written.
     """
-    from sargnn.report.draw import draw, styled
+    from sargnn.report.draw import draw, save
 
-    xs = [float(row) for row in range(len(plans))]
-    series = [Series(term, xs, [plan.largest.terms[term] / 1e9 for plan in plans], [0.0] * len(plans), []) for term in TERMS]
-    what = "the largest worker's memory at its peak, GB"
-    rows, line = [f"{plan.mode}, {plan.world}" for plan in plans], None
+    rows = range(len(plans))
+    series = [Series.over_seeds(term, rows, [[plan.largest.terms[term] / 1e9] for plan in plans]) for term in TERMS]
+    what, line = "the largest worker's memory at its peak, GB", None
     if limit is not None:
         what, line = f"{what}; dashed: the budget", limit / 1e9
-    with styled():
-        try:
-            draw(Picture("plans", title, [Chart("stack", f"{title}\n{what}", "", series, rows, line)])).savefig(path, dpi=130)
-        except OSError as error:
-            raise ConfigError(f"The picture cannot be written: {error.strerror}.", given=str(path)) from error
+    names = [f"{plan.mode}, {plan.world}" for plan in plans]
+    try:
+        save(draw(Picture("plans", title, [Chart("stack", f"{title}\n{what}", "", series, names, line)])), path, 130)
+    except OSError as error:
+        raise ConfigError(f"The picture cannot be written: {error.strerror}.", given=str(path)) from error

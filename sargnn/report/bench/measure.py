@@ -42,7 +42,8 @@ from sargnn.report.bench.entries import (
 )
 from sargnn.report.bench.epoch import measure_roofline
 from sargnn.report.bench.settings import BenchTableConfig, machine, open_folder
-from sargnn.report.bench.table import Found, markdown, plot
+from sargnn.report.bench.table import Found, markdown, picture
+from sargnn.report.draw import write_pngs
 from sargnn.resolve import resolve
 from sargnn.run.processes import end_process
 from sargnn.sources.prepare import prepare_dataset
@@ -276,8 +277,8 @@ def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
         measured = Found(case, _measure_case(case, places), absent)
         results.append(measured)
         _write(folder, table, results)
-        if curves := plot(folder / f"memory-{case.name}.png", measured):
-            say(f"plot: {curves}")
+        if (curves := picture(measured)) is not None:
+            say(f"plot: {write_pngs([curves], folder)[0]}")
     return results
 
 

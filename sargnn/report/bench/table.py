@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from sargnn.config.groups import PRECISIONS
 from sargnn.profile import EVALUATION, EXCHANGE_WAIT
@@ -26,6 +25,7 @@ from sargnn.report.bench.entries import (
 )
 from sargnn.report.bench.epoch import Roofline, better, limit_line, parts_of
 from sargnn.report.bench.epoch import markdown as parts_markdown
+from sargnn.report.charts import Chart, Picture, Series
 from sargnn.tracking.memory import human_bytes
 from sargnn.tracking.tables import show_table
 
@@ -277,7 +277,7 @@ def show(results: Sequence[Found]) -> None:
         show_table(("run", "world", "epoch s", "/ stock", "peak", "/ stock", "waiting"), rows, title=title, words=("run",))
 
 
-def plot(path: Path, measured: Found) -> Path | None:
+def picture(measured: Found) -> Picture | None:
     """Largest worker's peak against the number of workers, a line per mode; None where there is one number of workers only."""
     curves: dict[str, dict[int, float]] = {}
     for row in measured.figures():
@@ -287,38 +287,14 @@ def plot(path: Path, measured: Found) -> Path | None:
     worlds = sorted({world for curve in curves.values() for world in curve})
     if len(worlds) < 2:
         return None
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), dpi=110, layout="constrained")
-    axes = figure.subplots()
-    for number, (mode, curve) in enumerate(curves.items()):
-        # The first ones are drawn wider: for sums and means sar and no_remat lie on each other.
-        axes.plot(list(curve), list(curve.values()), marker="o", linewidth=max(1.5, 5 - 2 * number), label=mode)
+    series = [Series.over_seeds(mode, curve, [[peak] for peak in curve.values()]) for mode, curve in curves.items()]
     rows = {row["name"]: row for row in measured.figures()}
     if (peer := next(iter(rows.values()))["better_peak"]) is not None:
         peak = rows[peer]["peak_bytes"] / 1e6
-        axes.axhline(peak, color="0.5", linestyle="--", linewidth=1)
-        axes.annotate(
-            f"{peer}, one process",
-            (1, peak),
-            (-4, -12),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            fontsize=9,
-            color="0.4",
-        )
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(worlds, [str(world) for world in worlds])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("workers")
-    axes.set_ylabel("peak training memory of a worker, MB")
-    model: Any = measured.case.config.model
+        series.append(Series.over_seeds(f"{peer}, one process", worlds, [[peak]] * len(worlds)))
+    config, model = measured.case.config, cast(Any, measured.case.config.model)
     heads = f"{model.heads} x " if hasattr(model, "heads") else ""
     sizes = f" {model.num_layers} x {heads}{model.hidden}" if hasattr(model, "hidden") else ""
-    config = measured.case.config
-    axes.set_title(f"{model.name}{sizes} on {config.dataset.name}, partitioner {config.partitioner.name}", fontsize=10)
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
-    return path
+    title = f"{model.name}{sizes} on {config.dataset.name}, partitioner {config.partitioner.name}"
+    chart = Chart("workers", f"{title}\npeak training memory of a worker, MB", "workers", series)
+    return Picture(f"memory-{measured.case.name}", title, [chart])
