@@ -2,7 +2,7 @@
 
 A source row is numbered n if it is the worker's own row n, and N + h if it is its halo row h.
 
-As ``plan.mfg``, from the last layer to the first:
+As in ``plan.mfg``, where a sample keeps all edges; from the last layer to the first:
 
     O_L = wanted rows        O_(l-1) = I_l = O_l + sources of the chosen edges into O_l
 
@@ -20,17 +20,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from sargnn.comm.exchange import Exchange
-from sargnn.partition.cut import Part, WeightedDegrees, offsets_of, weight_sums
+from sargnn.partition.cut import Part, WeightedDegrees, weight_sums
 from sargnn.plan.copies import Copies
-from sargnn.plan.layer_plan import RowCounts
-from sargnn.plan.load import PlanSettings, check_edges, halo_lists, id_ranks_of, load_plan
+from sargnn.plan.layer_plan import LayerPlan
+from sargnn.plan.load import PlanSettings, check_edges, id_ranks_of, load_plan
 from sargnn.plan.loops import (
     choose_edges,
     count_each,
@@ -41,7 +41,7 @@ from sargnn.plan.loops import (
     place_in_edges,
     split_by_peer,
 )
-from sargnn.plan.mfg import MessageFlow
+from sargnn.plan.mfg import FlowBuilder, FlowLayer, MessageFlow, Split, bounds_of
 from sargnn.plan.relations import Degrees, RelationSplitter
 from sargnn.rng import Purpose
 
@@ -95,7 +95,10 @@ class Chosen:
         degrees = np.diff(self.offsets)
         own = _edge_keys(np.repeat(rows, degrees), ids[self.sources])
         place = np.minimum(np.searchsorted(keys, own), max(len(keys) - 1, 0))
-        kept = keys[place] != own if len(keys) else np.ones(len(own), bool)
+        return self.where(keys[place] != own if len(keys) else np.ones(len(own), bool))
+
+    def where(self, kept: np.ndarray) -> Chosen:
+        """Those that are kept (bool [C])."""
         ends = np.concatenate([[0], np.cumsum(kept)])
         return Chosen(ends[self.offsets], self.sources[kept], self.edges[kept] if len(self.edges) else self.edges)
 
@@ -151,22 +154,9 @@ class InEdges:
         count_kept(rows, first, begins, self._loops, fanout, offsets)
         sources = np.empty(offsets[-1], np.int32)
         edges = np.empty(offsets[-1] if len(self._edges) else 0, np.int32)
-        seed, number, tag = (0, 0, 0) if sample is None else (sample.seed, sample.number, sample.tag(layer, relation))
-        choose_edges(
-            rows,
-            first,
-            begins,
-            self._sources,
-            self.ids,
-            self._parallel,
-            self._loops,
-            seed,
-            number,
-            tag,
-            offsets,
-            sources,
-            edges,
-        )
+        draw = (0, 0, 0) if sample is None else (sample.seed, sample.number, sample.tag(layer, relation))
+        given = rows, first, begins, self._sources, self.ids, self._parallel, self._loops
+        choose_edges(*given, *draw, offsets, sources, edges)
         return Chosen(offsets, sources, self._edges[edges] if len(edges) else edges)
 
 
@@ -175,41 +165,26 @@ OutDegrees = tuple[Degrees, ...] | None
 
 
 @dataclass(frozen=True)
-class DrawnLayer:
-    """What one layer computes on this worker.
+class DrawnLayer(FlowLayer):
+    """A layer of a flow that is drawn.
 
     Attributes:
-        outputs: int32 per type, the own rows that it computes, in their order.
-        inputs: int32 per type, those that it reads.
         chosen: per relation the edges into its destination type's outputs; () where the layer does not aggregate.
-        halo: bool [H], the halo rows that it reads.
-        sends: per peer bool, which of the rows that it could need it does need.
         sampled: whether edges were left out.
         outward: per relation what out-degrees are then; None: they were not asked for.
     """
 
-    outputs: tuple[np.ndarray, ...]
-    inputs: tuple[np.ndarray, ...]
     chosen: tuple[Chosen, ...]
-    halo: np.ndarray
-    sends: tuple[np.ndarray, ...]
     sampled: bool
     outward: OutDegrees
 
-    @property
-    def edges(self) -> int:
-        """Edges into its output rows."""
-        return sum(len(edges.sources) for edges in self.chosen)
 
-
-class FlowDrawer:
-    """Makes message flows of one worker's part, fast. All workers must make one, and call its methods, together.
+class FlowDrawer(FlowBuilder):
+    """Makes message flows fast, of samples of the edges, or of all.
 
     Args:
-        part: the worker's part, with self-loops if the model adds them.
-        settings: what all of its plans have in common.
-        own_loops: it does.
-        splitter: gives every layer a plan of each relation; None: does not.
+        part, settings, splitter: as of ``FlowBuilder``.
+        own_loops: the model adds self-loops.
         copies: of a part that has some: an edge into a node counts once in out-degrees of a sample.
     """
 
@@ -224,15 +199,10 @@ class FlowDrawer:
         copies: Copies | None = None,
     ) -> None:
         # What is drawn does not come again: it is not worth laying anywhere.
-        self._part, self._settings, self._exchange = part, dataclasses.replace(settings, lay=lambda tensor: tensor), exchange
-        self._splitter, self._copies = splitter, copies
-        self._schema, self._bounds, self._num_rows = part.schema, part.row_bounds, len(part.node_ids)
-        self._types = [slice(*ends) for ends in pairwise(self._bounds)]
+        super().__init__(part, dataclasses.replace(settings, lay=lambda tensor: tensor), exchange, splitter=splitter)
+        self._copies = copies
         self._edges = InEdges(part, settings.rank, own_loops=own_loops)
-        self._left_out: np.ndarray | None = None
         self._id_ranks = id_ranks_of(part)
-        self._lists = halo_lists(part, torch.device("cpu"))
-        self._send_rows = [rows.numpy() for rows in self._lists.send_rows]
         self._owners = np.repeat(np.arange(exchange.group.world, dtype=np.int32), np.diff(part.halo_offsets))
 
     def layers(
@@ -253,76 +223,55 @@ class FlowDrawer:
             outward: count also the edges out of rows.
             left_out: int64 own rows, and the original ids of their sources: edges that are dropped from what a sample keeps.
         """
-        self._left_out = None if left_out is None else np.unique(_edge_keys(*left_out))
-        layers = tuple(reversed(list(self._from_last(wanted, uses_edges, sample, outward=outward))))
-        self._left_out = None
-        return layers
+        keys = None if left_out is None else np.unique(_edge_keys(*left_out))
+        return tuple(self._drawn(wanted, uses_edges, sample, keys, outward=outward))[::-1]
 
     def outward(self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None) -> list[OutDegrees]:
         """Per layer what out-degrees are; nothing else is held of more than one layer."""
-        degrees: list[OutDegrees] = []
-        for drawn in self._from_last(wanted, uses_edges, sample, outward=True):
-            degrees.insert(0, drawn.outward)
-            del drawn
-        return degrees
+        return [drawn.outward for drawn in self._drawn(wanted, uses_edges, sample, None, outward=True)][::-1]
 
-    def _from_last(
-        self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None, *, outward: bool
-    ) -> Iterator[DrawnLayer]:
-        """From the last layer to the first."""
-        rows = [np.ascontiguousarray(of_type, np.int32) for of_type in self._by_type(wanted)]
-        reached = np.zeros(self._num_rows, bool)
-        reached[wanted] = True
-        for layer in range(len(uses_edges) - 1, -1, -1):
-            drawn = self._layer(rows, reached, layer, sample, uses_edges=uses_edges[layer], outward=outward)
-            rows = list(drawn.inputs)
-            yield drawn
-            del drawn
-
-    def _by_type(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Own rows, ascending, type by type."""
-        return [rows[slice(*np.searchsorted(rows, (of_type.start, of_type.stop)))] for of_type in self._types]
-
-    def _layer(
+    def _drawn(
         self,
-        outputs: list[np.ndarray],
-        reached: np.ndarray,
-        layer: int,
+        wanted: np.ndarray,
+        uses_edges: Sequence[bool],
         sample: Sample | None,
+        left_out: np.ndarray | None,
         *,
-        uses_edges: bool,
         outward: bool,
-    ) -> DrawnLayer:
-        marks = np.zeros(self._num_rows + len(self._owners), np.uint8)
+    ) -> Iterator[DrawnLayer]:
+        """From the last layer to the first. left_out: keys of edges."""
         chosen: list[Chosen] = []
-        for number, relation in enumerate(self._schema.relations if uses_edges else ()):
-            edges = self._edges.choose(outputs[relation.destination], number, layer, sample)
-            if self._left_out is not None:
-                edges = edges.without(self._left_out, outputs[relation.destination], self._edges.ids)
-            mark_chosen(edges.sources, marks)
-            chosen.append(edges)
-        needed, halo = marks[: self._num_rows].astype(bool), marks[self._num_rows :].astype(bool)
-        told = self._exchange.to_owners(self._lists, (torch.from_numpy(marks[self._num_rows :, None]),))
-        sends = tuple(received[0].numpy()[:, 0].astype(bool) for received in told)
-        for rows, send in zip(self._send_rows, sends, strict=True):
-            needed[rows[send]] = True
-        new = np.flatnonzero(needed & ~reached).astype(np.int32)
-        reached[new] = True
-        both = zip(outputs, self._by_type(new), strict=True)
-        inputs = [np.concatenate([rows, added]) if len(added) else rows for rows, added in both]
-        sampled = uses_edges and sample is not None and sample.fanouts[layer] >= 0
-        out = self._outward(chosen, outputs) if outward and sampled else None
-        return DrawnLayer(tuple(outputs), tuple(inputs), tuple(chosen), halo, sends, sampled, out)
 
-    def _outward(self, chosen: Sequence[Chosen], outputs: list[np.ndarray]) -> tuple[Degrees, ...]:
+        def choose(layer: int, outputs: tuple[np.ndarray, ...], marks: np.ndarray) -> int:
+            chosen.clear()
+            for number, relation in enumerate(self._schema.relations if uses_edges[layer] else ()):
+                edges = self._edges.choose(outputs[relation.destination], number, layer, sample)
+                if left_out is not None:
+                    edges = edges.without(left_out, outputs[relation.destination], self._edges.ids)
+                mark_chosen(edges.sources, marks)
+                chosen.append(edges)
+            return sum(len(edges.sources) for edges in chosen)
+
+        number = len(uses_edges)
+        for layer in self._from_last(wanted, [partial(choose, n) for n in range(number)]):
+            number -= 1
+            sampled = uses_edges[number] and sample is not None and sample.fanouts[number] >= 0
+            out = self._outward(chosen, layer.outputs) if outward and sampled else None
+            yield DrawnLayer(**vars(layer), chosen=tuple(chosen), sampled=sampled, outward=out)
+
+    def _outward(self, chosen: Sequence[Chosen], outputs: Sequence[np.ndarray]) -> tuple[Degrees, ...]:
         """Per relation the edges out of own rows of its source type.
 
         Args:
             outputs: int32 per type, the layer's output rows, into which edges were chosen.
         """
         relations, total = len(chosen), self._num_rows + len(self._owners)
-        if self._copies is not None:
-            chosen = self._counted(chosen, outputs, self._copies)
+        if self._copies is not None:  # the edges into those of a node's copies that count
+            computed = np.full(self._num_rows, -1, np.int16)
+            computed[np.concatenate(outputs)] = 1
+            counting = self._copies.before(computed) < 1
+            into = [counting[outputs[relation.destination]] for relation in self._schema.relations]
+            chosen = [edges.where(np.repeat(rows, np.diff(edges.offsets))) for rows, edges in zip(into, chosen, strict=True)]
         counts, sums = np.zeros((relations, total), np.int32), []
         for number, edges in enumerate(chosen):
             count_each(edges.sources, 0, counts[number])
@@ -336,29 +285,10 @@ class FlowDrawer:
                 table[rows] += received.numpy()
         if self._copies is not None:
             own = [self._copies.total(table) for table in own]
-        runs = [self._types[relation.source] for relation in self._schema.relations]
+        runs = [slice(*self._bounds[relation.source :][:2]) for relation in self._schema.relations]
         return tuple(
             Degrees(own[0][run, r].astype(np.int64), own[1][run, r].copy() if sums else None) for r, run in enumerate(runs)
         )
-
-    def _counted(self, chosen: Sequence[Chosen], outputs: list[np.ndarray], copies: Copies) -> list[Chosen]:
-        """The edges into those of a node's copies that count."""
-        computed = np.full(self._num_rows, -1, np.int16)
-        computed[np.concatenate(outputs)] = 1
-        counts = copies.before(computed) < 1
-        counted = []
-        for number, edges in enumerate(chosen):
-            rows = outputs[self._schema.relations[number].destination]
-            degrees = np.diff(edges.offsets)
-            kept = np.repeat(counts[rows], degrees)
-            offsets = np.concatenate([[0], np.cumsum(degrees * counts[rows])])
-            counted.append(Chosen(offsets, edges.sources[kept], edges.edges[kept] if len(edges.edges) else edges.edges))
-        return counted
-
-    def counts(self, layers: Sequence[DrawnLayer]) -> tuple[RowCounts, ...]:
-        """Per layer, its rows over all workers."""
-        own = [[sum(map(len, layer.inputs)), sum(map(len, layer.outputs)), int(layer.halo.sum())] for layer in layers]
-        return tuple(RowCounts(*totals) for totals in self._exchange.group.sum_(torch.tensor(own)).tolist())
 
     def flow(self, layers: Sequence[DrawnLayer], outward: Sequence[OutDegrees] | None = None) -> MessageFlow:
         """The message flow.
@@ -366,100 +296,60 @@ class FlowDrawer:
         Args:
             outward: per layer, the out-degrees of a whole step that these layers are a part of; theirs if not given.
         """
-        plans = []
-        places = np.empty(self._num_rows, np.int32)
-        for number, (layer, counts) in enumerate(zip(layers, self.counts(layers), strict=True)):
-            degrees = layer.outward if outward is None else outward[number]
-            part, bounds, inward = self._restricted(layer, degrees, places)
-            inputs, outputs = np.concatenate(layer.inputs), np.concatenate(layer.outputs)
-            if self._splitter is not None:
+        counts, degrees = self.counts(layers), [layer.outward for layer in layers] if outward is None else outward
+        return self._join(layers, map(self._plan, layers, degrees), counts)
 
-                def restrict(part: Part = part, bounds: tuple[int, ...] = bounds) -> tuple[Part, tuple[int, ...]]:
-                    return part, bounds
-
-                plan = self._splitter.split(restrict, inputs, outputs, drawn=(inward, degrees) if layer.sampled else None)
-            else:
-                kept = np.flatnonzero(layer.halo)
-                ranks = np.concatenate([self._id_ranks[inputs], self._id_ranks[self._num_rows + kept]])
-                plan = load_plan(part, self._settings, out_bounds=bounds, id_ranks=ranks)
-            plans.append(dataclasses.replace(plan, counts=counts))
-        ends = (torch.from_numpy(np.concatenate(rows).astype(np.int64)) for rows in (layers[0].inputs, layers[-1].outputs))
-        return MessageFlow(tuple(plans), *(rows.to(self._settings.device, non_blocking=True) for rows in ends))
-
-    def _restricted(
-        self, layer: DrawnLayer, outward: OutDegrees, places: np.ndarray
-    ) -> tuple[Part, tuple[int, ...], list[Degrees]]:
-        """The part of one layer, the bounds of its output rows, and per relation the edges into each of these."""
-        part, rank, world, relations = self._part, self._settings.rank, self._exchange.group.world, self._schema.relations
+    def _plan(self, layer: DrawnLayer, outward: OutDegrees) -> LayerPlan:
+        inward = [self._inward(edges) for edges in layer.chosen] if layer.sampled else []
+        degrees = self._sampled_degrees(layer, inward, outward) if layer.sampled else None
+        restricted = self._restricted(layer, self._split, degrees)
         inputs = np.concatenate(layer.inputs)
-        places[inputs] = np.arange(len(inputs), dtype=np.int32)
-        halo_offsets = np.concatenate([[0], np.cumsum(layer.halo)])[part.halo_offsets]
-        halo_places = np.cumsum(layer.halo, dtype=np.int32) - 1 - halo_offsets[self._owners].astype(np.int32)
-        out_bounds = _bounds(layer.outputs)
+        if self._splitter is not None:
+            drawn = (inward, outward) if layer.sampled else None
+            return self._splitter.split(lambda: restricted, inputs, np.concatenate(layer.outputs), drawn=drawn)
+        ranks = np.concatenate([self._id_ranks[inputs], self._id_ranks[self._num_rows :][layer.halo]])
+        return load_plan(restricted[0], self._settings, out_bounds=restricted[1], id_ranks=ranks)
 
-        counts = np.zeros((world, len(relations)), np.int64)
-        for number, relation_edges in enumerate(layer.chosen):
+    def _inward(self, edges: Chosen) -> Degrees:
+        """One relation's edges into each output row of its destination type."""
+        counts, weights = np.diff(edges.offsets), self._part.columns.weight
+        if weights is None:
+            return Degrees(counts)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        return Degrees(counts, weight_sums(rows, np.asarray(weights)[edges.edges], len(counts)))
+
+    def _split(self, layer: DrawnLayer, places: np.ndarray) -> Split:
+        """The chosen edges of a layer."""
+        rank, relations, out_bounds = self._settings.rank, self._schema.relations, bounds_of(layer.outputs)
+        rows = self._num_rows, rank, self._owners
+        counts = np.zeros((self._exchange.group.world, len(relations)), np.int64)
+        for number, chosen in enumerate(layer.chosen):
             own = counts[:, number].copy()
-            count_peers(relation_edges.sources, self._num_rows, rank, self._owners, own)
+            count_peers(chosen.sources, *rows, own)
             counts[:, number] = own
         ends = np.concatenate([[0], np.cumsum(counts.ravel())])
         src, dst = (np.empty(ends[-1], np.int32) for _ in range(2))
-        edges = np.empty(ends[-1] if part.columns else 0, np.int32)
-        inward = []
-        for number, relation_edges in enumerate(layer.chosen):
-            cursor = ends[:-1].reshape(world, len(relations))[:, number].copy()
-            split_by_peer(
-                relation_edges.sources,
-                relation_edges.edges,
-                relation_edges.offsets,
-                out_bounds[relations[number].destination],
-                self._num_rows,
-                rank,
-                self._owners,
-                places,
-                halo_places,
-                cursor,
-                src,
-                dst,
-                edges,
+        edges = np.empty(ends[-1] if self._part.columns else 0, np.int32)
+        for number, chosen in enumerate(layer.chosen):
+            cursor = ends[:-1].reshape(counts.shape)[:, number].copy()
+            first = out_bounds[relations[number].destination]
+            given = (
+                chosen.sources,
+                chosen.edges,
+                chosen.offsets,
+                first,
+                *rows,
+                places[: self._num_rows],
+                places[self._num_rows :],
             )
-            counts_into, sums = np.diff(relation_edges.offsets), None
-            if (edge_weights := part.columns.weight) is not None:
-                rows = np.repeat(np.arange(len(counts_into)), counts_into)
-                sums = weight_sums(rows, np.asarray(edge_weights)[relation_edges.edges], len(counts_into))
-            inward.append(Degrees(counts_into, sums))
-        if layer.sampled:
-            in_degrees, out_degrees, weights = self._sampled_degrees(layer, inward, outward)
-        else:
-            in_degrees, out_degrees = (np.asarray(degrees)[inputs] for degrees in (part.in_degrees, part.out_degrees))
-            weights = None if part.weights is None else part.weights.at(inputs)
-        send = [places[rows[chosen]] for rows, chosen in zip(self._send_rows, layer.sends, strict=True)]
-        nothing = np.zeros(0, np.int64)
-        restricted = dataclasses.replace(
-            part,
-            features=(),
-            node_ids=self._edges.ids[inputs].astype(np.int64),
-            labels=nothing,
-            split=nothing,
-            in_degrees=in_degrees,
-            out_degrees=out_degrees,
-            edge_src=src,
-            edge_dst=dst,
-            edge_offsets=ends,
-            halo_ids=self._edges.ids[self._num_rows :][layer.halo].astype(np.int64),
-            halo_offsets=halo_offsets,
-            send_rows=np.concatenate(send),
-            send_offsets=offsets_of(send),
-            columns=part.columns.take(edges),
-            weights=weights,
-        )
-        return restricted, out_bounds, inward
+            split_by_peer(*given, cursor, src, dst, edges)
+        return src, dst, edges, ends
 
     def _sampled_degrees(
         self, layer: DrawnLayer, inward: Sequence[Degrees], outward: OutDegrees
     ) -> tuple[np.ndarray, np.ndarray, WeightedDegrees | None]:
         """In-degrees, out-degrees and weighted ones of a layer's part; without entries where out-degrees are not known."""
-        bounds, relations = _bounds(layer.inputs), self._schema.relations
+        bounds, relations = bounds_of(layer.inputs), self._schema.relations
         in_degrees, out_degrees = np.zeros(bounds[-1], np.int64), np.zeros(bounds[-1] if outward else 0, np.int64)
         weights = WeightedDegrees(np.zeros(bounds[-1]), np.zeros(len(out_degrees)))
         for relation, into in zip(relations, inward, strict=True):
@@ -475,7 +365,3 @@ class FlowDrawer:
             if out.sums is not None:
                 weights.outward[at] += out.sums[rows]
         return in_degrees, out_degrees, weights if self._part.weighted else None
-
-
-def _bounds(rows: Sequence[np.ndarray]) -> tuple[int, ...]:
-    return tuple(offsets_of(list(rows)).tolist())

@@ -21,7 +21,7 @@ from sargnn.plan.cover import Share, spared_shares
 from sargnn.plan.drawn import FlowDrawer
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.load import NO_LIMIT, PlanSettings, with_self_loops
-from sargnn.plan.mfg import MessageFlow, Reach, find_reach, message_flow, only_into
+from sargnn.plan.mfg import FlowBuilder, MessageFlow, Reach
 from sargnn.plan.partials import load_shared_plan
 from sargnn.plan.relations import RelationSplitter
 
@@ -134,8 +134,7 @@ class WorkerGraph:
             wanted = np.zeros(self.num_rows, bool)
             wanted[self.labelled_rows] = True
             uses_edges = uses_edges or [True] * num_layers
-            reach = find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges, self.copies.inner)
-            self._flows[num_layers] = self.flow_of(reach)
+            self._flows[num_layers] = self.flow_of(self._builder().reach(wanted, uses_edges, self.copies.inner))
         elif num_layers not in self._flows:
             shares: list[Share | None] = [None] * num_layers
             if self._sharing is not None and self.exchange.group.world > 1:
@@ -151,7 +150,7 @@ class WorkerGraph:
                 elif last is None or self.exchange.group.world == 1:
                     plans.append(self._whole_plan(last).only(self.labelled))
                 else:
-                    part, bounds = only_into(self.part, self.rank, self.exchange, self.labelled_rows)
+                    part, bounds = self._builder().only_into(self.labelled_rows)
                     plans.append(self._load(part, last, bounds))
             else:
                 plans.append(self._whole_plan(last))
@@ -181,13 +180,15 @@ class WorkerGraph:
 
     def reach(self, wanted: np.ndarray, uses_edges: Sequence[bool]) -> Reach:
         """What the wanted rows, bool [N], depend on."""
-        return find_reach(self._looped_part, self.rank, self.exchange, wanted, uses_edges)
+        return self._builder().reach(wanted, uses_edges)
 
     def flow_of(self, reach: Reach, *, shared: bool = True) -> MessageFlow:
         """The message flow of what rows depend on. ``shared``: cut edges are shared out."""
         share = self._sharing.of_layers if shared and self._sharing is not None else None
-        part, splitter = self._looped_part, self._splitter
-        return self.counting(message_flow(part, self.settings, self.exchange, reach, splitter=splitter, share=share))
+        return self.counting(self._builder().flow_of(reach, share))
+
+    def _builder(self) -> FlowBuilder:
+        return FlowBuilder(self._looped_part, self.settings, self.exchange, splitter=self._splitter)
 
     def counting(self, flow: MessageFlow) -> MessageFlow:
         """The flow, where copies are not to count in statistics over rows with the rows that do."""

@@ -14,24 +14,24 @@ Letters: N own rows, H halo rows, L layers, T node types.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sargnn.comm.exchange import Exchange
-from sargnn.comm.lists import HaloLists
-from sargnn.partition.cut import Part, offsets_of
+from sargnn.partition.cut import Part, WeightedDegrees, offsets_of
 from sargnn.plan.cover import Share
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.load import PlanSettings, halo_lists
 from sargnn.plan.loops import count_into, mark_sources, renumber
 from sargnn.plan.partials import load_shared_plan
-from sargnn.plan.relations import RelationSplitter
+from sargnn.plan.relations import RelationSplitter, Restricted
 
 
 @dataclass(frozen=True)
@@ -71,187 +71,231 @@ class MessageFlow:
 
 
 @dataclass(frozen=True)
-class _Marks:
-    """What one layer needs on this worker.
+class FlowLayer:
+    """What one layer computes on this worker.
 
     Attributes:
-        outputs: bool [N], its output rows.
-        uses_edges: whether it reads more than these.
-        edges: edges into its output rows.
-        own: uint8 [N], own rows that these read.
-        halo: bool [H], halo rows that they read.
-        send: per peer bool, which of the rows that it could need it does need.
+        outputs: int32 per type, the own rows that it computes, in their order.
+        inputs: int32 per type, those that it reads; its outputs are the first.
+        halo: bool [H], the halo rows that it reads.
+        sends: per peer bool, which of the rows that it could need it does need.
+        edges: into its output rows.
     """
 
-    outputs: np.ndarray
-    uses_edges: bool
-    edges: int
-    own: np.ndarray
+    outputs: tuple[np.ndarray, ...]
+    inputs: tuple[np.ndarray, ...]
     halo: np.ndarray
-    send: tuple[np.ndarray, ...]
+    sends: tuple[np.ndarray, ...]
+    edges: int
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What some rows' outputs depend on, layer by layer.
+    """What some rows' outputs depend on, layer by layer, over all edges.
 
     Attributes:
         depth: int16 [N], the last layer that computes a row; 0: the first one reads it; -1: not even that.
-        marks: per layer.
+        layers: what each computes.
         counts: per layer, its rows over all workers.
     """
 
     depth: np.ndarray
-    marks: tuple[_Marks, ...]
+    layers: tuple[FlowLayer, ...]
     counts: tuple[RowCounts, ...]
 
     @property
     def edges(self) -> tuple[int, ...]:
         """Per layer, those into its output rows on this worker."""
-        return tuple(mark.edges for mark in self.marks)
+        return tuple(layer.edges for layer in self.layers)
 
 
-def find_reach(
-    part: Part,
-    rank: int,
-    exchange: Exchange,
-    wanted: np.ndarray,
-    uses_edges: Sequence[bool],
-    hidden: np.ndarray | None = None,
-) -> Reach:
-    """What the wanted rows (bool [N]) depend on; all workers must call it.
-
-    Args:
-        part: the worker's part, with self-loops if the model adds them.
-        hidden: bool [N], rows that all layers but the last are to compute; None: those that are needed.
-        uses_edges: per layer, whether it aggregates; one that does not reads its output rows only.
-    """
-    lists = halo_lists(part, torch.device("cpu"))
-    num_layers = len(uses_edges)
-    depth = np.where(wanted, num_layers, -1).astype(np.int16)
-    if hidden is not None:
-        depth[hidden & ~wanted] = num_layers - 1
-    marks: list[_Marks] = []
-    for layer in range(num_layers, 0, -1):
-        mark = _marks(part, rank, exchange, lists, depth >= layer, uses_edges[layer - 1])
-        needed = (depth >= layer) | mark.own.astype(bool)
-        for rows, chosen in zip(lists.send_rows, mark.send, strict=True):
-            needed[rows.numpy()[chosen]] = True
-        depth[needed & (depth < layer - 1)] = layer - 1
-        marks.insert(0, mark)
-    counted = torch.tensor(
-        [[(depth >= layer - 1).sum(), (depth >= layer).sum(), mark.halo.sum()] for layer, mark in enumerate(marks, start=1)]
-    )
-    counts = tuple(RowCounts(*totals) for totals in exchange.group.sum_(counted).tolist())
-    return Reach(depth, tuple(marks), counts)
+Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""A layer's edges by source part and relation: source and destination rows, numbers in the part, and where each begins."""
 
 
-def message_flow(
-    part: Part,
-    settings: PlanSettings,
-    exchange: Exchange,
-    reach: Reach,
-    *,
-    splitter: RelationSplitter | None = None,
-    share: Callable[[Sequence[RowCounts | None]], Sequence[Share | None]] | None = None,
-) -> MessageFlow:
-    """Build the message-flow graph of some rows; all workers must call it.
+class FlowBuilder:
+    """Makes message flows of one worker's part. All workers must make one, and call its methods, together.
 
     Args:
         part: the worker's part, with self-loops if the model adds them.
         settings: what all of its plans have in common.
-        reach: what the rows depend on.
         splitter: gives every layer a plan of each relation; None: does not.
-        share: gives, for the layers' counts of rows, how each one's cut edges are shared out; None: the destinations' owners
-            aggregate all.
     """
-    depth, num_layers = reach.depth, len(reach.marks)
-    shares = [None] * num_layers if share is None else share(reach.counts)
-    types = part.schema.types_of(part.node_ids)
-    order = np.lexsort((np.arange(len(depth)), -depth, types))
-    plans = []
-    for layer, mark in enumerate(reach.marks, start=1):
-        inputs, outputs = (order[depth[order] >= least] for least in (layer - 1, layer))
-        if splitter is not None:
-            plan = splitter.split(partial(_restricted, part, settings.rank, inputs, outputs, mark), inputs, outputs)
-        else:
-            restricted, bounds = _restricted(part, settings.rank, inputs, outputs, mark)
-            plan = load_shared_plan(restricted, settings, exchange.group, shares[layer - 1], out_bounds=bounds)
-        plans.append(dataclasses.replace(plan, counts=reach.counts[layer - 1]))
-    ends = (torch.from_numpy(order[depth[order] >= least]).to(settings.device) for least in (0, num_layers))
-    return MessageFlow(tuple(plans), *ends)
+
+    def __init__(
+        self, part: Part, settings: PlanSettings, exchange: Exchange, *, splitter: RelationSplitter | None = None
+    ) -> None:
+        self._part, self._settings, self._exchange, self._splitter = part, settings, exchange, splitter
+        self._schema, self._bounds, self._num_rows = part.schema, part.row_bounds, len(part.node_ids)
+        self._lists = halo_lists(part, torch.device("cpu"))
+        self._send_rows = [rows.numpy() for rows in self._lists.send_rows]
+
+    def reach(self, wanted: np.ndarray, uses_edges: Sequence[bool], hidden: np.ndarray | None = None) -> Reach:
+        """What the wanted rows (bool [N]) depend on.
+
+        Args:
+            uses_edges: per layer, whether it aggregates; one that does not reads its output rows only.
+            hidden: bool [N], rows that all layers but the last are to compute; None: those that are needed.
+        """
+        keep = [self._keep_all if reads else lambda *_: 0 for reads in uses_edges]
+        layers = tuple(self._from_last(np.flatnonzero(wanted), keep, hidden))[::-1]
+        depth = np.full(self._num_rows, -1, np.int16)
+        for number, layer in enumerate(layers):
+            depth[np.concatenate(layer.inputs)] = number
+        depth[wanted] = len(layers)
+        return Reach(depth, layers, self.counts(layers))
+
+    def flow_of(
+        self, reach: Reach, share: Callable[[Sequence[RowCounts | None]], Sequence[Share | None]] | None = None
+    ) -> MessageFlow:
+        """The message flow of what rows depend on.
+
+        Args:
+            share: gives, for the layers' counts of rows, how each one's cut edges are shared out; None: the destinations'
+                owners aggregate all.
+        """
+        shares = [None] * len(reach.layers) if share is None else share(reach.counts)
+
+        def plan(layer: FlowLayer, share: Share | None) -> LayerPlan:
+            restricted = partial(self._restricted, layer, self._split_all)
+            if self._splitter is not None:
+                return self._splitter.split(restricted, np.concatenate(layer.inputs), np.concatenate(layer.outputs))
+            part, bounds = restricted()
+            return load_shared_plan(part, self._settings, self._exchange.group, share, out_bounds=bounds)
+
+        return self._join(reach.layers, map(plan, reach.layers, shares), reach.counts)
+
+    def only_into(self, rows: slice) -> Restricted:
+        """The part of a layer that computes all own rows of one type from all, and the bounds of its output rows."""
+        everything = np.arange(self._num_rows)
+        (layer,) = self._from_last(everything[rows], [self._keep_all])
+        return self._restricted(dataclasses.replace(layer, inputs=self._by_type(everything)), self._split_all)
+
+    def counts(self, layers: Sequence[FlowLayer]) -> tuple[RowCounts, ...]:
+        """Per layer, its rows over all workers."""
+        own = [[sum(map(len, layer.inputs)), sum(map(len, layer.outputs)), int(layer.halo.sum())] for layer in layers]
+        return tuple(RowCounts(*totals) for totals in self._exchange.group.sum_(torch.tensor(own)).tolist())
+
+    def _by_type(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Own rows, ascending, type by type: int32."""
+        ends = np.searchsorted(rows, self._bounds)
+        return tuple(np.ascontiguousarray(rows[a:b], np.int32) for a, b in pairwise(ends))
+
+    def _from_last(
+        self,
+        wanted: np.ndarray,
+        keep: Sequence[Callable[[tuple[np.ndarray, ...], np.ndarray], int]],
+        hidden: np.ndarray | None = None,
+    ) -> Iterator[FlowLayer]:
+        """The layers that compute the wanted rows (int64, ascending), from the last one to the first.
+
+        Args:
+            keep: per layer what chooses edges into its output rows (``FlowLayer.outputs``): marks their sources in uint8
+                [N + H], and returns how many edges there are.
+            hidden: as ``reach``.
+        """
+        outputs, reached = self._by_type(wanted), np.zeros(self._num_rows, bool)
+        reached[wanted] = True
+        for keep_edges in reversed(keep):
+            marks = np.zeros(self._num_rows + len(self._part.halo_ids), np.uint8)
+            edges = keep_edges(outputs, marks)
+            needed, halo = marks[: self._num_rows].astype(bool), marks[self._num_rows :]
+            if hidden is not None:
+                needed |= hidden
+            told = self._exchange.to_owners(self._lists, (torch.from_numpy(halo[:, None]),))
+            sends = tuple(received[0].numpy()[:, 0].astype(bool) for received in told)
+            for rows, chosen in zip(self._send_rows, sends, strict=True):
+                needed[rows[chosen]] = True
+            new = np.flatnonzero(needed & ~reached)
+            reached[new] = True
+            both = zip(outputs, self._by_type(new), strict=True)
+            inputs = tuple(np.concatenate([rows, added]) if len(added) else rows for rows, added in both)
+            yield FlowLayer(outputs, inputs, halo.astype(bool), sends, edges)
+            outputs = inputs
+
+    def _spans(self) -> Iterator[tuple[slice, slice]]:
+        """By source part and relation: its rows among own and halo rows [N + H], and its edges."""
+        halo = self._num_rows + np.asarray(self._part.halo_offsets)
+        relations = len(self._schema.relations)
+        for group, (a, b) in enumerate(pairwise(self._part.edge_offsets)):
+            peer = group // relations
+            own = peer == self._settings.rank
+            yield slice(0, self._num_rows) if own else slice(halo[peer], halo[peer + 1]), slice(int(a), int(b))
+
+    def _keep_all(self, outputs: tuple[np.ndarray, ...], marks: np.ndarray) -> int:
+        """All edges into the output rows."""
+        src, dst, wanted = np.asarray(self._part.edge_src), np.asarray(self._part.edge_dst), np.zeros(self._num_rows, bool)
+        wanted[np.concatenate(outputs)] = True
+        return sum(mark_sources(src[span], dst[span], wanted, marks[rows]) for rows, span in self._spans())
+
+    def _split_all(self, layer: FlowLayer, places: np.ndarray) -> Split:
+        """All edges into a layer's output rows."""
+        part, outputs, out_places = self._part, np.concatenate(layer.outputs), np.full(self._num_rows, -1, np.int32)
+        out_places[outputs] = np.arange(len(outputs), dtype=np.int32)
+        source, destination = (np.empty(layer.edges, np.int32) for _ in range(2))
+        edges = np.empty(layer.edges if part.columns else 0, np.int64)
+        src, dst, begins = np.asarray(part.edge_src), np.asarray(part.edge_dst), np.empty(len(outputs) + 1, np.int64)
+        ends = [0]
+        for rows, span in self._spans():
+            kept = count_into(dst[span], out_places, begins) if layer.edges else 0
+            at = slice(ends[-1], ends[-1] + kept)
+            if kept:
+                numbers = edges[at] if part.columns else edges
+                renumber(src[span], dst[span], places[rows], out_places, begins, source[at], destination[at], numbers)
+                numbers += span.start
+            ends.append(at.stop)
+        return source, destination, edges, np.array(ends, np.int64)
+
+    def _restricted(
+        self,
+        layer: FlowLayer,
+        split: Callable[[Any, np.ndarray], Split],
+        degrees: tuple[np.ndarray, np.ndarray, WeightedDegrees | None] | None = None,
+    ) -> Restricted:
+        """The part of one layer: own rows are its input rows, edges number its output rows; and these rows' bounds.
+
+        Args:
+            split: gives its edges, for the layer and the places of input rows and of halo rows that are read, int32 [N + H].
+            degrees: in, out and weighted ones of the input rows; None: those of the whole graph.
+        """
+        part, inputs = self._part, np.concatenate(layer.inputs)
+        places = np.empty(self._num_rows + len(layer.halo), np.int32)
+        places[inputs] = np.arange(len(inputs), dtype=np.int32)
+        halo_offsets = np.concatenate([[0], np.cumsum(layer.halo)])[part.halo_offsets]
+        first = np.repeat(halo_offsets[:-1], np.diff(part.halo_offsets))
+        places[self._num_rows :] = np.cumsum(layer.halo) - 1 - first
+        source, destination, edges, edge_offsets = split(layer, places)
+        send = [places[rows[chosen]] for rows, chosen in zip(self._send_rows, layer.sends, strict=True)]
+        if degrees is None:
+            weights = None if part.weights is None else part.weights.at(inputs)
+            degrees = np.asarray(part.in_degrees)[inputs], np.asarray(part.out_degrees)[inputs], weights
+        nothing = np.zeros(0, np.int64)
+        restricted = dataclasses.replace(
+            part,
+            features=(),
+            node_ids=np.asarray(part.node_ids)[inputs],
+            labels=nothing,
+            split=nothing,
+            in_degrees=degrees[0],
+            out_degrees=degrees[1],
+            edge_src=source,
+            edge_dst=destination,
+            columns=part.columns.take(edges),
+            edge_offsets=edge_offsets,
+            halo_ids=np.asarray(part.halo_ids)[layer.halo],
+            halo_offsets=halo_offsets,
+            send_rows=np.concatenate(send),
+            send_offsets=offsets_of(send),
+            weights=degrees[2],
+        )
+        return restricted, bounds_of(layer.outputs)
+
+    def _join(self, layers: Sequence[FlowLayer], plans: Iterable[LayerPlan], counts: Sequence[RowCounts]) -> MessageFlow:
+        counted = tuple(dataclasses.replace(plan, counts=count) for plan, count in zip(plans, counts, strict=True))
+        ends = (torch.from_numpy(np.concatenate(rows).astype(np.int64)) for rows in (layers[0].inputs, layers[-1].outputs))
+        return MessageFlow(counted, *(rows.to(self._settings.device, non_blocking=True) for rows in ends))
 
 
-def only_into(part: Part, rank: int, exchange: Exchange, rows: slice) -> tuple[Part, tuple[int, ...]]:
-    """The part of a layer that computes some own rows from all, and the bounds of its output rows; all workers must call it.
-
-    Args:
-        rows: all own rows of one type.
-    """
-    everything = np.arange(len(part.node_ids))
-    wanted = (everything >= rows.start) & (everything < rows.stop)
-    mark = _marks(part, rank, exchange, halo_lists(part, torch.device("cpu")), wanted, True)
-    return _restricted(part, rank, everything, everything[rows], mark)
-
-
-def _spans(part: Part) -> list[tuple[int, slice]]:
-    """The source part and the edges of each source part and relation, in their order."""
-    relations = len(part.schema.relations)
-    return [(group // relations, slice(int(a), int(b))) for group, (a, b) in enumerate(pairwise(part.edge_offsets))]
-
-
-def _marks(part: Part, rank: int, exchange: Exchange, lists: HaloLists, outputs: np.ndarray, uses_edges: bool) -> _Marks:
-    own, halo, edges = np.zeros(len(part.node_ids), np.uint8), np.zeros((len(part.halo_ids), 1), np.uint8), 0
-    src, dst = np.asarray(part.edge_src), np.asarray(part.edge_dst)
-    for peer, span in _spans(part) if uses_edges else ():
-        read = own if peer == rank else halo[part.halo_offsets[peer] : part.halo_offsets[peer + 1], 0]
-        edges += mark_sources(src[span], dst[span], outputs, read)
-    told = exchange.to_owners(lists, (torch.from_numpy(halo),))
-    sent = tuple(received[0].numpy()[:, 0].astype(bool) for received in told)
-    return _Marks(outputs, uses_edges, edges, own, halo[:, 0].astype(bool), sent)
-
-
-def _restricted(part: Part, rank: int, inputs: np.ndarray, outputs: np.ndarray, mark: _Marks) -> tuple[Part, tuple[int, ...]]:
-    """The part of one layer: own rows are ``inputs``, edges end in ``outputs`` and number them; and the outputs' bounds."""
-    in_place, out_place = (np.full(len(part.node_ids), -1, np.int32) for _ in range(2))
-    in_place[inputs] = np.arange(len(inputs), dtype=np.int32)
-    out_place[outputs] = np.arange(len(outputs), dtype=np.int32)
-    halo_place = np.cumsum(mark.halo, dtype=np.int32) - 1
-    halo_offsets = np.concatenate([[0], np.cumsum(mark.halo)])[part.halo_offsets]
-    halo_place -= np.repeat(halo_offsets[:-1], np.diff(part.halo_offsets)).astype(np.int32)
-
-    source, destination = (np.empty(mark.edges, np.int32) for _ in range(2))
-    edges = np.empty(mark.edges if part.columns else 0, np.int64)
-    src, dst, begins = np.asarray(part.edge_src), np.asarray(part.edge_dst), np.empty(len(outputs) + 1, np.int64)
-    counts: list[int] = []
-    for peer, span in _spans(part):
-        kept = count_into(dst[span], out_place, begins) if mark.uses_edges else 0
-        places = in_place if peer == rank else halo_place[part.halo_offsets[peer] : part.halo_offsets[peer + 1]]
-        at = slice(sum(counts), sum(counts) + kept)
-        if kept:
-            numbers = edges[at] if part.columns else edges
-            renumber(src[span], dst[span], places, out_place, begins, source[at], destination[at], numbers)
-            numbers += span.start
-        counts.append(kept)
-    ends = zip(pairwise(part.send_offsets), mark.send, strict=True)
-    send = [in_place[part.send_rows[a:b]][chosen] for (a, b), chosen in ends]
-    nothing = np.zeros(0, np.int64)
-    restricted = dataclasses.replace(
-        part,
-        features=(),
-        node_ids=np.asarray(part.node_ids)[inputs],
-        labels=nothing,
-        split=nothing,
-        in_degrees=np.asarray(part.in_degrees)[inputs],
-        out_degrees=np.asarray(part.out_degrees)[inputs],
-        edge_src=source,
-        edge_dst=destination,
-        columns=part.columns.take(edges),
-        edge_offsets=np.cumsum([0, *counts], dtype=np.int64),
-        halo_ids=np.asarray(part.halo_ids)[mark.halo],
-        halo_offsets=halo_offsets,
-        send_rows=np.concatenate(send),
-        send_offsets=offsets_of(send),
-        weights=None if part.weights is None else part.weights.at(inputs),
-    )
-    return restricted, part.schema.bounds(np.asarray(part.node_ids)[outputs])
+def bounds_of(rows: Sequence[np.ndarray]) -> tuple[int, ...]:
+    """Where the rows of each type begin, and their end."""
+    return tuple(offsets_of(list(rows)).tolist())

@@ -110,9 +110,9 @@ def sizes_of_plans(plans: Sequence[LayerPlan], num_rows: int, targets: int) -> S
 
 def sizes_of_reach(reach: Reach, part: Part, targets: int, weight_bytes: int) -> Sizes:
     """Of a view before its plans are made. ``weight_bytes``: of an edge's weight, where the part has any."""
-    schema, layers = part.schema, len(reach.marks)
+    schema, layers = part.schema, len(reach.layers)
     by_depth = rows_by_depth(schema.types_of(part.node_ids), reach.depth, layers, len(schema.node_types))
-    halo = [int(mark.halo.sum()) for mark in reach.marks]
+    halo = [int(layer.halo.sum()) for layer in reach.layers]
     edge_bytes = 8 + (weight_bytes if part.weighted else 0)
     return Sizes.of(len(part.node_ids), targets, by_depth[:-1], by_depth[1:], reach.edges, halo, edge_bytes)
 
