@@ -15,29 +15,22 @@ likely to go next is written, and what is likely to be used next is read, while 
 written to, so it is written to disk once, however often it comes and goes.
 
 Tensors that never change, such as edges, may be laid in a file that is mapped: the kernel reads and drops their pages.
-
-The files have no names, so nothing is left of them whatever ends the process. Tables bypass the page cache where the disk's
-file system can.
 """
 
 from __future__ import annotations
 
 import bisect
-import ctypes
 import errno
 import math
-import mmap
 import os
 import threading
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,133 +38,15 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from sargnn.backends.memory import COUNTS, SMALLEST, Moved, Pool, PuttingAway, Storage, holders
+from sargnn.backends.spill_file import SpillFile, close_pages, open_pages, private_bytes, whole_pages
 from sargnn.errors import SargnnError
 
-_PAGE, _CHUNK = mmap.PAGESIZE, 1 << 26
 _AHEAD, _LOOKED_AT = 3, 64
 """Tables that are read ahead at one time, and among how many uses they are looked for."""
 _WRITTEN_AHEAD = 3
 """Of as many bytes as are needed, how many are written before they are needed."""
-_NONE, _READ_WRITE, _DONTNEED = 0, 3, 4
 _LAID_BYTES = 1 << 16
 """What is smaller is not laid in a file."""
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-
-
-def whole_pages(address: int, size: int) -> tuple[int, int]:
-    """The address and the bytes of the whole pages in so many bytes of memory: what may be moved past the page cache."""
-    first, last = -(-address // _PAGE) * _PAGE, (address + size) // _PAGE * _PAGE
-    return first, max(0, last - first)
-
-
-class SpillFile:
-    """A file without a name.
-
-    Args:
-        folder: where; made if it is not there.
-
-    Raises:
-        SargnnError: it cannot be.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            try:
-                self._file, self._direct = self._open(os.O_DIRECT), True
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self._file, self._direct = self._open(), False
-        except OSError as error:
-            raise SargnnError(
-                f"Tables cannot lie there: {error.strerror}.", given=f"spill_dir={folder}", hint="a folder on a local disk"
-            ) from error
-        self._mapped: int | None = None
-        self._addresses: set[int] = set()
-        self._end, self._free = 0, defaultdict[int, list[int]](list)
-        self._writer, self._reader = (ThreadPoolExecutor(1, f"spill {name}") for name in ("writer", "reader"))
-
-    def _open(self, flags: int = 0) -> int:
-        path = self.folder / f"spill_{os.getpid()}"
-        try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o600)
-        finally:
-            path.unlink(missing_ok=True)
-
-    @property
-    def size(self) -> int:
-        """Bytes that it has had at one time."""
-        return self._end
-
-    def take(self, size: int) -> int:
-        """Where ``size`` bytes may be written, a multiple of the size of a page."""
-        if self._free[size]:
-            return self._free[size].pop()
-        self._end += size
-        return self._end - size
-
-    def give(self, place: int, size: int) -> None:
-        """They are of no more use."""
-        self._free[size].append(place)
-
-    def write(self, place: int, address: int, size: int) -> Future[None]:
-        """Begin to write memory, one after the other."""
-        return self._writer.submit(self._move, os.pwrite, place, address, size)
-
-    def read(self, place: int, address: int, size: int) -> Future[None]:
-        """Begin to read into memory, one after the other."""
-        return self._reader.submit(self._move, lambda file, room, at: os.preadv(file, [room], at), place, address, size)
-
-    def _move(self, move: Callable[[int, memoryview, int], int], place: int, address: int, size: int) -> None:
-        memory = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
-        done = 0
-        while done < size:
-            moved = move(self._file, memory[done : done + _CHUNK], place + done)
-            if not moved:
-                raise OSError(errno.EIO, "the file is shorter than what was written")
-            done += moved
-        if not self._direct:
-            os.fdatasync(self._file)
-            os.posix_fadvise(self._file, place, size, os.POSIX_FADV_DONTNEED)
-
-    def mapped(self, tensor: Tensor) -> Tensor:
-        """A contiguous tensor in a file, whose pages the kernel reads when they are read, and drops when it needs room."""
-        size = -(-tensor.nbytes // _PAGE) * _PAGE
-        if self._mapped is None:
-            self._mapped = self._open()
-        place = os.lseek(self._mapped, 0, os.SEEK_END)
-        os.ftruncate(self._mapped, place + size)
-        memory, done = memoryview(tensor.view(-1).view(torch.uint8).numpy().data), 0
-        while done < len(memory):
-            done += os.pwrite(self._mapped, memory[done : done + _CHUNK], place + done)
-        os.fdatasync(self._mapped)
-        os.posix_fadvise(self._mapped, place, size, os.POSIX_FADV_DONTNEED)
-        # Python's own mapping would keep a file of its own open.
-        address = _libc.mmap(None, ctypes.c_size_t(size), _READ_WRITE, mmap.MAP_PRIVATE, self._mapped, ctypes.c_long(place))
-        if address == ctypes.c_void_p(-1).value:
-            raise OSError(ctypes.get_errno(), "mmap")
-        _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.MADV_SEQUENTIAL)
-        room = (ctypes.c_char * size).from_address(address)
-        weakref.finalize(room, self._unmap, address, size)
-        self._addresses.add(address)
-        return torch.frombuffer(room, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape)
-
-    def has(self, tensor: Tensor) -> bool:
-        """Whether a tensor, or what it is a part of, lies there."""
-        return tensor.untyped_storage().data_ptr() in self._addresses
-
-    def _unmap(self, address: int, size: int) -> None:
-        self._addresses.discard(address)
-        _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
-
-    def close(self) -> None:
-        """Wait for what is under way, and give the space back."""
-        for threads in (self._writer, self._reader):
-            threads.shutdown()
-        os.close(self._file)
 
 
 @dataclass
@@ -365,7 +240,7 @@ class SpillingPool(Pool):
         (address, size), copy = table.pages, table.copy
         assert copy is not None
         self._wait(copy.written)
-        _protect(address, size, _READ_WRITE)
+        open_pages(address, size)
         table.out, table.reading = False, self._file.read(copy.place, address, size)
         self.moved.read_bytes += size
 
@@ -450,7 +325,7 @@ class SpillingPool(Pool):
             self._wait(storage.reading)
             storage.reading = None
         if storage.out:
-            _protect(*storage.pages, _READ_WRITE)
+            open_pages(*storage.pages)
             storage.out = storage.discarded = False
         self.forget(storage)
 
@@ -551,8 +426,7 @@ class SpillingPool(Pool):
         if self._budget is None:
             return -size
         resident = sum(table.used for table in self._tables() if not table.out)
-        _, held, shared, *_ = map(int, os.pread(self._statm, 100, 0).split())
-        self._other = max(self._other, (held - shared) * _PAGE - resident)
+        self._other = max(self._other, private_bytes(self._statm) - resident)
         return resident + size + max(self._other, self._other_before) - self._budget
 
     def _write(self, table: _Table) -> None:
@@ -572,12 +446,9 @@ class SpillingPool(Pool):
 
     def _give_back(self, table: _Table) -> int:
         """Give a table's memory back, and close it to all access: so many bytes."""
-        address, size = table.pages
-        if _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _DONTNEED):
-            raise OSError(ctypes.get_errno(), "madvise")
-        _protect(address, size, _NONE)
+        close_pages(*table.pages)
         table.out = True
-        return size
+        return table.pages[1]
 
     def _wait(self, work: Future[None]) -> None:
         started = time.perf_counter()
@@ -594,8 +465,3 @@ class SpillingPool(Pool):
         what = "The disk that tables lie on is full." if full else f"The disk that tables lie on fails: {error.strerror}."
         hint = "another spill_dir, or a larger memory_budget"
         return SargnnError(what, given=f"spill_dir={self._file.folder}, {self._file.size} bytes", hint=hint)
-
-
-def _protect(address: int, size: int, access: int) -> None:
-    if size and _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), access):
-        raise OSError(ctypes.get_errno(), "mprotect")

@@ -20,7 +20,8 @@ import torch
 
 from sargnn.backends.device import Device
 from sargnn.backends.memory import Pool
-from sargnn.backends.spill import SpillFile, SpillingPool
+from sargnn.backends.spill import SpillingPool
+from sargnn.backends.spill_file import SpillFile
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, Traffic
 from sargnn.comm.rates import measure_rates

@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sargnn.backends import memory, spill
-from sargnn.backends.spill import SpillFile, SpillingPool
+from sargnn.backends import memory, spill, spill_file
+from sargnn.backends.spill import SpillingPool
+from sargnn.backends.spill_file import SpillFile
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.errors import SargnnError
@@ -48,8 +49,8 @@ class _PagesOfOneByte:
 def small_tables(folder: Path, budget: int | None = 1, **settings: Any) -> Iterator[None]:
     """``curve``'s pool spills tables of any size; with the smallest budget all that may go, whenever there is a new one."""
     with (
-        patch.object(spill, "_PAGE", 1),
-        patch.object(spill, "_libc", _PagesOfOneByte()),
+        patch.object(spill_file, "_PAGE", 1),
+        patch.object(spill_file, "_libc", _PagesOfOneByte()),
         patch.object(SpillFile, "_open", lambda self, flags=0: _buffered(self.folder)),
         patch.object(spill, "SMALLEST", 1),
     ):
@@ -128,7 +129,7 @@ def table(pool: SpillingPool, value: float) -> Tensor:
 def test_kept_tables_go_and_come_back(tmp_path: Path) -> None:
     with real(tmp_path) as pool:
         kept = [pool.keep(table(pool, value)) for value in range(5)]
-        assert pool.moved.written_bytes >= 4 * ROWS * WIDTH * 4 - 5 * spill._PAGE
+        assert pool.moved.written_bytes >= 4 * ROWS * WIDTH * 4 - 5 * spill_file._PAGE
         assert not list(tmp_path.iterdir()), "the file has no name"
         for _ in range(2):
             for value in (3, 0, 4, 1, 2):
