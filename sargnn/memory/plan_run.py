@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sargnn.backends.spill import SpillFile, whole_pages
+from sargnn.backends.spill_file import SpillFile, whole_pages
 from sargnn.config.groups import BatchesConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.engine.segments import KeepLayers, layer_runs
