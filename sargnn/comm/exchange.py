@@ -31,111 +31,24 @@ Letters: N own rows, H halo rows, F features, P ranks, d prefetch depth.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from types import TracebackType
 
 import torch
 from torch import Tensor
 
 from sargnn.backends.base import Moves
-from sargnn.comm.group import MOST_AHEAD, Expected, Group, Traffic, Work
-from sargnn.comm.lists import Arrival, HaloLists, Layout, Piece, Round, copy_sections
+from sargnn.comm.gradient_rounds import GRADIENTS_TAG, GradientRounds
+from sargnn.comm.group import MOST_AHEAD, Expected, Group, Work
+from sargnn.comm.lists import Arrival, HaloLists, Layout, Piece, copy_sections, most_rows
+from sargnn.comm.near import Near, Show, Shown
 from sargnn.profile import PACKING
 
-ROWS_TAG, GRADIENTS_TAG = 1, 2
+ROWS_TAG = 1
 Buffers = dict[tuple[str, int, torch.dtype], Tensor]
-Show = Callable[[Sequence[Tensor]], Callable[[], None]]
 Take = Callable[[int, int, Tensor], Tensor]
-
-
-@dataclass
-class _Shown:
-    """What a rank shows the others of its process in one exchange: rows to be read, or gradients to be added to.
-
-    ``readers`` ranks have still to read; ``hide`` is called when all have. Of gradients those of the rank ``turn`` ranks after
-    this one are added next; with 0 it adds its own.
-    """
-
-    tensors: tuple[Tensor, ...]
-    lists: HaloLists
-    traffic: Traffic
-    readers: int
-    hide: Callable[[], None]
-    turn: int = 0
-
-    def pass_turn(self, rank: int) -> None:
-        """All gradients of the rank whose turn it is have been added to those of ``rank``; who has none is left out."""
-        world = len(self.lists.send_rows)
-        self.turn += 1
-        while self.turn < world and not len(self.lists.send_rows[(rank + self.turn) % world]):
-            self.turn += 1
-
-
-class _Near:
-    """The part of an exchange that stays in the process."""
-
-    def __init__(self, group: Group, lists: HaloLists, tensors: tuple[Tensor, ...], show: Show) -> None:
-        self._group, self._lists, self._number = group, lists, group.traffic.begun
-        self._others = [rank for rank in lists.near if rank != group.rank]
-        hide = show(tensors) if self._others else lambda: None
-        self.own = _Shown(tuple(tensor.detach() for tensor in tensors), lists, group.traffic, len(self._others), hide)
-        if self._others:
-            group.board[self._key(group.rank)] = self.own
-
-    def _key(self, rank: int) -> tuple[int, int]:
-        return self._number, self._group.first + rank
-
-    def shown(self, rank: int) -> _Shown:
-        """What another rank shows, once it does."""
-        key = self._key(rank)
-        self._group.until(lambda: key in self._group.board, "for what a rank of this process shows")
-        shown: _Shown = self._group.board[key]
-        return shown
-
-    def wait_for(self, now: Arrival) -> None:
-        """Wait until all owners of a piece's rows show them."""
-        for run in now.runs:
-            self.shown(run.peer)
-
-    def wait_for_turn(self, now: Arrival) -> None:
-        """Wait until it is this rank's turn to add gradients to those of a piece's owners."""
-        for run in now.runs:
-            owner = run.peer
-            turn = (self._group.rank - owner) % self._group.world
-            shown = self.shown(owner)
-            self._group.until(lambda shown=shown, turn=turn: shown.turn == turn, "for its turn to add gradients")  # type: ignore[misc]
-
-    def wait_for_all(self, turn: int) -> None:
-        """Wait until all gradients for this rank that come before those of the rank ``turn`` ranks after it were added."""
-        if self._others:
-            self._group.until(lambda: self.own.turn >= turn, "for gradients from ranks of this process")
-
-    def leave(self, *, waits: bool = True) -> None:
-        """This rank has read all; wait until all others have, or let the last of them put away what this one shows."""
-        for rank in self._others:
-            shown = self.shown(rank)
-            shown.readers -= 1
-            if not shown.readers:
-                del self._group.board[self._key(rank)]
-                shown.hide()
-        if self._others and waits:
-            self._group.until(lambda: self.own.readers == 0, "until all ranks of this process have read")
-
-    def rows_of(self, now: Arrival) -> tuple[list[_Shown], list[slice], Tensor]:
-        """What the owners of a piece's rows show, for each of its runs, where their rows lie in the piece, and int32, which of
-        their rows these are.
-        """
-        shown: list[_Shown] = [self._group.board[self._key(run.peer)] for run in now.runs]
-        if now.piece not in self._lists.near_rows:
-            me = self._group.rank
-            parts = [owner.lists.send_rows[me][run.first : run.last] for owner, run in zip(shown, now.runs, strict=True)]
-            self._lists.near_rows[now.piece] = torch.cat(parts)
-        return shown, [at for _, at in now.places()], self._lists.near_rows[now.piece]
 
 
 class Exchange:
@@ -166,7 +79,7 @@ class Exchange:
         self.wire = wire
         self.most_held = 0
         self._show, self._take, self._under_way = show, take, 0
-        self._given: list[_Shown] = []
+        self._given: list[Shown] = []
         self._buffers: Buffers = {}
         self._lent: Buffers = {}
         self._near_buffers: Buffers = group.board.setdefault("buffers", {}) if group.near else {}
@@ -233,8 +146,8 @@ class Exchange:
         layout = Layout.of(tensors, self.wire, exact)
         width, unit = layout.width, tensors[0].new_empty(0, dtype=layout.unit)
         rounds, arrivals = lists.rounds(group.rank), lists.arrivals(group.rank)
-        largest_in, largest_out, largest_near, largest_joined = _largest(lists, group.rank)
-        near = _Near(group, lists, tensors, self._show)
+        largest_in, largest_out, largest_near, largest_joined = most_rows(lists, group.rank)
+        near = Near(group, lists, tensors, self._show)
         incoming: dict[int, Expected] = {}
         outgoing: dict[int, tuple[Work, int]] = {}  # by slot: a slot's last send may lie several rounds back
         own_memory = keep and not layout.rounds
@@ -448,164 +361,3 @@ class Exchange:
             buffers[key] = buffer = like.new_empty(largest) if take is None else take(1, largest, like).view(-1)
             self.most_held = max(self.most_held, self.held_bytes())
         return buffer[:numel]
-
-
-def _largest(lists: HaloLists, rank: int) -> tuple[int, int, int, int]:
-    """The most rows of a message that comes, of one that goes, of a piece of ranks in this process, and of several messages."""
-    rounds, arrivals = lists.rounds(rank), lists.arrivals(rank)
-    return (
-        max((now.receive_rows for now in rounds), default=0),
-        max((now.send_rows for now in rounds), default=0),
-        max((now.rows for now in arrivals if now.near), default=0),
-        max((now.rows for now in arrivals if now.joins), default=0),
-    )
-
-
-class GradientRounds:
-    """One exchange of gradients, made by ``Exchange.gradients``: the rounds of ``rows``, with the directions turned round.
-
-    ``begin``; then per piece, in the order of ``pieces``, also for those without rows: write the gradients of its rows into
-    ``buffer``, then ``send`` them. Leaving the context waits for what is still under way.
-    """
-
-    def __init__(
-        self, exchange: Exchange, lists: HaloLists, targets: tuple[Tensor, ...], beside_rows: bool, exact: Container[int]
-    ) -> None:
-        self._exchange, self._targets = exchange, targets
-        self._layout = layout = Layout.of(targets, exchange.wire, exact)
-        self._wide_slot = int(beside_rows)
-        self._depth = 0 if beside_rows else exchange.prefetch_depth
-        self._first_slot = 1 + exchange.prefetch_depth if beside_rows else 0
-        self._width, self._unit = layout.width, targets[0].new_empty(0, dtype=layout.unit)
-        self._rounds, self._lists = lists.rounds(exchange.group.rank), lists
-        self.arrivals = {now.piece: now for now in lists.arrivals(exchange.group.rank)}
-        largest = _largest(lists, exchange.group.rank)
-        self._largest_out, self._largest_in, self._largest_near, self._largest_joined = largest
-        self._near_slot = int(beside_rows)
-        self._left = Counter(now.to for now in self._rounds if now.send_rows)  # messages to come, by rank
-        self._incoming: dict[int, Expected] = {}
-        self._outgoing: dict[int, tuple[Work, int]] = {}  # by slot, as in ``Exchange.rows``
-        self._sections: tuple[Tensor, ...] = ()
-        self._message: Tensor | None = None
-        self._written: tuple[Tensor, ...] = ()
-        self._posted = self._added = 0
-        self.pieces = tuple(self.arrivals)
-
-    def __enter__(self) -> GradientRounds:
-        self._held = self._exchange.under_way()
-        self._held.__enter__()
-        self._exchange.group.traffic.begun += 1
-        self._near = _Near(self._exchange.group, self._lists, self._targets, self._exchange._show)
-        self._post_until(1 + self._depth)
-        return self
-
-    def begin(self) -> None:
-        """From now on others' gradients are added to ``targets``, to which all of the own shard have been written."""
-        self._near.own.pass_turn(self._exchange.group.rank)
-
-    def ready(self, piece: Piece) -> None:
-        """Wait until gradients of the piece's rows may be added where their owners run in this process."""
-        now = self.arrivals[piece]
-        if now.near:
-            if piece.peer > self._exchange.group.rank:
-                self._add_until(len(self._rounds))  # those of other processes come before these
-            self._near.wait_for_turn(now)
-
-    def buffer(self, piece: Piece) -> tuple[Tensor, ...]:
-        """Where the gradients of the piece's rows go: [rows, F_t] for each tensor, to be overwritten."""
-        self.ready(piece)
-        now, like = self.arrivals[piece], self._targets[0]
-        if now.joins:
-            self._written = self._exchange._joined(self._wide_slot, self._layout, self._largest_joined, now, like)
-            return self._written
-        if now.near:
-            numel = now.rows * self._width
-            self._message = self._exchange._near_buffer(self._near_slot, self._largest_near * self._width, numel, self._unit)
-        else:
-            self._message = self._leaving(now.rounds[0], now.rows)
-        self._written = self._sections = self._layout.sections(self._message, now.rows)
-        if self._layout.rounds:
-            room = self._exchange._room(self._wide_slot, self._layout, self._lists, now, like)
-            self._written = self._layout.wide(self._sections, room)
-        return self._written
-
-    def _leaving(self, r: int, rows: int) -> Tensor:
-        slot = r % (1 + self._depth)
-        if slot in self._outgoing:
-            self._exchange.group.wait(*self._outgoing.pop(slot), "sending gradients")
-        numel, largest = rows * self._width, self._largest_out * self._width
-        return self._exchange.outgoing("halo", self._first_slot + slot, largest, numel, self._unit)
-
-    def send(self, piece: Piece) -> None:
-        """Start sending what was written to ``buffer(piece)``; add what has arrived ``depth`` rounds ago."""
-        now, group, message = self.arrivals[piece], self._exchange.group, self._message
-        if message is not None and message.numel():
-            copy_sections(self._written, self._sections)
-            if now.near:
-                self._add_near(now, self._sections)
-        for r, (run, at) in zip(now.rounds, now.places(), strict=False):
-            if run.rows and self._width:
-                if now.joins:
-                    message = self._leaving(r, run.rows)
-                    with group.profile.span(PACKING):
-                        copy_sections([table[at] for table in self._written], self._layout.sections(message, run.rows))
-                assert message is not None
-                self._outgoing[r % (1 + self._depth)] = group.hand(message, run.peer, GRADIENTS_TAG, r), run.peer
-            group.end_round(GRADIENTS_TAG, r)
-            self._add_until(r + 1 - self._depth)
-        self._message = None
-        self._written = self._sections = ()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is not None:
-            return
-        self._add_until(len(self._rounds))
-        self._near.wait_for_all(self._exchange.group.world)
-        for work, peer in self._outgoing.values():
-            self._exchange.group.wait(work, peer, "sending gradients")
-        self._outgoing.clear()
-        self._held.__exit__(None, None, None)
-        self._near.leave()
-
-    def _post_until(self, count: int) -> None:
-        while self._posted < min(count, len(self._rounds)):
-            r, now = self._posted, self._rounds[self._posted]
-            self._posted += 1
-            numel = now.send_rows * self._width
-            if numel:
-                slot = self._first_slot + r % (1 + self._depth)
-                room = partial(self._exchange.buffer, "own", slot, self._largest_in * self._width, numel, self._unit)
-                self._incoming[r] = self._exchange.group.expect(room, numel, self._unit, now.to, GRADIENTS_TAG, r)
-
-    def _add_until(self, count: int) -> None:
-        while self._added < count:
-            r, now = self._added, self._rounds[self._added]
-            self._added += 1
-            if r in self._incoming:
-                self._add(now, self._incoming.pop(r))
-            self._post_until(r + 2 + self._depth)
-
-    def _add(self, now: Round, expected: Expected) -> None:
-        group, turn = self._exchange.group, (now.to - self._exchange.group.rank) % self._exchange.group.world
-        self._near.wait_for_all(turn)
-        message = group.take(expected, "receiving gradients")
-        with group.profile.span(PACKING):
-            group.profile.work(PACKING, 3 * message.numel() * message.element_size())
-            for target, section in zip(self._targets, self._layout.sections(message, now.send_rows), strict=True):
-                self._exchange.moves.add(target, now.send, section)
-        group.leave(expected)
-        self._left[now.to] -= 1
-        if not self._left[now.to]:
-            self._near.own.pass_turn(group.rank)
-
-    def _add_near(self, now: Arrival, sections: tuple[Tensor, ...]) -> None:
-        group = self._exchange.group
-        with group.profile.span(PACKING):
-            owners, runs, chosen = self._near.rows_of(now)
-            group.traffic.sent_bytes += now.rows * self._layout.row_bytes
-            group.profile.work(PACKING, 3 * now.rows * self._layout.row_bytes)
-            for t, section in enumerate(sections):
-                self._exchange.moves.add_runs([owner.tensors[t] for owner in owners], runs, chosen, section)
-            for owner, run in zip(owners, now.runs, strict=True):
-                if run.ends:
-                    owner.pass_turn(run.peer)

@@ -378,3 +378,14 @@ def copy_sections(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
     for source, target in zip(sources, targets, strict=True):
         if source is not target:
             target.copy_(source)
+
+
+def most_rows(lists: HaloLists, rank: int) -> tuple[int, int, int, int]:
+    """The most rows of a message that comes, of one that goes, of a piece of ranks in this process, and of several messages."""
+    rounds, arrivals = lists.rounds(rank), lists.arrivals(rank)
+    return (
+        max((now.receive_rows for now in rounds), default=0),
+        max((now.send_rows for now in rounds), default=0),
+        max((now.rows for now in arrivals if now.near), default=0),
+        max((now.rows for now in arrivals if now.joins), default=0),
+    )

@@ -21,7 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sargnn.comm.distributed import DistributedGroup, RankProcesses
-from sargnn.comm.exchange import GRADIENTS_TAG, ROWS_TAG
+from sargnn.comm.exchange import ROWS_TAG
+from sargnn.comm.gradient_rounds import GRADIENTS_TAG
 from sargnn.comm.group import Group, Work, bytes_of
 from sargnn.comm.partial_rounds import ANSWER_TAG, ASK_TAG
 from sargnn.errors import CommError
