@@ -144,6 +144,15 @@ def lines_of(file: File) -> Iterator[tuple[int, str]]:
                 yield number, line.strip()
 
 
+def holds_number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 class Scan:
     """The rows of one file.
 

@@ -51,25 +51,19 @@ def read_features(path: Path, num_nodes: int, normalize: bool) -> np.ndarray:
 
 
 def read_labels(path: Path, num_nodes: int, task: Task | None) -> np.ndarray:
-    """Labels of a task (``sargnn.graph.schema``), of classes int64 [num_nodes]; the errors of ``expect_one_column``."""
-    raw = read_table(path, np.float64)
-    expect_one_column(path, raw.shape[1], task)
-    return labels_from(path, raw, num_nodes, task)
-
-
-def expect_one_column(path: Path, columns: int, task: Task | None) -> None:
-    """A label file of classes has one column. Raises ``DataError`` where it has several and no task says what they are."""
-    if columns > 1 and task is None:
-        raise DataError(
-            f"'{path}' has several labels for each node, and nothing says what they are.",
-            given=f"{columns} columns",
-            allowed="one column, the class of each node",
-            hint="task=multilabel for labels of 0 and 1, task=regression for numbers",
-        )
+    """Labels of a task (``sargnn.graph.schema``), of classes int64 [num_nodes]."""
+    return labels_from(path, read_table(path, np.float64), num_nodes, task)
 
 
 def labels_from(path: Path, raw: np.ndarray, num_nodes: int, task: Task | None = None) -> np.ndarray:
     """Labels of a task from numbers [num_nodes, 1], nan where there is none; of another task than classes [num_nodes, any]."""
+    if raw.shape[1] > 1 and task is None:
+        raise DataError(
+            f"'{path}' has several labels for each node, and nothing says what they are.",
+            given=f"{raw.shape[1]} columns",
+            allowed="one column, the class of each node",
+            hint="task=multilabel for labels of 0 and 1, task=regression for numbers",
+        )
     if task not in (None, "classes"):
         expect_shape(path, raw, (num_nodes, raw.shape[1]))
         return labels_of_task(PlainArray(f"'{path}'", raw), task)

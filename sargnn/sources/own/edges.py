@@ -20,7 +20,7 @@ from sargnn.graph.check import edge_place, expect_held
 from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
 from sargnn.graph.store import sha256_of
 from sargnn.sources.own.given import ALIASES, EDGE_FEATURES, EDGE_LABELS, EDGE_MASKS, NAMES, WEIGHTS, GivenArray, PlainArray
-from sargnn.sources.scan import File, Scan, lines_of
+from sargnn.sources.scan import File, Scan, holds_number, lines_of
 
 _SOURCE = ("source", "src", "from", "u", "head")
 _DESTINATION = ("destination", "dst", "target", "to", "v", "tail")
@@ -160,7 +160,7 @@ class EdgeTable(EdgeList):
         if len(fields) == 1:
             raise DataError(f"{self.name} has one column; an edge has two nodes.", given=f"line {number}: {first[:60]}")
         # A line without any number names the columns; one with a number that is broken is an edge that is.
-        header = not any(field == "" or _is_number(field) for field in fields)
+        header = not any(field == "" or holds_number(field) for field in fields)
         if not header and len(fields) > 2:
             names = f"source,target,weight,{EDGE_FEATURES}_0,..."
             self.unread = f"columns of {self.name} after the second (a first line {names} names weights and features)"
@@ -249,14 +249,6 @@ class EdgeTable(EdgeList):
 class _EdgeScan(Scan):
     def place(self, row: int) -> str:
         return f"line {self.line(row)[0]}" if self.file.is_csv else edge_place(row)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 class _EdgesWith(EdgeList):

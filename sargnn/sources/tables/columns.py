@@ -24,10 +24,25 @@ import pyarrow.compute as pc
 
 from sargnn.config.fields import brief
 from sargnn.errors import DataError
+from sargnn.sources.scan import holds_number
 from sargnn.sources.tables.spec import Kind
 
 _MOST_CATEGORIES = 1000
 _DAY_US = 86_400_000_000
+_GUESSED: Mapping[str, Kind] = {
+    "numbers": "number",
+    "times": "standard",
+    "lists": "list",
+    "texts": "category",
+    "null": "number",
+}
+_FITS: Mapping[Kind, tuple[str, ...]] = {
+    "number": ("numbers", "times"),
+    "standard": ("numbers", "times"),
+    "list": ("lists",),
+    "category": ("texts", "numbers", "times"),
+}
+"""Kind -> families of types that it may be of."""
 _SPLIT_WORDS = {"train": 1, "training": 1, "valid": 2, "val": 2, "validation": 2, "test": 3, "none": 0, "": 0}
 
 
@@ -225,7 +240,7 @@ class Category(Column):
         """int32 [n]: the places of the texts among the categories, -1 for null and for others."""
         if self._known is None:
             self._known = sorted(self._seen)  # all were seen
-            texts = [text for text in self._known if not _is_number(text)]
+            texts = [text for text in self._known if not holds_number(text)]
             if self._guessed and 2 * len(texts) < len(self._known):
                 raise DataError(
                     f"The column '{self.name}' of {self.of} holds numbers that are texts.",
@@ -248,14 +263,6 @@ class Category(Column):
         return {"kind": "category", "categories": self.categories}
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def as_texts(values: pa.Array) -> pa.Array:
     """Of any type that can be written down, as large_string; null stays null."""
     return pc.cast(decoded(values), pa.large_string())
@@ -275,25 +282,16 @@ def column_of(name: str, of: str, kind: Kind | None, arrow: pa.DataType, known: 
         DataError: values of that type cannot become features, or not of that kind.
     """
     arrow, guessed = plain_type(arrow), kind is None
+    family = family_of(arrow)
     if known is not None:
         kind = known["kind"]
     elif kind is None:
-        tests = (
-            (is_number, "number"),
-            (is_time, "standard"),
-            (is_list, "list"),
-            (is_text, "category"),
-            (pa.types.is_null, "number"),
-        )
-        kind = next((of for test, of in tests if test(arrow)), None)  # type: ignore[misc]
-        if kind is None:
+        if family not in _GUESSED:
             allowed = "numbers, times, lists of numbers, texts"
             raise DataError(f"The column '{name}' of {of} cannot be a feature.", given=str(arrow), allowed=allowed)
-    fits = {"list": is_list, "category": lambda t: is_text(t) or is_number(t) or is_time(t)}
-    if arrow != pa.null() and not fits.get(kind, lambda t: is_number(t) or is_time(t))(arrow):
-        kinds = [
-            of for of in ("number", "standard", "list", "category") if fits.get(of, lambda t: is_number(t) or is_time(t))(arrow)
-        ]
+        kind = _GUESSED[family]
+    kinds = [fits for fits, families in _FITS.items() if family in families]
+    if arrow != pa.null() and kind not in kinds:
         raise DataError(f"The column '{name}' of {of} cannot be a feature of kind '{kind}'.", given=str(arrow), allowed=kinds)
     known = known or {}
     column: Column

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 
@@ -37,27 +37,25 @@ from sargnn.sources.own.edges import Triplet
 Kind = Literal["number", "standard", "list", "category"]
 """How a column becomes features (``columns``)."""
 
-_SINGLE = ("label", "split", "weight", "id", "source", "destination")
-"""What names columns that are no features."""
 ONLY = "node"
 """The type of the nodes of a graph that names no types."""
 ONLY_RELATION: Triplet = (ONLY, "edge", ONLY)
 
 
-@dataclass(frozen=True)
-class NodeTable:
-    """The table of a type's nodes.
+@dataclass(frozen=True, kw_only=True)
+class _TableEntry:
+    """What tables of nodes and of edges say alike.
 
     Attributes:
         files: paths, folders, patterns or addresses.
-        id: the column of their ids.
         features: column -> how it becomes features; None: as its type says.
         label: columns of what is to be predicted; empty: nothing is.
         split: the column that says which split a row is in.
     """
 
+    ENDS: ClassVar[tuple[str, ...]]
+    """The entries that name columns of ids."""
     files: list[str]
-    id: str
     features: dict[str, Kind | None] = field(default_factory=dict)
     label: list[str] = field(default_factory=list)
     split: str | None = None
@@ -65,31 +63,30 @@ class NodeTable:
     @property
     def ends(self) -> tuple[str, ...]:
         """The columns that hold ids of nodes."""
-        return (self.id,)
+        return tuple(getattr(self, name) for name in self.ENDS)
 
 
-@dataclass(frozen=True)
-class EdgeTable:
+@dataclass(frozen=True, kw_only=True)
+class NodeTable(_TableEntry):
+    """The table of a type's nodes. id: the column of their ids."""
+
+    ENDS = ("id",)
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeTable(_TableEntry):
     """The table of a relation's edges.
 
     Attributes:
-        files, features, label, split: as of ``NodeTable``.
         source, destination: the columns of the ids of their ends.
         weight: the column of their weights.
     """
 
-    files: list[str]
+    ENDS = ("source", "destination")
     source: str
     destination: str
     weight: str | None = None
-    features: dict[str, Kind | None] = field(default_factory=dict)
-    label: list[str] = field(default_factory=list)
-    split: str | None = None
-
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """The columns that hold ids of nodes."""
-        return (self.source, self.destination)
 
 
 @dataclass(frozen=True)
@@ -168,12 +165,6 @@ def _spec_of(content: Any) -> TablesSpec:
     return TablesSpec({name: _build(NodeTable, table, f"nodes.{name}.") for name, table in nodes.items()}, relations)
 
 
-def _names(table: Any, key: str) -> list[Any]:
-    """The columns that an entry names."""
-    value = getattr(table, key, None)
-    return value if isinstance(value, list) else [value]
-
-
 def _build(cls: type[Any], table: Any, prefix: str) -> Any:
     """A table's entry, with lists and mappings made of what may be written shorter."""
     if isinstance(table, dict):
@@ -190,13 +181,11 @@ def _build(cls: type[Any], table: Any, prefix: str) -> Any:
         elif features is None:
             table.pop("features", None)
     built = build(cls, table, prefix)
-    columns = [*built.ends, *built.label, *(name for name in (built.split, getattr(built, "weight", None)) if name)]
-    for name in (*built.features, *columns):
-        if name in built.features and name in columns:
-            used = next(
-                key for key in ("label", "split", "weight", "id", "source", "destination") if name in _names(built, key)
-            )
-            raise ConfigError(f"The column '{name}' is a feature and '{prefix}{used}', too.", hint="leave one out")
+    used = {column: "label" for column in built.label}
+    used |= {getattr(built, key): key for key in ("split", "weight", *built.ENDS) if getattr(built, key, None)}
+    for name in built.features:
+        if name in used:
+            raise ConfigError(f"The column '{name}' is a feature and '{prefix}{used[name]}', too.", hint="leave one out")
     if not built.files:
         raise ConfigError(f"'{prefix}files' names no file.", allowed="a path, a folder, a pattern, or a list of them")
     return built

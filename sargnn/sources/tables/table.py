@@ -86,7 +86,7 @@ class Table:
             for field in scan.schema:
                 if self.types.get(field.name, pa.null()) == pa.null():
                     self.types[field.name] = field.type
-        for of, column in zip(("id",) if isinstance(spec, NodeTable) else ("source", "destination"), spec.ends, strict=True):
+        for of, column in zip(spec.ENDS, spec.ends, strict=True):
             self._check(of, column, lambda t: is_text(t) or pa.types.is_integer(t), "texts, or whole numbers")
         for column in spec.features:
             self._check("features", column, lambda t: True, "", alike=True)
