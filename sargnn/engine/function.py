@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sargnn.engine.columns import AggregateByColumns
 from sargnn.engine.modes.base import Call, Mode
 from sargnn.engine.rebuild import ONE_PASS, keep, kept
 from sargnn.engine.reducers.base import Saved, Tensors
@@ -39,7 +38,11 @@ class ManualMode(Mode):
         """The gradients of ``exchanged`` (empty if ``call.exchanged_needs_grad`` is false), ``dest_local`` and ``params``."""
 
     def run(self, call: Call, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
-        function = AggregateByColumns if call.parts else Aggregate
+        function: type[torch.autograd.Function] = Aggregate
+        if call.parts:
+            from sargnn.engine.columns import AggregateByColumns
+
+            function = AggregateByColumns
         return function.apply(self, call, len(exchanged), len(dest_local), *exchanged, *dest_local, *params)
 
 

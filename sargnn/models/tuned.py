@@ -31,7 +31,6 @@ from sargnn.engine.row_norm import RowNorm
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.mlp import MlpLayer
-from sargnn.models.reversible import build_reversible
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
@@ -146,6 +145,8 @@ def build_tuned(
 ) -> Stack:
     """Arguments as of ``build_stack``."""
     if config.blocks == "reversible":
+        from sargnn.models.reversible import build_reversible
+
         return build_reversible(config, inputs, shape, make_layer, hidden_width or config.hidden)
     if config.is_plain:
         return build_stack(config, inputs, shape, make_layer, hidden_width)

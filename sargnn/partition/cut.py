@@ -17,8 +17,8 @@ from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.graph.schema import Schema
 from sargnn.native import Entry
 from sargnn.partition.ground import Ground, lay_ground
-from sargnn.partition.order import Report, Wanted, sort_edges
 from sargnn.partition.pairs import PairCutter, PartPairs
+from sargnn.partition.sort_edges import Report, Wanted, sort_edges
 
 _CHUNK_EDGES, _PIECE_BYTES = 1 << 22, 1 << 26
 _find_loops = Entry("find_loops", "indptr l N+1, indices *, looped b N")
@@ -147,7 +147,7 @@ class PartEdges:
 
 
 class Cutter:
-    """Cuts a dataset into parts, one at a time, each of which is held while it is cut (``partition.order``)."""
+    """Cuts a dataset into parts, one at a time, each of which is held while it is cut (``partition.sort_edges``)."""
 
     def __init__(self, dataset: Dataset, ground: Ground) -> None:
         self.dataset, self.offsets, self.nodes, self.place = dataset, ground.offsets, ground.nodes, ground.place

@@ -16,9 +16,9 @@ from sargnn.graph.manifest import blame_manifest, damage_error
 from sargnn.graph.schema import LABEL_DTYPES, Schema, label_form
 from sargnn.graph.store import Store, StoreWriter
 from sargnn.partition.cut import PART_ARRAYS, CopyLists, Cutter, Part, WeightedDegrees, offsets_of
-from sargnn.partition.order import Report
 from sargnn.partition.pairs import open_pairs
 from sargnn.partition.quality import PartFigures, PartitionStats, part_figures
+from sargnn.partition.sort_edges import Report
 from sargnn.steps import step
 
 FORMAT_VERSION = 2

@@ -14,18 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sargnn.backends.device import Device
 from sargnn.backends.memory import Pool
-from sargnn.backends.spill import SpillingPool
-from sargnn.backends.spill_file import SpillFile
 from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, Traffic
-from sargnn.comm.rates import measure_rates
-from sargnn.comm.turns import Parts
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig
 from sargnn.config.verbs import parts_of
@@ -48,7 +44,6 @@ from sargnn.training.evaluation import MANIFEST, write_predictions
 from sargnn.training.fit import Budget
 from sargnn.training.history import Requests
 from sargnn.training.loop import Listener, Rows
-from sargnn.training.preload import Choice, choose
 from sargnn.training.summary import (
     batch_lines,
     describe_run,
@@ -60,6 +55,9 @@ from sargnn.training.summary import (
     sharing_lines,
 )
 from sargnn.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from sargnn.training.preload import Choice
 
 _SLACK = 1 / 8
 """Of memory for tables of parts that differ in size."""
@@ -127,6 +125,8 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
         raise SargnnError("The number of started workers is not the configured one.", given=processes, allowed=allowed)
     traffics: list[Traffic] = [Traffic()]
     if inputs.measures_network:
+        from sargnn.comm.rates import measure_rates
+
         torch.set_num_threads(1)
         group = _join(config, process, traffics, on_joining)
         rates = measure_rates(group)
@@ -158,11 +158,16 @@ def work(config: RunConfig, run_dir: Path, process: int, processes: int, on_join
 
     pool = Pool()
     if config.spills:
+        from sargnn.backends.spill import SpillingPool
+        from sargnn.backends.spill_file import SpillFile
+
         folder = run_dir / "scratch" if config.spill_dir is None else Path(config.spill_dir)
         pool = SpillingPool(SpillFile(folder), config.memory_budget.bytes, spills_all=config.spill == "all")
     if processes == config.world:
         as_rank(group, **{"make_pool": lambda *, enabled: pool} if config.spills else {})
     else:
+        from sargnn.comm.turns import Parts
+
         meters = list[PeakMeter]()
         pool.slack = _SLACK
         parts = Parts(group, config.world, servers=config.num_servers, profiles=config.profile, traffics=traffics)
@@ -211,6 +216,8 @@ def _train_part(job: _Job, **shared: Any) -> None:
 
     choice: Choice | None = None
     if preloaded is not None and config.preload.name == "auto":
+        from sargnn.training.preload import choose
+
         trainer, choice = choose(group, partial(make, flat), partial(make, preloaded))
     else:
         trainer = make(preloaded or flat)

@@ -21,16 +21,9 @@ from torch import Tensor
 
 from sargnn.bf16 import wide
 from sargnn.comm.collectives import gather_table
-from sargnn.engine.propagate import propagate
-from sargnn.graph.schema import Schema
 from sargnn.profile import EVALUATION
-from sargnn.sources.links import read_pairs, relation_of
 from sargnn.tasks.base import Targets
-from sargnn.tasks.correct_smooth import correct_and_smooth
-from sargnn.tasks.edges import EdgeTask
-from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, PREDICTIONS, SMOOTHED, Scores
-from sargnn.tasks.links import LinkTask
-from sargnn.tasks.pairs import PairTask
+from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, SMOOTHED, Scores
 from sargnn.training.fit import Setup, evaluation_sample
 from sargnn.training.history import EvaluationResult, History
 from sargnn.training.loop import EpochEnd, Listener
@@ -144,6 +137,9 @@ class Evaluator(Listener):
             flat = self._flat()
             engine, graph = flat.engine, flat.graph
         with self._engine.profile.span(EVALUATION):
+            from sargnn.engine.propagate import propagate
+            from sargnn.tasks.correct_smooth import correct_and_smooth
+
             spread = partial(propagate, engine, graph.neighbourhood())
             return correct_and_smooth(self._config.smooth, spread, engine.group, logits, targets)
 
@@ -174,7 +170,7 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_
     | ``smoothed.npy`` | [nodes, C], scores after Correct & Smooth, where that is configured |
     | ``embeddings.npy`` | [nodes, F], what the last layer reads, if asked for |
 
-    Of links and edges ``write_pairs`` says what there is, and takes ``of_pairs``.
+    Of links and edges ``training.pairs.write_pairs`` says what there is, and takes ``of_pairs``.
     """
     part, graph = trainer.graph.part, trainer.graph
     offset = part.schema.offsets[max(graph.labelled, 0)]
@@ -193,10 +189,11 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_
             files.append(name)
 
     logits = trainer.evaluator.predictions()
-    if isinstance(trainer.task, PairTask):
-        write_pairs(trainer.task, logits, part.schema, own, of_pairs | {"embeddings": embeddings}, write)
-        written = {"node_type": ", ".join(part.schema.node_types), "nodes": part.schema.num_nodes, "files": files}
-        return written | ({"edges": trainer.task.total} if isinstance(trainer.task, EdgeTask) else {})
+    if trainer.config.predicts_pairs:
+        from sargnn.training.pairs import write_pairs
+
+        more = write_pairs(trainer.task, logits, part.schema, own, of_pairs | {"embeddings": embeddings}, write)
+        return {"node_type": ", ".join(part.schema.node_types), "nodes": part.schema.num_nodes, "files": files} | more
     write(LOGITS, logits)
     if trainer.config.smooth.name != "none":
         logits = trainer.evaluator.smoothed(logits)
@@ -207,57 +204,3 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_
     if embeddings:
         write(EMBEDDINGS, trainer.evaluator.predictions(hidden=True))
     return {"node_type": part.schema.node_types[graph.labelled], "nodes": part.schema.count(graph.labelled), "files": files}
-
-
-SCORES, PARTNERS, PARTNER_SCORES = "pair_scores.npy", "partners.npy", "partner_scores.npy"
-_PAIRS = 1 << 18
-"""That a worker asks for at a time."""
-
-Write = Callable[[str, Tensor, np.ndarray], None]
-"""Writes a table by its name, from the rows of it that this worker has, and which these are; all workers call it together."""
-
-
-def write_pairs(task: PairTask, outputs: Tensor, schema: Schema, ids: np.ndarray, asked: dict[str, Any], write: Write) -> None:
-    """Write what was asked for; all workers must call it together. Numbers are within node types.
-
-    | file | |
-    |---|---|
-    | ``embeddings.npy`` | [nodes, F], in the order of original ids; of edges if asked for |
-    | ``pair_scores.npy`` | [P], of edges [P, C], of the pairs of ``pairs=FILE``, in their order |
-    | ``predictions.npy``, ``logits.npy`` | of edges: as those of nodes, in the order in which edges were given, by relation |
-    | ``partners.npy`` | int64 [nodes of the relation's source type, K], the best partners, best first; -1: there are no more |
-    | ``partner_scores.npy`` | [the same], their scores |
-
-    Args:
-        outputs: [N, F].
-        ids: int64 [N], original ids.
-        asked: ``embeddings``, whether they are wanted of edges, too; ``pairs``, a file; ``top``, K; ``relation``, its name;
-            None or 0 for what is not wanted.
-    """
-    if asked["embeddings"] or isinstance(task, LinkTask):
-        write(EMBEDDINGS, outputs, ids)
-    if isinstance(task, EdgeTask):
-        logits = task.logits(outputs, np.arange(len(task.numbers)))
-        write(LOGITS, logits, task.numbers)
-        write(PREDICTIONS, task.kind.predictions(logits), task.numbers)
-    if not (asked["pairs"] or asked["top"]):
-        return
-    number = relation_of(schema, asked["relation"])
-    relation = schema.relations[number]
-    begins = [schema.offsets[end] for end in (relation.source, relation.destination)]
-    group = task.group
-    if asked["pairs"]:
-        pairs = read_pairs(Path(asked["pairs"]))
-        first, last = (pairs.shape[1] * (group.rank + k) // group.world for k in (0, 1))
-        most = -(-pairs.shape[1] // group.world)
-        scores = []
-        for at in range(first, first + max(most, 1), _PAIRS):
-            heads, tails = (pairs[end, at : min(at + _PAIRS, last)] + begins[end] for end in (0, 1))
-            scores.append(task.score(outputs, heads, tails, number))
-        write(SCORES, torch.cat(scores), np.arange(first, last))
-    if asked["top"] and isinstance(task, LinkTask):
-        partners, best = task.partners(outputs, int(asked["top"]), number)
-        own = ids[(ids >= begins[0]) & (ids < schema.offsets[relation.source + 1])] - begins[0]
-        partners = torch.where(partners >= 0, partners - begins[1], partners)
-        write(PARTNERS, partners, own)
-        write(PARTNER_SCORES, best, own)

@@ -20,16 +20,14 @@ from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.sizes import Groups
 from sargnn.plan.target_groups import TargetRows
 from sargnn.tasks.base import Task
-from sargnn.tasks.pairs import PairTask
 from sargnn.tracking.memory import PeakMeter, trim
 from sargnn.training.optim import Optimization
-from sargnn.training.pair_steps import PairSteps
 from sargnn.training.steps import DrawnSteps, MicroBatches, OneStep, StepRows, Steps, find_groups, most_batches
 from sargnn.training.views import Constants, View, ViewBuilder
 
 _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
-_SLACK = 1 / 8
+SLACK = 1 / 8
 """Of memory for tables whose rows are others in every step."""
 _PIECES = 8
 """In which constant aggregates are computed for many steps."""
@@ -141,8 +139,10 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
     config, engine, graph, builder, group = setup.config, setup.engine, setup.graph, setup.builder, setup.engine.group
-    if isinstance(setup.task, PairTask):
-        return Fitted(_pair_steps(setup, setup.task), [setup.evaluation])
+    if config.predicts_pairs:  # others do not load what predicts pairs
+        from sargnn.training.pairs import pair_steps
+
+        return Fitted(pair_steps(setup), [setup.evaluation])
     fitted = Fitted(OneStep([] if training is None else [training]), [setup.evaluation])
     if training is not None and config.budget_bytes is None:
         return fitted
@@ -166,7 +166,7 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
         assert isinstance(count, int)
         row_groups = find_groups(config.batches, count, candidates.targets, group) if groups is None else groups.of
         if config.draws_flows:
-            engine.pool.slack = _SLACK
+            engine.pool.slack = SLACK
             steps = candidates.drawn_steps(row_groups, count, constants=True)
 
             def views_anew() -> list[View]:
@@ -184,34 +184,6 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
     engine.reset_tables()
     trim()
     return fitted
-
-
-def _pair_steps(setup: Setup, task: PairTask) -> PairSteps:
-    config, builder = setup.config, setup.builder
-    flows = trains_in_batches(config)
-
-    def constants() -> Constants | None:
-        return builder.first_constants([task.rows()])
-
-    assert config.batches.count != "auto"
-    if flows:
-        setup.engine.pool.slack = _SLACK
-    steps = PairSteps(
-        builder,
-        setup.engine.group,
-        task,
-        count=config.batches.steps,
-        batches=config.batches.count,
-        sample=sampler(config, setup.model) if config.samples else None,
-        flows=flows,
-        constants=constants if flows and holds_constants(config, setup.model, setup.engine) else lambda: None,
-    )
-    if flows:
-        _ = setup.graph.drawer
-    setup.graph.release(mapped_only=flows)
-    setup.engine.reset_tables()
-    trim()
-    return steps
 
 
 class Candidates:

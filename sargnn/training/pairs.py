@@ -4,23 +4,43 @@ Training pairs are shuffled in every epoch, as training nodes are (``training.st
 are the K micro-batches of the S steps. One step on the full graph computes all rows; else a message flow computes those that a
 pair or a negative of any worker ends in.
 
-Letters: N own rows, P training pairs of this worker, S steps, K micro-batches.
+What ``sargnn predict`` writes of such a run: ``write_pairs``.
+
+Letters: N own rows, F width of an embedding, C outputs, P pairs of this worker or of a file, S steps, K micro-batches or
+partners.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sargnn.comm.group import Group
+from sargnn.graph.schema import Schema
 from sargnn.plan.drawn import Sample
+from sargnn.sources.links import read_pairs, relation_of
+from sargnn.tasks.base import Task
+from sargnn.tasks.edges import EdgeTask
+from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, PREDICTIONS
+from sargnn.tasks.links import LinkTask
 from sargnn.tasks.pairs import PairTask
 from sargnn.tracking.memory import trim
+from sargnn.training.fit import SLACK, Setup, holds_constants, sampler, trains_in_batches
 from sargnn.training.steps import Steps, deal
 from sargnn.training.views import Constants, View, ViewBuilder
+
+SCORES, PARTNERS, PARTNER_SCORES = "pair_scores.npy", "partners.npy", "partner_scores.npy"
+_PAIRS = 1 << 18
+"""That a worker asks for at a time."""
+
+Write = Callable[[str, Tensor, np.ndarray], None]
+"""Writes a table by its name, from the rows of it that this worker has, and which these are; all workers call it together."""
 
 
 class PairSteps(Steps):
@@ -121,3 +141,87 @@ class _PairViews(Sequence[View]):
         if not 0 <= number < len(self):
             raise IndexError(number)
         return self._steps.view(self._step, number)
+
+
+def pair_steps(setup: Setup) -> PairSteps:
+    """The steps of a run that predicts pairs."""
+    config, builder, task = setup.config, setup.builder, setup.task
+    assert isinstance(task, PairTask)
+    flows = trains_in_batches(config)
+
+    def constants() -> Constants | None:
+        return builder.first_constants([task.rows()])
+
+    assert config.batches.count != "auto"
+    if flows:
+        setup.engine.pool.slack = SLACK
+    steps = PairSteps(
+        builder,
+        setup.engine.group,
+        task,
+        count=config.batches.steps,
+        batches=config.batches.count,
+        sample=sampler(config, setup.model) if config.samples else None,
+        flows=flows,
+        constants=constants if flows and holds_constants(config, setup.model, setup.engine) else lambda: None,
+    )
+    if flows:
+        _ = setup.graph.drawer
+    setup.graph.release(mapped_only=flows)
+    setup.engine.reset_tables()
+    trim()
+    return steps
+
+
+def write_pairs(
+    task: Task, outputs: Tensor, schema: Schema, ids: np.ndarray, asked: dict[str, Any], write: Write
+) -> dict[str, int]:
+    """Write what was asked for; all workers must call it together. Numbers are within node types.
+
+    | file | |
+    |---|---|
+    | ``embeddings.npy`` | [nodes, F], in the order of original ids; of edges if asked for |
+    | ``pair_scores.npy`` | [P], of edges [P, C], of the pairs of ``pairs=FILE``, in their order |
+    | ``predictions.npy``, ``logits.npy`` | of edges: as those of nodes, in the order in which edges were given, by relation |
+    | ``partners.npy`` | int64 [nodes of the relation's source type, K], the best partners, best first; -1: there are no more |
+    | ``partner_scores.npy`` | [the same], their scores |
+
+    Args:
+        outputs: [N, F].
+        ids: int64 [N], original ids.
+        asked: ``embeddings``, whether they are wanted of edges, too; ``pairs``, a file; ``top``, K; ``relation``, its name;
+            None or 0 for what is not wanted.
+
+    Returns:
+        How many edges have predictions, where there are any.
+    """
+    assert isinstance(task, PairTask)
+    more = {"edges": task.total} if isinstance(task, EdgeTask) else {}
+    if asked["embeddings"] or isinstance(task, LinkTask):
+        write(EMBEDDINGS, outputs, ids)
+    if isinstance(task, EdgeTask):
+        logits = task.logits(outputs, np.arange(len(task.numbers)))
+        write(LOGITS, logits, task.numbers)
+        write(PREDICTIONS, task.kind.predictions(logits), task.numbers)
+    if not (asked["pairs"] or asked["top"]):
+        return more
+    number = relation_of(schema, asked["relation"])
+    relation = schema.relations[number]
+    begins = [schema.offsets[end] for end in (relation.source, relation.destination)]
+    group = task.group
+    if asked["pairs"]:
+        pairs = read_pairs(Path(asked["pairs"]))
+        first, last = (pairs.shape[1] * (group.rank + k) // group.world for k in (0, 1))
+        most = -(-pairs.shape[1] // group.world)
+        scores = []
+        for at in range(first, first + max(most, 1), _PAIRS):
+            heads, tails = (pairs[end, at : min(at + _PAIRS, last)] + begins[end] for end in (0, 1))
+            scores.append(task.score(outputs, heads, tails, number))
+        write(SCORES, torch.cat(scores), np.arange(first, last))
+    if asked["top"] and isinstance(task, LinkTask):
+        partners, best = task.partners(outputs, int(asked["top"]), number)
+        own = ids[(ids >= begins[0]) & (ids < schema.offsets[relation.source + 1])] - begins[0]
+        partners = torch.where(partners >= 0, partners - begins[1], partners)
+        write(PARTNERS, partners, own)
+        write(PARTNER_SCORES, best, own)
+    return more
