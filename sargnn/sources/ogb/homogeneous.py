@@ -25,7 +25,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.check import edge_place
-from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
+from sargnn.graph.edge_columns import ATTR, WEIGHT, WEIGHT_FORM, EdgeColumns, EdgePiece, attr_form
 from sargnn.graph.manifest import shape_fits
 from sargnn.sources.npz import blame_archive
 from sargnn.sources.ogb import tables
@@ -114,26 +113,14 @@ class OgbDir(OgbFolder):
         return f"row {position + 1}"
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
-        path = self.raw["edge"]
-        columns = self._columns(rows) if self.forms else repeat(NO_COLUMNS)
-        for first, piece in tables.table_pieces(path, np.int64, rows, 2, self.num_rows):
+        path, widths = self.raw["edge"], {name: form.shape[0] if form.shape else 1 for name, form in self.forms.items()}
+        ends = tables.table_pieces(path, np.int64, rows, 2, self.num_rows)
+        beside = [tables.table_pieces(of, np.float64, rows, widths[name], self.num_rows) for name, of in self._beside.items()]
+        for (first, piece), *others in zip(ends, *beside, strict=True):
             tables.expect_range(path, piece, 0, self.num_nodes, "a node that does not exist", first)
-            yield piece[:, 0], piece[:, 1], next(columns)
-
-    def _columns(self, rows: int) -> Iterator[EdgeColumns]:
-        """Float64, of at most ``rows`` edges each, cut as the edges are."""
-        last = None
-        widths = {name: form.shape[0] if form.shape else 1 for name, form in self.forms.items()}
-        pieces = [
-            tables.table_pieces(path, np.float64, rows, widths[name], self.num_rows) for name, path in self._beside.items()
-        ]
-        for arrays in zip(*pieces, strict=True):
-            if last is not None:
-                yield last
-            given = dict(zip(self._beside, (piece for _, piece in arrays), strict=True))
-            last = EdgeColumns.of({name: piece if name == ATTR else piece[:, 0] for name, piece in given.items()})
-        if last is not None:  # only now is it known that there are as many as edges
-            yield last
+            given = dict(zip(self._beside, (other for _, other in others), strict=True))
+            columns = {name: other if name == ATTR else other[:, 0] for name, other in given.items()}
+            yield piece[:, 0], piece[:, 1], EdgeColumns.of(columns)
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
         # As OGB's reader: parsed in double precision, rounded by who stores them.
@@ -200,23 +187,20 @@ class BinaryOgbDir(OgbFolder):
 
     def edges(self, rows: int) -> Iterator[EdgePiece]:
         index, first = self._array(self.data, "edge_index", (2, self.num_rows), "iu"), 0
-        carried = self._columns(rows) if self.forms else repeat(NO_COLUMNS, -(-self.num_rows // rows))
-        for source, destination, columns in zip(index.row(0).pieces(rows), index.row(1).pieces(rows), carried, strict=True):
+        carried: dict[str, MemberArray] = {}
+        if WEIGHT in self.forms:
+            shape = (self.num_rows, 1) if MemberArray(self.data, "edge_weight").shape[1:] else (self.num_rows,)
+            carried[WEIGHT] = self._array(self.data, "edge_weight", shape, "fiub")
+        if ATTR in self.forms:
+            carried[ATTR] = self._array(self.data, "edge_feat", (self.num_rows, None), "fiub")
+        arrays = (index.row(0), index.row(1), *carried.values())
+        for source, destination, *others in zip(*(array.pieces(rows) for array in arrays), strict=True):
             pair = np.stack([source, destination], 1)
             tables.expect_range(self.data, pair, 0, self.num_nodes, "a node that does not exist", first)
-            yield source, destination, columns
+            given = dict(zip(carried, others, strict=True))
+            columns = {name: other if name == ATTR else other.reshape(-1) for name, other in given.items()}
+            yield source, destination, EdgeColumns.of(columns)
             first += len(source)
-
-    def _columns(self, rows: int) -> Iterator[EdgeColumns]:
-        arrays: dict[str, MemberArray] = {}
-        if WEIGHT in self.forms:
-            columns = MemberArray(self.data, "edge_weight").shape[1:]
-            arrays[WEIGHT] = self._array(self.data, "edge_weight", (self.num_rows, 1) if columns else (self.num_rows,), "fiub")
-        if ATTR in self.forms:
-            arrays[ATTR] = self._array(self.data, "edge_feat", (self.num_rows, None), "fiub")
-        for pieces in zip(*(array.pieces(rows) for array in arrays.values()), strict=True):
-            given = dict(zip(arrays, pieces, strict=True))
-            yield EdgeColumns.of({name: piece if name == ATTR else piece.reshape(-1) for name, piece in given.items()})
 
     def features(self, rows: int) -> Iterator[np.ndarray]:
         return self._array(self.data, "node_feat", (self.num_nodes, self.num_features), "f").pieces(rows)

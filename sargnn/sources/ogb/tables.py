@@ -107,13 +107,16 @@ def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -
     Raises:
         DataError: a file that cannot be read, or another number of rows or columns than expected.
     """
-    first = 0
+    first, last = 0, np.zeros((0, columns))
     for piece in _pieces(path, dtype, rows, may_be_empty=not total):
-        if piece.shape[1] != columns or first + len(piece) > total:
-            expect_shape(path, np.empty((first + len(piece), piece.shape[1]), bool), (total, columns))
-        yield first, piece
-        first += len(piece)
-    expect_shape(path, np.empty((first, columns), bool), (total, columns))
+        if piece.shape[1] != columns or first + len(last) + len(piece) > total:
+            expect_shape(path, np.empty((first + len(last) + len(piece), piece.shape[1]), bool), (total, columns))
+        if len(last):
+            yield first, last
+        first, last = first + len(last), piece
+    expect_shape(path, np.empty((first + len(last), columns), bool), (total, columns))
+    if len(last):  # only now is it known that there are as many rows as expected
+        yield first, last
 
 
 def _pieces(path: Path, dtype: type, rows: int, *, may_be_empty: bool) -> Iterator[np.ndarray]:
