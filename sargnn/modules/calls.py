@@ -10,7 +10,7 @@
 | any other | as a trial says (``judged_calls.py``) |
 | writes to inputs | refused in one message with the user's line |
 
-and notes on each result what its rows are (``marked_call.py``). Code of this package that a module's forward calls runs
+and notes on each result what its rows are (``call.py``). Code of this package that a module's forward calls runs
 outside of it (``session.paused``). Nothing here knows a graph.
 """
 
@@ -29,6 +29,7 @@ import torch.overrides
 from torch import Tensor
 
 from sargnn.engine.aggregate import Engine
+from sargnn.modules.call import Call, Groups, answer, carry, marked_in, of_last_layer
 from sargnn.modules.edge_calls import Mailbox
 from sargnn.modules.expressions import map_values
 from sargnn.modules.functions import (
@@ -41,7 +42,6 @@ from sargnn.modules.functions import (
 from sargnn.modules.judged_calls import READING, JudgedCalls, has_count, totals_in
 from sargnn.modules.lazy import EdgeRows, Ends, Folded, Lazy, numbers
 from sargnn.modules.lazy_calls import lazy_call, made_of_edges
-from sargnn.modules.marked_call import Call, carry, marked_in, of_last_layer
 from sargnn.modules.row_calls import KEEPS_ROWS, RowCalls, RowDropout, is_temporary
 from sargnn.modules.row_operators import RowOperators
 from sargnn.modules.session import Places, Session
@@ -56,7 +56,6 @@ from sargnn.modules.tag import (
     user_line,
 )
 from sargnn.modules.trial import verdict_of
-from sargnn.modules.verdict import Groups
 from sargnn.rng import Draw
 
 Observe = Callable[[str, str, Tensor, Mark | None, Sequence[Tensor]], None]
@@ -175,6 +174,8 @@ class StockCalls(JudgedCalls):
         if known.is_arithmetic and Ends not in types and has_count(args, kwargs):
             args, kwargs = totals_in(args), totals_in(kwargs)
         if known.passes:
+            if known.name in ("register_hook", "retain_grad"):
+                args = (numbers(args[0]), *args[1:])
             if known.name == "register_hook" and self.group.world > 1 and mark_of(args[0]) is not None and is_users_call():
                 self._check_hook(*args)
             of_rows = known.reads and (mark_of(args[0]) is not None or isinstance(args[0], (EdgeRows, Folded)))
@@ -183,6 +184,8 @@ class StockCalls(JudgedCalls):
                     f"'{known.name}' gives numbers of this worker's rows alone", f"{known.name} of rows", *READING
                 )
             return func(*args, **kwargs)
+        if func is torch.autograd.grad and (kwargs.get("create_graph") or len(args) > 4):
+            raise self.refused("Gradients of gradients are not computed over workers", "autograd.grad with create_graph=True")
         if self._trains:
             check_recomputed()
         if self._compares and is_users_call():
@@ -212,7 +215,7 @@ class StockCalls(JudgedCalls):
         call = Call(known.name, func, args, kwargs, marked, self.watched, temporary)
         out = NotImplemented
         if known.handler is not None and (marked or known.always):
-            out = known.handler(self._rows, call)
+            out = answer(known.handler, self._rows, call, args=args, kwargs=kwargs)
         if out is NotImplemented:
             out = self.judged(known, call)
         elif isinstance(out, Tensor) and mark_of(out) is None and marked:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.errors import ConfigError
+from sargnn.modules.call import tensors_of
 from sargnn.modules.lazy import Lazy
-from sargnn.modules.marked_call import tensors_of
-from sargnn.modules.row_calls import ALWAYS, HANDLERS, Handler
+from sargnn.modules.row_calls import ALWAYS, Handler, handler_of
 from sargnn.modules.row_draws import DRAWS, DrawRule
 from sargnn.modules.row_folds import RULES, Rule
 from sargnn.modules.tag import is_library, is_shared, mark_of, user_line
@@ -211,7 +211,7 @@ class Function:
             name in _READS,
             name.startswith("new_"),
             name in ("__setitem__", "__set__"),
-            HANDLERS.get(name),
+            handler_of(func, name),
             RULES.get(name),
             DRAWS.get(name),
         )

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sargnn.engine.reducers.gat import join_softmaxes
 from sargnn.errors import ConfigError
+from sargnn.modules.call import answer
 from sargnn.modules.expressions import (
     EDGE_COUNT,
     AtEnd,
@@ -43,7 +44,6 @@ from sargnn.modules.lazy import (
     Joined,
     JoinedFolded,
     Lazy,
-    answer,
     blank,
     check_alone,
     edge_rows,
@@ -229,7 +229,7 @@ def attention_over_sets(sets: list[tuple[Run, Edges, Node]]) -> dict[Run, Tensor
 
 def joined_call(calls: StockCalls, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a function of PyTorch gives where one of its arguments is of several sets of edges."""
-    if (out := answer(_HANDLERS, name, func, args, kwargs)) is not NotImplemented:
+    if (out := answer(_HANDLERS.get(name), func, args=args, kwargs=kwargs)) is not NotImplemented:
         return out
     first = next((value for value in flat((args, kwargs)) if isinstance(value, Joined)), None)
     if name.startswith("new_"):
@@ -309,7 +309,7 @@ def _scattered(func: Any, target: Any, *given: Any, **named: Any) -> Any:
         own, of_set = _of_set((given, named), number)
         count = ends.edges.plan.num_out if ends.side == "v" else ends.edges.plan.num_rows
         nothing = filled((count, *size[1:]), target.dtype, target.number)
-        made = answer(SCATTERS, name, func, (nothing, *own), of_set)
+        made = answer(SCATTERS[name], func, args=(nothing, *own), kwargs=of_set)
         if not isinstance(made, Folded) or made.fold.kind == "mean":  # a mean of means is none of all edges
             raise _not_joined(index, func)
         parts.append((ends, made))

@@ -28,14 +28,13 @@ from torch.overrides import TorchFunctionMode
 
 from sargnn.comm.group import Group
 from sargnn.errors import ConfigError
+from sargnn.modules.call import PAIRS, Call, Groups, Out, Verdict, carry, tensors_of
 from sargnn.modules.expressions import map_values
-from sargnn.modules.functions import PAIRING, PICKS, Function, unwrapped
-from sargnn.modules.marked_call import Call, carry, tensors_of
+from sargnn.modules.functions import PAIRING, PICKS, Function, check_writes, unwrapped
 from sargnn.modules.row_calls import RowCalls
 from sargnn.modules.row_folds import OverWorkers, SumOverWorkers, mean_over_workers
 from sargnn.modules.tag import Count, Mark, Rows, is_known, is_own_call, is_shared, mark_of, set_mark, user_line
 from sargnn.modules.trial import verdict_of
-from sargnn.modules.verdict import PAIRS, Groups, Out, Verdict
 
 
 class JudgedCalls(TorchFunctionMode):
@@ -71,6 +70,9 @@ class JudgedCalls(TorchFunctionMode):
             return self._written_to_out(known, call)
         groups, writes = Groups(), known.writes or bool(kwargs.get("inplace"))
         verdict = verdict_of(func, args, kwargs, groups, writes=writes, rule=known.rule)
+        if verdict.writes and not writes:  # as relu(x, True), which has no name that says so
+            writes = True
+            check_writes(known.name, args, {"inplace": True}, self.path)
         if self.group.world > 1:
             self._alike((args, kwargs))
         if not call.marked and not groups.numbers:

@@ -25,12 +25,10 @@ Letters: N input rows, M output rows, E edges of this worker.
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 import weakref
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -56,7 +54,7 @@ from sargnn.rng import Draw
 _ABOUT = frozenset(
     """dim ndimension ndim dtype device layout is_cuda is_sparse is_sparse_csr is_quantized is_mkldnn is_meta is_nested is_leaf
     requires_grad grad_fn is_floating_point is_complex is_contiguous stride element_size get_device __hash__ is_cpu is_xla
-    is_mps is_vulkan names output_nr _version is_inference is_conj is_neg grad retain_grad register_hook""".split()
+    is_mps is_vulkan names output_nr _version is_inference is_conj is_neg""".split()
 )
 """Questions that a tensor without numbers answers by itself."""
 
@@ -101,8 +99,8 @@ class Lazy(Tensor):
         return torch.Size(own_shape(self))
 
     def __deepcopy__(self, memo: Any) -> Any:
-        """Itself: nothing of it changes but what a pass notes."""
-        return self
+        """Itself, where nothing of it changes but what a pass notes."""
+        return edge_rows(self.edges, self.node) if isinstance(self, EdgeRows) else self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"{type(self).__name__}(shape={tuple(operator.index(size) for size in own_shape(self))})"
@@ -422,8 +420,11 @@ def check_alone(target: Lazy, name: str) -> None:
 
 def share(view: Any, base: Lazy) -> Any:
     """``view`` itself, noted to have the memory of ``base``."""
-    if isinstance(view, Lazy) and view is not base:
-        base.sharers = view.sharers = [sharer for sharer in (*base.sharers, *view.sharers) if sharer() is not None]
+    if isinstance(view, Lazy) and view.sharers is not base.sharers:
+        base.sharers += view.sharers
+        for sharer in view.sharers:
+            if (other := sharer()) is not None:
+                other.sharers = base.sharers
     return view
 
 
@@ -435,22 +436,7 @@ def flat(arguments: Any) -> list[Any]:
 
 
 Handler = Callable[..., Any]
-"""(PyTorch's function, its arguments) to a result, or ``NotImplemented``."""
-
-
-def answer(handlers: dict[str, Handler], name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a handler of that name gives; ``NotImplemented`` where there is none, or it takes other arguments."""
-    handler = handlers.get(name)
-    if handler is None:
-        return NotImplemented
-    try:
-        bound = _signature(handler).bind(func, *args, **kwargs)
-    except TypeError:
-        return NotImplemented
-    return handler(*bound.args, **bound.kwargs)
-
-
-_signature = cache(inspect.signature)
+"""(PyTorch's function, its arguments by their names) to a result, or ``NotImplemented``."""
 
 
 def function_name(func: Any) -> str:

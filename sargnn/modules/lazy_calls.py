@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sargnn.engine.reducers.generic import EdgeRun
+from sargnn.modules.call import answer
 from sargnn.modules.edge_calls import noted_call
 from sargnn.modules.edge_sets import DerivedEdges, is_loop, masked, moved, with_self_loops
 from sargnn.modules.expressions import AtEnd, Call, Column, Field, Node, Written, map_values
@@ -34,7 +35,6 @@ from sargnn.modules.lazy import (
     JoinedFolded,
     Largest,
     Lazy,
-    answer,
     blank,
     check_alone,
     edge_index,
@@ -73,7 +73,7 @@ def lazy_call(calls: StockCalls, known: Function, func: Any, args: tuple[Any, ..
         raise calls.refused(f"'{plain}' writes to what was folded over several relations' edges", plain)
     if any(isinstance(value, (Joined, JoinedFolded)) for value in given):
         return joined_call(calls, plain, func, args, kwargs)
-    if (out := answer(_HANDLERS, plain, func, args, kwargs)) is not NotImplemented:
+    if (out := answer(_HANDLERS.get(plain), func, args=args, kwargs=kwargs)) is not NotImplemented:
         return out
     for value in given:
         if isinstance(value, (EdgeIndex, Ends)):
@@ -108,8 +108,9 @@ def lazy_call(calls: StockCalls, known: Function, func: Any, args: tuple[Any, ..
     args, kwargs = map_values((args, kwargs), lambda value: _beside(value, edges, first.dim()))
     if not known.always:
         if (noted := noted_call(func, args, kwargs)) is not NotImplemented:
-            alike = plain in _SAME_NUMBERS and len(of_edges) == 1 and first.number is not None
-            return same_number(edges, noted.node.shape, noted.dtype, first.number) if alike else noted
+            if plain in _SAME_NUMBERS and len(of_edges) == 1 and first.number is not None:
+                noted.node = same_number(edges, noted.node.shape, noted.dtype, first.number).node
+            return noted
         args, kwargs = map_values((args, kwargs), numbers)
     return calls.__torch_function__(func, (), args, kwargs)
 
@@ -152,7 +153,8 @@ def _written(calls: StockCalls, known: Function, func: Any, args: tuple[Any, ...
         new = numbers(target)
         if isinstance(target, EdgeRows):
             new = target.edges.as_rows(new.clone())  # expressions read the table as it is
-        calls.__torch_function__(func, (), (new, *args[1:]), kwargs)
+        others, kwargs = map_values((args[1:], kwargs), numbers)
+        calls.__torch_function__(func, (), (new, *others), kwargs)
     if isinstance(target, Filled):
         target.became = new
         return new

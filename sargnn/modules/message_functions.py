@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.reducers.generic import EdgeRun
+from sargnn.modules.call import is_close
 from sargnn.modules.expressions import Call, Field, Item, Node, Where, Written, draw_mask, map_values
 from sargnn.modules.functions import check_recomputed
 from sargnn.modules.lazy import EdgeRows
 from sargnn.modules.session import Session, paused
-from sargnn.modules.trial_round import is_close
 from sargnn.rng import Draw
 
 if TYPE_CHECKING:

@@ -1,5 +1,13 @@
-"""Parts of expressions that fused operators are known by: rows of sources times numbers; of attention by products, sums over a
-head, numbers beside them, edges' rows.
+"""Expressions that a fused reducer computes, and the parts that they are known by.
+
+| messages and fold | reducer |
+|---|---|
+| ``copy_u``, sum, mean or max | ``Sum``, ``Mean``, ``Max`` |
+| ``u_mul_e`` with one number per edge, sum or mean | ``WeightedSum``, ``WeightedMean`` |
+| GAT's: u_add_v, LeakyReLU, edge softmax, dropout, u_mul_e, sum | ``Gat`` |
+| GATv2's: u_add_v, LeakyReLU, a product with a vector summed, edge softmax, dropout, u_mul_e, sum | ``GatV2`` |
+| ``u_dot_v``, times numbers, edge softmax, dropout, u_mul_e, sum | ``DotAttention`` |
+| the same of rows of the sources plus a linear map of one field of the edges | ``EdgeDotAttention`` |
 
 Letters: E edges, K heads, C and D columns of a head, F columns of an edge.
 """
@@ -8,14 +16,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sargnn.modules.expressions import Call, Column, Field, Node, Written, function_of, map_values
+from sargnn.engine.reducers.base import Reducer, Tensors
+from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, Gat, GatV2
+from sargnn.engine.reducers.max import Max
+from sargnn.engine.reducers.sum import Mean, Sum, WeightedMean, WeightedSum
+from sargnn.modules.expressions import Call, Column, Dropped, Field, Node, Softmax, Written, function_of, map_values
 from sargnn.modules.session import paused
 from sargnn.modules.tag import tagged
+from sargnn.rng import Draw
 
 if TYPE_CHECKING:
     from sargnn.modules.folds import Edges
@@ -179,4 +194,157 @@ def product_of(node: Any) -> tuple[Field, Node] | None:
         for rows, weight in (node.args, node.args[::-1]):
             if isinstance(rows, Field) and rows.where == "u" and isinstance(weight, Node) and rows.shape == node.shape:
                 return rows, weight
+    return None
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A call of a fused reducer.
+
+    Attributes:
+        reducer, exchanged, dest_local, params: as ``Engine.aggregate`` has them.
+        shape: of an output row.
+        of_edges: W of ``EdgeDotAttention``, [K D, F], and K; None: another reducer.
+    """
+
+    reducer: Reducer
+    exchanged: Tensors
+    dest_local: Tensors
+    params: Tensors
+    shape: tuple[int, ...]
+    of_edges: tuple[Tensor, int] | None = None
+
+
+def softmax_of(node: Any) -> Softmax | None:
+    """The softmax that a node is, perhaps dropped or in another shape."""
+    node = unshaped(node)
+    if isinstance(node, Dropped):
+        node = node.of
+    return node if isinstance(node, Softmax) else None
+
+
+Read = Callable[[Tensor], Tensor]
+"""Gives a table of rows to one more reader."""
+
+
+def recognise(fold: str, node: Node, read: Read) -> Fused | str:
+    """A fused reducer's call for messages and a fold, or why there is none."""
+    if (inner := unshaped(node)) is not node:
+        call = recognise(fold, inner, read)
+        return dataclasses.replace(call, shape=node.shape) if isinstance(call, Fused) else call
+    if isinstance(node, Field) and node.where == "u":
+        makers: dict[str, Callable[[], Reducer]] = {"sum": Sum, "mean": Mean, "max": Max}
+        if fold not in makers:
+            return f"no fused kernel folds by '{fold}'"
+        return Fused(makers[fold](), (_flat(read(node.tensor)),), (), (), node.shape)
+    pair = product_of(node)
+    if pair is None and fold == "sum" and (with_edges := _edge_attention(node, read)) is not None:
+        return with_edges
+    if pair is None:
+        return "messages are neither rows of the sources nor these times a number per edge"
+    rows, weight = pair[0], unshaped(pair[1])
+    if isinstance(weight, Field):
+        return _weighted(fold, rows, weight, read)
+    if fold != "sum":
+        return f"attention is summed, not '{fold}'"
+    softmax = softmax_of(weight)
+    if softmax is None:
+        return "weights are neither a field of the edges nor a softmax over them"
+    if len(rows.shape) != 2 or pair[1].shape != (rows.shape[0], 1) or weight.shape[:1] != rows.shape[:1]:
+        return f"rows are not [heads, width] with a weight per head: {rows.shape} and {pair[1].shape}"
+    return _attention(rows, softmax.logits, weight.draw if isinstance(weight, Dropped) else None, read)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """[N, F]: the tensor itself if it is that."""
+    return tensor if tensor.dim() == 2 else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
+
+
+def _weighted(fold: str, rows: Field, weight: Field, read: Read) -> Fused | str:
+    if weight.where != "e" or math.prod(weight.shape) != 1:
+        return f"the kernel takes one number per edge, not {weight.shape}"
+    if fold not in ("sum", "mean"):
+        return f"no fused kernel folds weighted rows by '{fold}'"
+    number = weight.tensor.reshape(-1).to(rows.dtype)
+    made = (WeightedSum if fold == "sum" else WeightedMean)(learned=number.requires_grad)
+    return Fused(made, (_flat(read(rows.tensor)),), (number,), (), rows.shape)
+
+
+def _attention(rows: Field, logits: Node, draw: Draw | None, read: Read) -> Fused | str:
+    heads, width = rows.shape
+    scored = _leaky(logits)
+    if scored is not None and (ends := _sum_of_ends(scored[0], (heads, 1)) or _sum_of_ends(scored[0], (heads,))) is not None:
+        of_sources, of_destinations = (end.tensor.reshape(-1, heads) for end in ends)
+        exchanged = _flat(read(rows.tensor)), of_sources
+        return Fused(Gat(heads, scored[1], draw), exchanged, (of_destinations,), (), rows.shape)
+    if (products := dot_products(logits, heads)) is not None:
+        keys, queries, scale = products
+        exchanged = _flat(read(rows.tensor)), *(() if keys.tensor is rows.tensor else (_flat(read(keys.tensor)),))
+        return Fused(DotAttention(heads, scale, draw), exchanged, (_flat(read(queries.tensor)),), (), rows.shape)
+    inner, vector = _projected(logits, heads, width) or (None, None)
+    scored = _leaky(inner)
+    ends = None if scored is None else _sum_of_ends(scored[0], (heads, width))
+    if scored is None or ends is None or vector is None or ends[0].tensor is not rows.tensor:
+        return "scores are neither GAT's nor GATv2's nor products of both ends' rows"
+    sent, local = (_flat(read(rows.tensor)),), (_flat(read(ends[1].tensor)),)
+    return Fused(GatV2(heads, scored[1], draw), sent, local, (vector.reshape(-1),), rows.shape)
+
+
+def _leaky(node: Any) -> tuple[Node, float] | None:
+    """What LeakyReLU is taken of, and its slope."""
+    if function_of(node) != "leaky_relu" or not isinstance(node.args[0], Node):
+        return None
+    slope = node.args[1] if len(node.args) > 1 else node.kwargs.get("negative_slope", 0.01)
+    return (node.args[0], float(slope)) if 0 <= float(slope) <= 1 else None
+
+
+def _sum_of_ends(node: Any, shape: tuple[int, ...]) -> tuple[Field, Field] | None:
+    """The field of the sources and that of the destinations in a sum of both, of that shape."""
+    if function_of(node) != "add" or len(node.args) != 2 or node.kwargs:
+        return None
+    fields = {field.where: field for field in node.args if isinstance(field, Field) and field.shape == shape}
+    return (fields["u"], fields["v"]) if set(fields) == {"u", "v"} else None
+
+
+def _projected(node: Any, heads: int, width: int) -> tuple[Node, Tensor] | None:
+    """Of ``sum over D of (x * vector)`` with [K, 1] columns: x [K, D] and the vector, K D numbers."""
+    while function_of(node) in ("unsqueeze", "view", "reshape"):
+        node = node.args[0]
+    if function_of(node) != "sum" or node.shape not in ((heads,), (heads, 1)) or not over_columns(node):
+        return None
+    product = node.args[0]
+    if function_of(product) != "mul" or product.shape != (heads, width):
+        return None
+    for inner, vector in (product.args, product.args[::-1]):
+        if isinstance(inner, Node) and isinstance(vector, Tensor) and vector.numel() == heads * width:
+            return inner, vector
+    return None
+
+
+def _edge_attention(node: Any, read: Read) -> Fused | None:
+    """Attention by products where keys and values are rows of the sources plus a linear map of one field of the edges."""
+    if function_of(node) != "mul" or len(node.args) != 2 or len(node.shape) != 2:
+        return None
+    for values, other in (node.args, node.args[::-1]):
+        weight, (heads, width) = unshaped(other), node.shape
+        softmax, parts = softmax_of(weight), plus_edges(values, (heads, width))
+        if softmax is None or parts is None or other.shape != (heads, 1) or weight.shape[:1] != (heads,):
+            continue
+        total, scale = scaled(softmax.logits)
+        if function_of(total) != "sum" or total.shape not in ((heads,), (heads, 1)) or not over_columns(total):
+            continue
+        product, factor = scaled(total.args[0])
+        if function_of(product) != "mul" or len(product.args) != 2:
+            continue
+        for of_keys, queries in (product.args, product.args[::-1]):
+            keys = plus_edges(of_keys, (heads, width))
+            q, of_queries = scaled(queries)
+            same = keys is not None and keys[1] is parts[1] and keys[2] is parts[2]
+            if keys is None or not same or not isinstance(q, Field) or q.where != "v" or q.shape != (heads, width):
+                continue
+            v, field, matrix = parts
+            draw, number = weight.draw if isinstance(weight, Dropped) else None, field.tensor.to(v.dtype)
+            reducer = EdgeDotAttention(heads, scale * factor * of_queries, draw, learned=number.requires_grad)
+            rows = _flat(read(v.tensor)), *(() if keys[0].tensor is v.tensor else (_flat(read(keys[0].tensor)),))
+            return Fused(reducer, rows, (_flat(read(q.tensor)), number), (), v.shape, (matrix, heads))
     return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,164 +24,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sargnn.comm.group import Group
-from sargnn.engine.aggregate import Engine
-from sargnn.engine.rebuild import rebuilt_by
+from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.engine.reducers.generic import EdgeRun
-from sargnn.errors import ConfigError
+from sargnn.modules.call import Call
 from sargnn.modules.expressions import Written
-from sargnn.modules.lazy import EdgeCount, EdgeRows, edge_rows
-from sargnn.modules.marked_call import Call
-from sargnn.modules.row_draws import RowNumbers
-from sargnn.modules.row_operators import RowOperators, again_of, is_row_major
-from sargnn.modules.row_picks import choose_rows, narrow_rows, pick_chosen, pick_rows, split_rows
-from sargnn.modules.session import Places
-from sargnn.modules.tag import Mark, is_plain, is_shared, mark_of, set_mark, tagged, user_line
-from sargnn.profile import NODEWISE, Profile
-from sargnn.rng import Draw, Purpose, dropout_rows, edge_mask, uniform_numbers
-
-MOST_CALLS = 256
-_CHUNK_EDGES = 1 << 16
-
-
-class RowDropout:
-    """The dropouts of one module: nodes are drawn by original id, edges by their two ends' ids, parameters by row number.
-
-    The calls of one forward pass are numbered, and the number takes the place of the layer in a draw. Nodes and parameters are
-    numbered together, edges apart from them: a stack with one dropout after each layer draws the masks of the built-in stack,
-    and attention dropout those of the built-in attention, whichever of both the module calls first. Calls that drop nothing do
-    not count.
-
-    Args:
-        engine: whose seed and epoch they are drawn for.
-        places: whose rows they drop.
-        operators: make dropped rows straight from what they were made of, where that is known.
-        path: the user's file.
-    """
-
-    def __init__(self, engine: Engine, places: Places, operators: RowOperators, path: str | None) -> None:
-        self._engine, self._places, self._operators, self._path = engine, places, operators, path
-        self.begin()
-
-    def begin(self) -> None:
-        """A forward pass begins: number its calls from 0."""
-        self._calls = {"nodes": 0, "edges": 0}
-
-    def __call__(self, x: Any, p: float, *, inplace: bool) -> Any:
-        """``x`` dropped with probability 0 < p <= 1.
-
-        Args:
-            x: a tensor, or an expression for each edge, which has a method ``dropped(draw)``.
-        """
-        if isinstance(x, EdgeRows) or not isinstance(x, Tensor):
-            return x.dropped(self.draw(p, of_edges=True))
-        mark = mark_of(x)
-        if mark is not None and mark.rows is None:
-            raise self._not_of_one_type(mark)
-        draw = self.draw(p, of_edges=mark is not None and mark.rows is not None and mark.rows.kind == "edges")
-        if p >= 1:
-            return x.mul_(0) if inplace else x * 0
-        if inplace or x.dtype not in (torch.float32, torch.float64):  # no kernel is compiled for other formats
-            with torch.no_grad():
-                ones = torch.ones_like(x, dtype=x.dtype if x.dtype == torch.float64 else torch.float32)
-                factor = self._dropped(ones, mark, draw).to(x.dtype)
-            return x.mul_(factor) if inplace else x * factor
-        if self._operators.is_table(x, mark):
-            assert mark is not None
-            ids, out = self.ids(mark), self._operators.dropped(x, self.ids(mark), draw)
-            if out is not None:
-                return out
-            # A table that the fused operators serve; rebuilt where its rows are held anyway.
-            out = self._engine.operators.dropout(self._operators.reads(x), ids, draw)
-            source = again_of(x) if out.requires_grad else None
-            return out if source is None else rebuilt_by(out, lambda: dropout_rows(source(), ids, draw))
-        return self._dropped(x, mark, draw)
-
-    def ids(self, mark: Mark) -> Tensor:
-        """int64 [count], original ids of marked node rows."""
-        assert mark.rows is not None
-        return self._places.first_node_ids(mark.rows, mark.number)
-
-    def numbers(self, mark: Mark, shape: Sequence[int], dtype: torch.dtype) -> RowNumbers:
-        """Random numbers for the rows that a mark says."""
-        if mark.rows is None:
-            raise self._not_of_one_type(mark)
-        of_edges, rows = mark.rows.kind == "edges", mark.rows
-
-        def ids() -> tuple[Tensor, Tensor]:
-            if of_edges:
-                return self._places.edge_ids(rows)
-            of_nodes = self.ids(mark)
-            return of_nodes, torch.zeros_like(of_nodes)
-
-        return RowNumbers(ids, lambda: self.draw(0.0, of_edges=of_edges), shape, mark, dtype)
-
-    def _not_of_one_type(self, mark: Mark) -> ConfigError:
-        return ConfigError(
-            "Dropout is drawn for a graph's nodes or edges, and these rows are no longer those of one type",
-            given=f"{user_line(self._path)}: {mark.why}",
-            allowed="rows of one node type or relation, also as [N, K, D], stacked or transposed",
-            hint="drop the rows before they are joined or picked",
-        )
-
-    def draw(self, p: float, *, of_edges: bool) -> Draw:
-        """The draw of the next call."""
-        kind = "edges" if of_edges else "nodes"
-        number = self._calls[kind]
-        self._calls[kind] += 1
-        if number >= MOST_CALLS:
-            raise ConfigError(
-                "A forward pass has more dropouts than can be told apart",
-                given=f"{user_line(self._path)}: call {number + 1}",
-                allowed=f"at most {MOST_CALLS} calls in a forward pass, and as many of edges",
-                hint="drop several tensors in one call, or fewer of them",
-            )
-        purpose = Purpose.ATTENTION_DROPOUT if of_edges else Purpose.DROPOUT
-        return Draw(self._engine.seed, self._engine.epoch, purpose, number, p if p < 1 else 0.0)
-
-    def _dropped(self, x: Tensor, mark: Mark | None, draw: Draw) -> Tensor:
-        """Rows that run along any dimension, dropped as a table [N, W]."""
-        if mark is not None and not mark.is_single:
-            split = mark.split(x)
-            single = mark._replace(dim=mark.dim + 1, parts=1, before=1)
-            return self._dropped(split, single, draw).flatten(mark.dim, mark.dim + 2)
-        at = mark.dim if mark is not None else 0
-        moved = x.movedim(at, 0) if at else x
-        if mark is not None and mark.number and moved.dim() > 2:
-            table = moved.reshape(mark.number, -1)
-        else:
-            table = moved.flatten(1) if moved.dim() > 1 else moved.reshape(-1, 1)
-        if mark is not None and mark.rows is not None and mark.rows.kind == "edges":
-            out = _EdgeDropout.apply(table, self._places.edge_ids(mark.rows), draw, self._engine.profile)
-        else:
-            ids = torch.arange(len(table)) if mark is None else self.ids(mark)
-            out = self._engine.operators.dropout(table, ids.to(table.device), draw)
-        out = out.view(moved.shape)
-        return out.movedim(0, at) if at else out
-
-
-class _EdgeDropout(torch.autograd.Function):
-    """``y = x * mask / (1 - p)`` for rows of edges [E, W]. Saves nothing: the mask is drawn again."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, ids: tuple[Tensor, Tensor], draw: Draw, profile: Profile) -> Tensor:
-        ctx.ids, ctx.draw, ctx.profile = ids, draw, profile
-        return _EdgeDropout.drop(ctx, x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _EdgeDropout.drop(ctx, grad), None, None, None
-
-    @staticmethod
-    def drop(ctx: Any, x: Tensor) -> Tensor:
-        """Run by run of edges: the counters of a draw are larger than the rows."""
-        source, destination = ctx.ids
-        with ctx.profile.span(NODEWISE):
-            out = torch.empty_like(x)
-            for start in range(0, len(x), _CHUNK_EDGES):
-                run = slice(start, start + _CHUNK_EDGES)
-                kept = edge_mask(source[run].to(x.device), destination[run].to(x.device), x.shape[1], ctx.draw)
-                torch.mul(x[run], kept.to(x.dtype).mul_(ctx.draw.scale), out=out[run])
-        return out
+from sargnn.modules.lazy import EdgeCount, edge_rows
+from sargnn.modules.row_draws import RowDropout
+from sargnn.modules.row_operators import RowOperators, is_row_major
+from sargnn.modules.tag import JOINED, Count, Mark, Rows, is_plain, is_shared, mark_of, set_mark, tagged
+from sargnn.rng import uniform_numbers
 
 
 @dataclass
@@ -199,8 +50,8 @@ class RowCalls:
     dropout: RowDropout
 
 
-Handler = Callable[[RowCalls, Call], Any]
-"""(what to work with, the call) to its result."""
+Handler = Callable[..., Any]
+"""(what to work with, the call, its arguments by their names) to its result. Other arguments are not for it."""
 
 
 def _or_plain(out: Any) -> Any:
@@ -208,193 +59,313 @@ def _or_plain(out: Any) -> Any:
     return NotImplemented if out is None else out
 
 
-def _dropout(rows: RowCalls, call: Call) -> Any:
+def _dropout(
+    rows: RowCalls, call: Call, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: bool = True
+) -> Any:
     """``F.dropout(input, p, training, inplace)`` and ``torch.dropout(input, p, train)``."""
-    x, p = call.argument(0, "input"), call.argument(1, "p", default=0.5)
     if not 0 <= p <= 1:
         return NotImplemented
-    if not call.argument(2, "training", "train", default=True) or p == 0:
-        return x
-    return rows.dropout(x, float(p), inplace=bool(call.kwargs.get("inplace", call.name == "dropout_")))
+    if not (training and train) or p == 0:
+        return input
+    return rows.dropout(input, float(p), inplace=bool(inplace or call.name == "dropout_"))
 
 
-_OF_BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-_OF_TORCH_BATCH_NORM = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
-
-
-def _batch_norm(rows: RowCalls, call: Call) -> Any:
-    """``F.batch_norm`` and ``torch.batch_norm``, which differ in the order of their arguments."""
-    names = _OF_TORCH_BATCH_NORM if call.func is torch.batch_norm else _OF_BATCH_NORM
-    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-    x, mark = given["input"], mark_of(given["input"])
-    if mark is None or mark.dim != 0 or not given.get("training", False) or x.dim() < 2:
+def _batch_norm(
+    rows: RowCalls,
+    call: Call,
+    input: Tensor,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """``F.batch_norm``."""
+    mark = mark_of(input)
+    if mark is None or mark.dim != 0 or not training or input.dim() < 2:
         return NotImplemented
-    mean, variance, weight, bias = (given.get(key) for key in ("running_mean", "running_var", "weight", "bias"))
-    if any(tensor is not None and tensor.shape != (x.shape[1],) for tensor in (mean, variance, weight, bias)):
+    given = (running_mean, running_var, weight, bias)
+    if any(tensor is not None and tensor.shape != (input.shape[1],) for tensor in given):
         return NotImplemented
-    running = None if mean is None or variance is None else (mean, variance)
-    return rows.operators.batch_norm(x, running, weight, bias, given.get("momentum", 0.1), given.get("eps", 1e-5))
+    running = None if running_mean is None or running_var is None else (running_mean, running_var)
+    return rows.operators.batch_norm(input, running, weight, bias, momentum, eps)
 
 
-def _activation(rows: RowCalls, call: Call) -> Any:
-    """ReLU and ELU (alpha 1)."""
-    x, name = call.argument(0, "input"), call.name
+def _torch_batch_norm(
+    rows: RowCalls,
+    call: Call,
+    input: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = False,
+) -> Any:
+    """``torch.batch_norm``, which has its arguments in another order."""
+    return _batch_norm(rows, call, input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def _relu(rows: RowCalls, call: Call, input: Any, inplace: bool = False) -> Any:
+    if inplace and "inplace" not in call.kwargs:  # a trial tells that it writes
+        return NotImplemented
+    return _activated(rows, call, input, bool(inplace) or call.name == "relu_")
+
+
+def _elu(rows: RowCalls, call: Call, input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+    return NotImplemented if inplace or alpha != 1 else _activated(rows, call, input, False)
+
+
+def _activated(rows: RowCalls, call: Call, x: Any, inplace: bool) -> Any:
     operators, mark = rows.operators, mark_of(x)
     if mark is None or not operators.is_table(x, mark):
         return NotImplemented
-    if call.kwargs.get("inplace") or name.endswith("_"):
-        return _or_plain(operators.relu_(x) if name.startswith("relu") else None)
-    if name == "elu" and call.argument(1, "alpha", default=1.0) != 1:
-        return NotImplemented
-    out = operators.activate(name, x, rows.dropout.ids(mark))
-    if out is None and name == "relu" and x.requires_grad and torch.is_grad_enabled():
+    if inplace:
+        return _or_plain(operators.relu_(x))
+    out = operators.activate(call.name, x, rows.dropout.ids(mark))
+    if out is None and call.name == "relu" and x.requires_grad and torch.is_grad_enabled():
         return operators.relu(x)
     return _or_plain(out)
 
 
-def _linear(rows: RowCalls, call: Call) -> Any:
-    """``F.linear(input, weight, bias)``."""
-    x = call.argument(0, "input")
+def _linear(rows: RowCalls, call: Call, input: Any, weight: Any, bias: Any = None) -> Any:
+    if not rows.operators.is_table(input, mark_of(input)):
+        return NotImplemented
+    return _or_plain(rows.operators.linear(input, weight, bias))
+
+
+def _product(rows: RowCalls, call: Call, x: Any, weight: Any, /) -> Any:
+    """``x @ W`` with a table and a matrix of parameters."""
     if not rows.operators.is_table(x, mark_of(x)):
         return NotImplemented
-    return _or_plain(rows.operators.linear(x, call.argument(1, "weight"), call.argument(2, "bias")))
-
-
-def _product(rows: RowCalls, call: Call) -> Any:
-    """``x @ W`` with a table and a matrix of parameters."""
-    if len(call.args) != 2 or call.kwargs or not rows.operators.is_table(call.args[0], mark_of(call.args[0])):
-        return NotImplemented
-    weight = call.args[1]
     if not isinstance(weight, Tensor) or weight.dim() != 2 or mark_of(weight) is not None:
         return NotImplemented
-    return _or_plain(rows.operators.linear(call.args[0], weight.t()))
+    return _or_plain(rows.operators.linear(x, weight.t()))
 
 
-def _sum_of_two(rows: RowCalls, call: Call) -> Any:
+def _sum_of_two(rows: RowCalls, call: Call, x: Any, other: Any, /) -> Any:
     """``a + b`` of two tables, or of rows and a vector."""
-    if len(call.args) != 2 or call.kwargs:
-        return NotImplemented
-    x, other = call.args
     operators, mark = rows.operators, mark_of(x)
     if operators.is_table(x, mark) and (out := operators.add(x, other, onto=call.is_temporary)) is not None:
         return out
-    return _or_plain(operators.plus_vector(x, other)) if mark is not None and is_plain(x, mark) else NotImplemented
+    return _or_plain(operators.plus_vector(x, other)) if is_plain(x, mark) else NotImplemented
 
 
-def _times(rows: RowCalls, call: Call) -> Any:
+def _times(rows: RowCalls, call: Call, x: Any, vector: Any, /) -> Any:
     """``x * a`` of rows [N, K, D] and a vector for each head."""
-    if len(call.args) != 2 or call.kwargs or not is_plain(call.args[0], mark_of(call.args[0])):
-        return NotImplemented
-    return _or_plain(rows.operators.times_vector(*call.args))
+    return _or_plain(rows.operators.times_vector(x, vector)) if is_plain(x, mark_of(x)) else NotImplemented
 
 
-def _sum(rows: RowCalls, call: Call) -> Any:
+def _sum(rows: RowCalls, call: Call, input: Any, dim: Any, keepdim: bool = False) -> Any:
     """``sum(-1)`` of such a product."""
-    x = call.args[0] if call.args else None
-    only = set(call.kwargs) <= {"dim", "keepdim"} and len(call.args) < 3
-    if isinstance(x, Tensor) and x.dim() == 3 and call.argument(1, "dim") in (-1, 2) and only:
-        sums = rows.operators.sum_of_last(x)
-        if sums is not None:
-            return sums.unsqueeze(-1) if call.kwargs.get("keepdim") else sums
-    return NotImplemented
+    sums = rows.operators.sum_of_last(input) if input.dim() == 3 and dim in (-1, 2) else None
+    return _or_plain(sums.unsqueeze(-1) if sums is not None and keepdim else sums)
 
 
-def _reshaped(rows: RowCalls, call: Call) -> Any:
+def _reshaped(rows: RowCalls, call: Call, x: Any, /, *given: Any, **named: Any) -> Any:
     """The same rows in another shape. In ``x.view(len(x), -1)`` PyTorch cannot tell the size -1 where there are no rows."""
-    if not call.args or mark_of(call.args[0]) is None:
+    if mark_of(x) is None:
         return NotImplemented
-    x, *sizes = call.args
-    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
-        sizes = list(sizes[0])
-    args = call.args
+    sizes = list(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else list(given)
     if not x.numel() and all(isinstance(size, int) for size in sizes):
         sizes = [operator.index(size) for size in sizes]  # of this worker: a ``Count`` of none here need not equal 0
         if sorted(sizes)[:2] == [-1, 0]:
             of_row, known = (math.prod(size for size in shape if size > 0) for shape in (x.shape, sizes))
-            args = (x, *(of_row // known if size < 0 else size for size in sizes))
-    return rows.operators.same_rows(x, call.func(*args, **call.kwargs))
+            given = tuple(of_row // known if size < 0 else size for size in sizes)
+    return rows.operators.same_rows(x, call.func(x, *given, **named))
 
 
-def _contiguous(rows: RowCalls, call: Call) -> Any:
+def _contiguous(rows: RowCalls, call: Call, x: Any, /) -> Any:
     """``x.contiguous()`` gives a table of its own wherever it does with many rows, also for one or none."""
-    x, mark = call.args[0], mark_of(call.args[0])
-    if mark is None or x.shape[mark.dim] > 1 or len(call.args) > 1 or call.kwargs or is_row_major(x, mark.dim):
+    mark = mark_of(x)
+    if mark is None or x.shape[mark.dim] > 1 or is_row_major(x, mark.dim):
         return NotImplemented
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _squeeze(rows: RowCalls, call: Call) -> Any:
+def _squeeze(rows: RowCalls, call: Call, input: Any, dim: Any = None) -> Any:
     """``x.squeeze()`` and ``x.squeeze(dim)`` leave the rows' dimension, also on a worker that has one row."""
-    tensor, mark = call.argument(0, "input"), mark_of(call.argument(0, "input"))
-    if mark is None or tensor.shape[mark.dim] != 1:
+    mark = mark_of(input)
+    if mark is None or input.shape[mark.dim] != 1:
         return NotImplemented
-    dims: Any = call.argument(1, "dim", default=tuple(range(tensor.dim())))
-    dims = (dims,) if isinstance(dims, int) else dims
-    gone = [dim % tensor.dim() for dim in dims if dim % tensor.dim() != mark.dim and tensor.shape[dim] == 1]
-    out = call.func(tensor, tuple(gone))
-    return set_mark(out, mark._replace(dim=mark.dim - sum(dim < mark.dim for dim in gone)), shared=is_shared(tensor))
+    dims = range(input.dim()) if dim is None else (dim,) if isinstance(dim, int) else dim
+    gone = [dim % input.dim() for dim in dims if dim % input.dim() != mark.dim and input.shape[dim] == 1]
+    out = call.func(input, tuple(gone))
+    return set_mark(out, mark._replace(dim=mark.dim - sum(dim < mark.dim for dim in gone)), shared=is_shared(input))
 
 
-def _uniform(rows: RowCalls, call: Call) -> Any:
+def _uniform(rows: RowCalls, call: Call, *given: Any, size: Any = (), dtype: Any = None, **named: Any) -> Any:
     """``torch.rand(edge_index.size(1))``: numbers for each edge, drawn by both ends and never held."""
-    first = call.args[0] if call.args else call.kwargs.get("size")
-    shape = tuple(first) if isinstance(first, (tuple, list)) else call.args
+    shape = given or (size,)
+    shape = tuple(shape[0]) if isinstance(shape[0], (tuple, list)) else shape
     if not shape or not isinstance(shape[0], EdgeCount):
         return NotImplemented
-    dtype = call.kwargs.get("dtype") or torch.get_default_dtype()
+    kind = dtype or torch.get_default_dtype()
     draw, sizes = rows.dropout.draw(0.0, of_edges=True), tuple(operator.index(size) for size in shape[1:])
 
     def numbers_of(run: EdgeRun, fields: Any) -> Tensor:
-        return uniform_numbers(run.src_ids, run.dst_ids, math.prod(sizes), draw, dtype).view(-1, *sizes)
+        return uniform_numbers(run.src_ids, run.dst_ids, math.prod(sizes), draw, kind).view(-1, *sizes)
 
-    return edge_rows(shape[0].edges, Written(sizes, dtype, numbers_of, (), ()))
+    return edge_rows(shape[0].edges, Written(sizes, kind, numbers_of, (), ()))
 
 
-def _instance_norm(rows: RowCalls, call: Call) -> Any:
+def _instance_norm(
+    rows: RowCalls,
+    call: Call,
+    input: Tensor,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
     """``F.instance_norm`` of one graph's rows, [1, C, N]: a batch norm of them."""
-    names = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
-    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
-    x, mark = given["input"], mark_of(given["input"])
-    if mark is None or mark.dim != x.dim() - 1 or x.dim() != 3 or x.shape[0] != 1 or not given.get("use_input_stats", True):
+    x, mark = input, mark_of(input)
+    if mark is None or mark.dim != x.dim() - 1 or x.dim() != 3 or x.shape[0] != 1 or not use_input_stats:
         return NotImplemented
-    mean, variance = given.get("running_mean"), given.get("running_var")
-    running = None if mean is None or variance is None else (mean, variance)
+    running = None if running_mean is None or running_var is None else (running_mean, running_var)
     table = tagged(x[0].t().contiguous(), mark.rows) if mark.rows is not None else x[0].t()
-    out = rows.operators.batch_norm(
-        table, running, given.get("weight"), given.get("bias"), given.get("momentum", 0.1), given.get("eps", 1e-5)
-    )
-    return out.t()[None]
+    return rows.operators.batch_norm(table, running, weight, bias, momentum, eps).t()[None]
+
+
+CHOSEN = "chosen"
+"""The first of ``Mark.set`` of rows that a mask chose."""
+
+
+def _pick_rows(rows: RowCalls, call: Call, x: Any, key: Any, /) -> Any:
+    """``x[:n]`` with the number of a later layer's rows, which are the first ones, and ``x[numbers of all rows]``. What is as
+    it was is rebuilt in the way that ``x`` is."""
+    if (out := _pick_chosen(call, x, key)) is not NotImplemented:
+        return out
+    first, *others = key if isinstance(key, tuple) and key else (key,)
+    mark, by = mark_of(x), mark_of(first)
+    if mark is None or mark.dim != 0:
+        return NotImplemented
+    if by is not None and by.numbered and first.dim() == 1 and by.set == ("numbers", mark.key) and mark.is_single:
+        return call.again(lambda: x[(slice(None), *others)])
+    if not isinstance(first, slice) or first.start not in (None, 0) or first.step not in (None, 1):
+        return NotImplemented
+    out = _first_rows(x, mark, first.stop)
+    if out is not None and others:
+        return call.again(lambda: out[(slice(None), *others)])
+    rebuild = rebuild_of(x) if out is not None and rows.operators.is_table(x, mark) and out.requires_grad else None
+    if out is None or rebuild is None:
+        return _or_plain(out)
+    length = len(out)
+    return set_mark(rebuilt_by(out, lambda: rebuild()[:length]), mark_of(out), shared=is_shared(out))
+
+
+def _first_rows(x: Tensor, mark: Mark, stop: Any, dim: int = 0) -> Tensor | None:
+    """``x.narrow(dim, 0, stop)``; None where these are not the rows of a layer."""
+    of = stop.of if isinstance(stop, Count) else (mark.key, 1, 0) if stop is None or stop == sys.maxsize else None
+    if of is None or of[1:] != (1, 0) or not mark.is_single:
+        return None
+    later, earlier, number = of[0], mark.rows, mark.number if stop is None else operator.index(stop)
+    if later == mark.key:
+        return set_mark(x.narrow(dim, 0, x.shape[dim]), mark, shared=is_shared(x)) if stop is not None else None
+    if not isinstance(later, Rows) or earlier is None or (later.kind, later.type) != (earlier.kind, earlier.type):
+        return None
+    if later.level < earlier.level or number > mark.number:
+        return None
+    return set_mark(x.narrow(dim, 0, number), mark._replace(rows=later, number=number), shared=is_shared(x))
+
+
+def _narrow_rows(rows: RowCalls, call: Call, input: Any, dim: int, start: Any, length: Any) -> Any:
+    """``x.narrow(0, 0, n)`` in the same way."""
+    mark = mark_of(input)
+    if mark is None or type(dim) is not int or dim % input.dim() != mark.dim or start != 0:
+        return NotImplemented
+    return _or_plain(_first_rows(input, mark, length, mark.dim))
+
+
+def _split_rows(rows: RowCalls, call: Call, x: Any, /, sizes: Any = None, dim: int = 0, **named: Any) -> Any:
+    """Joined rows cut into those of each type again, ``x.split([number of each type's nodes])``."""
+    mark, sizes = mark_of(x), next(iter(named.values()), None) if sizes is None else sizes
+    if mark is None or not isinstance(sizes, (list, tuple)) or dim % x.dim() != mark.dim or not mark.is_single:
+        return NotImplemented
+    of = [size.of for size in sizes if isinstance(size, Count) and size.of is not None and size.of[1:] == (1, 0)]
+    keys = [key for key, *_ in of]
+    joined = isinstance(mark.set, tuple) and mark.set == (JOINED, *keys)
+    types = [key.type for key in keys if isinstance(key, Rows) and key.kind == "nodes"]
+    by_type = mark.rows is not None and mark.rows.type < 0 and types == list(range(len(sizes)))
+    if len(of) != len(sizes) or not (joined or by_type) or sum(map(operator.index, sizes)) != x.shape[mark.dim]:
+        return NotImplemented
+    parts = torch.split(x, [operator.index(size) for size in sizes], mark.dim)
+    for part, key in zip(parts, keys, strict=True):
+        own = Mark(key if isinstance(key, Rows) else None, mark.dim, part.shape[mark.dim], mark.why, set=key)
+        set_mark(part, own, shared=is_shared(x))
+    return parts
+
+
+def _choose_rows(rows: RowCalls, call: Call, input: Any, *, as_tuple: bool = False) -> Any:
+    """``mask.nonzero()``: numbers of rows, which pick those rows again, as ``x[mask]`` does."""
+    mark = mark_of(input)
+    if mark is None or input.dim() != 1 or not mark.is_single or as_tuple:
+        return NotImplemented
+    out = input.nonzero()
+    why = f"'{call.name}' gives numbers of this worker's rows"
+    return set_mark(out, Mark(None, 0, len(out), why, 1, (CHOSEN, mark.key, id(input), input._version), why), shared=False)
+
+
+def _pick_along(rows: RowCalls, call: Call, input: Any, dim: int, index: Any) -> Any:
+    return _pick_chosen(call, input, index) if dim % input.dim() == 0 else NotImplemented
+
+
+def _write_along(rows: RowCalls, call: Call, input: Any, dim: int, index: Any, source: Any) -> Any:
+    return _pick_chosen(call, input, index, source) if dim % input.dim() == 0 else NotImplemented
+
+
+def _pick_chosen(call: Call, x: Any, index: Any, source: Any = None) -> Any:
+    """Rows that are picked, or written to, by such numbers."""
+    mark, by = mark_of(x), mark_of(index)
+    if mark is None or by is None or mark.dim or index.dim() != 1:
+        return NotImplemented
+    if not isinstance(by.set, tuple) or by.set[:2] != (CHOSEN, mark.key):
+        return NotImplemented
+    if source is not None:
+        of_part = mark_of(source)
+        if of_part is None or of_part.set != by.set or of_part.dim:
+            return NotImplemented
+        return set_mark(call.func(*call.args, **call.kwargs), mark, shared=False)
+    out = call.func(*call.args, **call.kwargs)
+    return set_mark(out, Mark(None, 0, len(out), "a part of them was taken", 1, by.set), shared=False)
 
 
 HANDLERS: dict[str, Handler] = {
     "instance_norm": _instance_norm,
-    "dropout": _dropout,
-    "dropout_": _dropout,
+    **dict.fromkeys(("dropout", "dropout_"), _dropout),
     "batch_norm": _batch_norm,
     "linear": _linear,
-    "relu": _activation,
-    "relu_": _activation,
-    "elu": _activation,
-    "matmul": _product,
-    "mm": _product,
-    "__matmul__": _product,
-    "add": _sum_of_two,
-    "__add__": _sum_of_two,
-    "__getitem__": lambda rows, call: pick_rows(rows.operators, call),
+    **dict.fromkeys(("relu", "relu_"), _relu),
+    "elu": _elu,
+    **dict.fromkeys("matmul mm __matmul__".split(), _product),
+    **dict.fromkeys(("add", "__add__"), _sum_of_two),
+    "__getitem__": _pick_rows,
     "squeeze": _squeeze,
     "contiguous": _contiguous,
-    "narrow": lambda rows, call: narrow_rows(call),
-    **dict.fromkeys("split split_with_sizes".split(), lambda rows, call: split_rows(call)),
-    **dict.fromkeys("nonzero argwhere".split(), lambda rows, call: choose_rows(call)),
-    **dict.fromkeys("index_select index_copy index_copy_".split(), lambda rows, call: pick_chosen(call)),
+    "narrow": _narrow_rows,
+    **dict.fromkeys("split split_with_sizes".split(), _split_rows),
+    **dict.fromkeys("nonzero argwhere".split(), _choose_rows),
+    "index_select": _pick_along,
+    **dict.fromkeys("index_copy index_copy_".split(), _write_along),
     "rand": _uniform,
-    "mul": _times,
-    "__mul__": _times,
+    **dict.fromkeys(("mul", "__mul__"), _times),
     "sum": _sum,
-    "flatten": _reshaped,
-    "view": _reshaped,
-    "reshape": _reshaped,
+    **dict.fromkeys("flatten view reshape".split(), _reshaped),
 }
+
+
+def handler_of(func: Any, name: str) -> Handler | None:
+    """What is done instead of a function of PyTorch's, where it applies."""
+    return _torch_batch_norm if func is torch.batch_norm else HANDLERS.get(name)
+
+
 ALWAYS = frozenset(("dropout", "dropout_", "rand"))
 """Functions that are handled also where no argument has rows."""
 KEEPS_ROWS = frozenset("dropout dropout_ batch_norm instance_norm".split())

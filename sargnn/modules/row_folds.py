@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -96,8 +96,24 @@ class _RootOfSum(torch.autograd.Function):
         return None, ctx.group.sum_(grads[0].contiguous().clone()) * share.masked_fill(total == 0, 0), None
 
 
+class How(NamedTuple):
+    """How what rows give part by part becomes what all of them give.
+
+    Attributes:
+        parts: of what each of several parts gives.
+        workers: of what each worker gives, with a gradient.
+    """
+
+    parts: Callable[[list[Any]], Any]
+    workers: Callable[[Group, Tensor], Any]
+
+
+SUM = How(sum, SumOverWorkers.apply)
+PRODUCT = How(math.prod, _ProductOverWorkers.apply)
+
+
 class Over:
-    """Folds over the rows of one worker.
+    """Folds over rows, in terms of ``join``.
 
     Attributes:
         dim: along which dimension of the first argument rows run; None: nobody needs to know.
@@ -105,29 +121,33 @@ class Over:
 
     dim: int | None = None
 
+    def join(self, own: Tensor, how: How) -> Any:
+        """What all rows give, of what these do."""
+        raise NotImplementedError
+
     def sum(self, x: Tensor, dims: list[int], *, keepdim: bool = False) -> Tensor:
         """[...] without ``dims``, the rows' among them."""
-        return x.sum(dims, keepdim=keepdim)
+        total: Tensor = self.join(x.sum(dims, keepdim=keepdim), SUM)
+        return total
 
     def count(self, x: Tensor, dims: list[int]) -> float:
         """How many elements there are along ``dims``."""
-        return float(math.prod(x.shape[dim] for dim in dims))
+        own = torch.tensor([math.prod(x.shape[dim] for dim in dims)], dtype=torch.float64)
+        return float(self.join(own, SUM))
 
     def largest(self, x: Tensor, dims: list[int]) -> Tensor:
         """The maxima along ``dims``, which stay as 1."""
-        return x.amax(tuple(dims), keepdim=True)
-
-    def product(self, x: Tensor) -> Tensor:
-        """Of what is each worker's product."""
-        return x
+        raise NotImplementedError
 
     def norm(self, own: Tensor, p: float) -> Tensor:
-        """Of what is each worker's norm, 1 <= p < inf."""
-        return own
+        """Of what is each part's norm, 1 <= p < inf."""
 
-    def product_sum(self, x: Tensor) -> Tensor:
-        """``x x^T``, of [F, N]."""
-        return x @ x.T
+        def of_parts(parts: list[Tensor]) -> Tensor:
+            total: Tensor = torch.linalg.vector_norm(torch.stack(parts), p, dim=0)
+            return total
+
+        total: Tensor = self.join(own, How(of_parts, lambda group, own: _RootOfSum.apply(group, own, p)))
+        return total
 
     def mean(self, x: Tensor, dims: list[int], *, keepdim: bool = False) -> Tensor:
         """The sum by the count."""
@@ -140,29 +160,12 @@ class OverWorkers(Over):
     def __init__(self, group: Group, dim: int | None = None) -> None:
         self.group, self.dim = group, dim
 
-    def sum(self, x: Tensor, dims: list[int], *, keepdim: bool = False) -> Tensor:
-        total: Tensor = SumOverWorkers.apply(self.group, x.sum(dims, keepdim=keepdim))
-        return total
-
-    def count(self, x: Tensor, dims: list[int]) -> float:
-        own = torch.tensor([math.prod(x.shape[dim] for dim in dims)], dtype=torch.float64)
-        return float(self.group.sum_(own).item())
+    def join(self, own: Tensor, how: How) -> Any:
+        return how.workers(self.group, own)
 
     def largest(self, x: Tensor, dims: list[int]) -> Tensor:
         largest: Tensor = _Largest.apply(self.group, x, tuple(dims))
         return largest
-
-    def product(self, x: Tensor) -> Tensor:
-        product: Tensor = _ProductOverWorkers.apply(self.group, x)
-        return product
-
-    def product_sum(self, x: Tensor) -> Tensor:
-        products: Tensor = SumOverWorkers.apply(self.group, x @ x.T)
-        return products
-
-    def norm(self, own: Tensor, p: float) -> Tensor:
-        total: Tensor = _RootOfSum.apply(self.group, own, p)
-        return total
 
 
 class Waits(Exception):
@@ -179,7 +182,7 @@ class OverParts(Over):
     def __init__(self, dim: int | None) -> None:
         self.dim = dim
         self._known: list[Any] = []
-        self._given: list[Any] = []
+        self._given: list[tuple[How, Any]] = []
         self._at = 0
 
     def results(self, parts: Sequence[Callable[[Over], Any]]) -> list[Any]:
@@ -194,38 +197,19 @@ class OverParts(Over):
                     continue
             if not self._given:
                 return done
-            fold, *values = self._given[0][0], *(value for _, value in self._given)
-            self._known.append(fold(values))
+            self._known.append(self._given[0][0].parts([own for _, own in self._given]))
 
-    def _fold(self, value: Any, fold: Callable[[list[Any]], Any]) -> Any:
+    def join(self, own: Any, how: How) -> Any:
         self._at += 1
         if self._at <= len(self._known):
             return self._known[self._at - 1]
-        self._given.append((fold, value))
+        self._given.append((how, own))
         raise Waits
 
-    def sum(self, x: Tensor, dims: list[int], *, keepdim: bool = False) -> Tensor:
-        total: Tensor = self._fold(x.sum(dims, keepdim=keepdim), sum)
-        return total
-
-    def count(self, x: Tensor, dims: list[int]) -> float:
-        return float(self._fold(super().count(x, dims), sum))
-
     def largest(self, x: Tensor, dims: list[int]) -> Tensor:
-        largest: Tensor = self._fold(super().largest(x, dims), lambda parts: torch.stack(parts).amax(0))
+        how = How(lambda parts: torch.stack(parts).amax(0), SumOverWorkers.apply)
+        largest: Tensor = self.join(x.amax(tuple(dims), keepdim=True), how)
         return largest
-
-    def product(self, x: Tensor) -> Tensor:
-        product: Tensor = self._fold(x, math.prod)
-        return product
-
-    def product_sum(self, x: Tensor) -> Tensor:
-        products: Tensor = self._fold(x @ x.T, sum)
-        return products
-
-    def norm(self, own: Tensor, p: float) -> Tensor:
-        total: Tensor = self._fold(own, lambda parts: torch.linalg.vector_norm(torch.stack(parts), p, dim=0))
-        return total
 
 
 def mean_over_workers(group: Group, own: Tensor, rows: int, args: Sequence[Tensor]) -> Tensor:
@@ -349,7 +333,8 @@ def _distance(over: Over, func: Any, input: Tensor, other: Tensor, p: float = 2)
 
 def _product(over: Over, func: Any, input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     input = input if dtype is None else input.to(dtype)
-    return over.product(input.prod() if dim is None else input.prod(dim, keepdim=keepdim))
+    product: Tensor = over.join(input.prod() if dim is None else input.prod(dim, keepdim=keepdim), PRODUCT)
+    return product
 
 
 def _any(over: Over, func: Any, input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
@@ -398,7 +383,7 @@ def _covariance(
     """``cov``, of rows that are observations: columns of the argument, which may be one variable."""
     x = input if input.dim() > 1 else input[None]
     centred = x - over.mean(x, [1], keepdim=True)
-    out = over.product_sum(centred) / max(over.count(x, [1]) - correction, 0)
+    out = over.join(centred @ centred.T, SUM) / max(over.count(x, [1]) - correction, 0)
     return out.reshape(()) if input.dim() < 2 else out
 
 

@@ -27,7 +27,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _ON_BEHALF = tuple(
     os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     for name in (
-        "marked_call",
+        "call",
         "calls",
         "judged_calls",
         "functions",
@@ -268,18 +268,6 @@ class Count(int):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __lt__(self, other: float) -> bool:
-        return self.total < float(other)
-
-    def __le__(self, other: float) -> bool:
-        return self.total <= float(other)
-
-    def __gt__(self, other: float) -> bool:
-        return self.total > float(other)
-
-    def __ge__(self, other: float) -> bool:
-        return self.total >= float(other)
-
     def __bool__(self) -> bool:
         return self.total > 0
 
@@ -326,21 +314,6 @@ class Count(int):
             return Count(self.own // other, lambda: self.total // other, None, of=of)
         return self.total // (other.total if isinstance(other, Count) else other)
 
-    def __rfloordiv__(self, other: Any) -> Any:
-        return other // self.total
-
-    def __mod__(self, other: Any) -> Any:
-        return self.total % (other.total if isinstance(other, Count) else other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self.total / (other.total if isinstance(other, Count) else other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / self.total
-
-    def __pow__(self, other: Any, modulo: Any = None) -> Any:
-        return pow(self.total, other, modulo)
-
     def __float__(self) -> float:
         return float(self.total)
 
@@ -372,15 +345,20 @@ class Count(int):
         return int.__hash__(self)
 
 
-def _of_totals(name: str) -> Callable[..., Any]:
+def _of_totals(function: Callable[..., Any], *, swapped: bool = False) -> Callable[..., Any]:
     def calculate(self: Count, *others: Any) -> Any:
-        return getattr(self.total, name)(*(other.total if isinstance(other, Count) else other for other in others))
+        given = [self.total, *(other.total if isinstance(other, Count) else other for other in others)]
+        return function(*given[::-1] if swapped else given)
 
     return calculate
 
 
-for _name in "lshift rshift and or xor rlshift rrshift rand ror rxor rmod rdivmod rpow invert".split():
-    setattr(Count, f"__{_name}__", _of_totals(f"__{_name}__"))
+for _name in "lt le gt ge mod truediv lshift rshift and or xor invert".split():
+    setattr(Count, f"__{_name}__", _of_totals(getattr(operator, f"__{_name}__")))
+for _name in "mod truediv floordiv lshift rshift and or xor".split():
+    setattr(Count, f"__r{_name}__", _of_totals(getattr(operator, f"__{_name}__"), swapped=True))
+Count.__pow__, Count.__rpow__ = _of_totals(pow), _of_totals(pow, swapped=True)  # type: ignore[method-assign]
+Count.__rdivmod__ = _of_totals(divmod, swapped=True)  # type: ignore[method-assign]
 
 
 def user_line(path: str | None = None) -> str:

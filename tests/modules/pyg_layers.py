@@ -130,6 +130,9 @@ class Written(nn.Module):
         x, (row, col) = self.lin(x), edge_index
         first = x[row] * weight.view(-1, 1)
         before = first * 2
+        before[:, 0] = before[:, 1] * 3
+        if before.requires_grad:
+            before.register_hook(lambda gradient: gradient * 2)
         nn.functional.relu(first, inplace=True)
         second = x[row] * 2
         second += 1

@@ -145,6 +145,12 @@ def writes_to_a_view_of_zeros(x: torch.Tensor, index: torch.Tensor, weight: torc
     return out
 
 
+def writes_to_a_view_of_ones(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    ones = torch.ones(index.size(1), 1, dtype=x.dtype)
+    ones.view(-1).mul_(3)
+    return sum_into(x, index, x[index[0]] * ones)
+
+
 def writes_after_reading(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     own = x * 2
     rows = own[index[0]]
@@ -169,13 +175,20 @@ def adds_up_more_than_once(x: torch.Tensor, index: torch.Tensor, weight: torch.T
     return torch.zeros_like(x).index_add(0, index[1], x[index[0]], alpha=2)
 
 
+def differentiates_gradients(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> Any:
+    own = x * torch.ones(IN, dtype=x.dtype, requires_grad=True)
+    return torch.autograd.grad(own[index[0]].pow(2).sum(), own, create_graph=True)[0]
+
+
 def differentiates_ends(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> Any:
     return Doubled.apply(index[0])
 
 
 WRONG: dict[Forward, str] = {
     writes_to_a_view: "known in two shapes", writes_below_a_view: "known in two shapes",
-    writes_to_a_column: "known in two shapes", writes_to_a_view_of_zeros: "known in two shapes",
+    writes_to_a_column: "known in two shapes", writes_to_a_view_of_ones: "known in two shapes",
+    differentiates_gradients: "Gradients of gradients",
+    writes_to_a_view_of_zeros: "known in two shapes",
     writes_after_reading: "were written to before",
     writes_to_a_fold: "were written to before", writes_to_the_graph: "may not write to its input",
     adds_up_more_than_once: "'index_add' reads the numbers", differentiates_ends: "reads the numbers",
