@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sargnn.config.choices import Task
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.config.run import Task
 from sargnn.graph.dataset import Dataset, by_destination
 from sargnn.graph.edge_columns import ATTR, EdgeColumns
 from sargnn.graph.schema import SPLITS, Relation

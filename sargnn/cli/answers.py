@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sargnn.cli.conf import EXAMPLES, OVERRIDING, WITH_ARGUMENTS, ConfFolders, in_a_file
+from sargnn.cli.conf import EXAMPLES, OVERRIDING, WITH_ARGUMENTS, ConfFolders, in_a_file, show_path
 from sargnn.cli.verbs import VERBS, Verb
 from sargnn.config.fields import class_of
 from sargnn.errors import MOST_SHOWN, ConfigError, SargnnError, nearest
@@ -280,6 +280,31 @@ def unknown_option(
     return ConfigError(what, given=given, allowed=near, hint=hint)
 
 
+def place_of(config: str, words: Iterable[str], message: str, folders: ConfFolders) -> str | None:
+    """The user's file, with the line, that sets what a message is about; None where it is not one of theirs."""
+    match = re.search(r"'([\w.]+)'", message)
+    if folders.own is None or match is None:
+        return None
+    key = match.group(1)
+    choice = folders.choice(config, words)
+    if key in choice.given:
+        return None
+    for group in dict.fromkeys([*choice.named, key.partition(".")[0]]):
+        for name in folders.named_options(group, choice.options.get(group, "")):
+            path = folders.find(f"{group}/{name}")
+            if path is None or not path.is_relative_to(folders.own):
+                continue
+            try:
+                settings = folders.settings_of(group, name)
+            except ConfigError:
+                return show_path(path)
+            if key in settings and settings[key].place:
+                return settings[key].place
+            if key.partition(".")[0] == group:
+                return show_path(path)
+    return None
+
+
 def settings_class(config: str, group: str | None, words: Iterable[str], folders: ConfFolders) -> Any:
     """The dataclass of a verb's settings, or of the option of a group that ``words`` choose.
 
@@ -291,16 +316,13 @@ def settings_class(config: str, group: str | None, words: Iterable[str], folders
         return top
     if group == "slurm":
         return load_attribute("sargnn.run.slurm:SlurmConfig")
-    field = top.__dataclass_fields__.get(group)
-    if field is None:
-        return None
     try:
         option = folders.choice(config, words).options.get(group, "")
         settings = folders.settings_of(group, option)
     except SargnnError:
         return None
     chosen = {key: settings[f"{group}.{key}"].value for key in ("name", "target") if f"{group}.{key}" in settings}
-    return class_of(get_type_hints(top)[group], field.metadata, chosen)
+    return class_of(top, group, chosen)
 
 
 def allowed_values(config: str, key: str, words: Iterable[str], folders: ConfFolders) -> list[str]:

@@ -27,10 +27,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from sargnn.cli.answers import settings_class, unknown_option, unknown_setting
-from sargnn.cli.conf import EXAMPLES, MAPPINGS, OVERRIDING, ConfFolders, find_folders, in_a_file, refuse_hydra, show_path
+from sargnn.cli.conf import EXAMPLES, MAPPINGS, OVERRIDING, ConfFolders, find_folders, in_a_file, show_path
+from sargnn.config.choices import Task
 from sargnn.config.fields import brief
 from sargnn.config.groups import AUTO
-from sargnn.config.run import Task
 from sargnn.errors import ConfigError, nearest
 from sargnn.resolve import is_target
 from sargnn.tasks import TASKS
@@ -102,6 +102,37 @@ def says_how_labels_are_read(task: Any, *, trains: bool = True) -> bool:
     return True
 
 
+_INSTEAD = (
+    (r"hydra\.run\.dir", "run_dir={value}"),
+    (r"hydra\.sweep\.", "the runs of a sweep go to sweeps/KEY/, a folder for each"),
+    (r"hydra\.job\.name", "run_name={value}"),
+    (r"hydra\.job\.chdir", "a run's files go to its folder: run_dir=FOLDER"),
+    (r"hydra[/.]launcher", "sargnn slurm -m writes a job for each point"),
+    (r"hydra[/.]sweeper", "-m key=a,b,c, or an experiment that sets hydra.sweeper.params"),
+    (r"hydra\.searchpath", "--config-dir {value}, or a folder conf/ here: both add options"),
+    (r"hydra[/.](job_logging|hydra_logging|verbose)", "logs are in RUN/logs/; SARGNN_FULL_ERROR=1 shows tracebacks"),
+    (r"hydra\.(output_subdir|runtime)", "a run's configuration is in its folder, config.yaml"),
+    (r"hydra[/.](help|hydra_help)", "sargnn train --help"),
+    (r"", "run_dir=FOLDER, run_name=NAME, -m for sweeps, sargnn slurm -m for their jobs"),
+)
+
+
+def _refuse_hydra(key: str, value: str, given: str) -> None:
+    """Raises ``ConfigError`` for a setting of Hydra that would do nothing, with what there is instead.
+
+    This project composes with Hydra and runs by itself; only what makes an experiment a sweep is read.
+
+    Args:
+        given: how it was given, or where.
+    """
+    key = key.lstrip("+~")
+    if not re.match(r"hydra([./@]|$)", key) or re.match(r"hydra\.(mode|sweeper\.params)(\.|$)", key):
+        return
+    instead = next(text for pattern, text in _INSTEAD if re.match(pattern, key))
+    plain = value.strip("[]'\"").removeprefix("file://") or "FOLDER"
+    raise ConfigError("Hydra's own settings do nothing here.", given=given, hint=instead.format(value=shlex.quote(plain)))
+
+
 def _readable(override: str) -> str:
     """The same as Hydra reads it: a path that begins with ``~`` as it is meant, ``memory_budget=6GB`` as its size, and
     ``compare=a,b`` as a list, where commas alone are a sweep to Hydra."""
@@ -129,7 +160,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         key, equals, value = override.partition("=")
         if override.startswith("~"):
             raise ConfigError("'~' cannot be used: every setting is needed.", given=override, hint="write key=value")
-        refuse_hydra(key, value, override)
+        _refuse_hydra(key, value, override)
         if not equals:
             raise ConfigError("An override cannot be read.", given=override, hint="write key=value or group=option")
     try:
@@ -399,7 +430,7 @@ def _check_files(verb: str, groups: Mapping[str, str], words: Sequence[str], fol
             if named.override and (group := named.group.lstrip("/")) not in groups and not group.startswith("hydra"):
                 raise unknown_setting(verb, group, words, folders)
         for setting in file.settings if not package else ():
-            refuse_hydra(setting.key, setting.value, f"{setting.key} in {setting.place}")
+            _refuse_hydra(setting.key, setting.value, f"{setting.key} in {setting.place}")
 
 
 def _change(config: DictConfig, override: Override, verb: str, words: Sequence[str], folders: ConfFolders) -> None:

@@ -15,13 +15,12 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import yaml
 
@@ -310,7 +309,7 @@ class ConfFolders:
     def _starts_of(self, group: str, files: Sequence[tuple[ConfFile, str]]) -> dict[str, tuple[Any, str]]:
         """Likewise of an option, given its files."""
         own = {setting.key: setting.value for file, _ in files for setting in file.settings if setting.value != "null"}
-        cls = _class_of(group, own)
+        cls = class_of(RunConfig, group, own)
         if cls is None and (bases := [file.fields for file, _ in files if file.fields]):
             cls = load_attribute(bases[-1])
         return {f"{group}.{key}": start for key, start in starts_of(cls, own.get("name", "")).items()} if cls else {}
@@ -381,30 +380,6 @@ class ConfFolders:
         paths = [built_on(entry, folder, "")[0] for entry in named]
         return [path for path in paths if "${" not in path and self.find(path) is None]
 
-    def place_of(self, config: str, words: Iterable[str], message: str) -> str | None:
-        """The user's file, with the line, that sets what a message is about; None where it is not one of theirs."""
-        match = re.search(r"'([\w.]+)'", message)
-        if self.own is None or match is None:
-            return None
-        key = match.group(1)
-        choice = self.choice(config, words)
-        if key in choice.given:
-            return None
-        for group in dict.fromkeys([*choice.named, key.partition(".")[0]]):
-            for name in self.named_options(group, choice.options.get(group, "")):
-                path = self.find(f"{group}/{name}")
-                if path is None or not path.is_relative_to(self.own):
-                    continue
-                try:
-                    settings = self.settings_of(group, name)
-                except ConfigError:
-                    return show_path(path)
-                if key in settings and settings[key].place:
-                    return settings[key].place
-                if key.partition(".")[0] == group:
-                    return show_path(path)
-        return None
-
     def named_options(self, group: str, value: str) -> list[str]:
         """The options that a value names: one, or those of a sweep (``a,b``, ``choice(a,b)``, ``glob(a*,exclude=ab*)``)."""
         call = re.fullmatch(r"(glob|choice|shuffle|sort)\((.*)\)", value)
@@ -455,12 +430,6 @@ def built_on(named: Named, folder: str, package: str) -> tuple[str, str]:
     if named.package.startswith("_global_"):
         package, inner = "", named.package.removeprefix("_global_").lstrip(".")
     return f"{folder}/{target}".strip("/"), ".".join(part for part in (package, inner) if part)
-
-
-def _class_of(group: str, values: Mapping[str, str]) -> Any:
-    """The package's class of a group's settings, which ``name`` and ``target`` choose; None: there is none, or a user's own."""
-    field = RunConfig.__dataclass_fields__.get(group)
-    return class_of(get_type_hints(RunConfig)[group], field.metadata, values) if field is not None else None
 
 
 def _of_classes(starts: Mapping[str, tuple[Any, str]]) -> Iterator[FileSetting]:
@@ -519,34 +488,3 @@ def find_folders(given: str | None = None) -> ConfFolders:
             if own.is_dir():
                 return ConfFolders(built_in, None if own.resolve() == built_in else own.absolute(), given=True)
     raise ConfigError("The folder of --config-dir does not exist.", given=given or "nothing", hint="--config-dir FOLDER")
-
-
-_INSTEAD = (
-    (r"hydra\.run\.dir", "run_dir={value}"),
-    (r"hydra\.sweep\.", "the runs of a sweep go to sweeps/KEY/, a folder for each"),
-    (r"hydra\.job\.name", "run_name={value}"),
-    (r"hydra\.job\.chdir", "a run's files go to its folder: run_dir=FOLDER"),
-    (r"hydra[/.]launcher", "sargnn slurm -m writes a job for each point"),
-    (r"hydra[/.]sweeper", "-m key=a,b,c, or an experiment that sets hydra.sweeper.params"),
-    (r"hydra\.searchpath", "--config-dir {value}, or a folder conf/ here: both add options"),
-    (r"hydra[/.](job_logging|hydra_logging|verbose)", "logs are in RUN/logs/; SARGNN_FULL_ERROR=1 shows tracebacks"),
-    (r"hydra\.(output_subdir|runtime)", "a run's configuration is in its folder, config.yaml"),
-    (r"hydra[/.](help|hydra_help)", "sargnn train --help"),
-    (r"", "run_dir=FOLDER, run_name=NAME, -m for sweeps, sargnn slurm -m for their jobs"),
-)
-
-
-def refuse_hydra(key: str, value: str, given: str) -> None:
-    """Raises ``ConfigError`` for a setting of Hydra that would do nothing, with what there is instead.
-
-    This project composes with Hydra and runs by itself; only what makes an experiment a sweep is read.
-
-    Args:
-        given: how it was given, or where.
-    """
-    key = key.lstrip("+~")
-    if not re.match(r"hydra([./@]|$)", key) or re.match(r"hydra\.(mode|sweeper\.params)(\.|$)", key):
-        return
-    instead = next(text for pattern, text in _INSTEAD if re.match(pattern, key))
-    plain = value.strip("[]'\"").removeprefix("file://") or "FOLDER"
-    raise ConfigError("Hydra's own settings do nothing here.", given=given, hint=instead.format(value=shlex.quote(plain)))

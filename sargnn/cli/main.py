@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sargnn import __version__
-from sargnn.cli.answers import read_known
+from sargnn.cli.answers import place_of, read_known
 from sargnn.cli.command_line import asks_for_help, read_command_line, take_folders
 from sargnn.cli.conf import find_folders
 from sargnn.cli.verbs import VERBS, Verb
@@ -116,7 +116,7 @@ def run_verb(verb: Verb, words: Sequence[str]) -> int:
         entry = verb.instead[line.instead] if line.instead else verb.entry
         return int(resolve("verb", {verb.name: entry}, verb.name)(line))
     except ConfigError as error:
-        place = line.folders.place_of(verb.config, line.overrides, str(error)) if verb.config else None
+        place = place_of(verb.config, line.overrides, str(error), line.folders) if verb.config else None
         if place is None:
             raise
         raise ConfigError(f"{error}\n  in:      {place}") from error

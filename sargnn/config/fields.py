@@ -104,6 +104,8 @@ def brief(value: Any) -> str:
 
 def written(value: Any) -> str:
     """As a command line and a file of options have it."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
@@ -147,7 +149,7 @@ def starts_of(cls: Any, name: str = "", leave: frozenset[str] = frozenset()) -> 
         name: of the option that is chosen.
         leave: names of groups that have options of their own.
     """
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     meanings: dict[str, str] = {}
     values: dict[str, tuple[Any, str]] = {}
     for base in reversed(cls.__mro__):
@@ -179,19 +181,23 @@ def documented(docstring: str) -> dict[str, str]:
     return meanings
 
 
-def class_of(hint: Any, metadata: Mapping[str, Any], group: Mapping[str, Any]) -> Any:
+_hints = functools.cache(get_type_hints)
+
+
+def class_of(settings: Any, group: str, values: Mapping[str, Any]) -> Any:
     """The package's settings class of a group as it is chosen; None where there is none, or a user's own.
 
     Args:
-        hint: the type of the group's field.
-        metadata: of that field.
-        group: the group's settings, of which ``name`` and ``target`` count.
+        settings: the class that has the group.
+        values: the group's settings, of which ``name`` and ``target`` count.
     """
-    if "table" not in metadata:
+    field = settings.__dataclass_fields__.get(group)
+    if field is None or "table" not in field.metadata:
+        hint = _hints(settings)[group] if field is not None else None
         return hint if dataclasses.is_dataclass(hint) else None
-    place = load_attribute(metadata["table"]).get(str(group.get("name")))
+    place = load_attribute(field.metadata["table"]).get(str(values.get("name")))
     cls: Any = load_attribute(place) if place is not None else None
-    return cls if cls is not None and (not group.get("target") or getattr(cls, "reads_target", None)) else None
+    return cls if cls is not None and (not values.get("target") or getattr(cls, "reads_target", None)) else None
 
 
 def _convert(hint: Any, value: Any, key: str, metadata: Metadata) -> Any:

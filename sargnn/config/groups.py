@@ -70,21 +70,6 @@ class OptimConfig:
     args: dict[str, Any] | None = field(default=None, metadata=only_with("custom"))
     loss: str | None = field(default=None, metadata=TARGET)
 
-    def __post_init__(self) -> None:
-        if (self.name == "custom") != (self.target is not None):
-            raise ConfigError(
-                "'optim.target' names an optimizer of your own.",
-                given=f"optim={self.name} optim.target={self.target or 'null'}",
-                allowed="optim=custom optim.target=FILE.py:CLASS, such as torch.optim:SGD",
-            )
-        if self.args and self.name != "custom":
-            raise ConfigError(
-                "'optim.args' are of an optimizer of your own.", given=f"optim={self.name}", allowed="optim=custom"
-            )
-        for name in ("lr", "weight_decay"):
-            if name in (self.args or {}):
-                raise ConfigError(f"'optim.args' does not set {name}.", given=f"optim.args.{name}", hint=f"optim.{name}=...")
-
     @property
     def depends_on_epochs(self) -> bool:
         """Whether an epoch's learning rate depends on how many epochs there are in all."""
@@ -180,24 +165,6 @@ class CommConfig:
     def bytes_per_s(self) -> int:
         """``rate``. Raises ``ConfigError`` for a text that is no size."""
         return read_size("comm.rate", self.rate or "1.25GB", "12GB", least_mb=1)
-
-    def check_backend(self, device: str, *, several: bool) -> None:
-        """What carries rows goes together with where they lie, and with the workers of a process. Raises ``ConfigError``.
-
-        Args:
-            device: ``cpu`` or ``cuda``.
-            several: whether a process has several workers.
-        """
-        if self.backend == "nccl" and device != "cuda":
-            raise ConfigError(
-                "NCCL carries rows from GPU to GPU.", given=f"device={device} comm.backend=nccl", allowed="comm.backend=gloo"
-            )
-        if self.backend == "nccl" and several:
-            raise ConfigError(
-                "NCCL has a process for each worker.",
-                given="comm.backend=nccl and fewer processes than workers",
-                allowed="comm.backend=gloo",
-            )
 
 
 @dataclass(frozen=True)
@@ -298,51 +265,6 @@ class PreloadConfig:
     def bounded(self) -> bool:
         """Whether less may be preloaded than the model reads."""
         return self.max_hop is not None or self.fanout is not None
-
-    def check(self, world: int, servers: int, no_preload: str | None = None) -> None:
-        """It goes together with so many servers, and with the model. Raises ``ConfigError``.
-
-        Args:
-            no_preload: why servers cannot preload for the model.
-        """
-        if self.name == "shared" and no_preload is not None:
-            raise ConfigError(no_preload, given="preload=shared", allowed="preload=none")
-        if world % servers:
-            allowed = [f"servers={n}" for n in range(1, world + 1) if world % n == 0]
-            raise ConfigError(
-                "All servers have the same number of workers.", given=f"world={world} servers={servers}", allowed=allowed
-            )
-        bounds = f"preload={self.name} preload.max_hop={self.max_hop} preload.fanout={self.fanout}".replace("None", "null")
-        if self.bounded and self.name == "none":
-            raise ConfigError("Nothing is preloaded that could be bounded.", given=bounds, hint="preload=shared")
-        if self.bounded and self.name == "auto":
-            raise ConfigError(
-                "'preload=auto' chooses only what changes no loss, and bounds on what is preloaded change losses.",
-                given=bounds,
-                hint="preload=shared, or leave preload.max_hop and preload.fanout out",
-            )
-        if self.name == "shared" and servers == 1:
-            raise ConfigError(
-                "One server has all nodes: there is nothing to preload.",
-                given=f"preload=shared world={world} servers=1",
-                hint="servers=S, a divisor of world; or preload=none",
-            )
-
-    def check_full_evaluation(self, evaluation: str, *, limited: bool) -> None:
-        """What may be beside evaluations of the full graph, which bounds bring. Raises ``ConfigError``.
-
-        Args:
-            evaluation: ``eval``.
-        """
-        reads = "Where servers preload less than the model reads, evaluations read the full graph"
-        if evaluation != "full":
-            raise ConfigError(f"{reads}.", given=f"eval={evaluation} preload.max_hop preload.fanout", allowed="eval=full")
-        if limited:
-            raise ConfigError(
-                f"{reads} at once, which no budget holds back.",
-                given="memory_budget preload.max_hop preload.fanout",
-                hint="preload=shared without bounds, or no memory_budget",
-            )
 
 
 def _listed(fanouts: list[int]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, RUN, one_of
-from sargnn.errors import ConfigError
 
 DECODERS = ("dot", "cosine", "mlp", "bilinear", "distmult", "complex")
 EDGE_DECODERS = ("concat", "product")
+LinkMetric = Literal["auc", "ap", "mrr", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50", "hits@100"]
+LINK_METRICS: tuple[LinkMetric, ...] = get_args(LinkMetric)
 Corrupt = Literal["tail", "head", "both", "ends"]
 Ranked = Literal["both", "tail", "head"]
 
@@ -45,37 +46,6 @@ class LinksConfig:
     degree_power: float = field(default=0.0, metadata=NOT_NEGATIVE)
     strict: bool = False
     rank: Ranked = field(default="both", metadata=RUN)
-
-    def check(self, width: int) -> None:
-        """Raise ``ConfigError`` for settings that do not go together.
-
-        Args:
-            width: F.
-        """
-        if self.decoder == "complex" and width % 2:
-            raise ConfigError(
-                "The decoder 'complex' takes half of an embedding as real parts and half as imaginary ones.",
-                given=f"links.decoder=complex, embeddings of {width} numbers",
-                hint="links.embedding_dim=F, an even number; without it they have model.hidden numbers",
-            )
-        if self.mlp_hidden is not None and self.decoder in DECODERS and self.decoder != "mlp":
-            raise ConfigError(
-                "Only the decoder 'mlp' has a hidden layer.",
-                given=f"links.decoder={self.decoder} links.mlp_hidden={self.mlp_hidden}",
-                hint="links.decoder=mlp, or leave links.mlp_hidden out",
-            )
-        if self.shared and self.corrupt in ("both", "ends"):
-            raise ConfigError(
-                "Negatives that a step's pairs share are the same nodes at one of their ends.",
-                given=f"links.shared=true links.corrupt={self.corrupt}",
-                allowed=["links.corrupt=tail", "links.corrupt=head"],
-            )
-        if self.shared and self.strict:
-            raise ConfigError(
-                "A node that all pairs of a step share is no link's end for some of them, and is for others.",
-                given="links.shared=true links.strict=true",
-                hint="leave one of them out",
-            )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from abc import ABC
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from sargnn.config.choices import ModelSettings
 from sargnn.config.fields import (
     AT_LEAST_ONE,
     FRACTION,
@@ -24,14 +25,13 @@ from sargnn.config.fields import (
     starts,
 )
 from sargnn.config.groups import Adjacency
-from sargnn.config.run import ONE_GRAPH, ModelSettings, RunConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.resolve import describe_source, load_attribute, resolve
 
 
 @dataclass(frozen=True)
 class StackSettings(ModelSettings, ABC):
-    """What every stack of graph layers has.
+    """What every stack of graph layers has; ``linear_residuals``: whether ``residual=linear`` is there.
 
     Attributes:
         hidden: width of the rows between layers.
@@ -51,6 +51,8 @@ class StackSettings(ModelSettings, ABC):
     dropout: float = field(metadata=PROBABILITY | starts(0.5))
     input_dropout: float = field(metadata=PROBABILITY | starts(0.0))
 
+    linear_residuals: ClassVar[bool] = False
+
     @property
     def draws_by_id(self) -> bool:
         return bool(self.dropout or self.input_dropout)
@@ -66,14 +68,6 @@ class StackSettings(ModelSettings, ABC):
     @property
     def norms_over_rows(self) -> bool:
         return self.norm == "batch"
-
-    def check(self, run: RunConfig) -> None:
-        if self.residual == "linear":
-            raise ConfigError(
-                "This model has no linear residuals.",
-                given=f"model={self.name} model.residual=linear",
-                allowed="model=sage, gcn, gat or gin; model.residual=true",
-            )
 
 
 @dataclass(frozen=True)
@@ -95,6 +89,8 @@ class TunedSettings(StackSettings, ABC):
     jumping: Literal["last", "sum", "max", "cat"] = field(default="last", kw_only=True)
     blocks: Literal["plain", "reversible"] = field(default="plain", kw_only=True)
 
+    linear_residuals: ClassVar[bool] = True
+
     @property
     def is_plain(self) -> bool:
         """Whether nothing of this is chosen that a ``StackSettings`` has not."""
@@ -108,54 +104,6 @@ class TunedSettings(StackSettings, ABC):
     def aggregations(self) -> int | None:
         layers = super().aggregations
         return 2 * layers if layers is not None and self.blocks == "reversible" else layers
-
-    def check(self, run: RunConfig) -> None:
-        if self.blocks == "reversible":
-            self._check_reversible(run)
-        if self.jumping != "last" and self.head != "linear":
-            raise ConfigError(
-                "Jumping knowledge is read by a linear map behind the graph layers.",
-                given=f"model.jumping={self.jumping} model.head={self.head}",
-                allowed="model.head=linear, or model.jumping=last",
-            )
-        if self.pre_norm and self.norm == "none":
-            raise ConfigError(
-                "There is no norm that could come before the layers.",
-                given="model.pre_norm=true model.norm=none",
-                allowed="model.norm=batch, model.norm=layer",
-            )
-
-    def _check_reversible(self, run: RunConfig) -> None:
-        plain = {"residual": False, "pre_norm": False, "input_linear": False, "head": "graph", "jumping": "last"}
-        if changed := [f"model.{name}={getattr(self, name)}".lower() for name in plain if getattr(self, name) != plain[name]]:
-            raise ConfigError(
-                "Reversible blocks have residuals, norms in front and maps at both ends of their own.",
-                given=f"model.blocks=reversible {' '.join(changed)}",
-                hint="leave them out",
-            )
-        if self.hidden % 2:
-            raise ConfigError("A reversible block has two halves.", given=f"model.hidden={self.hidden}", allowed="even numbers")
-        given = {"mfg=true": run.mfg, f"batches.steps={run.batches.steps}": run.batches.steps > 1}
-        given |= {f"batches.count={run.batches.count}": run.batches.count != 1, "sample.fanouts": run.samples}
-        given |= {f"preload={run.preload.name}": run.preload.name != "none"}
-        if run.precision == "bf16":
-            raise ConfigError(
-                "Rows of reversible blocks are computed again from what comes after them, and bf16 loses too much of them.",
-                given="model.blocks=reversible precision=bf16",
-                allowed="precision=fp32, fp64 or mixed",
-            )
-        if run.engine.keep_layers != "all":
-            raise ConfigError(
-                "Reversible blocks keep no layer's input.",
-                given=f"model.blocks=reversible engine.keep_layers={run.engine.keep_layers}",
-                allowed="engine.keep_layers=all",
-            )
-        if some := [setting for setting, there in given.items() if there]:
-            raise ConfigError(
-                "Reversible blocks need all rows of the layer before, and a step that computes some rows has fewer of them.",
-                given=f"model.blocks=reversible {' '.join(some)}",
-                allowed="full batches: model.blocks=reversible alone",
-            )
 
 
 class BuiltIn:
@@ -189,16 +137,6 @@ class SymmetricSums(BuiltIn):
 _OPERATIONS = {"mean": "sum", "max": "max", "sum": "sum", "pool": "max", "lstm": "sum"}
 WEIGHTED_AGGREGATORS = ("mean", "sum")
 """Aggregators that use edge weights."""
-
-
-def lstm_refusal(mode: str) -> ConfigError:
-    """Why a mode cannot run it on several workers."""
-    return ConfigError(
-        "An LSTM needs all neighbours of a node at one time, and this mode has those of one worker after the other.",
-        given=f"model.aggregator=lstm, mode={mode}",
-        allowed=", ".join(f"mode={name}" for name in ONE_GRAPH) + ", world=1",
-        hint="model.aggregator=pool works in every mode",
-    )
 
 
 @dataclass(frozen=True)
@@ -236,11 +174,6 @@ class SageSettings(BuiltIn, TunedSettings):
     @property
     def draws_by_id(self) -> bool:
         return super().draws_by_id or self.aggregator == "lstm"
-
-    def check(self, run: RunConfig) -> None:
-        super().check(run)
-        if self.aggregator == "lstm" and run.world > 1 and run.mode.target is None and run.mode.name not in ONE_GRAPH:
-            raise lstm_refusal(run.mode.name)
 
 
 @dataclass(frozen=True)
@@ -288,22 +221,6 @@ class GatSettings(BuiltIn, TunedSettings):
     @property
     def draws_by_id(self) -> bool:
         return super().draws_by_id or bool(self.attn_dropout or self.edge_dropout)
-
-    def check(self, run: RunConfig) -> None:
-        super().check(run)
-        if self.residual == "linear" and self.linear_residual:
-            raise ConfigError(
-                "Two settings give each layer a linear residual.",
-                given="model.residual=linear model.linear_residual=true",
-                hint="leave one of them out; the second is a map for each head, also of the last layer's, which are averaged",
-            )
-        for name in ("attn_dst", "symmetric_norm"):
-            if self.v2 and getattr(self, name) != getattr(GatSettings, name):
-                raise ConfigError(
-                    f"'model.{name}' is defined for GAT's scores, not for GATv2's.",
-                    given=f"model.v2=true model.{name}={str(getattr(self, name)).lower()}",
-                    allowed="model.v2=false",
-                )
 
 
 @dataclass(frozen=True)
@@ -427,15 +344,6 @@ class ResGcnSettings(BuiltIn, StackSettings):
     def adds_self_loops(self) -> bool:  # type: ignore[override]
         return self.conv == "gcn"
 
-    def check(self, run: RunConfig) -> None:
-        super().check(run)
-        if self.residual:
-            raise ConfigError(
-                "Blocks of ResGCN+ are added to their input already.",
-                given="model.residual=true",
-                allowed="model.residual=false",
-            )
-
 
 @dataclass(frozen=True)
 class RgcnSettings(BuiltIn, StackSettings):
@@ -518,24 +426,6 @@ class LabelPropagationSettings(BuiltIn, ModelSettings):
     no_preload = "Label propagation reads rows as many hops away as it takes steps, in one layer."
     trains: ClassVar[bool] = False
 
-    def check(self, run: RunConfig) -> None:
-        reads_all = "Label propagation reads all nodes in every step."
-        if run.mfg:
-            raise ConfigError(reads_all, given="mfg=true", allowed="mfg=false")
-        for key in ("count", "steps"):
-            if (given := getattr(run.batches, key)) != 1:
-                raise ConfigError(reads_all, given=f"batches.{key}={given}", allowed=f"batches.{key}=1")
-        if run.samples:
-            raise ConfigError(
-                "Label propagation reads all edges in every step.",
-                given=f"sample.fanouts={run.sample.fanouts}",
-                allowed="sample.fanouts=null",
-            )
-        if run.reads_labels:
-            raise ConfigError(
-                "Label propagation reads labels by itself.", given=f"labels={run.labels.name}", allowed="labels=none"
-            )
-
 
 @dataclass(frozen=True)
 class CustomSettings(BuiltIn, ModelSettings):
@@ -580,23 +470,6 @@ class CustomSettings(BuiltIn, ModelSettings):
     @property
     def title(self) -> str:
         return f"{self.name}-{self.target.rpartition(':')[2]}" if self.target else self.name
-
-    def check(self, run: RunConfig) -> None:
-        if self.target is None:
-            raise ConfigError("The setting 'model.target' must be given.", hint="add model.target=FILE.py:CLASS")
-        if run.precision == "bf16":
-            raise ConfigError(
-                "A module of your own computes in fp32 or fp64: PyTorch multiplies no bf16 rows by its fp32 parameters.",
-                given="model=custom, precision=bf16",
-                hint="precision=mixed multiplies in bf16, comm.wire=bf16 halves what is sent",
-            )
-        if run.engine.keep_layers != "all":
-            raise ConfigError(
-                "A module of your own does not say where its layers end: all that its backward needs is kept.",
-                given=f"model=custom, engine.keep_layers={run.engine.keep_layers}",
-                allowed="engine.keep_layers=all",
-                hint="batches.count=K needs less memory, too",
-            )
 
     def check_target(self) -> None:
         load_attribute("sargnn.models.custom:find_module")(self)

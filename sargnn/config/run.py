@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import yaml
 
+from sargnn.config.choices import DATASETS, DatasetSettings, KernelConfig, ModeConfig, ModelSettings
+from sargnn.config.combinations import RUN as ROWS
+from sargnn.config.combinations import check
 from sargnn.config.fields import (
     AT_LEAST_ONE,
     DECIDES,
-    FRACTION,
     FREE,
     LOSSES,
-    PLAIN_NAME,
     POSITIVE,
     RUN,
-    TARGET,
     as_mapping,
     build,
     chosen_from,
@@ -36,7 +35,6 @@ from sargnn.config.fields import (
     number,
     one_of,
     only_when,
-    only_with,
     read_yaml,
     starts,
 )
@@ -57,248 +55,16 @@ from sargnn.config.groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.config.links import EdgesConfig, LinksConfig
-from sargnn.config.partitioner import PartitionerConfig, Strategy
+from sargnn.config.links import EdgesConfig, LinkMetric, LinksConfig
+from sargnn.config.partitioner import PartitionerConfig
 from sargnn.errors import ConfigError
 
-DATASETS = chosen_from("dataset", "sargnn.sources:DATASETS")
-
-ONE_GRAPH = ("one_shot", "domain_parallel")
-"""Modes that fetch all rows and aggregate one graph."""
-Task = Literal["classes", "multilabel", "regression"]
-"""What a node's labels are: one class, several labels, or numbers (``sargnn.graph.schema``)."""
 Predicted = Literal["classes", "multilabel", "regression", "links"]
 """What a run predicts: of nodes, or which are linked."""
-Metric = Literal[
-    "accuracy",
-    "rocauc",
-    "f1",
-    "f1_macro",
-    "f1_weighted",
-    "mse",
-    "mae",
-    "r2",
-    "auc",
-    "ap",
-    "mrr",
-    "hits@1",
-    "hits@3",
-    "hits@10",
-    "hits@20",
-    "hits@50",
-    "hits@100",
-]
+Metric = Literal["accuracy", "rocauc", "f1", "f1_macro", "f1_weighted", "mse", "mae", "r2", LinkMetric]
 """What evaluations measure; ``sargnn.tasks.kinds`` says which go with which labels."""
-
-LINK_METRICS: tuple[Metric, ...] = ("auc", "ap", "mrr", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50", "hits@100")
-"""Those of links."""
 AUTO_MODES = ("no_remat", "sar")
 """What ``mode=auto`` chooses from, the fastest first: what ``no_remat`` keeps it need not fetch again."""
-
-
-@dataclass(frozen=True)
-class ModeConfig(Strategy):
-    """Which training mode runs: a key of ``sargnn.engine.modes.MODES``, or a class outside.
-
-    Attributes:
-        keep: what stays for the backward pass: rows, or all: the scores of attention, too.
-    """
-
-    keep: Literal["rows", "all"] = field(default="rows", kw_only=True, metadata=only_with("no_remat"))
-
-
-@dataclass(frozen=True)
-class KernelConfig(Strategy):
-    """Which kernel runs: ``auto``, a key of ``sargnn.backends.KERNELS``, or a class outside."""
-
-
-class DatasetReader(Protocol):
-    """Where a dataset comes from: raw files or a generator (``sargnn.graph.dataset.Reader``)."""
-
-    def identity(self) -> dict[str, Any]:
-        """What decides the content, JSON-able, for the store's key."""
-
-    def write(self, path: Path, buffer_bytes: int) -> None:
-        """Write the dataset's store, whose folder does not exist yet, in about ``buffer_bytes`` of memory."""
-
-
-@dataclass(frozen=True)
-class DatasetSettings(ABC):
-    """What every dataset's settings have: a name, and how the dataset is read. The package's own:
-    ``sargnn.sources.DATASETS``.
-
-    Attributes:
-        target: ``FILE.py:NAME`` of a class outside the package that extends this one.
-        add_self_loops: null: as the model's definition has it (gcn, gat: true).
-        loop_features: of the self-loops that this adds, where edges have features: zeros, or mean, of a node's in-edges.
-        edge_weights: use the graph's edge weights, where it has any; false: train as if there were none.
-        task: what labels are read as: classes, multilabel or regression; task=... says the same.
-        link_split: task=links, edges: shares of training, validation and test pairs, such as [0.85,0.05,0.1]; null: a split is
-            given.
-        link_messages: training pairs, or edges with labels, stay edges of the graph; false: they are pairs only.
-        link_relations: typed: whose edges are links, such as [writes]; null: those of all relations.
-        link_seed: of the draw of pairs.
-    """
-
-    name: str = field(metadata=PLAIN_NAME)
-    target: str | None = field(default=None, kw_only=True, metadata=TARGET)
-    add_self_loops: bool | None = field(default=None, kw_only=True)
-    loop_features: Literal["zeros", "mean"] = field(default="zeros", kw_only=True)
-    task: Task | None = field(default=None, kw_only=True)
-    edge_weights: bool = field(default=True, kw_only=True)
-    link_split: list[float] | None = field(default=None, kw_only=True, metadata=FRACTION)
-    link_messages: bool = field(default=True, kw_only=True)
-    link_relations: list[str] | None = field(default=None, kw_only=True)
-    link_seed: int = field(default=0, kw_only=True, metadata=number(low=0, high=2**32 - 1))
-
-    reads_target: ClassVar[str] = ""
-    """What the target names where that is no class of settings: what the dataset is made by."""
-    fetches: ClassVar[bool] = False
-    """Raw files that are missing may be fetched."""
-
-    @property
-    def title(self) -> str:
-        """What a person is told that the dataset is called."""
-        return self.name
-
-    def title_of(self, stored: str) -> str:
-        """The title where a store is there.
-
-        Args:
-            stored: what the store says. It was made for the first of all datasets with the same content, so that it counts only
-                where these settings have no title of their own.
-        """
-        return stored if self.title == self.name else self.title
-
-    @abstractmethod
-    def reader(self) -> DatasetReader:
-        """What writes the dataset's store."""
-
-    def check_files(self) -> None:
-        """Raise ``DataError`` with all files that are missing, before anything slow; what is fetched or drawn lacks none."""
-        return None
-
-    def is_here(self, stores: Path) -> bool:
-        """Whether it can be read without fetching anything. stores: the folder of dataset stores."""
-        return True
-
-    def find_store(self, stores: Path) -> Path | None:
-        """A store below ``stores`` that serves without reading anything; None where the reader must say what it would make."""
-        return None
-
-    def check_links(self) -> None:
-        """Raise ``ConfigError`` for settings of links that cannot be drawn."""
-        shares = self.link_split
-        if shares is None:
-            if self.link_relations is not None:  # pairs that are given have their relations
-                raise ConfigError(
-                    "No links are drawn whose relations could be chosen.",
-                    given="dataset.link_split=null",
-                    hint="dataset.link_split=[0.85,0.05,0.1], or leave dataset.link_relations out",
-                )
-            return
-        if len(shares) != 3 or sum(shares) > 1 + 1e-9 or not shares[0]:
-            raise ConfigError(
-                "'dataset.link_split' are no shares of training, validation and test pairs.",
-                given=shares,
-                allowed="three numbers from 0 to 1 that add up to at most 1, the first above 0, such as [0.85,0.05,0.1]",
-            )
-        if self.link_relations == []:
-            raise ConfigError(
-                "No relation's edges are links.",
-                given="dataset.link_relations=[]",
-                hint="dataset.link_relations=null takes all",
-            )
-
-
-@dataclass(frozen=True)
-class ModelSettings(ABC):
-    """What every model's settings have, and all that the rest must know of a model. No torch is needed to read it.
-
-    Those of the package: ``sargnn.models.MODELS``.
-
-    Attributes:
-        target: ``FILE.py:NAME`` of a class outside the package that extends this one.
-        adds_self_loops: its definition has a self-loop at every node.
-        trains: it has parameters to train.
-        reads_target: what the target names where that is no class of settings.
-        no_embeddings: why there are none, where there are none.
-    """
-
-    name: str = field(metadata=PLAIN_NAME)
-    target: str | None = field(default=None, kw_only=True, metadata=TARGET)
-
-    reads_target: ClassVar[str] = ""
-    adds_self_loops: ClassVar[bool] = False
-    trains: ClassVar[bool] = True
-    no_embeddings: ClassVar[str] = "A model of one layer has no embeddings."
-
-    @property
-    def title(self) -> str:
-        """What runs are named after."""
-        return self.name
-
-    @property
-    @abstractmethod
-    def operations(self) -> tuple[str, ...]:
-        """Kernel operations that its layers need."""
-
-    def check_target(self) -> None:
-        """What the target names can be loaded, and takes what it is given. May import torch. Raises ``ConfigError``."""
-        return None
-
-    @abstractmethod
-    def build(self, shape: Any) -> Any:
-        """The ``models.base.Model`` for a graph of this ``GraphShape``, in fp32. Raises ``ConfigError`` where none is."""
-
-    @property
-    def no_weights(self) -> str | None:
-        """Why it cannot use edge weights, a sentence; None: it can."""
-        return "A model from outside the package says so itself where it uses edge weights (no_weights)."
-
-    @property
-    def divides_by_weights(self) -> bool:
-        """Whether it divides by sums of edge weights, which must not be negative then."""
-        return False
-
-    @property
-    def draws_by_id(self) -> bool:
-        """Whether it draws anything by a node's id, such as dropout. (Rows for node types without features are drawn, too.)"""
-        return False
-
-    @property
-    def reads_degrees(self) -> bool:
-        """Whether it is built with a histogram of the nodes' in-degrees."""
-        return False
-
-    @property
-    def reads_edge_features(self) -> bool:
-        """Whether it reads the graph's features of edges, where there are any."""
-        return False
-
-    @property
-    def has_embeddings(self) -> bool:
-        """Whether its last layer reads rows that another layer wrote."""
-        return False
-
-    @property
-    def aggregations(self) -> int | None:
-        """How many of its layers aggregate; None: that is known once it is built."""
-        return None
-
-    @property
-    def norms_over_rows(self) -> bool:
-        """Whether a row's output depends on which other rows are computed, as with batch norm."""
-        return False
-
-    @property
-    def no_preload(self) -> str | None:
-        """Why servers cannot preload what its rows depend on, a sentence; None: they can."""
-        return None
-
-    def check(self, run: RunConfig) -> None:
-        """Refuse what does not go together with this model. Raises ``ConfigError``."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -492,11 +258,16 @@ class RunConfig:
         return self if self.num_processes == self.world else replace(self, world=self.num_processes, processes=None)
 
     @property
+    def shares_processes(self) -> bool:
+        """Whether workers have a process together."""
+        return self.num_processes != self.world
+
+    @property
     def joins_parts(self) -> bool:
         """Whether a process of several workers computes their parts as one. Else they take turns: where temporary tables of all
         parts at once may have no room, and where losses depend on who has which rows."""
-        several, bound = self.num_processes != self.world, self.num_servers > 1 or self.norms_over_batches
-        return several and self.device == "cpu" and not (self.spills or bound)
+        bound = self.num_servers > 1 or self.norms_over_batches
+        return self.shares_processes and self.device == "cpu" and not (self.spills or bound)
 
     @property
     def joined(self) -> int | None:
@@ -565,223 +336,24 @@ def parse(mapping: Any) -> RunConfig:
     if config.run_name is not None and (not config.run_name.strip(".") or "/" in config.run_name):
         raise ConfigError("'run_name' cannot be a folder's name.", given=config.run_name, hint="run_dir=FOLDER takes a path")
     config.model.check(config)
-    if config.labels.name == "none" and config.labels.reuse:
-        raise ConfigError("Labels that are not read cannot be fed back.", given="labels=none", allowed="labels=masked")
-    if config.init_digest is not None and config.init_from is None:
-        raise ConfigError("'init_digest' is filled in by itself.", given=config.init_digest, hint="init_from=RUN_DIR")
-    if config.comm.wire != "exact" and config.precision == "fp64":
-        raise ConfigError(
-            "fp64 rows are sent as they are.",
-            given=f"precision=fp64, comm.wire={config.comm.wire}",
-            hint="precision=fp32, or comm.wire=exact",
-        )
-    if config.comm.rate is not None and config.comm.aggregate not in (None, "fastest"):
-        raise ConfigError(
-            "Only comm.aggregate=fastest asks how fast workers talk.",
-            given=f"comm.aggregate={config.comm.aggregate} comm.rate={config.comm.rate}",
-            hint="leave one of them out",
-        )
-    _ = config.comm.bytes_per_s
-    if config.comm.aggregate in ("pre", "least", "fastest") and config.mode.target is None and config.mode.name in ONE_GRAPH:
-        raise ConfigError(
-            "This mode aggregates all edges where their destinations are.",
-            given=f"mode={config.mode.name} comm.aggregate={config.comm.aggregate}",
-            allowed="mode=sar, mode=no_remat",
-            hint="leave comm.aggregate out, or comm.aggregate=post",
-        )
-    if config.mode.keep == "all" and config.mode.target is None and config.mode.name != "no_remat":
-        raise ConfigError(
-            "Only no_remat keeps attention's scores.",
-            given=f"mode={config.mode.name} mode.keep=all",
-            allowed="mode=no_remat mode.keep=all",
-        )
-    check_processes(config)
-    _check_spill(config)
-    _check_device(config)
-    config.dataset.check_links()
-    _check_pairs(config)
-    _check_flows(config)
-    config.preload.check(config.world, config.num_servers, config.model.no_preload)
-    if config.bounds_preload and config.partitioner.target is None and config.partitioner.name == "auto":
-        raise ConfigError(
-            "What a server holds decides the losses here, and 'auto' may cut otherwise another time.",
-            given="partitioner=auto preload.max_hop preload.fanout",
-            allowed="partitioner=metis, kaminpar or stream",
-        )
-    if config.bounds_preload:
-        config.preload.check_full_evaluation(config.eval, limited=config.memory_budget.limits)
-    if not config.store_dir:
-        raise ConfigError("'store_dir' is empty.", hint="store_dir=FOLDER, such as stores")
-    return config
-
-
-def check_processes(config: RunConfig) -> None:
-    """Several workers may share a process. Raises ``ConfigError``."""
-    given = f"world={config.world} processes={config.processes}"
-    if config.num_processes > config.world:
-        raise ConfigError("There are more processes than workers.", given=given, allowed=f"at most processes={config.world}")
-    if config.world % config.num_processes and not config.joins_parts:
-        fitting = [f"processes={count}" for count in range(1, config.world + 1) if config.world % count == 0]
-        raise ConfigError("All processes have the same number of workers where these take turns.", given=given, allowed=fitting)
-    config.comm.check_backend(config.device, several=config.num_processes != config.world)
-    if config.num_processes == config.world:
-        return
-    if config.mode.target is None and config.mode.name == "domain_parallel":
-        raise ConfigError(
-            "The baseline is what a user has without this project: a process for each worker.",
-            given=f"mode=domain_parallel {given}",
-            allowed="mode=sar, no_remat or one_shot",
-            hint="leave processes out",
-        )
-    if config.comm.backend == "mpi":
-        raise ConfigError("MPI has a process for each worker.", given=f"comm.backend=mpi {given}", allowed="comm.backend=gloo")
-    if config.memory_budget.limits and not config.spills:
-        raise ConfigError(
-            "A memory budget is kept by workers that have a process of their own, or by tables on disk.",
-            given=f"memory_budget {given}",
-            allowed="spill=auto",
-            hint="leave processes out, or memory_budget",
-        )
-
-
-def _check_spill(config: RunConfig) -> None:
-    """Tables on disk. Raises ``ConfigError``."""
-    if not config.spills:
-        return
-    if config.mode.target is None and config.mode.name == "domain_parallel":
-        raise ConfigError(
-            "The baseline is what a user has without this project: its tables stay in memory.",
-            given=f"mode=domain_parallel spill={config.spill}",
-            allowed="mode=sar, no_remat or one_shot",
-        )
-    if config.spill == "auto" and config.memory_budget.size is None:
-        raise ConfigError(
-            "What goes to disk depends on the memory that a process may take.",
-            given="spill=auto",
-            hint="memory_budget=8GB, or memory_budget=auto; spill=all writes all that backward needs",
-        )
-
-
-def _check_device(config: RunConfig) -> None:
-    """What a GPU's memory has not. Raises ``ConfigError``."""
-    if config.device == "cpu":
-        return
-    if config.spills:
-        raise ConfigError(
-            "Tables that lie on a GPU do not go to the disk.",
-            given=f"device={config.device} spill={config.spill}",
-            allowed="spill=none",
-            hint="world=N processes=1 and engine.keep_layers=sqrt hold less at a time; or device=cpu",
-        )
-    if config.memory_budget.limits:
-        raise ConfigError(
-            "A memory budget is of resident memory, and not of a GPU's.",
-            given=f"device={config.device} memory_budget={config.memory_budget.size}",
-            allowed="memory_budget=null",
-            hint="batches.count=K and engine.keep_layers=sqrt hold less at a time; or device=cpu",
-        )
-
-
-def _check_flows(config: RunConfig) -> None:
-    """Micro-batches, samples and what evaluations read. Raises ``ConfigError``."""
-    _ = config.memory_budget.bytes  # read, so that what is no size is found here
-    if config.batches.count == "auto" and (config.spills or not config.memory_budget.limits):
-        raise ConfigError(
-            "How many micro-batches there must be depends on the memory that they may take.",
-            given=f"batches.count=auto{f' spill={config.spill}' * config.spills}",
-            hint="memory_budget=6GB, for each worker, without spill; or batches.count=K",
-        )
-    if (layers := config.model.aggregations) is not None:
-        config.sample.check(layers, config.model.name)
-    if not config.samples and config.eval == "sampled":
-        raise ConfigError(
-            "There is no sample to evaluate on.",
-            given="eval=sampled sample.fanouts=null",
-            hint="sample.fanouts=[10,10,10], one for each layer; or eval=full",
-        )
-
-
-_NEVER = (
-    ("labels", "none", "Labels are of nodes, and pairs have none."),
-    ("smooth", "none", "Correct & Smooth spreads the shares of classes of nodes."),
-    ("preload", "none", "Any node may be an end of a pair."),
-)
-_SAID = {"links": "links are", "edges": "edges are", "nodes": "nodes are"}
-
-
-def _check_pairs(config: RunConfig) -> None:
-    """What goes with links, edges or neither. Raises ``ConfigError``."""
+    _ = config.comm.bytes_per_s, config.memory_budget.bytes  # read, so that what is no size is found here
+    if config.preload.name == "shared" and config.model.no_preload is not None:
+        raise ConfigError(config.model.no_preload, given="preload=shared", allowed="preload=none")
     for group, settings, predicts in (
         ("links", config.links, config.predicts_links),
         ("edges", config.edges, config.predicts_edges),
     ):
         changed = {} if predicts else flat(find_deciding(settings, config, LOSSES[DECIDES]))
-        if changed and config.task in _SAID:
+        if changed and config.task in ("nodes", "links", "edges"):
             raise ConfigError(
-                f"Settings of {group} decide nothing where {_SAID[config.task]} predicted.",
+                f"Settings of {group} decide nothing where {config.task} are predicted.",
                 given=f"task={config.task} {' '.join(f'{group}.{key}={value}' for key, value in changed.items())}",
                 hint=f"task={group}, or leave them out",
             )
-    if config.predicts_pairs:
-        _check_any_pairs(config)
-    if config.predicts_links:
-        _check_links(config)
-    if config.task == "nodes" and config.dataset.link_split is not None:
-        raise ConfigError(
-            "Links are drawn to be predicted, and held-out ones are no edges of the graph.",
-            given=f"task=nodes dataset.link_split={config.dataset.link_split}",
-            hint="task=links or task=edges, or leave dataset.link_split out",
-        )
-
-
-def _check_any_pairs(config: RunConfig) -> None:
-    """What does not go with links or edges. Raises ``ConfigError``."""
-    task = f"task={config.task}"
-    needed: list[tuple[str, Any, Any, str]] = [(key, getattr(config, key).name, only, why) for key, only, why in _NEVER]
-    needed += [
-        ("mfg", config.mfg, False, "Any node may be an end of a pair, so all rows are computed."),
-        ("eval", config.eval, "full", "Pairs are measured with all edges."),
-    ]
-    for key, given, only, why in needed:
-        if given != only:
-            raise ConfigError(why, given=f"{task} {key}={given}".lower(), allowed=f"{key}={only}".lower())
-    if config.batches.count == "auto":
-        raise ConfigError("Nobody plans micro-batches of pairs.", given=f"{task} batches.count=auto", allowed="batches.count=K")
-    if config.memory_budget.limits and not config.spills:
-        raise ConfigError(
-            "The memory of predicting pairs is not planned.",
-            given=f"{task} memory_budget={config.memory_budget.size}",
-            allowed="memory_budget=null",
-            hint="batches.steps=S and batches.count=K hold less at a time; spill=auto keeps to a budget by tables on disk",
-        )
-    if not config.model.trains:
-        raise ConfigError(
-            "A model without parameters gives no embeddings to train.",
-            given=f"{task} model={config.model.name}",
-            hint="model=sage",
-        )
-
-
-def _check_links(config: RunConfig) -> None:
-    """What does not go with links. Raises ``ConfigError``."""
-    config.links.check(config.num_outputs(0))
-    if config.select != "val_metric":
-        raise ConfigError(
-            "Validation pairs have no loss, which is of negatives that are drawn.",
-            given=f"task=links select={config.select}",
-            allowed="select=val_metric",
-        )
-    for name, why in (
-        ("label_smoothing", "A pair has no classes to spread a label's weight over."),
-        ("class_weights", "A pair has no class that could have a weight."),
-        ("loss", "What is minimised of pairs is links.loss."),
-    ):
-        value, usual = getattr(config.optim, name), getattr(OptimConfig, name)
-        if value != usual:
-            allowed = f"optim.{name}={'null' if usual is None else usual}"
-            raise ConfigError(why, given=f"task=links optim.{name}={value}", allowed=allowed)
-    if config.metric is not None and config.metric not in LINK_METRICS:
-        raise ConfigError(f"'{config.metric}' is no metric of links.", given=f"metric={config.metric}", allowed=LINK_METRICS)
+    if (layers := config.model.aggregations) is not None:
+        config.sample.check(layers, config.model.name)
+    check(config, ROWS)
+    return config
 
 
 def load(path: Path) -> RunConfig:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sargnn.config.choices import DATASETS, DatasetSettings
+from sargnn.config.combinations import SERVERS
 from sargnn.config.fields import AT_LEAST_ONE, starts
-from sargnn.config.groups import BufferConfig, PreloadConfig
+from sargnn.config.groups import BufferConfig
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.config.run import DATASETS, DatasetSettings
 
 
 def parts_of(process: int, processes: int, world: int) -> range:
@@ -63,7 +64,7 @@ class PartitionConfig:
     out: str = "compare"
 
     def __post_init__(self) -> None:
-        PreloadConfig().check(self.world, self.num_servers)
+        SERVERS.check(self)
 
     @property
     def num_servers(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.config.run import Task
+from sargnn.config.choices import Task
 from sargnn.errors import DataError, StoreError
 from sargnn.graph.check import (
     Range,

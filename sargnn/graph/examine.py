@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config.run import Task
+from sargnn.config.choices import Task
 from sargnn.graph.check import weight_range
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR

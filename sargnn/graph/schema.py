@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from sargnn.config.run import Task
+from sargnn.config.choices import Task
 
 UNLABELLED = -1
 """The label of a node that has none."""

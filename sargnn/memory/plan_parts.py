@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sargnn.config.run import DatasetSettings, RunConfig
+from sargnn.config.choices import DatasetSettings
+from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.graph.schema import Relation, Schema
 from sargnn.partition.cut import Cutter, Part, with_columns

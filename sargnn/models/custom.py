@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
+from sargnn.config.choices import ModelSettings
 from sargnn.config.models import CustomSettings
-from sargnn.config.run import ModelSettings, RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError, nearest
 from sargnn.interop.dgl import missing_in

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sargnn.backends.device import device_of
 from sargnn.bf16 import wide
-from sargnn.config.run import Task
+from sargnn.config.choices import Task
 from sargnn.engine.linear import linear_map
 from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sargnn.config.models import WEIGHTED_AGGREGATORS, SageSettings, lstm_refusal
+from sargnn.config.combinations import LSTM
+from sargnn.config.models import WEIGHTED_AGGREGATORS, SageSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.operators import RowMap
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.lstm import Lstm
+from sargnn.errors import ConfigError
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, input_rows
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack
@@ -99,7 +101,7 @@ class LstmLayer(SageLayer):
 
     def prepare(self, engine: Engine, plan: LayerPlan) -> None:
         if plan.merged is None and plan.world > 1:  # a mode from outside the package, which the settings do not know
-            raise lstm_refusal(engine.mode.name)
+            raise ConfigError(LSTM.why, given=f"mode={engine.mode.name}", allowed=str(LSTM.allowed), hint=LSTM.hint)
 
     def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
         draw = Draw(engine.seed, engine.epoch if self.training else 0, Purpose.NEIGHBOURS, self.index, 0.0)

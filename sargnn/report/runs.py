@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from sargnn.config.fields import as_mapping, brief, class_of, read_yaml
 from sargnn.config.run import RunConfig
@@ -86,12 +86,12 @@ def defaults_of(settings: Mapping[str, Any]) -> Settings:
 
 def _defaults(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """What the settings' classes have for keys that a file may leave out; of groups from outside the package nothing."""
-    hints, defaults = get_type_hints(RunConfig), {}
+    defaults: dict[str, Any] = {}
     for field in dataclasses.fields(RunConfig):
         if field.default is not dataclasses.MISSING:
             defaults[field.name] = as_mapping(field.default) if dataclasses.is_dataclass(field.default) else field.default
         group = mapping.get(field.name)
-        if isinstance(group, dict) and (cls := class_of(hints[field.name], field.metadata, group)) is not None:
+        if isinstance(group, dict) and (cls := class_of(RunConfig, field.name, group)) is not None:
             given = {each.name: each.default for each in dataclasses.fields(cls)}
             defaults[field.name] = {key: value for key, value in given.items() if value is not dataclasses.MISSING}
     return defaults

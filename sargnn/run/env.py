@@ -7,7 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from sargnn.config.run import RunConfig, check_processes
+from sargnn.config.combinations import PROCESSES, check
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.tracking.provenance import usable_cores
 
@@ -24,7 +25,7 @@ def usual_processes(config: RunConfig) -> int:
     for count in (config.world, nodes, 1) if usable_cores() >= config.world else (nodes, 1):
         with suppress(ConfigError):
             placed = dataclasses.replace(config, processes=count)
-            check_processes(placed)
+            check(placed, PROCESSES)
             if count == config.world or placed.joins_parts or config.spills:
                 return count
     return config.world

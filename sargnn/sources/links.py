@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sargnn.config.run import DatasetSettings
+from sargnn.config.choices import DatasetSettings
 from sargnn.errors import ConfigError, DataError, nearest
 from sargnn.graph.dataset import Dataset, InMemoryReader, open_dataset
 from sargnn.graph.pairs import Known, Pairs

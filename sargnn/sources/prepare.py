@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from sargnn.config.choices import DatasetReader, DatasetSettings, Task
 from sargnn.config.fields import as_mapping
-from sargnn.config.run import DatasetReader, DatasetSettings, Task
 from sargnn.errors import ConfigError, StoreError
 from sargnn.graph.dataset import FORMAT_VERSION, Dataset, InMemoryReader, open_dataset
 from sargnn.graph.manifest import MANIFEST

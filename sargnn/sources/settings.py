@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from sargnn.config.choices import DatasetReader, DatasetSettings
 from sargnn.config.fields import (
     ALWAYS_HASHED,
     AT_LEAST_ONE,
@@ -19,7 +20,6 @@ from sargnn.config.fields import (
     only_with,
     starts,
 )
-from sargnn.config.run import DatasetReader, DatasetSettings
 from sargnn.errors import ConfigError, StoreError
 from sargnn.resolve import load_attribute
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sargnn.config.run import LINK_METRICS, Metric
+from sargnn.config.links import LINK_METRICS
+from sargnn.config.run import Metric
 from sargnn.errors import ConfigError
 from sargnn.graph.schema import SPLITS
 from sargnn.resolve import is_target

@@ -32,9 +32,9 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
+from sargnn.config.choices import Task as TaskName
 from sargnn.config.groups import LabelsConfig, OptimConfig
 from sargnn.config.run import RunConfig
-from sargnn.config.run import Task as TaskName
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS, task_of

@@ -12,8 +12,9 @@ import yaml
 
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf import conf_dir
+from sargnn.config.choices import DatasetSettings, ModelSettings
 from sargnn.config.fields import DECIDES, FREE, LOSSES, RUN
-from sargnn.config.run import DatasetSettings, ModelSettings, RunConfig, differing, fixed_settings, load, parse, save
+from sargnn.config.run import RunConfig, differing, fixed_settings, load, parse, save
 from sargnn.errors import ConfigError
 from sargnn.models import MODELS
 from sargnn.resolve import load_attribute

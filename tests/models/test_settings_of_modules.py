@@ -9,7 +9,8 @@ import pytest
 
 from sargnn.cli.compose import compose_verb
 from sargnn.comm.group import Group
-from sargnn.config.run import KernelConfig, RunConfig, parse
+from sargnn.config.choices import KernelConfig
+from sargnn.config.run import RunConfig, parse
 from sargnn.errors import ConfigError, KernelError
 from sargnn.graph.schema import Schema
 from sargnn.memory import budget as budget_module

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
+from sargnn.config.choices import ModelSettings
 from sargnn.config.models import CustomSettings
-from sargnn.config.run import ModelSettings
 from sargnn.graph.dataset import Dataset
 from tests.graphs import nasty_graph, with_weights
 from tests.modules.attr_layers import with_attr

@@ -17,6 +17,8 @@ import torch
 from sargnn.backends import KERNELS
 from sargnn.backends.memory import Pool
 from sargnn.comm.group import Group
+from sargnn.config.choices import KernelConfig, ModeConfig, ModelSettings
+from sargnn.config.combinations import ONE_GRAPH
 from sargnn.config.groups import (
     BatchesConfig,
     CheckpointConfig,
@@ -30,7 +32,7 @@ from sargnn.config.groups import (
     TrackingConfig,
 )
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.config.run import ONE_GRAPH, KernelConfig, ModeConfig, ModelSettings, RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.engine.modes import MODES
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer, WithPartials

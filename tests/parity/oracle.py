@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sargnn.config.choices import ModelSettings
 from sargnn.config.models import (
     AppnpSettings,
     GatSettings,
@@ -31,7 +32,7 @@ from sargnn.config.models import (
     StackSettings,
     TunedSettings,
 )
-from sargnn.config.run import ModelSettings, RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR
 from sargnn.graph.schema import SPLITS

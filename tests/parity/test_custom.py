@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
+from sargnn.config.choices import ModelSettings
 from sargnn.config.groups import LabelsConfig
 from sargnn.config.models import CustomSettings
-from sargnn.config.run import ModelSettings, RunConfig
+from sargnn.config.run import RunConfig
 from tests.graphs import nasty_graph
 from tests.parity import cases
 from tests.pool import pool

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
+from sargnn.config.choices import Task
 from sargnn.config.groups import LabelsConfig
-from sargnn.config.run import Task
 from tests.graphs import with_task
 from tests.parity import cases, oracle
 from tests.parity.cases import QUICK

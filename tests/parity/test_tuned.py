@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sargnn.comm.group import Group
+from sargnn.config.choices import ModelSettings
 from sargnn.config.groups import BatchesConfig, SampleConfig
-from sargnn.config.run import ModelSettings
 from tests.parity import cases
 from tests.parity.cases import MASKED, QUICK
 from tests.parity.checks import assert_same_curve, check

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sargnn.config.groups import CommConfig
 from sargnn.errors import ConfigError
 from sargnn.run.gpus import gpu_lines, local_device_index
 from tests.configs import config
@@ -34,9 +33,8 @@ def test_processes_that_share_gpus(words: list[str], gpus: int, line: list[str],
 
 
 def test_what_nccl_does_not_go_with() -> None:
-    comm = CommConfig("nccl", prefetch_depth=1, timeout_s=1.0)
-    comm.check_backend("cuda", several=False)
+    assert config("comm.backend=nccl", "device=cuda", "processes=null").comm.backend == "nccl"
     with pytest.raises(ConfigError, match="from GPU to GPU"):
-        comm.check_backend("cpu", several=False)
+        config("comm.backend=nccl", "processes=null")
     with pytest.raises(ConfigError, match="each worker"):
-        comm.check_backend("cuda", several=True)
+        config("comm.backend=nccl", "device=cuda", "world=4", "processes=2")

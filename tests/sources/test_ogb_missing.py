@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.config.run import Task
+from sargnn.config.choices import Task
 from sargnn.errors import DataError
 from sargnn.graph.dataset import Dataset
 from sargnn.sources.ogb.export import export

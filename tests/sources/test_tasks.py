@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sargnn.config.choices import Task
 from sargnn.config.partitioner import PartitionerConfig
-from sargnn.config.run import Task
 from sargnn.config.verbs import PartitionConfig
 from sargnn.errors import DataError, StoreError
 from sargnn.graph.check import count_classes

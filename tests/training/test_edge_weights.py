@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
+from sargnn.config.choices import ModelSettings
 from sargnn.config.groups import SmoothConfig
 from sargnn.config.models import CustomSettings
-from sargnn.config.run import ModelSettings, RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.check import weight_range
 from sargnn.graph.dataset import Dataset, write_dataset

@@ -46,9 +46,9 @@ def test_a_run_goes_on_in_another_precision(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("precision=fp64", "comm.wire=bf16"), ("precision=fp64, comm.wire=bf16", "precision=fp32, or comm.wire=exact")),
+        (("precision=fp64", "comm.wire=bf16"), ("precision=fp64 comm.wire=bf16", "precision=fp32, or comm.wire=exact")),
         (("comm.wire=fp16",), ("'comm.wire'", "exact, bf16")),
-        (("model=custom", "model.target=net.py:Net", "precision=bf16"), ("model=custom, precision=bf16", "precision=mixed")),
+        (("model=custom", "model.target=net.py:Net", "precision=bf16"), ("model=custom precision=bf16", "precision=mixed")),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: tuple[str, ...], parts: tuple[str, ...], tmp_path: Path) -> None:

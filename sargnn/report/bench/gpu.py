@@ -26,7 +26,7 @@ from sargnn.backends.operations import Attention, AttentionGradients, AttentionI
 from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, Piece
-from sargnn.config.run import DatasetSettings
+from sargnn.config.choices import DatasetSettings
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.gat import Gat
 from sargnn.engine.serving import usable_device

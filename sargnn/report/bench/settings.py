@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 
+from sargnn.config.choices import DATASETS, DatasetSettings
 from sargnn.config.fields import AT_LEAST_ONE, build, gone
 from sargnn.config.groups import GONE_PRECISIONS, Precision
-from sargnn.config.run import DATASETS, DatasetSettings
 from sargnn.errors import ConfigError
 from sargnn.tracking.provenance import versions
 

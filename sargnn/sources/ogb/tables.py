@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sargnn.config.run import Task
+from sargnn.config.choices import Task
 from sargnn.errors import DataError
 from sargnn.graph.check import FeatureCheck
 from sargnn.graph.schema import SPLITS, UNLABELLED

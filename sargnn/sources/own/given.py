@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from sargnn.config.run import Task
+from sargnn.config.choices import Task
 from sargnn.errors import DataError
 from sargnn.graph.schema import LABEL_DTYPES, UNLABELLED
 from sargnn.sources.npz import Member, blame_archive

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.config.run import Task
+from sargnn.config.choices import Task
 from sargnn.errors import DataError
 from sargnn.graph.check import WeightCheck
 from sargnn.graph.edge_columns import WEIGHT

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sargnn.config.run import DatasetSettings
+from sargnn.config.choices import DatasetSettings
 from sargnn.errors import DataError, SargnnError
 from sargnn.graph.check import EdgeCheck, FeatureCheck, count_classes, expanded_width
 from sargnn.graph.dataset import Dataset, InMemoryReader, Reader

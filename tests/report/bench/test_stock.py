@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
+from sargnn.config.choices import KernelConfig
 from sargnn.config.links import LinksConfig
 from sargnn.config.models import CustomSettings, StackSettings
-from sargnn.config.run import KernelConfig, RunConfig
+from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.interop.dgl import import_dgl
