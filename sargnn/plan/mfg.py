@@ -94,19 +94,12 @@ class Reach:
     """What some rows' outputs depend on, layer by layer, over all edges.
 
     Attributes:
-        depth: int16 [N], the last layer that computes a row; 0: the first one reads it; -1: not even that.
         layers: what each computes.
         counts: per layer, its rows over all workers.
     """
 
-    depth: np.ndarray
     layers: tuple[FlowLayer, ...]
     counts: tuple[RowCounts, ...]
-
-    @property
-    def edges(self) -> tuple[int, ...]:
-        """Per layer, those into its output rows on this worker."""
-        return tuple(layer.edges for layer in self.layers)
 
 
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -139,11 +132,7 @@ class FlowBuilder:
         """
         keep = [self._keep_all if reads else lambda *_: 0 for reads in uses_edges]
         layers = tuple(self._from_last(np.flatnonzero(wanted), keep, hidden))[::-1]
-        depth = np.full(self._num_rows, -1, np.int16)
-        for number, layer in enumerate(layers):
-            depth[np.concatenate(layer.inputs)] = number
-        depth[wanted] = len(layers)
-        return Reach(depth, layers, self.counts(layers))
+        return Reach(layers, self.counts(layers))
 
     def flow_of(
         self, reach: Reach, share: Callable[[Sequence[RowCounts | None]], Sequence[Share | None]] | None = None

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sargnn.partition.cut import Part
-from sargnn.plan.drawn import DrawnLayer
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
-from sargnn.plan.mfg import Reach
+from sargnn.plan.mfg import FlowLayer
 
 Key = tuple[str, int, int]
 """What is counted, of which layer, of which node type; -1: of all."""
@@ -108,16 +107,8 @@ def sizes_of_plans(plans: Sequence[LayerPlan], num_rows: int, targets: int) -> S
     return dataclasses.replace(sizes, results=results)
 
 
-def sizes_of_reach(reach: Reach, part: Part, targets: int, weight_bytes: int) -> Sizes:
+def sizes_of_layers(layers: Sequence[FlowLayer], part: Part, targets: int, weight_bytes: int) -> Sizes:
     """Of a view before its plans are made. ``weight_bytes``: of an edge's weight, where the part has any."""
-    schema, layers = part.schema, len(reach.layers)
-    by_depth = rows_by_depth(schema.types_of(part.node_ids), reach.depth, layers, len(schema.node_types))
-    halo = [int(layer.halo.sum()) for layer in reach.layers]
-    edge_bytes = 8 + (weight_bytes if part.weighted else 0)
-    return Sizes.of(len(part.node_ids), targets, by_depth[:-1], by_depth[1:], reach.edges, halo, edge_bytes)
-
-
-def sizes_of_drawn(layers: Sequence[DrawnLayer], part: Part, targets: int, weight_bytes: int) -> Sizes:
     rows = [[len(of_type) for of_type in layer.inputs] for layer in layers]
     out = [[len(of_type) for of_type in layer.outputs] for layer in layers]
     halo = [int(layer.halo.sum()) for layer in layers]

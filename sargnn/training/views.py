@@ -22,7 +22,7 @@ from sargnn.plan.drawn import OutDegrees, Sample
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.mfg import MessageFlow
-from sargnn.plan.sizes import Groups, Sizes, sizes_of_drawn, sizes_of_reach
+from sargnn.plan.sizes import Groups, Sizes, sizes_of_layers
 from sargnn.tasks.base import Targets, Task
 
 
@@ -178,7 +178,7 @@ class ViewBuilder:
         """What a drawn view would hold; all workers must call it."""
         drawer = self.graph.drawer
         layers = drawer.layers(rows, self.uses_edges(holds_constants), sample, outward=False)
-        sizes = sizes_of_drawn(layers, self.graph.part, len(rows), wide(self.engine.dtype).itemsize)
+        sizes = sizes_of_layers(layers, self.graph.part, len(rows), wide(self.engine.dtype).itemsize)
         return sizes, drawer.counts(layers)
 
     def uses_edges(self, holds_constants: bool) -> list[bool]:
@@ -195,7 +195,7 @@ class ViewBuilder:
         for number in range(count):
             own = rows[groups == number]
             reach = self.graph.reach(self._marked(own), self.uses_edges(holds_constants))
-            sizes.append(sizes_of_reach(reach, part, len(own), wide(self.engine.dtype).itemsize))
+            sizes.append(sizes_of_layers(reach.layers, part, len(own), wide(self.engine.dtype).itemsize))
             counts.append(reach.counts)
             self.graph.release(mapped_only=True)
         return Groups(groups, tuple(sizes), tuple(counts))
@@ -227,8 +227,8 @@ class ViewBuilder:
         places, number = torch.full((len(self.rows),), -1, dtype=torch.int64), 0
         table: Tensor | None = None
         for rows in batches:
-            reached = self.graph.reach(self._marked(rows), self.uses_edges(True)).depth >= 1
-            flow = self.graph.flow_of(self.graph.reach(reached & (places.numpy() < 0), [True]), shared=False)
+            reached = np.concatenate(self.graph.reach(self._marked(rows), self.uses_edges(True)).layers[0].outputs)
+            flow = self.graph.flow_of(self.graph.reach(self._marked(reached) & (places.numpy() < 0), [True]), shared=False)
             x = self._first_input(flow.own_inputs(model.inputs(self.rows)))
             constant = model.first_constant(engine, flow.plans[0], x)
             if constant is None:
