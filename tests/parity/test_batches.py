@@ -119,7 +119,9 @@ def test_curve(case: str) -> None:
     ("mode", "kernel", "world", "count", "keep", "norm", "precision"),
     [
         one.values
-        for one in spread(QUICK, [1, 2, 4], [1, 2, 3, 8], ["all", "sqrt", 2], ["layer", "none"], ["fp64", "fp32"], strength=2)
+        for one in spread(
+            list(QUICK), [1, 2, 4], [1, 2, 3, 8], ["all", "sqrt", 2], ["layer", "none"], ["fp64", "fp32"], strength=2
+        )
         if not one.marks
     ],
 )

@@ -32,6 +32,8 @@ TYPED = {
 }
 checks.GRAPHS |= {f"edges-{name}": graph for name, graph in (GRAPHS | TYPED).items()}
 TRAINED = with_edge_features(with_weights(nasty_graph(seed=1)), WIDE)
+LEARNING = 4
+"""Epochs after which the loss has fallen."""
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_labels_beside_constant_rows() -> None:
 
 @cache
 def single(precision: str) -> dict[str, Any]:
-    config = cases.run_config(learning(), kernel="reference", precision=precision)
+    config = cases.run_config(learning(), kernel="reference", precision=precision, epochs=LEARNING)
     return cases.curve(Group.single(), config, TRAINED)
 
 
@@ -88,7 +90,8 @@ def learning() -> cases.Model:
     [("sar", "metis", 4, "fp64"), ("no_remat", "random", 2, "fp64"), ("sar", "empty", 4, "fp32")],
 )
 def test_curve(mode: str, partitioner: str, world: int, precision: str) -> None:
-    config = cases.run_config(learning(), precision=precision, mode=mode, partitioner=partitioner, world=world)
+    where: dict[str, Any] = {"mode": mode, "partitioner": partitioner, "world": world}
+    config = cases.run_config(learning(), precision=precision, epochs=LEARNING, **where)
     want = single(precision)
     assert want["losses"][-1] < want["losses"][0]
     for answer in pool(world)(cases.curve, config, TRAINED):

@@ -19,7 +19,7 @@ from tests.graphs import assign
 from tests.parity import cases
 from tests.parity.cases import PAIRS
 from tests.parity.checks import GRAPHS, check
-from tests.parity.covering import spread
+from tests.parity.covering import Axis, first_of, spread
 from tests.pool import pool
 
 GRAPH = GRAPHS["homogeneous"]
@@ -40,9 +40,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+PLACES: list[list[Any]] = [[*PARTITIONERS, "empty", "apart"], Axis([1, 2, 4], [4])]
+
+
+def meetings() -> list[tuple[str, str, str]]:
+    """Models, modes and kernels: every two meet."""
+    kernels = {mode: [kernel for one, kernel in PAIRS if one == mode] for mode in MODES}
+    return [
+        (name, mode, own[(number + place) % len(own)])
+        for number, name in enumerate(cases.OWN_FOLDS)
+        for place, (mode, own) in enumerate(kernels.items())
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "mode", "kernel", "partitioner", "world"),
-    cases.spread_models(PAIRS, [*PARTITIONERS, "empty", "apart"], [1, 2, 4], strength=2),
+    first_of(
+        [*spread(meetings(), *PLACES), *spread(list(cases.LIKE_OTHERS), PAIRS, *PLACES)],
+        cases.spread_models(list(PAIRS), *PLACES, strength=2),
+    ),
 )
 def test_every_pair(name: str, mode: str, kernel: str, partitioner: str, world: int) -> None:
     check(cases.model_config(name), mode=mode, kernel=kernel, partitioner=partitioner, world=world)
