@@ -164,7 +164,7 @@ def test_curve(case: str) -> None:
     ("mode", "kernel", "partitioner", "world", "norm", "precision"),
     [
         one.values
-        for one in spread(QUICK, ["metis", "random"], [1, 2, 3, 4, 8], ["batch", "layer"], ["fp64", "fp32"], strength=3)
+        for one in spread(list(QUICK), ["metis", "random"], [1, 2, 3, 4, 8], ["batch", "layer"], ["fp64", "fp32"], strength=3)
         if not one.marks
     ],
 )
@@ -190,9 +190,9 @@ def test_modules_of_users(name: str, draw: str, world: int, count: int) -> None:
     """A module that asks for blocks has the losses of the model that it repeats, on the same samples."""
     function, args = TWINS[name]
     changes = STACK | ({"input_dropout": 0.0} if name == "sage" else {"heads": 3, "out_heads": 1, "attn_dropout": 0.3})
-    written = dataclasses.replace(drawn(name, draw, "batch", changes=changes), epochs=5)
+    written = dataclasses.replace(drawn(name, draw, "batch", changes=changes), epochs=cases.EPOCHS)
     own = dataclasses.replace(
-        drawn(name, draw, "batch", count, world=world, changes=changes), epochs=5,
+        drawn(name, draw, "batch", count, world=world, changes=changes), epochs=cases.EPOCHS,
         model=CustomSettings("custom", target=f"{MODULES}:{function}", args=args),
         dataset=dataclasses.replace(written.dataset, add_self_loops=written.model.adds_self_loops),
     )  # fmt: skip
