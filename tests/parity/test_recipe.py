@@ -134,7 +134,7 @@ def test_without_batch_norm_message_flow_changes_nothing(name: str, mode: str, r
     runs, labels = [], LabelsConfig() if reuse is None else REUSED
     for mfg in (False, True):
         model = cases.model_config(name, **cases.known(name, norm=norm))
-        config = cases.run_config(model, mode=mode, world=2, epochs=4, labels=labels, mfg=mfg)
+        config = cases.run_config(model, mode=mode, world=2, epochs=2, labels=labels, mfg=mfg)
         runs.append(pool(2)(cases.curve, config, GRAPHS[f"few {name}"])[0])
     np.testing.assert_allclose(runs[1]["losses"], runs[0]["losses"], rtol=1e-8)
     assert runs[1]["scores"] == runs[0]["scores"]
@@ -205,7 +205,7 @@ def test_only_label_columns_are_aggregated_every_epoch(name: str, mode: str) -> 
     runs = []
     for cache_static in ("auto", False):
         config = cases.run_config(
-            model, mode=mode, world=4, epochs=6, labels=MASKED, cache_static=cache_static, aggregate="post"
+            model, mode=mode, world=4, epochs=2, labels=MASKED, cache_static=cache_static, aggregate="post"
         )
         runs.append(pool(4)(cases.curve, config, GRAPHS["sage"])[0])
     assert runs[0]["losses"] == runs[1]["losses"]
