@@ -13,7 +13,7 @@ from sargnn.engine.reducers.base import WithPartials
 from sargnn.engine.reducers.sum import Mean
 from tests.parity import cases
 from tests.parity.checks import GRAPHS, check
-from tests.parity.covering import spread
+from tests.parity.covering import Axis, only, spread
 from tests.pool import pool
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -79,14 +79,14 @@ def test_fp32() -> None:
     check(model_of("max"), kind="sage", aggregate="pre", world=4, precision="fp32")
 
 
-@pytest.mark.parametrize("name", ["sage", "max", "gat", "gatv2"])
+@pytest.mark.parametrize("name", only(["max", "gatv2"], ["sage", "max", "gat", "gatv2"]))
 def test_wire(name: str) -> None:
     """bf16 messages: the plan's bytes, and losses near those of exact ones."""
     where: dict[str, Any] = {"aggregate": "pre", "world": 4, "precision": "fp32"}
     config = cases.run_config(model_of(name), **where, wire="bf16")
     for answer in pool(4)(cases.step, config, GRAPHS[MODELS[name][0]]):
         assert answer["sent_bytes"] == answer["predicted_bytes"] and answer["held_bytes"] <= answer["planned_bytes"]
-    exact, rounded = (_curve(name, **where, wire=wire, epochs=5) for wire in ("exact", "bf16"))
+    exact, rounded = (_curve(name, **where, wire=wire) for wire in ("exact", "bf16"))
     assert exact != rounded
     assert all(abs(one - other) <= 0.02 * other for one, other in zip(rounded, exact, strict=True))
 
@@ -104,7 +104,7 @@ def test_bytes_equal_the_plan(name: str, aggregate: str, mode: str, world: int) 
         assert answer["sent_bytes"] > 0 or world == 1
 
 
-@pytest.mark.parametrize(("name", "mode"), spread(["sage", "gat", "gatv2", "rgcn"], MODES))
+@pytest.mark.parametrize(("name", "mode"), spread(Axis(["sage", "gat", "gatv2", "rgcn"], ["gat", "rgcn"]), MODES))
 def test_least_sends_least(name: str, mode: str) -> None:
     sent = {}
     for aggregate in WAYS:
@@ -137,7 +137,7 @@ def test_curves(name: str, aggregate: str, world: int) -> None:
 
 
 def test_two_runs_have_the_same_bits() -> None:
-    first, second = (_curve("gat", aggregate="least", world=4, precision="fp32", epochs=5) for _ in range(2))
+    first, second = (_curve("gat", aggregate="least", world=4, precision="fp32") for _ in range(2))
     assert first == second
 
 
