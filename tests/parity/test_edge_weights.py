@@ -139,18 +139,17 @@ def test_curve(name: str, mode: str, kernel: str, partitioner: str, world: int, 
 def test_weights_of_ones_are_no_weights(name: str, mode: str) -> None:
     """To rounding: sums of products instead of sums."""
     plain = dataclasses.replace(graph(name), columns=EdgeColumns())
-    config = cases.run_config(model_of(name), mode=mode, world=2, epochs=4)
+    config = cases.run_config(model_of(name), mode=mode, world=2)
     with_ones, without, weighted = (pool(2)(cases.curve, config, one)[0] for one in (ones(plain), plain, graph(name)))
     np.testing.assert_allclose(with_ones["losses"], without["losses"], rtol=1e-12)
     assert not np.allclose(weighted["losses"], without["losses"], rtol=1e-3)
 
 
-@pytest.mark.parametrize("mode", ["sar", "one_shot", "domain_parallel"])
-@pytest.mark.parametrize("name", ["sage", "gcn"])
+@pytest.mark.parametrize(("mode", "name"), spread(["sar", "one_shot", "domain_parallel"], ["sage", "gcn"]))
 def test_the_static_aggregate_changes_nothing(name: str, mode: str) -> None:
     runs = []
     for cache_static in ("auto", False):
-        config = cases.run_config(cases.model_config(name), mode=mode, world=2, epochs=4, cache_static=cache_static)
+        config = cases.run_config(cases.model_config(name), mode=mode, world=2, cache_static=cache_static)
         runs.append(pool(2)(cases.curve, config, TRAINED)[0])
     assert runs[0]["losses"] == runs[1]["losses"]
     assert (runs[0]["epoch_bytes"][1] < runs[0]["epoch_bytes"][0]) == (mode != "domain_parallel")
