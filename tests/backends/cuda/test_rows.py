@@ -13,6 +13,7 @@ from sargnn.backends.cuda.rows import CudaRows
 from sargnn.backends.torch.backend import TorchRows
 from sargnn.rng import Draw, Purpose
 from tests.backends.rows_cases import DTYPES, SHAPES, drawn, rows_of, same
+from tests.parity.covering import spread
 
 DRAW = Draw(2**32 - 5, 7, Purpose.DROPOUT, 3, 0.4)
 HOW = [("relu", 0.0), ("elu", 0.4)]
@@ -20,8 +21,7 @@ CASES = [(shape, *how) for shape in SHAPES[:-1] for how in HOW]
 CASES += [(SHAPES[2], "relu", 0.4), (SHAPES[2], "elu", 0.0), (SHAPES[-1], "elu", 0.4)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("shape", "activation", "p"), CASES, ids=str)
+@pytest.mark.parametrize(("shape", "activation", "p", "dtype"), spread(CASES, DTYPES))
 def test_operators_are_pytorchs(shape: tuple[int, int], activation: str, p: float, dtype: torch.dtype, device: str) -> None:
     with patch.object(rows, "_TILE_BYTES", rows._TILE_BYTES * (1 if device == "cuda" else 4)):  # fewer, for the interpreter
         results = rows_of(CudaRows(), shape, dtype, activation, p)
