@@ -25,7 +25,7 @@ from sargnn.native import num_threads, set_threads
 from sargnn.rng import Draw, Purpose, edge_mask
 from tests.backends.attention_cases import SHAPES, SLOPE, Case, expected, make, run
 from tests.backends.blocks import CPU_KERNELS
-from tests.parity.covering import spread
+from tests.parity.covering import first_of, spread
 
 OPERATIONS = ["gat", "gatv2", "dot"]
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 3e-5}  # fp32: rounding of some hundred sums
@@ -60,9 +60,12 @@ def test_shapes(kernel: Kernel, operation: str, shape: str, p: float, dtype: tor
     check(kernel, make(shape, 3, 7, p), operation, dtype)
 
 
+TILES: list[Any] = [OPERATIONS, [1, 2, 5, 8, 17, 33], [1, 8, 16, 33, 100, 128, 130, 300], [torch.float32, torch.float64]]
+
+
 @pytest.mark.parametrize(
     ("operation", "heads", "width", "dtype"),
-    spread(OPERATIONS, [1, 2, 5, 8, 17, 33], [1, 8, 16, 33, 100, 128, 130, 300], [torch.float32, torch.float64], strength=2),
+    first_of(spread(*TILES), spread(*TILES, strength=2)),
 )
 def test_heads_and_widths(operation: str, heads: int, width: int, dtype: torch.dtype) -> None:
     """Every shape of tile: several heads in one, one head in several, more heads than a vector has lanes."""
@@ -144,15 +147,18 @@ def test_values_that_are_keys(kernel: Kernel, shape: str, p: float) -> None:
     assert all(a is b is None or torch.equal(a, b) for a, b in zip(run_once, kept, strict=True))
 
 
-@pytest.mark.parametrize(("heads", "width"), [(1, 128), (5, 33), (17, 8)])
-@pytest.mark.parametrize("operation", OPERATIONS)
+SEVERAL: list[Any] = [[(5, 300), (17, 33), (8, 100)], ["hub", "fan"], OPERATIONS]
+
+
+@pytest.mark.parametrize(("heads", "width", "operation"), spread([(1, 128), (5, 33), (17, 8)], OPERATIONS))
 def test_edge_weights_of_tiles(operation: str, heads: int, width: int) -> None:
     check(make_kernel("fused"), make("hub", heads, width, 0.3, weighted=True), operation, torch.float64)
 
 
-@pytest.mark.parametrize(("heads", "width"), [(5, 300), (17, 33), (8, 100)])
-@pytest.mark.parametrize("shape", ["hub", "fan"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("heads", "width", "shape", "operation"),
+    first_of(spread(*SEVERAL), spread(*SEVERAL, strength=2)),
+)
 def test_several_batches_of_several_tiles(operation: str, shape: str, heads: int, width: int) -> None:
     check(make_kernel("fused"), make(shape, heads, width, 0.3), operation, torch.float64)
 
@@ -176,10 +182,10 @@ def test_several_threads(shape: str, operation: str) -> None:
         set_threads(before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("p", [0.0, 0.4])
-@pytest.mark.parametrize("start", [-10_000.0, 9_990.0])
-@pytest.mark.parametrize("shape", ["small", "hub"])
+@pytest.mark.parametrize(
+    ("dtype", "p", "start", "shape"),
+    spread([torch.float32, torch.float64], [0.0, 0.4], [-10_000.0, 9_990.0], ["small", "hub"], strength=3),
+)
 def test_scores_far_from_zero(kernel: Kernel, shape: str, start: float, p: float, dtype: torch.dtype) -> None:
     """Neighbours whose scores lie close together, far from zero: m and s stay apart, for m + log s would lose s in fp32."""
     case = make(shape, 3, 7, p)
@@ -311,10 +317,17 @@ def test_draws_of_edges() -> None:
         assert 0.4 < float((mask == other).double().mean()) < 0.7  # 0.7^2 + 0.3^2 = 0.58 of independent draws agree
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("scores", ["kept", "computed again", "of dropped edges"])
-@pytest.mark.parametrize("shape", ["small", "hub", "fan"])
-@pytest.mark.parametrize("operation", ["gat", "gatv2"])
+FEATURES: list[Any] = [
+    [torch.float64, torch.float32, torch.bfloat16],
+    ["kept", "computed again", "of dropped edges"],
+    ["small", "hub", "fan"],
+    ["gat", "gatv2"],
+]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scores", "shape", "operation"), first_of(spread(*FEATURES, strength=2), spread(*FEATURES, strength=3))
+)
 def test_features_of_edges(kernel: Kernel, operation: str, shape: str, scores: str, dtype: torch.dtype) -> None:
     """Two shards, one whose features lie elsewhere in another order, some edges without any; beside plain autograd on both."""
     heads, held, generator = 3, wide(dtype), torch.Generator().manual_seed(0)
