@@ -8,7 +8,7 @@ import torch
 from sargnn.backends.cpu.folds import CpuMoves
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
-from tests.comm.exchanges import FORMATS, ROW_BYTES, ROWS, WIDTHS, WORLD, arrived, lists_of, needed, rows_of, run
+from tests.comm.exchanges import FORMATS, ROW_BYTES, ROWS, WIDTHS, WORLD, arrived, assert_near, lists_of, needed, rows_of, run
 from tests.parity.covering import spread
 from tests.pool import processes, sharing
 
@@ -65,7 +65,7 @@ def all_at_once(group: Group, widths: tuple[int, ...], form: str = "fp32") -> in
     times = sum(torch.zeros(ROWS).index_fill_(0, needed(group.rank, q).long(), 1) for q in range(WORLD))
     assert isinstance(times, torch.Tensor)
     for target, rows in zip(targets, arrived(own, form), strict=True):
-        torch.testing.assert_close(target, (rows.float() * times[:, None]).to(target.dtype))
+        assert_near(target, (rows.float() * times[:, None]).to(target.dtype))
     return group.traffic.sent_bytes
 
 
