@@ -18,6 +18,7 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.nccl import TAGS, Lines, NcclGroup, by_nccl
 from tests.comm.exchanges import WIDTHS, WORLD, asks, lists_of, rows_of, run, wanted
+from tests.parity.covering import spread
 from tests.pool import processes
 
 Message = tuple[int, int]
@@ -168,8 +169,7 @@ def test_rows_beside_gradients_in_batches(depth: int) -> None:
     assert stuck(processes(WORLD)(refetch_in_batches, depth, 200)) == []
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3])
-@pytest.mark.parametrize(("world", "message_rows"), [(2, 1), (4, 1), (4, 3)])
+@pytest.mark.parametrize(("world", "message_rows", "depth"), spread([(2, 1), (4, 1), (4, 3)], [0, 1, 3]))
 def test_partial_results_in_batches(world: int, message_rows: int, depth: int) -> None:
     assert stuck(processes(world)(ask_in_batches, message_rows, depth)) == []
 

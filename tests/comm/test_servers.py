@@ -11,13 +11,15 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.comm.rates import measure_rates
 from tests.comm.exchanges import collectives, in_servers, own_of
+from tests.parity.covering import Axis, spread
 from tests.pool import processes
 
 SIZES = [1, 3, 1000, 300_007]
 
 
-@pytest.mark.parametrize(("world", "servers"), [(4, 2), (4, 4), (6, 3), (8, 2), (8, 4)])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("world", "servers", "size"), spread(Axis([(4, 2), (4, 4), (6, 3), (8, 2), (8, 4)], [(4, 2), (4, 4), (6, 3)]), SIZES)
+)
 def test_collectives(world: int, servers: int, size: int) -> None:
     """What every rank gets, bit for bit the same, and how much crosses."""
     answers = processes(world)(collectives, servers, size)
