@@ -145,18 +145,19 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "_FIRST_TILE", 2)
 
 
-@pytest.mark.parametrize(("name", "world"), spread([*DECODERS, "mlp", "own"], [1, 2, 4]))
+@pytest.mark.parametrize(
+    ("name", "world", "seed", "filtered", "typed"),
+    spread([*DECODERS, "mlp", "own"], [1, 2, 4], [(0, True, True), (1, True, False), (2, False, False)]),
+)
 @pytest.mark.usefixtures("small_tiles")
-def test_ranks_are_those_of_a_search(name: str, world: int) -> None:
-    decoder = decoder_of(name)
-    for seed, (filtered, typed) in enumerate([(True, True), (True, False), (False, False)]):
-        case = case_of(seed, world, filtered=filtered, typed=typed)
-        if name == "cosine":
-            case.rows.abs_()  # what cancels would not be exactly 0, since lengths are rounded
-        ranks = together(case, pool(world)(ranks_of, case, decoder))
-        assert ranks.dtype == torch.float64
-        assert ranks.tolist() == searched_ranks(case, decoder)
-        assert (ranks % 1 == 0.5).any()
+def test_ranks_are_those_of_a_search(name: str, world: int, seed: int, filtered: bool, typed: bool) -> None:
+    decoder, case = decoder_of(name), case_of(seed, world, filtered=filtered, typed=typed)
+    if name == "cosine":
+        case.rows.abs_()  # what cancels would not be exactly 0, since lengths are rounded
+    ranks = together(case, pool(world)(ranks_of, case, decoder))
+    assert ranks.dtype == torch.float64
+    assert ranks.tolist() == searched_ranks(case, decoder)
+    assert (ranks % 1 == 0.5).any()
 
 
 @pytest.mark.parametrize(
@@ -270,26 +271,25 @@ def test_without_candidates_or_queries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "k", "world"), spread([("dot", 1), ("complex", 5), ("cosine", 40), ("mlp", 5), ("own", 100)], [1, 2, 4])
+    ("name", "k", "world", "typed"),
+    spread([("dot", 1), ("complex", 5), ("cosine", 40), ("mlp", 5), ("own", 100)], [1, 2, 4], [True, False]),
 )
 @pytest.mark.usefixtures("small_tiles")
-def test_partners_are_those_of_a_search(name: str, k: int, world: int) -> None:
+def test_partners_are_those_of_a_search(name: str, k: int, world: int, typed: bool) -> None:
     """In the order of scores, then of ids; -1 where there are no more candidates."""
-    decoder = decoder_of(name)
-    for seed, typed in enumerate([True, False]):
-        case = case_of(seed, world, typed=typed)
-        if name == "cosine":
-            case.rows.abs_()  # as above
-        parts = pool(world)(partners_of, case, decoder, k)
-        ids, scores = (together(case, list(part)) for part in zip(*parts, strict=True))
-        for i in range(PAIRS):
-            every = scores_by_pairs(case, decoder, i)
-            nodes = np.flatnonzero(allowed(case, i, case.fixed))
-            best = nodes[np.lexsort((nodes, -every[nodes]))][:k]
-            short = k - len(best)
-            assert ids[i].tolist() == [*best.tolist(), *[-1] * short]
-            assert scores[i].tolist() == [*every[best].tolist(), *[-np.inf] * short]
-        assert (ids == -1).any() == (k > (10 if typed else 60))
+    decoder, case = decoder_of(name), case_of(0 if typed else 1, world, typed=typed)
+    if name == "cosine":
+        case.rows.abs_()  # as above
+    parts = pool(world)(partners_of, case, decoder, k)
+    ids, scores = (together(case, list(part)) for part in zip(*parts, strict=True))
+    for i in range(PAIRS):
+        every = scores_by_pairs(case, decoder, i)
+        nodes = np.flatnonzero(allowed(case, i, case.fixed))
+        best = nodes[np.lexsort((nodes, -every[nodes]))][:k]
+        short = k - len(best)
+        assert ids[i].tolist() == [*best.tolist(), *[-1] * short]
+        assert scores[i].tolist() == [*every[best].tolist(), *[-np.inf] * short]
+    assert (ids == -1).any() == (k > (10 if typed else 60))
 
 
 def test_partners_do_not_depend_on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
