@@ -167,13 +167,13 @@ def test_the_same_on_all_worlds_and_after_a_resume(model: str, target: str, file
         target, {}
     )
     settings = own(f"{file}:{target}" if target in ("Halved", "Slow") else f"torch.optim:{target}", lr=0.02, args=args)
-    config = run_config(model, epochs=6, optim=settings)
-    config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every=3, keep=9))
+    config = run_config(model, epochs=4, optim=settings)
+    config = dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, every=2, keep=9))
     dataset = cases.graph_for(model)
     alone = pool(1)(_train, config, dataset, str(tmp_path / "alone"), "")[0]
     spread = pool(3)(_train, dataclasses.replace(config, world=3), dataset, str(tmp_path / "spread"), "")[0]
     np.testing.assert_allclose(spread, alone, rtol=1e-8)
-    start = str(checkpoint.path_of(tmp_path / "alone", 3))
+    start = str(checkpoint.path_of(tmp_path / "alone", 2))
     assert pool(1)(_train, config, dataset, str(tmp_path / "again"), start)[0] == alone
     moved = pool(3)(_train, dataclasses.replace(config, world=3), dataset, str(tmp_path / "moved"), start)[0]
     np.testing.assert_allclose(moved, alone, rtol=1e-8)
