@@ -19,6 +19,7 @@ from sargnn.config.run import RunConfig, parse
 from sargnn.graph.dataset import Dataset
 from sargnn.training import preload
 from tests.parity import cases
+from tests.parity.covering import spread
 from tests.pool import pool
 from tests.processes import run_command, sargnn_command
 
@@ -196,8 +197,7 @@ def choice(group: Group, config: RunConfig, dataset: Dataset, between: float) ->
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["sage", "gat", "rgcn", "resgcn"])
-@pytest.mark.parametrize(("between", "chosen"), [(1e3, True), (1e12, False)])
+@pytest.mark.parametrize(("name", "between", "chosen"), spread(["sage", "gat", "rgcn", "resgcn"], [(1e3, True), (1e12, False)]))
 def test_choice(name: str, between: float, chosen: bool) -> None:
     """A slow network: shared preloading; one that costs nothing: none, for it computes less. Bytes are those that travel."""
     config = cases.run_config(cases.model_config(name), world=2, servers=2)
