@@ -112,6 +112,14 @@ SETTINGS_CASES: dict[type, dict[str, tuple[str, Settings] | None]] = {
     },
 }  # fmt: skip
 """Of each group of settings what decides bytes, with a case; None: it decides none."""
+VIEWS = [name for name in VIEW_CASES if "auto" not in name]
+SETTINGS = [
+    (group, name)
+    for group, own in SETTINGS_CASES.items()
+    for name, one in own.items()
+    if one is not None and one not in VIEW_CASES.values()
+]
+"""What is trained; of each list every other one in ``make test``."""
 
 
 def registered_views() -> list[str]:
@@ -262,18 +270,15 @@ def test_modes(mode: str, model: str) -> None:
     check(config_for(model, {"message_rows": 128}, world=MODE_CASES[mode], mode=mode), graph_for(model))
 
 
-@pytest.mark.parametrize("name", [name for name in VIEW_CASES if "auto" not in name])
+@pytest.mark.parametrize("name", only(VIEWS[::2], VIEWS))
 def test_views(name: str) -> None:
     model, changes = VIEW_CASES[name]
     check(config_for(model, changes, world=max(1, changes.get("servers", 1))), graph_for(model))
 
 
-@pytest.mark.parametrize(
-    ("group", "name"),
-    [(group, name) for group, own in SETTINGS_CASES.items() for name, one in own.items()
-     if one is not None and one not in VIEW_CASES.values()],
-)  # fmt: skip
-def test_settings(group: type, name: str) -> None:
+@pytest.mark.parametrize("setting", only(SETTINGS[::2], SETTINGS), ids=lambda setting: f"{setting[0].__name__}-{setting[1]}")
+def test_settings(setting: tuple[type, str]) -> None:
+    group, name = setting
     case = SETTINGS_CASES[group][name]
     assert case is not None
     check(config_for(case[0], case[1], world=max(1, case[1].get("servers", 1))), graph_for(case[0]))
