@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from sargnn.training.build import make_trainer
 from sargnn.training.compare_worlds import Outcome, compare_records
 from sargnn.training.record_worlds import Recorder, Records, load_records
 from tests.graphs import assign, nasty_graph, typed_graph
+from tests.parity.covering import spread
 from tests.pool import pool
 
 GRAPHS = {"plain": nasty_graph(120), "typed": typed_graph()}
@@ -97,6 +99,17 @@ RIGHT = {
     "questions about all rows": "h = h * 2 if bool((graph.in_degrees() == 0).any()) else h",
     "transposed": "h = torch.stack([h, h * 2]).transpose(0, 1).reshape(len(h), -1)[:, :6]",
 }
+TOGETHER: list[Any] = [
+    ("a mean over rows", "a pooling", "random numbers by rows"),
+    ("a norm by hand", "zeros for the rows", "a mask of rows"),
+    ("a mean by hand", "a number of the rows", "transposed"),
+    ("a sum", "a draw of a fixed shape", "questions about all rows"),
+    ("a softmax over rows", "how many rows", "a branch"),
+    ("a product over rows", "state of the rows"),  # whose sum is no zero up to rounding, as that behind a mean
+]
+"""All of them, several in one module."""
+ALONE: list[Any] = [pytest.param((case,), marks=pytest.mark.long) for case in RIGHT]
+assert sorted(case for cases in TOGETHER for case in cases) == sorted(RIGHT)
 
 
 def configured(*words: str) -> RunConfig:
@@ -149,9 +162,9 @@ def test_what_cannot_be_exact_is_refused(case: str, tmp_path: Path) -> None:
         outcome(configured("model=custom", f"model.target={path}:Net"))
 
 
-@pytest.mark.parametrize("case", RIGHT)
-def test_what_is_exact_is_left_alone(case: str, tmp_path: Path) -> None:
-    path = module(tmp_path, RIGHT[case])
+@pytest.mark.parametrize("cases", TOGETHER + ALONE, ids="; ".join)
+def test_what_is_exact_is_left_alone(cases: tuple[str, ...], tmp_path: Path) -> None:
+    path = module(tmp_path, "\n".join(RIGHT[case] for case in cases))
     assert outcome(configured("model=custom", f"model.target={path}:Net")).first is None
 
 
@@ -166,12 +179,9 @@ STACKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "words", [["mode=sar", "mfg=true", "labels=masked"], ["mode=domain_parallel", "labels=masked"]], ids=" ".join
-)
-@pytest.mark.parametrize("stack", STACKS)
-def test_stacks_of_dgl_agree(stack: str, words: list[str]) -> None:
-    found = outcome(configured("model=custom", *STACKS[stack], *words))
+@pytest.mark.parametrize(("mode", "mfg", "stack"), spread([("sar", "true"), ("domain_parallel", "false")], list(STACKS)))
+def test_stacks_of_dgl_agree(mode: str, mfg: str, stack: str) -> None:
+    found = outcome(configured("model=custom", *STACKS[stack], f"mode={mode}", f"mfg={mfg}", "labels=masked"))
     assert found.first is None and found.compared > 150
 
 
