@@ -18,7 +18,7 @@ from sargnn.graph.dataset import Dataset, by_destination
 from sargnn.graph.schema import SPLITS
 from tests.graphs import NUM_CLASSES, nasty_graph, typed_graph, with_weights
 from tests.parity import cases
-from tests.parity.covering import only, spread
+from tests.parity.covering import first_of, only, spread
 from tests.pool import pool
 from tests.sources.ogb_files import read
 
@@ -129,13 +129,16 @@ def test_against_scipy(kind: str, world: int, autoscale: bool, form: str) -> Non
     check(GRAPHS[kind], smooth, world=world, partitioner="by_type" if "typed" in kind else "random")
 
 
+MODES: list[Any] = [
+    ["fp64", "fp32"],
+    ["no_remat", "one_shot", "domain_parallel"],
+    [("component", "sage"), ("typed", "rgcn"), ("weighted", "gcn"), ("weighted_typed", "rgcn")],
+]
+
+
 @pytest.mark.parametrize(
     ("precision", "mode", "kind", "name"),
-    spread(
-        ["fp64", "fp32"],
-        ["no_remat", "one_shot", "domain_parallel"],
-        [("component", "sage"), ("typed", "rgcn"), ("weighted", "gcn"), ("weighted_typed", "rgcn")],
-    ),
+    first_of(spread(*MODES), spread(*MODES, strength=2)),
 )
 def test_in_every_mode(precision: str, mode: str, kind: str, name: str) -> None:
     check(GRAPHS[kind], SmoothConfig("cs"), mode=mode, world=2, precision=precision, mfg=True, name=name)

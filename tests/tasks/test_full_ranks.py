@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sargnn.tasks import full_ranks as streamed
 from sargnn.tasks.decoders import DECODERS, Dot, Mlp
 from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners
 from sargnn.tasks.score_tiles import Scorer, make_scorer, sum_by_halves
-from tests.parity.covering import spread
+from tests.parity.covering import first_of, spread
 from tests.pool import pool
 
 NODES, WIDTH, RELATIONS, PAIRS = 90, 6, 3, 50
@@ -145,9 +146,13 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "_FIRST_TILE", 2)
 
 
+SEARCHED: list[Any] = [[*DECODERS, "mlp", "own"], [1, 2, 4], [(0, True, True), (1, True, False), (2, False, False)]]
+PARTNERS: list[Any] = [[("dot", 1), ("complex", 5), ("cosine", 40), ("mlp", 5), ("own", 100)], [1, 2, 4], [True, False]]
+
+
 @pytest.mark.parametrize(
     ("name", "world", "seed", "filtered", "typed"),
-    spread([*DECODERS, "mlp", "own"], [1, 2, 4], [(0, True, True), (1, True, False), (2, False, False)]),
+    first_of(spread(*SEARCHED), spread(*SEARCHED, strength=2)),
 )
 @pytest.mark.usefixtures("small_tiles")
 def test_ranks_are_those_of_a_search(name: str, world: int, seed: int, filtered: bool, typed: bool) -> None:
@@ -270,10 +275,7 @@ def test_without_candidates_or_queries() -> None:
     assert [tuple(ids.shape) for ids, _ in pool(2)(partners_of, unasked, decoder_of("mlp"), 3)] == [(0, 3), (0, 3)]
 
 
-@pytest.mark.parametrize(
-    ("name", "k", "world", "typed"),
-    spread([("dot", 1), ("complex", 5), ("cosine", 40), ("mlp", 5), ("own", 100)], [1, 2, 4], [True, False]),
-)
+@pytest.mark.parametrize(("name", "k", "world", "typed"), first_of(spread(*PARTNERS), spread(*PARTNERS, strength=2)))
 @pytest.mark.usefixtures("small_tiles")
 def test_partners_are_those_of_a_search(name: str, k: int, world: int, typed: bool) -> None:
     """In the order of scores, then of ids; -1 where there are no more candidates."""
