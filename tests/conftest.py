@@ -32,15 +32,15 @@ for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 
 # The dearest files, the dearest first, so that no process begins one when the others are done (seconds: tests/README.md).
 _FIRST = (
+    "run/test_train",
+    "generated/test_steps",
     "parity/test_first_step",
     "parity/test_recipe",
     "parity/test_pyg_curves",
-    "run/test_train",
     "parity/test_links",
     "parity/test_partials",
     "device/test_loop",
     "training/test_checkpoint",
-    "generated/test_steps",
     "comm/test_exchange",
     "parity/test_edge_features",
     "modules/test_edge_attr_training",
