@@ -13,8 +13,8 @@ from benchmarks.command import call
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.compose import compose_verb
 from sargnn.cli.verbs import Verb
-from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
 from sargnn.config.choices import DATASETS, DatasetSettings
+from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
 from sargnn.errors import ConfigError
 from sargnn.interop.dgl import NOT_INSTALLED, is_installed
 from sargnn.run.env import default_threads, worker_environment

@@ -22,7 +22,7 @@ from sargnn.modules.tag import Rows, tagged
 from sargnn.partition.cut import parts_of
 from sargnn.plan.load import PlanSettings, load_plan
 from tests.graphs import assign, nasty_graph, with_weights
-from tests.modules.pyg_layers import CASES, IN
+from tests.modules.pyg_layers import CASES, IN, Doubled
 from tests.parity.covering import Axis, spread
 from tests.pool import pool
 

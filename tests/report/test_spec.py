@@ -11,9 +11,9 @@ from sargnn.cli.compose import compose_verb
 from sargnn.cli.conf import built_in_folder
 from sargnn.config.run import parse
 from sargnn.errors import ConfigError
-from sargnn.report.figures.spec import cells_of, read_spec
+from sargnn.report.study import FigureSpec, cells_of, read_spec
 from tests.parity.covering import only
-from tests.report.figures.specs import written
+from tests.report.specs import spec_of
 
 FOLDER = built_in_folder().built_in / "figure"
 NAMES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
