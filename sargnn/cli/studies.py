@@ -38,7 +38,7 @@ def _study(line: CommandLine, what: str) -> int:
         if line.overrides:
             raise ConfigError(f"No {what} is named.", given=" ".join(line.overrides), hint=f"sargnn {verb} lists all")
         names = sorted(line.folders.options(what), key=place_of)
-        rows = [{what: name} | _read(line, what, name).listed for name in names]
+        rows = [_listed(what, name, _read(line, what, name)) for name in names]
         show_table(list(rows[0]), [list(row.values()) for row in rows], words=(what, "shows", "needs"))
         if "minutes" in rows[0]:
             print("minutes: on two cores, with its own settings. sargnn reproduce FIGURE draws one.")
@@ -58,7 +58,10 @@ def _study(line: CommandLine, what: str) -> int:
     if line.dry_run:
         return show_sweep(points, line.folders)
     say(f"{name}: {study.title}")
-    say(f"  {study.effort}")
+    if isinstance(study, FigureSpec):
+        say(f"  {study.paper}; about {study.minutes:g} minutes on two cores with its own settings")
+    else:
+        say(f"  {len(study.series)} ways, {study.seeds} seeds each")
     plan = plan_sweep(points, line.folders)
     outcomes = dict(zip(points, run_points(plan, line.folders), strict=True))
     unfinished = [outcome for outcome in outcomes.values() if not outcome.is_done]
@@ -78,6 +81,13 @@ def _study(line: CommandLine, what: str) -> int:
     say(f"compare them: sargnn compare {shlex.quote(str(plan.folder))}/*/{' seeds=true' * isinstance(study, RaceSpec)}")
     print("\n".join(map(str, paths)))
     return int(bool(unfinished))
+
+
+def _listed(what: str, name: str, study: FigureSpec | RaceSpec) -> dict[str, str]:
+    """A row of the list, by the heads of its columns."""
+    if isinstance(study, FigureSpec):
+        return {what: name, "minutes": f"{study.minutes:g}", "shows": study.shows, "needs": study.needs}
+    return {what: name, "ways": str(len(study.series)), "shows": study.title, "needs": study.needs}
 
 
 def _draw(

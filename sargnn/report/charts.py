@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import mean, stdev
@@ -46,6 +46,18 @@ class Series:
         """Means and spreads of the ``values`` of single seeds, one list for each x."""
         spreads = [stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for of_seeds in values]
         return cls(name, [float(x) for x in xs], [mean(of_seeds) for of_seeds in values], spreads, list(members), list(values))
+
+
+def mean_curves(curves: Iterable[tuple[str, Mapping[str, Mapping[int, tuple[float, float]]]]]) -> list[Series]:
+    """Of each name the mean over its runs, each step -> (x, y), at the steps that all of them have, if there are any."""
+    series = []
+    for name, by_run in curves:
+        first, *others = by_run.values()
+        common = [[points[step] for points in (first, *others)] for step in first if all(step in points for points in others)]
+        if common:
+            xs, values = ([[point[axis] for point in of_seeds] for of_seeds in common] for axis in (0, 1))
+            series.append(Series.over_seeds(name, map(mean, xs), values, by_run))
+    return series
 
 
 @dataclass(frozen=True)
@@ -122,23 +134,16 @@ def curves(groups: Sequence[Group], key: str, metric: str | None, *, seconds: bo
         metric: only epochs that were evaluated by it; None: all.
         seconds: against the training time up to the end of the epoch (mean over the seeds) instead of the epoch's number.
     """
-    series = []
-    for group in groups:
-        each = [_points(run, key, metric) for run in group.members]
-        epochs = [epoch for epoch in each[0] if all(epoch in points for points in each)]
-        if not epochs:
-            continue
-        values = [[points[epoch][1] for points in each] for epoch in epochs]
-        xs = [mean(points[epoch][0] for points in each) if seconds else float(epoch) for epoch in epochs]
-        series.append(Series.over_seeds(group.name, xs, values, [run.name for run in group.members]))
-    return series
+    return mean_curves(
+        (group.name, {run.name: _points(run, key, metric, seconds) for run in group.members}) for group in groups
+    )
 
 
-def _points(run: Run, key: str, metric: str | None) -> dict[int, tuple[float, float]]:
-    """Epoch, from 1 -> (seconds of training until its end, value)."""
+def _points(run: Run, key: str, metric: str | None, seconds: bool) -> dict[int, tuple[float, float]]:
+    """Epoch, from 1 -> (seconds of training until its end, or its number; value)."""
     until = accumulate(float(row["epoch_time_s"]) for row in run.epochs)
     return {
-        row["epoch"] + 1: (time_s, float(row[key]))
+        row["epoch"] + 1: (time_s if seconds else row["epoch"] + 1, float(row[key]))
         for row, time_s in zip(run.epochs, until, strict=True)
         if row.get(key) is not None and math.isfinite(row[key]) and metric in (None, row.get("metric"))
     }

@@ -12,7 +12,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from sargnn.errors import ConfigError
-from sargnn.report.charts import Chart, Picture, Series
+from sargnn.report.charts import Chart, Picture, mean_curves
 from sargnn.report.draw import write_pngs
 from sargnn.report.study import RaceSpec
 from sargnn.tasks.kinds import is_better
@@ -102,14 +102,10 @@ def pictures_of(spec: RaceSpec, ran: Mapping[str, Sequence[Ran]]) -> list[Pictur
     metric = next(run.metric for runs in ran.values() for run in runs)
     pictures = []
     for at, (key, label) in enumerate((("seconds", "seconds of training"), ("steps", "optimizer steps"))):
-        series = []
-        for way, runs in ran.items():
-            each = [{point[1]: point for point in run.points} for run in runs]
-            common = [[points[steps] for points in each] for steps in each[0] if all(steps in points for points in each)]
-            if common:  # the evaluations that all seeds have
-                xs = [mean([point[:2][at] for point in of_seeds]) for of_seeds in common]
-                values = [[point[2] for point in of_seeds] for of_seeds in common]
-                series.append(Series.over_seeds(way, xs, values, [f"{way}, seed {run.seed}" for run in runs]))
+        series = mean_curves(
+            (way, {f"{way}, seed {run.seed}": {point[1]: (point[:2][at], point[2]) for point in run.points} for run in runs})
+            for way, runs in ran.items()
+        )
         pictures.append(Picture(key, spec.title, [Chart("curves", f"validation {metric}", label, series)]))
     return pictures
 

@@ -123,16 +123,6 @@ class FigureSpec(Study):
     groups: dict[str, list[str]] = field(default_factory=lambda: {ONE: []})
     x: Axis = field(default_factory=lambda: Axis("", {ONE: []}))
 
-    @property
-    def listed(self) -> dict[str, str]:
-        """What a list of all studies says of it, by the head of the column."""
-        return {"minutes": f"{self.minutes:g}", "shows": self.shows, "needs": self.needs}
-
-    @property
-    def effort(self) -> str:
-        """How much there is to run, in words."""
-        return f"{self.paper}; about {self.minutes:g} minutes on two cores with its own settings"
-
     def check(self) -> None:
         """Raises ``ConfigError`` for what does not fit together."""
         from sargnn.report.values import VALUES
@@ -177,16 +167,6 @@ class RaceSpec(Study):
     targets: list[float]
     seeds: int = field(default=3, metadata=AT_LEAST_ONE)
     seconds: float | None = field(default=None, metadata=POSITIVE)
-
-    @property
-    def listed(self) -> dict[str, str]:
-        """As of a figure."""
-        return {"ways": str(len(self.series)), "shows": self.title, "needs": self.needs}
-
-    @property
-    def effort(self) -> str:
-        """As of a figure."""
-        return f"{len(self.series)} ways, {self.seeds} seeds each"
 
     def check(self) -> None:
         """Raises ``ConfigError`` for a race without ways."""
