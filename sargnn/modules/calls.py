@@ -33,6 +33,7 @@ from sargnn.modules.call import Call, Groups, answer, carry, marked_in, of_last_
 from sargnn.modules.edge_calls import Mailbox
 from sargnn.modules.expressions import map_values
 from sargnn.modules.functions import (
+    Function,
     both_ways,
     check_recomputed,
     check_writes,
@@ -178,8 +179,7 @@ class StockCalls(JudgedCalls):
                 args = (numbers(args[0]), *args[1:])
             if known.name == "register_hook" and self.group.world > 1 and mark_of(args[0]) is not None and is_users_call():
                 self._check_hook(*args)
-            of_rows = known.reads and (mark_of(args[0]) is not None or isinstance(args[0], (EdgeRows, Folded)))
-            if of_rows and self.group.world > 1 and is_users_call():
+            if known.reads and self.group.world > 1 and _has_rows(known, args[0]) and is_users_call():
                 raise self.refused(
                     f"'{known.name}' gives numbers of this worker's rows alone", f"{known.name} of rows", *READING
                 )
@@ -278,6 +278,11 @@ class StockCalls(JudgedCalls):
         out = apply(*args)
         carry(call, out, results, groups)
         return out
+
+
+def _has_rows(known: Function, value: Any) -> bool:
+    """Whether a function that reads numbers would read those of this worker's rows alone."""
+    return mark_of(value) is not None or (isinstance(value, (EdgeRows, Folded)) and known.name != "__len__")
 
 
 def see_custom_functions() -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -161,7 +161,6 @@ _ARITHMETIC = frozenset(
 _TENSOR_PROPERTIES = frozenset("T mT H mH data real imag".split())
 
 
-@dataclass(frozen=True)
 class Function:
     """What is to be done about a function of PyTorch, told by its name.
 
@@ -180,52 +179,27 @@ class Function:
         draws: how its random numbers are drawn.
     """
 
-    name: str
-    passes: bool
-    tells_size: bool
-    is_arithmetic: bool
-    always: bool
-    writes: bool
-    reads: bool
-    makes: bool
-    gives_nothing: bool
-    handler: Handler | None
-    rule: Rule | None
-    draws: DrawRule | None
-
-    @classmethod
-    def of(cls, func: Any) -> Function:
-        """Looked up once for each function."""
+    def __init__(self, func: Any) -> None:
         name = getattr(func, "__name__", str(func))
-        passes = name in _PASSING
+        self.passes = name in _PASSING
         if name == "__get__":
             name = func.__self__.__name__
-            passes = name not in _TENSOR_PROPERTIES
-        return cls(
-            name,
-            passes,
-            name in ("size", "shape", "numel", "nelement"),
-            name.strip("_") in _ARITHMETIC,
-            name in ALWAYS,
-            _writes_to_first(name),
-            name in _READS,
-            name.startswith("new_"),
-            name in ("__setitem__", "__set__"),
-            handler_of(func, name),
-            RULES.get(name),
-            DRAWS.get(name),
-        )
+            self.passes = name not in _TENSOR_PROPERTIES
+        self.name = str(name)
+        self.tells_size = name in ("size", "shape", "numel", "nelement")
+        self.is_arithmetic = name.strip("_") in _ARITHMETIC
+        self.always = name in ALWAYS
+        self.writes = _writes_to_first(name)
+        self.reads = name in _READS
+        self.makes = name.startswith("new_")
+        self.gives_nothing = name in ("__setitem__", "__set__")
+        self.handler: Handler | None = handler_of(func, name)
+        self.rule: Rule | None = RULES.get(name)
+        self.draws: DrawRule | None = DRAWS.get(name)
 
 
-_KNOWN: dict[Any, Function] = {}
-
-
-def known_function(func: Any) -> Function:
-    """What there is to be done about it; looked up once for each function."""
-    known = _KNOWN.get(func)
-    if known is None:
-        known = _KNOWN[func] = Function.of(func)
-    return known
+known_function = cache(Function)
+"""What there is to be done about a function; looked up once for each."""
 
 
 def describe_replaced(module: nn.Module) -> list[str]:

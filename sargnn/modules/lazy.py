@@ -421,7 +421,7 @@ def check_alone(target: Lazy, name: str) -> None:
 def share(view: Any, base: Lazy) -> Any:
     """``view`` itself, noted to have the memory of ``base``."""
     if isinstance(view, Lazy) and view.sharers is not base.sharers:
-        base.sharers += view.sharers
+        base.sharers[:] = [sharer for sharer in (*base.sharers, *view.sharers) if sharer() is not None]
         for sharer in view.sharers:
             if (other := sharer()) is not None:
                 other.sharers = base.sharers

@@ -370,7 +370,8 @@ class Round:
             if not is_random and not numbers:
                 why = self._check_rule(whole, outs)
                 return Verdict(tuple(outs), why=why, nest=nest)
-        starts = all(out.kind != "sum" or not bool(self._nothing()[k].count_nonzero()) for k, out in enumerate(outs))
+        nothing = [self._of_nothing(k) for k, out in enumerate(outs) if out.kind == "sum"]
+        starts = all(out is not None and not bool(out.count_nonzero()) for out in nothing)
         constant = not any(type(value) is tuple and value[:1] == ("tensor",) for value in walk(trial.described))
         return Verdict(tuple(outs), is_random, starts and constant, numbers, views=views, writes=writes, nest=nest)
 
@@ -438,31 +439,26 @@ class Round:
             return Out("others", 0, same, 1, (*shape[:same], *shape[same + 1 :]), dtype)
         return Out("other", shape=shape, dtype=dtype)
 
-    def _of(self, number: int, rows: dict[int, Tensor]) -> Tensor:
-        leaves, _ = self.run(rows)
+    def _of(self, number: int, rows: dict[int, Tensor]) -> Tensor | None:
+        """A tensor of its results for some rows; None where it fails for them, or gives others."""
+        try:
+            leaves, _ = self.run(rows)
+        except Fails:
+            return None
         out = leaves[number] if number < len(leaves) else None
-        if not isinstance(out, Tensor):
-            raise Fails("another number of results")
-        return out
+        return out if isinstance(out, Tensor) else None
 
-    def _nothing(self) -> list[Any]:
-        return self.run({group: rows[:0] for group, rows in self.picked.items()})[0]
+    def _of_nothing(self, number: int) -> Tensor | None:
+        return self._of(number, {group: rows[:0] for group, rows in self.picked.items()})
 
     def _has_all(self, number: int, dim: int, a: Tensor, b: Tensor) -> bool:
         """Whether the rows of the whole result are those of the picked rows' and of the rest's, in any order."""
-        try:
-            rest = self._of(number, self.rest)
-        except Fails:
+        rest = self._of(number, self.rest)
+        if rest is None or rest.dim() != a.dim() or rest.dtype != a.dtype:
             return False
-        if (
-            rest.dim() != a.dim()
-            or rest.dtype != a.dtype
-            or any(rest.shape[at] != a.shape[at] for at in range(a.dim()) if at != dim)
-        ):
-            return False
-        return a.shape[dim] == b.shape[dim] + rest.shape[dim] and is_close(
-            told_apart(a, dim), told_apart(b, dim) + told_apart(rest, dim)
-        )
+        shape = list(a.shape)
+        shape[dim] -= b.shape[dim]
+        return list(rest.shape) == shape and is_close(told_apart(a, dim), told_apart(b, dim) + told_apart(rest, dim))
 
     def _is_alike(self, number: int, a: Tensor, b: Tensor) -> bool:
         if not is_close(a, b):
@@ -470,29 +466,21 @@ class Round:
         for filling in (*FILLINGS, Filling("extreme", "first")):
             other = Round(self.trial, filling, self.most)
             other.generator.manual_seed(99)
-            try:
-                if not is_close(a, other._of(number, other.rest)):
-                    return False
-            except Fails:
-                continue
+            out = other._of(number, other.rest)
+            if out is not None and not is_close(a, out):
+                return False
         return True
 
     def _is_sum(self, number: int, a: Tensor, b: Tensor) -> bool:
         if a.dtype == torch.bool:
             return False
-        try:
-            rest, nothing = self._of(number, self.rest), self._nothing()[number]
-        except Fails:
+        rest, nothing = self._of(number, self.rest), self._of_nothing(number)
+        if rest is None or nothing is None or not rest.shape == nothing.shape == a.shape or bool(nothing.isnan().any()):
             return False
-        there = rest.shape == nothing.shape == a.shape and not bool(nothing.isnan().any())
-        return there and is_close(a + nothing, b + rest)
+        return is_close(a + nothing, b + rest)
 
     def _is_mean(self, number: int, a: Tensor, b: Tensor) -> bool:
         if not a.is_floating_point() or self.trial.groups != 1 or not self.trial.tables:
             return False
-        try:
-            rest = self._of(number, self.rest)
-        except Fails:
-            return False
-        count, part = SIZES[0]
-        return rest.shape == a.shape and is_close(a * count, b * part + rest * (count - part))
+        rest, (count, part) = self._of(number, self.rest), SIZES[0]
+        return rest is not None and rest.shape == a.shape and is_close(a * count, b * part + rest * (count - part))
