@@ -177,8 +177,8 @@ class SageSettings(BuiltIn, TunedSettings):
 
 
 @dataclass(frozen=True)
-class GatSettings(BuiltIn, TunedSettings):
-    """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022).
+class AttentionSettings(StackSettings, ABC):
+    """What stacks with attention have.
 
     Attributes:
         hidden: per head.
@@ -186,25 +186,42 @@ class GatSettings(BuiltIn, TunedSettings):
         out_heads: of the last layer, averaged.
         attn_dropout: of attention weights.
         negative_slope: of the scores' LeakyReLU.
+        edge_features: scores read features of edges, where there are some, as PyG's layers do with edge_dim.
+    """
+
+    heads: int = field(kw_only=True, metadata=AT_LEAST_ONE | starts(4))
+    out_heads: int = field(kw_only=True, metadata=AT_LEAST_ONE | starts(1))
+    attn_dropout: float = field(kw_only=True, metadata=PROBABILITY | starts(0.0))
+    negative_slope: float = field(kw_only=True, metadata=FRACTION | starts(0.2))
+    edge_features: bool = field(default=True, kw_only=True)
+
+    @property
+    def reads_edge_features(self) -> bool:
+        return self.edge_features
+
+    @property
+    def draws_by_id(self) -> bool:
+        return super().draws_by_id or bool(self.attn_dropout)
+
+
+@dataclass(frozen=True)
+class GatSettings(BuiltIn, AttentionSettings, TunedSettings):
+    """GAT (Velickovic et al., 2018), or GATv2 (Brody et al., 2022).
+
+    Attributes:
         v2: score as GATv2 does.
         linear_residual: every layer, the last too, adds a linear map of its own input.
         attn_dst: scores have a part of the destination; GAT only.
         symmetric_norm: rows over the root of their out-degree, outputs times that of their in-degree; GAT only.
         edge_dropout: of edges, which then take no part in the softmax.
-        edge_features: scores read features of edges, where there are some, as PyG's layers do with edge_dim.
         init: of maps: Glorot's normal with ReLU's gain, as DGL's layers; uniform: without it, as PyG's; for deep networks.
     """
 
-    heads: int = field(metadata=AT_LEAST_ONE | starts(4))
-    out_heads: int = field(metadata=AT_LEAST_ONE | starts(1))
-    attn_dropout: float = field(metadata=PROBABILITY | starts(0.0))
-    negative_slope: float = field(metadata=FRACTION | starts(0.2))
     v2: bool = field(metadata=starts(False))
     linear_residual: bool = False
     attn_dst: bool = True
     symmetric_norm: bool = False
     edge_dropout: float = field(default=0.0, metadata=PROBABILITY)
-    edge_features: bool = True
     init: Literal["normal", "uniform"] = "normal"
 
     builder = "sargnn.models.gat:build"
@@ -215,12 +232,8 @@ class GatSettings(BuiltIn, TunedSettings):
         return ("gatv2" if self.v2 else "gat",)
 
     @property
-    def reads_edge_features(self) -> bool:
-        return self.edge_features
-
-    @property
     def draws_by_id(self) -> bool:
-        return super().draws_by_id or bool(self.attn_dropout or self.edge_dropout)
+        return super().draws_by_id or bool(self.edge_dropout)
 
 
 @dataclass(frozen=True)
@@ -365,37 +378,18 @@ class RgcnSettings(BuiltIn, StackSettings):
 
 
 @dataclass(frozen=True)
-class RgatSettings(BuiltIn, StackSettings):
+class RgatSettings(BuiltIn, AttentionSettings):
     """RGAT: GAT's attention in each relation of a typed graph.
 
     Attributes:
         norm: batch, layer or none; per node type.
-        hidden: per head.
-        heads: concatenated.
-        out_heads: of the last layer, averaged.
-        attn_dropout: of attention weights.
-        negative_slope: of the scores' LeakyReLU.
-        edge_features: scores read features of edges, where there are some.
         embedding: width of learnable rows for types without features; null: that of the features.
     """
 
-    heads: int = field(metadata=AT_LEAST_ONE | starts(4))
-    out_heads: int = field(metadata=AT_LEAST_ONE | starts(1))
-    attn_dropout: float = field(metadata=PROBABILITY | starts(0.0))
-    negative_slope: float = field(metadata=FRACTION | starts(0.2))
     embedding: int | None = field(metadata=AT_LEAST_ONE | starts(None))
-    edge_features: bool = True
 
     builder = "sargnn.models.rgat:build"
     operations = ("gat",)
-
-    @property
-    def draws_by_id(self) -> bool:
-        return super().draws_by_id or bool(self.attn_dropout)
-
-    @property
-    def reads_edge_features(self) -> bool:
-        return self.edge_features
 
 
 @dataclass(frozen=True)

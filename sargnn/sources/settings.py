@@ -119,26 +119,17 @@ class LookalikeConfig(_ReadDataset):
 
 
 @dataclass(frozen=True)
-class MagLikeConfig(_ReadDataset):
-    """A stand-in for ogbn-mag, a typed graph (``sources/generated/mag_like.py``); scale 1.0: the real nodes and edges.
+class MagLikeConfig(LookalikeConfig):
+    """A stand-in for ogbn-mag, a typed graph (``sources/generated/mag_like.py``).
 
     Attributes:
-        scale: of ogbn-mag's nodes and edges; 1.0: as large.
-        seed: of the drawn graph.
         add_inverse_edges: give every relation its inverse, as a relation of its own.
         homogenize: drop the types; types without features get their neighbours' mean.
-        version: of labels, features and split; 1: easier, on the same edges.
     """
 
-    scale: float = field(metadata=number(low=0, high=10, open_low=True) | starts(0.02))
     seed: int = field(metadata=NOT_NEGATIVE | starts(0))
-    add_inverse_edges: bool = field(metadata=starts(True))
-    homogenize: bool = field(metadata=starts(False))
-    version: int = field(default=1, metadata=number(low=1, high=NEWEST_CONTENT) | starts(NEWEST_CONTENT))
-
-    @property
-    def title(self) -> str:
-        return titled(self.name, self.version)
+    add_inverse_edges: bool = field(kw_only=True, metadata=starts(True))
+    homogenize: bool = field(kw_only=True, metadata=starts(False))
 
     read_by: ClassVar[str] = "sargnn.sources.generated.mag_like:MagLike"
 
@@ -170,7 +161,7 @@ class OgbDirConfig(_ReadDataset):
 
     root: str = field(metadata=RUN)
     add_inverse_edges: bool = field(metadata=starts(True))
-    homogenize: bool = field(default=False, metadata=ALWAYS_HASHED)
+    homogenize: bool = field(default=False, metadata=ALWAYS_HASHED | only_with("ogb_dir", "ogbn-mag"))
 
     read_by: ClassVar[str] = "sargnn.sources.ogb.named:ogb_dir"
 
@@ -188,20 +179,17 @@ OGB_NAMES = (
 
 
 @dataclass(frozen=True)
-class OgbConfig(_ReadDataset):
+class OgbConfig(OgbDirConfig):
     """One of OGB's datasets by its name, from its official raw files.
 
     Attributes:
         root: the raw files are in ROOT/ogbn_NAME or ogbl_NAME, or fetched into it.
         download: fetch what is missing.
         add_inverse_edges: every edge also the other way round.
-        homogenize: drop the types; types without features get their neighbours' mean.
     """
 
     root: str = field(metadata=RUN | starts("data"))
-    download: bool = field(metadata=RUN | starts(True))
-    add_inverse_edges: bool = field(metadata=starts(True))
-    homogenize: bool = field(default=False, metadata=ALWAYS_HASHED | only_with("ogbn-mag"))
+    download: bool = field(kw_only=True, metadata=RUN | starts(True))
 
     fetches: ClassVar[bool] = True
     read_by: ClassVar[str] = "sargnn.sources.ogb.named:ogb_named"

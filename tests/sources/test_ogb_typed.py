@@ -150,8 +150,8 @@ WRITES = "raw/relations/author___writes___paper"
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        (f"{WRITES}/edge.csv.gz", "0,1\n7,2\n" + "0,0\n" * 13, "edge.csv.gz.*a author .*in row 2"),
-        (f"{WRITES}/edge.csv.gz", "0,1\n1,9\n" + "0,0\n" * 13, "edge.csv.gz.*a paper .*in row 2"),
+        (f"{WRITES}/edge.csv.gz", "0,1\n7,2\n" + "0,0\n" * 13, "edge.csv.gz.*of type author .*in row 2"),
+        (f"{WRITES}/edge.csv.gz", "0,1\n1,9\n" + "0,0\n" * 13, "edge.csv.gz.*of type paper .*in row 2"),
         (f"{WRITES}/edge.csv.gz", "0,1\n", "edge.csv.gz.*shape"),
         (f"{WRITES}/edge.csv.gz", "0,x\n" * 15, "edge.csv.gz.*whole number in row 1"),
         ("raw/num-node-dict.csv.gz", "author,paper\n3\n", "num-node-dict.csv.gz"),
@@ -166,7 +166,7 @@ WRITES = "raw/relations/author___writes___paper"
         ("raw/node-feat/paper/node-feat.csv.gz", "1,1\n", "node-feat.csv.gz.*shape"),
         ("raw/node-label/paper/node-label.csv.gz", "0.5\n" * 9, "class in row 1"),
         (f"{WRITES}/num-edge-list.csv.gz", "7\n8\n", "num-edge-list.csv.gz.*one number.*2 rows"),
-        (f"{WRITES}/edge.csv.gz", "0,1\n1,-1\n" + "0,0\n" * 13, "edge.csv.gz.*a paper .*in row 2"),
+        (f"{WRITES}/edge.csv.gz", "0,1\n1,-1\n" + "0,0\n" * 13, "edge.csv.gz.*of type paper .*in row 2"),
         ("raw/num-node-dict.csv.gz", "author,paper\n3," + "9" * 5000 + "\n", "num-node-dict.csv.gz.*their counts"),
         ("raw/num-node-dict.csv.gz", "../author,paper\n3,4\n", "num-node-dict.csv.gz.*no folder can have.*'../author'"),
         ("raw/num-node-dict.csv.gz", "", "num-node-dict.csv.gz.*cannot be read"),

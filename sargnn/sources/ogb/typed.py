@@ -101,7 +101,7 @@ class TypedOgbDir(InMemoryReader):
             else:
                 ends = [(t, edges, k) for t, edges in pairs.items() for k in (0, 1) if t[2 * k] == node_type]
                 for triplet, edges, k in ends:
-                    what = f"a node of type '{node_type}' that cannot be"
+                    what = f"a node of type {node_type} that cannot be"
                     tables.expect_range(self.files.edges[triplet], edges[:, k : k + 1], 0, MAX_NODES, what)
                 counts[node_type] = max((int(edges[:, k].max(initial=-1)) for _, edges, k in ends), default=-1) + 1
         return counts
@@ -110,7 +110,7 @@ class TypedOgbDir(InMemoryReader):
         head, name, tail = triplet
         for column, node_type in enumerate((head, tail)):
             numbers, path = edges[:, column : column + 1], self.files.edges[triplet]
-            tables.expect_range(path, numbers, 0, counts[node_type], f"a node of type '{node_type}' that does not exist")
+            tables.expect_range(path, numbers, 0, counts[node_type], f"a node of type {node_type} that does not exist")
         types = self.files.node_types
         ends = Relation(types.index(head), name, types.index(tail))
         return Edges(ends, edges[:, 0], edges[:, 1], self._columns(triplet, len(edges)))
