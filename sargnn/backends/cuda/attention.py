@@ -148,8 +148,9 @@ class _TritonAttention(WalkedAttention):
         d_scores = packed.new_empty(num_edges)
         weights = packed.new_empty(num_edges if inputs.edges else 0)
         weight = None if inputs.weight is None else back.block.by_source(inputs.weight)
-        for number, records in enumerate(packed):
-            head = _Head(**{**vars(back), "records": records}, weight=weight, head=number, kind=self.kind_of(inputs))
+        for number in range(back.attention.heads):
+            given = {**vars(back), "records": packed[number]}
+            head = _Head(**given, weight=weight, head=number, kind=self.kind_of(inputs))
             head.by_source(d_scores, weights)
             head.of_edges(d_scores, weights)
             self._by_destination(head, d_scores)
