@@ -11,7 +11,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv, ipc, parquet
 
 from sargnn.errors import DataError
@@ -31,7 +32,8 @@ SUFFIXES = (".parquet", ".csv", ".csv.gz", ".arrow", ".feather", ".ipc")
 _HASHED_BYTES, _BLOCK_BYTES = 1 << 26, 1 << 22
 _MOST_ROWS = 1 << 16
 _SHOWN = 60
-_BLANKS, _LINE_ENDS = re.compile(rb"[ \t]+"), re.compile(rb" ?([\r\n]) ?")
+_NULLS = [*csv.ConvertOptions().null_values, "None", "<NA>"]
+_BLANKS, _ENDS = re.compile(rb"[ \t]+"), re.compile(rb" ?([\r\n,;]) ?")
 
 
 def identity_of(paths: list[Path]) -> dict[str, Any]:
@@ -158,25 +160,36 @@ class Scan:
 
     Args:
         file: the file.
-        delimiter: between the fields of a line; a blank is any number of blanks and tabs.
+        delimiter: between the fields of a line.
         columns: of a text whose first line does not name them, how many there are: they are called "0", "1", ...
         skip: lines of such a text before its first row.
         texts: columns of a text that are texts.
+        tidy: blanks and tabs of a text are first brought to a single blank between two words.
 
     Attributes:
         schema: names and types of the columns; of a text as its first rows look.
         expects: what a row of a text should hold, for messages.
+        whole: columns of whole numbers.
 
     Raises:
         DataError: it cannot be read.
     """
 
     expects: str | None = None
+    whole: Collection[str] = ()
 
     def __init__(
-        self, file: File, *, delimiter: str = ",", columns: int | None = None, skip: int = 0, texts: Sequence[str] = ()
+        self,
+        file: File,
+        *,
+        delimiter: str = ",",
+        columns: int | None = None,
+        skip: int = 0,
+        texts: Sequence[str] = (),
+        tidy: bool = False,
     ) -> None:
-        self.file, self._delimiter, self._columns, self._skip, self._texts = file, delimiter, columns, skip, texts
+        self.file, self._texts, self._tidy = file, texts, tidy
+        self._delimiter, self._columns, self._skip = delimiter, columns, skip
         with self._open() as source:
             if file.is_csv:
                 source = self._csv(csv.open_csv, source, None)
@@ -216,19 +229,18 @@ class Scan:
             for batch in read:
                 yield from (batch.slice(start, rows) for start in range(0, len(batch), rows))
 
-    def arrays(self, columns: Sequence[str], rows: int, types: Mapping[str, pa.DataType]) -> Iterator[list[np.ndarray]]:
-        """Some columns, nan where a fraction is null; ``rows`` at a time, of the last ones what is left.
+    def arrays(self, columns: Sequence[str], rows: int) -> Iterator[list[np.ndarray]]:
+        """Columns of numbers, ``rows`` at a time, of the last ones what is left. A text's are float64 or, if whole, int64.
 
         Raises:
-            DataError: another number is null.
+            DataError: a number is null, where nan cannot stand for it, or should be whole and is not.
         """
         held: list[list[np.ndarray]] = []
         first = count = 0
+        kinds = {name: self.schema.field(name).type for name in columns}
+        types = {name: kind if pa.types.is_boolean(kind) else pa.float64() for name, kind in kinds.items()}
         for batch in self.batches(columns, rows, types):
-            for column in batch.columns:
-                if column.null_count and not pa.types.is_floating(column.type):
-                    raise self._wrong(first + count + int(np.asarray(column.is_null()).argmax()), f"not {_kind(column.type)}")
-            arrays = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+            arrays = [self._numbers(*of, first + count) for of in zip(columns, batch.columns, strict=True)]
             held, count = [*held, arrays], count + len(batch)
             if count >= rows:
                 joined = [np.concatenate(parts) for parts in zip(*held, strict=True)]
@@ -237,7 +249,18 @@ class Scan:
         if count:
             yield [np.concatenate(parts) for parts in zip(*held, strict=True)]
 
-    def whole(self, columns: Sequence[str]) -> pa.Table:
+    def _numbers(self, name: str, column: pa.Array, first: int) -> np.ndarray:
+        if self.file.is_csv:
+            numbers = np.asarray(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False))
+            wrong = (numbers != np.floor(numbers)) | (abs(numbers) >= 2.0**63) if name in self.whole else np.zeros(1, bool)
+        else:
+            numbers = column.to_numpy(zero_copy_only=False)
+            wrong = np.asarray(column.is_null()) if not pa.types.is_floating(column.type) else np.zeros(1, bool)
+        if wrong.any():
+            raise self._wrong(first + int(wrong.argmax()), f"not {self._kind(name)}")
+        return numbers.astype(np.int64) if self.file.is_csv and name in self.whole else numbers
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
         """Some columns in memory, of a text in types that all of its rows have."""
         with self._open() as source:
             return self._csv(csv.read_csv, source, columns) if self.file.is_csv else source.read(columns=list(columns))
@@ -266,50 +289,53 @@ class Scan:
         columns: Sequence[str] | None,
         types: Mapping[str, pa.DataType] = MappingProxyType({}),
     ) -> Any:
-        if self._delimiter == " " or self._columns == 1:  # of one column a blank line would be a row
+        if self._tidy:
             source = pa.TransformInputStream(source, _Tidied())
         names = None if self._columns is None else [str(number) for number in range(self._columns)]
         # Arrow numbers the rows, which errors name, where one thread reads.
         lines = csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False, column_names=names, skip_rows=self._skip)
         fields = csv.ParseOptions(delimiter=self._delimiter, invalid_row_handler=_skip_blank)
         known = {**types, **dict.fromkeys(self._texts, pa.string())}
-        return read(source, lines, fields, csv.ConvertOptions(column_types=known, include_columns=columns))
+        values = csv.ConvertOptions(column_types=known, include_columns=columns, null_values=_NULLS)
+        return read(source, lines, fields, values)
 
     def _of_row(self, error: pa.ArrowInvalid) -> DataError | None:
         """What is wrong with a row of a text, with its place in place of how Arrow counts."""
-        row = re.search(r"Row #(\d+): (?:Expected (\d+) columns, got (\d+)|CSV conversion error to (\w+))", str(error))
-        if row is None:
+        pattern = r"(?:#(\d+): )?Row #(\d+): (?:Expected (\d+) columns, got (\d+)|CSV conversion error to (\w+))"
+        if (match := re.search(pattern, str(error))) is None:
             return None
-        number = int(row[1]) - 1 - (self._skip if self._columns is not None else 1)
-        if row[4] is None:
-            return self._wrong(number, f"{row[3]} columns", row[2])
-        return self._wrong(number, f"not {_kind(row[4])}", self.expects)
+        column, row, width, given, kind = match.groups()
+        number = int(row) - 1 - (self._skip if self._columns is not None else 1)
+        if kind is None:
+            return self._wrong(number, f"{given} columns", width)
+        what = self._kind(self.schema.names[int(column)]) if kind == "double" else {"string": "UTF8"}.get(kind, kind)
+        return self._wrong(number, f"not {what}")
 
     def _wrong(self, row: int, what: str, allowed: str | None = None) -> DataError:
         given = self.line(row)[1][:_SHOWN] if self.file.is_csv else None
-        return DataError(f"'{self.file.name}' cannot be read: {what} in {self.place(row)}.", given=given, allowed=allowed)
+        return DataError(
+            f"'{self.file.name}' cannot be read: {what} in {self.place(row)}.", given=given, allowed=allowed or self.expects
+        )
+
+    def _kind(self, name: str) -> str:
+        return "a whole number" if name in self.whole else "a number"
 
 
 class _Tidied:
-    """Text, as it is read in pieces: blanks and tabs become one blank, and those around ends of lines go."""
+    """Text, as it is read in pieces: blanks and tabs become one blank, and those beside a comma or a line's end go."""
 
     def __init__(self) -> None:
-        self._last: bytes | None = None
+        self._kept = b"\n"  # the last byte that was given, and blanks and ends of lines behind it
 
     def __call__(self, piece: Any) -> bytes:
-        text = bytes(piece).lstrip(b" \t") if self._last is None else self._last + bytes(piece)
-        text = _LINE_ENDS.sub(rb"\1", _BLANKS.sub(b" ", text))
-        end = len(text.rstrip())
-        self._last = text[end:]  # the next piece may go on with blanks
-        return text[:end]
+        text = _ENDS.sub(rb"\1", _BLANKS.sub(b" ", self._kept + bytes(piece)))
+        end = max(1, len(text.rstrip()))
+        self._kept = text[end - 1 :]
+        return text[1:end]
 
 
 def _skip_blank(row: csv.InvalidRow) -> str:
     return "error" if row.text.strip() else "skip"
-
-
-def _kind(name: Any) -> str:
-    return {"int64": "a whole number", "double": "a number", "string": "text in UTF8"}.get(str(name), str(name))
 
 
 def _open_ipc(source: Any) -> Any:

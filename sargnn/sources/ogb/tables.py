@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from sargnn.config.choices import Task
 from sargnn.errors import DataError
@@ -122,15 +121,16 @@ def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -
 def _pieces(path: Path, dtype: type, rows: int, *, may_be_empty: bool) -> Iterator[np.ndarray]:
     scan = _scan(path, may_be_empty=may_be_empty)
     if scan is not None:
-        types = dict.fromkeys(scan.schema.names, pa.from_numpy_dtype(dtype))
-        yield from (np.stack(columns, 1) for columns in scan.arrays(scan.schema.names, rows, types))
+        scan.whole = scan.schema.names if dtype is np.int64 else ()
+        yield from (np.stack(columns, 1) for columns in scan.arrays(scan.schema.names, rows))
 
 
 def _scan(path: Path, *, may_be_empty: bool = False) -> Scan | None:
     """None of a file without a row. Raises ``DataError`` where there must be one."""
     file = File.of_path(path)
     for _, line in lines_of(file):
-        return Scan(file, columns=line.count(",") + 1)
+        # Of one column a line of blanks would be a row.
+        return Scan(file, columns=line.count(",") + 1, tidy="," not in line)
     if not may_be_empty:
         raise DataError(f"'{path}' is empty.")
     return None

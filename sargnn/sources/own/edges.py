@@ -9,6 +9,7 @@ import csv
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -134,6 +135,7 @@ class EdgeTable(EdgeList):
             names = self._scan.schema.names
         chosen = self._columns(names) if names else (0, 1)
         self.columns = [self._scan.schema.names[k] for k in chosen]
+        self._scan.whole = self.columns[:2]
         carried, what = len(chosen) - 2 - (WEIGHT in self.forms), "two whole numbers"
         what += " and a weight, a number" if self.weights_name else ""
         self._scan.expects = what + (f", and {carried} numbers, features" if self.features_name else "")
@@ -152,7 +154,8 @@ class EdgeTable(EdgeList):
 
     def _scan_text(self, file: File) -> tuple[Scan, list[str]]:
         """What reads a text, and the names of its columns; none where its first line has none."""
-        number, first = next(lines_of(file), (0, ""))
+        lines = list(islice(lines_of(file), 2))
+        number, first = lines[0] if lines else (0, "")
         delimiter = next((delimiter for delimiter in ",;\t" if delimiter in first), " ")
         if not first:
             raise DataError(f"{self.name} is empty.")
@@ -164,14 +167,15 @@ class EdgeTable(EdgeList):
         if not header and len(fields) > 2:
             names = f"source,target,weight,{EDGE_FEATURES}_0,..."
             self.unread = f"columns of {self.name} after the second (a first line {names} names weights and features)"
-        scan = _EdgeScan(file, delimiter=delimiter, columns=len(fields), skip=number if header else 0)
+        skip, tidy = number if header else 0, delimiter == " " or any(f'{delimiter} "' in line for _, line in lines)
+        scan = _EdgeScan(file, delimiter=delimiter, columns=len(fields), skip=skip, tidy=tidy)
         return scan, fields if header else []
 
     def beside(self) -> dict[str, GivenArray]:
         """Labels and masks of edges, by the names that ``own.given`` has. Raises ``DataError`` where they are no numbers."""
         arrays: dict[str, GivenArray] = {}
         for used, columns in self._beside.items():
-            name, table = f"{self.name}, {used},", self._scan.whole([self._scan.schema.names[k] for k in columns])
+            name, table = f"{self.name}, {used},", self._scan.table([self._scan.schema.names[k] for k in columns])
             given = [column.to_numpy() for column in table.columns]
             if wrong := [values for values, array in zip(table.columns, given, strict=True) if array.dtype.kind not in "fiub"]:
                 known = wrong[0].drop_null()
@@ -231,8 +235,8 @@ class EdgeTable(EdgeList):
         return EdgeColumns.of({WEIGHT: weights[0] if weights else None, ATTR: np.stack(features, 1) if features else None})
 
     def pieces(self, rows: int) -> Iterator[EdgePiece]:
-        types, first = dict.fromkeys(self.columns, pa.float64()) | dict.fromkeys(self.columns[:2], pa.int64()), 0
-        for source, destination, *others in self._scan.arrays(self.columns, rows, types):
+        first = 0
+        for source, destination, *others in self._scan.arrays(self.columns, rows):
             features = self.columns[2 + (WEIGHT in self.forms) :]
             for name, column in zip(features[::-1], others[::-1], strict=False):  # beside fractions all would be some
                 expect_held(str(self.path), column[:, None], lambda row, _: f"{self.place(first + row)}, '{name}'")  # noqa: B023
