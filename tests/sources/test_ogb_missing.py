@@ -163,7 +163,7 @@ def test_nodes_of_types_without_features(tmp_path: Path) -> None:
     assert found.schema.node_types == ("author", "paper", "topic", "venue") and found.num_edges == 3
     assert [found.schema.count(t) for t in range(4)] == [5, 4, 7, 0]
     write_gz(tmp_path / "raw/relations/venue___of___paper/edge.csv.gz", "0,1\n-2,1\n")
-    with pytest.raises(DataError, match="venue___of___paper/edge.csv.gz.*a venue .*in row 2"):
+    with pytest.raises(DataError, match="venue___of___paper/edge.csv.gz.*of type venue .*in row 2"):
         read(tmp_path)
     write_gz(tmp_path / "raw/node-label/topic/node-label.csv.gz", "0\n")
     with pytest.raises(DataError, match="(?s)several node types.*paper, topic.*nodetype-has-label"):
