@@ -46,23 +46,22 @@ T = TypeVar("T")
 
 
 def log_path(run_dir: Path, rank: int) -> Path:
-    """Where a worker's output goes."""
     return run_dir / "logs" / f"rank_{rank:02d}.log"
 
 
 def records_path(run_dir: Path, rank: int) -> Path:
-    """What a worker has recorded of its tensors, for a comparison of worlds."""
+    """A worker's recorded tensors, for a comparison of worlds."""
     return run_dir / f"records_{rank:02d}.npz"
 
 
 def append_metrics(run_dir: Path, row: dict[str, Any]) -> None:
-    """Append one epoch's figures as one line, in one write."""
+    """One epoch's line, in one write."""
     with (run_dir / METRICS).open("a") as file:
         file.write(json.dumps(row) + "\n")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file under a temporary name, then rename it: readers see it whole or not at all."""
+    """Readers see the file whole or not at all: it is written under another name, then renamed."""
     path.parent.mkdir(exist_ok=True)
     temporary = _temporary(path)
     temporary.write_text(json.dumps(content, indent=1) + "\n")
@@ -97,7 +96,7 @@ def read_record(cls: type[T], content: dict[str, Any], path: Path) -> T:
 
 
 def unreadable(path: Path, why: str) -> SargnnError:
-    """The error for a file of a run folder that has not the form that a run writes."""
+    """The error for a file of a run folder without the form that a run writes."""
     return SargnnError("A file of a run cannot be read.", given=str(path), hint=f"look at the file: {why}")
 
 
@@ -131,21 +130,21 @@ class Inputs:
     file system finds them wherever its copy lies.
 
     Attributes:
-        partition: the partition store's folder.
+        partition: the store's folder.
         started_at: Unix time at which the command began.
         dataset_hash: of the dataset that the partition was cut from.
         git_sha: of the code that started the run.
-        checkpoint: the checkpoint to load; None to begin anew.
-        first_epoch: how many epochs that has.
-        predict: what to write when the run predicts (``embeddings``); None when it trains.
+        checkpoint: to load; None: begin anew.
+        first_epoch: epochs that the checkpoint has.
+        predict: what to write when the run predicts (``embeddings``); None: it trains.
         trained: where the run predicts on another graph than that of its training: how many ``outputs`` the model has, its
             ``task``, the ``labelled`` type's number, and ``rows``, parameter -> file of its table; None: on its own.
-        partition_stats: the partition's figures, which go to MLflow as parameters.
+        partition_stats: figures which go to MLflow as parameters.
         record: what to train for a comparison of worlds (``steps``, ``parameters``, ``follow``); None: a run.
         preloaded: the store of parts that hold what their servers preload; None: nothing is preloaded.
         measures_network: measure how fast workers talk, and do nothing else.
-        planned_train_bytes: per rank what training is to hold at most; None: not planned before launch.
-        planned_alone_bytes: what training is to hold at most in a worker that has a process of its own; None: not planned.
+        planned_train_bytes: at most, by rank; None: not planned before launch.
+        planned_alone_bytes: at most, in a worker that has a process of its own; None: not planned.
         processes: that the run's workers live in, all on one machine; None: as many as the configuration says, anywhere.
     """
 
@@ -166,7 +165,6 @@ class Inputs:
     processes: int | None = None
 
     def with_paths(self, change: Callable[[str], str]) -> Inputs:
-        """With each path as ``change`` gives it."""
         paths = {name: getattr(self, name) for name in ("partition", "checkpoint", "preloaded")}
         changed: dict[str, Any] = {name: change(path) for name, path in paths.items() if path is not None}
         return dataclasses.replace(self, **changed)
@@ -184,7 +182,6 @@ def read_inputs(run_dir: Path) -> Inputs:
 
 
 def write_inputs(run_dir: Path, inputs: Inputs) -> None:
-    """Write ``inputs.json``; readers see it whole or not at all."""
     here, folder = Path.cwd(), run_dir.resolve()
 
     def tell(path: str) -> str:
@@ -213,18 +210,15 @@ def keep_metrics(run_dir: Path, epochs: int) -> None:
 
 
 class MetricsTail:
-    """Reads the new whole lines of a growing ``metrics.jsonl``, each epoch once, also when the file was cut back.
-
-    Args:
-        seen: epochs before this one are of no interest.
-    """
+    """Reads the new whole lines of a growing ``metrics.jsonl``, each epoch once, also when the file was cut back; none of the
+    first ``seen`` epochs."""
 
     def __init__(self, run_dir: Path, seen: int = 0) -> None:
         self._path = run_dir / METRICS
         self._offset, self._seen = 0, seen
 
     def new_rows(self) -> Iterator[dict[str, Any]]:
-        """The epochs that were added since the last call. Raises ``SargnnError`` naming the file at a line of another form."""
+        """Epochs that were added since the last call. Raises ``SargnnError`` naming the file at a line of another form."""
         if not self._path.exists():
             return
         if self._path.stat().st_size < self._offset:

@@ -15,16 +15,14 @@ from sargnn.tracking.files import CONFIG
 
 SWEEP = "sweep.json"
 RUNS, SWEEPS = Path("runs"), Path("sweeps")
-"""Where runs and sweeps go if no folder is named; in the working folder."""
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder holds a run."""
     return (folder / CONFIG).is_file()
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The run folders right below a folder, in the order of their names."""
+    """Those right below a folder, by name."""
     try:
         return sorted(path for path in folder.iterdir() if is_run(path))
     except OSError:
@@ -64,11 +62,7 @@ def find_runs(word: str) -> list[Path]:
 
 
 def find_run(word: str) -> Path:
-    """The one run that a word names: its folder, or its name.
-
-    Raises:
-        ConfigError: there is none, or the word names several.
-    """
+    """The one run that a word names. Raises ``ConfigError`` where there is none, or the word names several."""
     runs = find_runs(word)
     if len(runs) > 1:
         raise ConfigError("One run must be named; these are several.", given=word, allowed=map(str, runs))
@@ -76,7 +70,6 @@ def find_run(word: str) -> Path:
 
 
 def sweeps_here() -> list[Path]:
-    """The folders in ``sweeps/`` that hold runs."""
     try:
         return [path for path in sorted(SWEEPS.iterdir()) if runs_in(path)]
     except OSError:
@@ -93,9 +86,8 @@ def write_points(folder: Path, labels: Sequence[str], points: Sequence[Sequence[
     """Write ``sweep.json``. Raises ``OSError``.
 
     Args:
-        folder: the sweep's.
         labels: of each point the words in which it differs from others.
-        points: all its words.
+        points: of each point all its words.
     """
     folder.mkdir(parents=True, exist_ok=True)
     content = {"labels": labels} | ({} if points is None else {"points": points})

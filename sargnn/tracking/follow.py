@@ -26,11 +26,7 @@ _GATHER_S, _LAST_SENT_S = 1.0, 20.0
 
 
 class Sender(threading.Thread):
-    """Takes rows of ``metrics.jsonl`` and, at the end, the summary.
-
-    Args:
-        target: where the run goes; None to send nothing.
-    """
+    """Takes rows of ``metrics.jsonl`` and, at the end, the summary. Without a target it sends nothing."""
 
     def __init__(self, target: Target | None) -> None:
         super().__init__(name="tracker", daemon=True)
@@ -43,11 +39,10 @@ class Sender(threading.Thread):
             self.start()
 
     def put(self, row: dict[str, Any]) -> None:
-        """One epoch's figures."""
         self._rows.put(row)
 
     def finish(self, summary: Summary) -> None:
-        """Send what is left and the summary; gives up waiting after ``_LAST_SENT_S``."""
+        """Gives up waiting after ``_LAST_SENT_S``."""
         self._summary = summary
         self._ended.set()
         if self._target is not None:
@@ -77,8 +72,6 @@ class Sender(threading.Thread):
 
 
 class Follower(threading.Thread):
-    """Reads ``metrics.jsonl`` as it grows: progress for the person, figures for a tracker."""
-
     def __init__(self, run_dir: Path, epochs: int, first_epoch: int, sender: Sender) -> None:
         super().__init__(name="follower", daemon=True)
         self._epochs, self._sender, self._first_epoch = epochs, sender, first_epoch
@@ -104,13 +97,12 @@ class Follower(threading.Thread):
                 say(f"warning: {error}")
 
     def stop(self) -> None:
-        """Read what is left and end the display."""
         self._ended.set()
         self.join()
 
 
 def follow(run_dir: Path, ended: threading.Event) -> Summary | None:
-    """Send a run's figures while it trains in other processes, until its summary is there; the summary, if there is one.
+    """Send a run's figures while it trains in other processes; its summary, if there is one.
 
     Args:
         ended: set once nobody wants to wait any longer; what comes within ``_LAST_ROWS_S`` is still sent.

@@ -45,10 +45,8 @@ def reset_peak() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give freed tensors of 1 MB and more back at once, as workers do (``run.env``): else glibc keeps what is below 32 MB.
-
-    For a process that is running already; does nothing where the C library is another one.
-    """
+    """In a process that is running already give freed tensors of 1 MB and more back at once, as workers do (``run.env``): else
+    glibc keeps what is below 32 MB. Does nothing where the C library is another one."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
@@ -64,7 +62,7 @@ class PeakMeter:
     """Peaks of phases above a baseline, and the largest resident set of all, which resetting would forget.
 
     Attributes:
-        baseline_bytes: resident memory once graph, features and parameters were read in and nothing else was.
+        baseline_bytes: resident once graph, features and parameters were read in and nothing else was.
         process_peak_bytes: the largest resident set seen so far.
         training_bytes: the largest peak of this process's epochs above the baseline.
         device: whose memory's peaks ``end`` gives, above ``device_bytes``; None: the resident set's.
@@ -79,11 +77,7 @@ class PeakMeter:
 
     @classmethod
     def here(cls, device: Device | None = None) -> PeakMeter:
-        """With what is held now as the baseline.
-
-        Args:
-            device: where rows lie; None: on the host.
-        """
+        """With what is held now as the baseline. ``device``: where rows lie; None: on the host."""
         baseline = resident_bytes()
         meter = cls(baseline, max(baseline, peak_bytes()))
         if device is not None and not device.is_host:
@@ -91,18 +85,13 @@ class PeakMeter:
         return meter
 
     def begin(self) -> None:
-        """Start a phase."""
         self.process_peak_bytes = max(self.process_peak_bytes, peak_bytes())
         reset_peak()
         if self.device is not None:
             self.device.reset_peak()
 
     def end(self, *, training: bool = False) -> int:
-        """The peak since ``begin`` above the baseline, bytes; of a device where there is one.
-
-        Args:
-            training: the phase was an epoch, which ``training_bytes`` is of.
-        """
+        """The peak since ``begin`` above the baseline, bytes; of a device where there is one. ``training``: of an epoch."""
         peak = peak_bytes()
         self.process_peak_bytes = max(self.process_peak_bytes, peak)
         above = max(0, peak - self.baseline_bytes)
@@ -127,7 +116,7 @@ class SharedMeter(PeakMeter):
 
 
 PARTS = ("base", "graph", "features", "parameters", "training", "other")
-"""What a worker's largest resident set is made of, in the order in which it comes to be (``split_peak``)."""
+"""In the order in which they come to be (``split_peak``)."""
 
 
 def split_peak(base_bytes: int, features_bytes: int, parameters_bytes: int, meter: PeakMeter) -> dict[str, int]:
@@ -140,9 +129,7 @@ def split_peak(base_bytes: int, features_bytes: int, parameters_bytes: int, mete
         training    the largest epoch's peak above the baseline
         other       what loading, an evaluation, a checkpoint or Correct & Smooth took beyond that
 
-    Args:
-        base_bytes: measured.
-        features_bytes, parameters_bytes: counted, at most the growth since then.
+    What is counted is at most the growth since ``base_bytes`` was measured.
     """
     base = min(base_bytes, meter.baseline_bytes)
     loaded = meter.baseline_bytes - base

@@ -42,12 +42,7 @@ _NEEDED_LEAST = ("time", "peak", "best")
 
 
 class EpochProgress:
-    """A progress bar on a terminal; elsewhere a plain line every few seconds. Use as a context manager.
-
-    Args:
-        epochs: how many there will be.
-        every_s: seconds between plain lines; the first epoch and the last always have one.
-    """
+    """A progress bar on a terminal; elsewhere a plain line every ``every_s`` seconds, and of the first epoch and the last."""
 
     def __init__(self, epochs: int, every_s: float | None = None) -> None:
         self.console = Console(stderr=True, soft_wrap=True)
@@ -69,11 +64,10 @@ class EpochProgress:
         return self
 
     def begin_after(self, row: dict[str, Any]) -> None:
-        """Note an epoch that was over before the run was gone on with."""
+        """Note an epoch of before the run was gone on with."""
         self._figures.take(row, before=True)
 
     def update(self, row: dict[str, Any]) -> None:
-        """Show one epoch."""
         first = not self._figures.row
         self._figures.take(row)
         if self._bar is not None and self._task is not None:
@@ -82,7 +76,7 @@ class EpochProgress:
             self._say()
 
     def tick(self) -> None:
-        """Called every moment: says that an epoch is under way where that takes long and nothing else can be said."""
+        """Called every moment: says that an epoch is under way where that takes long."""
         silent_s = time.monotonic() - self._said_at
         if self._bar is None and silent_s >= self._patience_s:
             self._patience_s *= 2
@@ -123,12 +117,8 @@ class TimeLeft:
         self._text, self._began, self._from, self._last = "", 0.0, 0, 0
 
     def of(self, text: str, done: int | None, total: int | None, now: float) -> str:
-        """`` (about 3 min left)``; empty in a step's first seconds, and where nobody knows how much there is.
-
-        Args:
-            text, done, total: as of ``sargnn.steps.step``.
-            now: seconds.
-        """
+        """`` (about 3 min left)``; empty in a step's first seconds, and where nobody knows how much there is. ``now``: in
+        seconds."""
         if text != self._text or (done or 0) < self._last:
             self._text, self._began, self._from = text, now, done or 0
         self._last = done or 0
@@ -140,7 +130,7 @@ class TimeLeft:
 
 
 class Steps:
-    """Shows what a preparation is doing, a line on a terminal; nothing elsewhere. Use as a context manager."""
+    """What a preparation is doing, a line on a terminal; nothing elsewhere. Use as a context manager."""
 
     def __enter__(self) -> Steps:
         self._console = Console(stderr=True)
@@ -190,7 +180,6 @@ def graph_lines(
     Args:
         edge_width: features of an edge.
         pairs: links or labelled edges by split, where there are some to predict.
-        pairs_called: what they are.
     """
     outputs = f"{num_classes} {KINDS[task].output if num_classes == 1 else KINDS[task].outputs}"
     if pairs is not None:
@@ -220,15 +209,7 @@ def partition_lines(stats: dict[str, Any], whose: str = "worker") -> list[str]:
 
 
 class ProgressFigures:
-    """The state of a run, epoch by epoch.
-
-    Args:
-        epochs: how many the run will have.
-        clock: seconds, never going back.
-
-    Attributes:
-        row: of the newest epoch, as ``metrics.jsonl`` has it; None before the first.
-    """
+    """The state of a run. ``row``: of the newest epoch, as ``metrics.jsonl`` has it; empty before the first."""
 
     def __init__(self, epochs: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.epochs, self.row = epochs, dict[str, Any]()
@@ -241,11 +222,11 @@ class ProgressFigures:
 
     @property
     def done(self) -> int:
-        """How many epochs are over."""
+        """Epochs that are over."""
         return self.row["epoch"] + 1 if self.row else 0
 
     def take(self, row: dict[str, Any], *, before: bool = False) -> None:
-        """Note an epoch. ``before``: it was over when this run was gone on with, so it says nothing of the pace."""
+        """``before``: the epoch was over when this run was gone on with, so it says nothing of the pace."""
         if (score := row.get("val_metric")) is not None:
             self._scored = row
             self._best = score if self._best is None else best_of(row["metric"], self._best, score)

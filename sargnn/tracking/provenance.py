@@ -31,7 +31,6 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -45,7 +44,7 @@ def cpu_model() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Version of Python and of each package that shapes a result, and the instructions that the compiled code was built for."""
+    """Of Python and of each package that shapes a result, and the instructions that the compiled code was built for."""
     by_package = {"python": platform.python_version(), "instructions": chosen()}
     for package in _PACKAGES:
         by_package[package] = "not installed"

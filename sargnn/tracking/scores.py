@@ -13,7 +13,7 @@ from sargnn.tasks.kinds import METRICS, OF_ANY_SIZE
 SCORE_KEYS = ("train_metric", "val_metric", "test_metric", "best_val_metric", "test_metric_at_best_val")
 """Of ``summary.json``; the first three also of a line of ``metrics.jsonl``."""
 SMOOTHED_KEYS = ("val_metric_smoothed", "test_metric_smoothed")
-"""Of ``summary.json``, after Correct & Smooth."""
+"""Likewise, after Correct & Smooth."""
 
 
 def add_metric(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,10 +22,10 @@ def show_table(
     title: str | None = None,
     words: Collection[str] = (),
 ) -> None:
-    """Print a table to stdout: figures to the right and never wrapped, words to the left.
+    """Print a table: figures to the right and never wrapped, words to the left.
 
     Args:
-        heads: of the columns; none: two columns of words, without a frame.
+        heads: none: two columns of words, without a frame.
         rows: cells; None: a line between two rows.
         title: above a table with a frame; None: a table without one, at least 80 columns wide.
         words: heads of the columns that hold words.
@@ -50,7 +50,6 @@ def show_table(
 
 
 def result_table(summary: Summary) -> None:
-    """Print the table at the end of a run."""
     peaks = summary.peak_train_bytes or [0]
     metric = summary.metric or "accuracy"
     rows = [
@@ -82,7 +81,7 @@ def result_table(summary: Summary) -> None:
 
 
 def profile_tables(summary: Summary) -> None:
-    """Print where an epoch's time went, and who was waited for; nothing where no profile was asked for."""
+    """Where an epoch's time went, and who was waited for; nothing where no profile was asked for."""
     if profile_s := summary.profile_s:
         means = {name: sum(seconds) / len(seconds) for name, seconds in profile_s.items()}
         total = sum(means.values()) or 1.0
@@ -106,13 +105,7 @@ def profile_tables(summary: Summary) -> None:
 
 
 def score_table(metric: str, judge: str, scores: dict[str, dict[str, float | None]], unit: str, counts: dict[str, int]) -> None:
-    """Print a metric's values: a row per split, a column per kind of prediction.
-
-    Args:
-        judge: who has computed them.
-        unit: what was predicted: ``nodes`` or ``edges``.
-        counts: how many of them, by split.
-    """
+    """A row per split with its count of ``unit`` (``nodes`` or ``edges``), a column per kind of prediction."""
     rows = [
         (split, str(count), *(show_score(each[split], metric) for each in scores.values())) for split, count in counts.items()
     ]
@@ -120,8 +113,6 @@ def score_table(metric: str, judge: str, scores: dict[str, dict[str, float | Non
 
 
 class SweepPoint(Protocol):
-    """A point of a sweep: its label, how it ended, its folder and, if it has one, its summary."""
-
     label: str
     status: str
     run_dir: Path
@@ -129,7 +120,7 @@ class SweepPoint(Protocol):
 
 
 def sweep_table(points: Sequence[SweepPoint]) -> None:
-    """Print a sweep's points and what each came to; where their metrics differ each value has its metric's name beside it."""
+    """What each point came to; where their metrics differ each value has its metric's name beside it."""
     metrics = {point.summary.metric for point in points if point.summary is not None and point.summary.metric is not None}
     test = f"test {column_of(next(iter(metrics), 'accuracy'))}" if len(metrics) <= 1 else "test"
     rows = []

@@ -28,15 +28,8 @@ has another folder, which would fill the pages that compare runs."""
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """What MLflow is told of a run's graph, as its dataset. Source, schema and profile are JSON.
-
-    Attributes:
-        name: the dataset's.
-        digest: the beginning of its hash.
-        source: its settings.
-        schema: its arrays; None where its store is gone.
-        profile: its sizes; None likewise.
-    """
+    """What MLflow is told of a run's graph, as its dataset: the beginning of its hash; as JSON its settings, its arrays and its
+    sizes. The last two are None where its store is gone."""
 
     name: str
     digest: str
@@ -45,7 +38,6 @@ class GraphRecord:
     profile: str | None
 
     def as_input(self) -> DatasetInput:
-        """As MLflow takes it."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         dataset = Dataset(self.name, self.digest, "sargnn", self.source, self.schema, self.profile)
@@ -57,16 +49,14 @@ class Target:
     """Where a run goes, and what it is there.
 
     Attributes:
-        run_dir: its folder.
-        tracker: what takes its figures, by ``TrackingConfig.name``.
+        tracker: ``TrackingConfig.name``.
         uri: MLflow's store.
         server: the address of another tracker's server; None: its own.
         offline: that tracker's figures stay in the run folder.
-        experiment, name: of the run.
-        tags: of the run; those of a run that goes on are overwritten.
+        tags: those of a run that goes on are overwritten.
         settings: all of them, dotted.
-        params: those that are parameters, and the partition's figures. A run's stay as they are.
-        graph: its dataset, if that is known.
+        params: settings that are parameters, and the partition's figures. A run's stay as they are.
+        graph: None: not known.
         ranks: whether the figures of each rank are sent, too.
         same_run: go on with the run that the folder was sent to, if there is one.
         started_at: Unix time at which the run began; None: now.
@@ -91,11 +81,7 @@ class Target:
 def target_of(
     config: RunConfig, run_dir: Path, inputs: Inputs | None, *, uri: str | None = None, same_run: bool = False
 ) -> Target:
-    """A run's place; in MLflow in the store ``uri``, or else in the one that its configuration names.
-
-    Args:
-        inputs: what its workers start from; None for a run that has no such record.
-    """
+    """A run's place; in MLflow in the store ``uri``, or else in the one that its configuration names."""
     tags = {"model": config.model.name, "mode": config.mode.name, "world": str(config.world)}
     tags |= {"dataset": config.dataset.title, "kernel": config.kernel.name, "partitioner": config.partitioner.name}
     tags["processes"] = str((inputs.processes if inputs is not None else None) or config.num_processes)
@@ -126,7 +112,7 @@ def target_of(
 
 
 def graph_record(config: RunConfig, inputs: Inputs) -> GraphRecord | None:
-    """The graph of a run; None for a run of before its hash was noted."""
+    """None for a run of before its dataset's hash was noted."""
     if inputs.dataset_hash is None:
         return None
     settings = {key: value for key, value in dataclasses.asdict(config.dataset).items() if value is not None}

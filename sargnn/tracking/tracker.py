@@ -19,16 +19,12 @@ TRACKERS = {
     "tensorboard": "sargnn.tracking.tensorboard:TensorboardRun",
     "wandb": "sargnn.tracking.wandb:WandbRun",
 }
-"""Name -> class."""
 _PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 class Tracker(ABC):
     """A run as a tracker has it. It is made in the launching process, by a thread of its own: its errors are said, and the run
-    goes on.
-
-    Args:
-        target: what the run is called, its settings and its folder, whose ``metrics.jsonl`` may have epochs already.
+    goes on. The folder's ``metrics.jsonl`` may have epochs already.
 
     Attributes:
         title: what messages call the tracker.
@@ -62,7 +58,7 @@ def tracker_class(name: str) -> type[Tracker]:
 
 
 def check_tracker(tracking: TrackingConfig) -> None:
-    """What is to take the figures can be had. Raises ``ConfigError``."""
+    """Raises ``ConfigError`` where the tracker's package or key is missing, or its name is no tracker's."""
     if not tracking.enabled:
         return
     from importlib.util import find_spec

@@ -16,8 +16,8 @@ _INIT_S = 20.0
 
 
 class WandbRun(Tracker):
-    """Figures of every epoch, at the epoch as step. ``wandb.json`` in the run folder remembers the run's id and how many epochs
-    it has, so that a run that goes on is the same run there."""
+    """``wandb.json`` in the run folder remembers the run's id and how many epochs it has, so that a run that goes on is the
+    same run there."""
 
     title = "Weights & Biases"
     later = "what is missing there is in the run's folder: {}"

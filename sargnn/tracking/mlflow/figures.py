@@ -28,11 +28,7 @@ _RANKS = {
 
 
 class EpochFigures:
-    """Figures of one epoch after the other, in the order of the epochs.
-
-    Args:
-        ranks: also those of each rank.
-    """
+    """Those of one epoch after the other, in order; with ``ranks`` also each rank's."""
 
     def __init__(self, *, ranks: bool = False) -> None:
         self._ranks = ranks
@@ -40,7 +36,7 @@ class EpochFigures:
         self._medians = {name: SteadyMedian() for name in ("epoch_s", "wait_s", "sent_mb")}
 
     def add(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """The figures after an epoch, by name; ``row``: its line of ``metrics.jsonl``."""
+        """Those after an epoch, by name; ``row``: its line of ``metrics.jsonl``."""
         figures = {"loss": row.get("loss"), "lr": row.get("lr")}
         if (steps := row.get("optimizer_steps")) is not None and steps != row["epoch"] + 1:
             figures["optimizer_steps"] = steps
@@ -68,7 +64,6 @@ class SteadyMedian:
         self._sorted: list[float] = []
 
     def add(self, value: float) -> float:
-        """The median with a further value."""
         self._count += 1
         if self._count > 1:
             bisect.insort(self._sorted, value)
@@ -78,7 +73,7 @@ class SteadyMedian:
 
 
 def settled_figures(summary: Summary) -> dict[str, float]:
-    """What the figures that settle came to, by name."""
+    """What figures that settle came to, by name."""
     figures = {
         "epoch_s": summary.epoch_time_s,
         "wait_s": summary.comm_wait_time_s,
@@ -89,11 +84,7 @@ def settled_figures(summary: Summary) -> dict[str, float]:
 
 
 def single_figures(summary: Summary, *, ranks: bool = False) -> dict[str, float]:
-    """What a run has once, by name.
-
-    Args:
-        ranks: also the figures of each rank.
-    """
+    """What a run has once, by name; with ``ranks`` also of each rank."""
     figures: dict[str, float | None] = {}
     if summary.metric is not None:
         name = column_of(summary.metric)

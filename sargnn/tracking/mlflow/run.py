@@ -104,7 +104,6 @@ class MlflowRun(Tracker):
         return tags
 
     def log_epochs(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Send the figures of some epochs, those that MLflow lacks; rows come in the order of the epochs."""
         batch: list[tuple[str, float, int]] = []
         for row in rows:
             epoch = int(row["epoch"])
@@ -118,7 +117,6 @@ class MlflowRun(Tracker):
         self._log(batch)
 
     def finish(self, summary: Summary) -> None:
-        """Send the summary and the run's files, and end the run."""
         last = max(len(summary.losses) - 1, 0)
         settled = settled_figures(summary)
         unsettled = [name for name in settled if not math.isclose(self._last.get(name, math.nan), settled[name], rel_tol=1e-6)]
@@ -152,19 +150,13 @@ class MlflowRun(Tracker):
 
 
 class Parent:
-    """A sweep's own run, under which its points appear.
-
-    Args:
-        name: the sweep's.
-        tags: beside that.
-    """
+    """A sweep's own run, under which its points appear."""
 
     def __init__(self, uri: str, experiment: str, name: str, tags: dict[str, str]) -> None:
         self._client, where = open_store(uri, experiment)
         self.run_id: str = self._client.create_run(where, run_name=name, tags=tags).info.run_id
 
     def finish(self, tags: dict[str, str], *, failed: bool) -> None:
-        """How it came out, and its end."""
         for name, value in tags.items():
             self._client.set_tag(self.run_id, name, value)
         self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
@@ -178,7 +170,7 @@ def send_again(run_dir: Path, uri: str | None) -> tuple[str, str]:
 
     Raises:
         ConfigError: not a run folder, a run that is not over, or one that is there already.
-        SargnnError: a damaged file of the run, named.
+        SargnnError: a damaged file of the run, named; or MLflow does not take the figures.
     """
     if not (run_dir / CONFIG).is_file():
         raise ConfigError("This is no run folder.", given=str(run_dir), hint="a run folder holds config.yaml")

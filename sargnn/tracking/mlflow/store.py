@@ -25,12 +25,11 @@ _OURS = "tags.config_hash != ''"
 
 
 def default_uri() -> str:
-    """An sqlite store in the working folder."""
     return f"sqlite:///{Path.cwd() / 'mlflow.db'}"
 
 
 def absolute(uri: str | None) -> str:
-    """A store's address, the same from every folder; the default one if not given."""
+    """A store's address, the same from every folder; None: an sqlite store in the working folder."""
     if uri is None:
         return default_uri()
     database = database_of(uri)
@@ -56,7 +55,6 @@ def known_stores(run_dir: Path) -> dict[str, Any]:
 
 
 def note_store(run_dir: Path, uri: str, run_id: str, *, sent: bool) -> None:
-    """Remember where a run is, and whether all of it was sent there."""
     write_json(run_dir / MLFLOW, {"stores": known_stores(run_dir) | {uri: {"run_id": run_id, "sent": sent}}})
 
 
@@ -109,12 +107,10 @@ def mark_experiment(client: MlflowClient, experiment: Any) -> None:
 
 
 def find_runs_page(uri: str) -> str | None:
-    """The part of the address behind the server's: the runs of the experiment that has the newest one.
+    """The part of the address behind the server's: the runs of the experiment that has the newest one. None where the store has
+    no run of this package, or does not answer as it should.
 
     Experiments of this package that earlier versions made, or whose view was removed, are given theirs.
-
-    Returns:
-        None where the store holds no run of this package, or does not answer as it should.
     """
     newest: tuple[int, str] | None = None
     try:
