@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.modules.expressions import map_values
+from sargnn.modules.expressions import flat, map_values
 from sargnn.modules.tag import JOINED, Count, Mark, Rows, is_shared, mark_of, set_mark
 
 Kind = Literal["rows", "others", "sum", "mean", "alike", "other"]
@@ -285,9 +285,7 @@ def tensors_of(out: Any) -> list[Tensor]:
     """The tensors of a result, in order."""
     if isinstance(out, Tensor):
         return [out]
-    tensors: list[Tensor] = []
-    map_values(out, lambda value: tensors.append(value) if isinstance(value, Tensor) else None)
-    return tensors
+    return [value for value in flat(out) if isinstance(value, Tensor)]
 
 
 def carry(call: Call, out: Any, outs: Sequence[Out], groups: Groups) -> None:

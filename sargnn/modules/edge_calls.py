@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from sargnn.modules.call import Groups, NotTried, Table, describe_tensor
-from sargnn.modules.expressions import EDGE_COUNT, Call, Field, Item, Node, Softmax, map_values
-from sargnn.modules.lazy import EdgeRows, Lazy, blank, edge_rows, flat, function_name, share
+from sargnn.modules.expressions import EDGE_COUNT, Call, Field, Item, Node, Softmax, flat, function_name, map_values
+from sargnn.modules.lazy import EdgeRows, Lazy, blank, edge_rows, share
 from sargnn.modules.session import paused
 from sargnn.modules.tag import Count, mark_of, rows_of, tagged, user_line
 from sargnn.modules.trial import verdict_of

@@ -88,11 +88,23 @@ class Column(Node):
 
 @dataclass(frozen=True, eq=False)
 class Call(Node):
-    """A function of other nodes, tensors and values. ``func(*args, **kwargs)`` computes every edge from itself."""
+    """A function of other nodes, tensors and values. ``func(*args, **kwargs)`` computes every edge from itself.
+
+    Attributes:
+        versions: of its tensors' memory when it was noted.
+    """
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    versions: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "versions", self.versions_now())
+
+    def versions_now(self) -> list[int]:
+        """Of the same tensors."""
+        return [value._version for value in flat((self.args, self.kwargs)) if isinstance(value, Tensor)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +196,21 @@ class AtEnd(Node):
         object.__setattr__(self, "writes", self.fold.writes)
 
 
+def _is_current(node: Node) -> bool:
+    """Whether nobody has written to what a node reads since it was noted."""
+    if isinstance(node, Field):
+        return node.tensor._version == node.version
+    if isinstance(node, AtEnd):
+        return node.fold.writes == node.writes
+    return not isinstance(node, Call) or node.versions == node.versions_now()
+
+
 class Changer:
-    """Changes expressions, each part once; what nothing changes in stays the same object."""
+    """Changes expressions, each part once; what nothing changes in stays the same object.
+
+    Raises:
+        ConfigError: somebody has written to what an expression reads, since it was noted.
+    """
 
     def __init__(self) -> None:
         self._memo: dict[int, Any] = {}
@@ -195,6 +220,13 @@ class Changer:
         if not isinstance(value, Node):
             return value
         if id(value) not in self._memo:
+            if not _is_current(value):
+                raise ConfigError(
+                    "What edges have read was written to before what is made of it was computed",
+                    given=user_line(),
+                    allowed="operations that give new tensors",
+                    hint="use the operation that is not in place, or let the edges read x.clone()",
+                )
             self._memo[id(value)] = self.change(value)
         return self._memo[id(value)]
 
@@ -225,32 +257,22 @@ class Changer:
 
 
 class Resolved(Changer):
-    """Computes the folds that an expression reads.
-
-    Raises:
-        ConfigError: somebody has written to rows that it reads, since it was noted.
-    """
+    """Computes the folds that an expression reads."""
 
     def change(self, node: Node) -> Node:
-        rows = node.fold.rows() if isinstance(node, AtEnd) else None
-        if (isinstance(node, Field) and node.tensor._version != node.version) or (
-            isinstance(node, AtEnd) and node.fold.writes != node.writes
-        ):
-            raise ConfigError(
-                "Rows that edges have read were written to before what is made of them was computed",
-                given=user_line(),
-                allowed="operations that give new rows",
-                hint="use the operation that is not in place, or read x.clone() at the edges' ends",
-            )
         if isinstance(node, AtEnd):
-            assert rows is not None
-            return Field(node.shape, node.dtype, node.where, rows)
+            return Field(node.shape, node.dtype, node.where, node.fold.rows())
         return super().change(node)
+
+
+def function_name(func: Any) -> str:
+    """A function's plain name."""
+    return str(getattr(func, "__name__", "")).strip("_")
 
 
 def function_of(node: Any) -> str:
     """The plain name of the function that a node calls; empty for any other node."""
-    return str(getattr(node.func, "__name__", "")).strip("_") if isinstance(node, Call) else ""
+    return function_name(node.func) if isinstance(node, Call) else ""
 
 
 def size(node: Node) -> int:
@@ -287,6 +309,13 @@ def map_values(values: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(values, dict):
         return {key: map_values(value, change) for key, value in values.items()}
     return change(values)
+
+
+def flat(values: Any) -> list[Any]:
+    """All values in such a nest."""
+    listed: list[Any] = []
+    map_values(values, listed.append)
+    return listed
 
 
 def draw_mask(run: EdgeRun, values: Tensor, draw: Draw) -> Tensor:

@@ -31,6 +31,8 @@ from sargnn.modules.expressions import (
     SharedSoftmax,
     Softmax,
     SoftmaxTotal,
+    flat,
+    function_name,
     function_of,
     map_values,
 )
@@ -48,8 +50,6 @@ from sargnn.modules.lazy import (
     check_alone,
     edge_rows,
     filled,
-    flat,
-    function_name,
     own_shape,
     values,
 )

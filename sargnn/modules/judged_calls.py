@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from sargnn.comm.group import Group
 from sargnn.errors import ConfigError
 from sargnn.modules.call import PAIRS, Call, Groups, Out, Verdict, carry, tensors_of
-from sargnn.modules.expressions import map_values
+from sargnn.modules.expressions import flat, map_values
 from sargnn.modules.functions import PAIRING, PICKS, Function, check_writes, unwrapped
 from sargnn.modules.row_calls import RowCalls
 from sargnn.modules.row_folds import OverWorkers, SumOverWorkers, mean_over_workers
@@ -290,16 +290,9 @@ class JudgedCalls(TorchFunctionMode):
     def compare_numbers(self, name: str, args: Any, kwargs: Any) -> None:
         """Refuse plain numbers in a call of the user's that are not those of the other workers: made of a number of rows in a
         way that ``Count`` does not see, as ``2.0 * x.size(0)`` and ``x.shape.numel()``."""
-        numbers: list[Any] = []
-
-        def note(value: Any) -> Any:
-            if type(value) in (int, float, complex):
-                numbers.append(value)
-            elif isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
-                numbers.append(value.item())
-            return value
-
-        map_values((args, kwargs), note)
+        given = flat((args, kwargs))
+        of_numpy = [v.item() for v in given if isinstance(v, np.generic) or (isinstance(v, np.ndarray) and not v.ndim)]
+        numbers = [value for value in given if type(value) in (int, float, complex)] + of_numpy
         if not numbers:
             return
         own = torch.tensor([zlib.crc32(repr(numbers).encode())])
@@ -361,16 +354,10 @@ def mark_of_made(told: Out, groups: Groups, call: Call) -> Mark:
     if source is not None:
         return source._replace(dim=told.dim, parts=told.parts, before=told.before)
     key = next(key for key, number in groups.numbers.items() if number == told.group)
-    size = next(size for size in _counts_in((call.args, call.kwargs)) if size.of is not None and size.of[0] == key)
+    size = next(v for v in flat((call.args, call.kwargs)) if isinstance(v, Count) and v.of is not None and v.of[0] == key)
     assert size.of is not None
     rows = key if isinstance(key, Rows) else None
     return Mark(rows, told.dim, (size.own - size.of[2]) // size.of[1], parts=told.parts, set=key, before=told.before)
-
-
-def _counts_in(value: Any) -> list[Count]:
-    counts: list[Count] = []
-    map_values(value, lambda item: counts.append(item) if isinstance(item, Count) else None)
-    return counts
 
 
 def has_count(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

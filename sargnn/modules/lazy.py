@@ -43,6 +43,7 @@ from sargnn.modules.expressions import (
     Field,
     Node,
     Where,
+    flat,
     map_values,
     without_gradient,
 )
@@ -221,10 +222,13 @@ class Joined(Lazy):
         return torch.Size((2, count) if isinstance(self.parts[0], EdgeIndex) else (count, *own_shape(self)[1:]))
 
 
-class JoinedFolded(Lazy):
+class JoinedFolded(Folded):
     """[M, ...]. fold: over the edges of several sets (``joined.JoinedFold``)."""
 
     fold: Any
+
+    def sizes(self) -> Any:
+        return torch.Size(own_shape(self))
 
 
 class Largest(Lazy):
@@ -385,7 +389,7 @@ def own_shape(lazy: Any) -> tuple[int, ...]:
 
 def values(value: Any) -> Any:
     """What stands for a lazy tensor where a function is called: an expression for each edge, or numbers."""
-    if isinstance(value, (Folded, JoinedFolded)):
+    if isinstance(value, Folded):
         return value.fold.rows()
     if isinstance(value, Largest):
         return value.value()
@@ -428,17 +432,5 @@ def share(view: Any, base: Lazy) -> Any:
     return view
 
 
-def flat(arguments: Any) -> list[Any]:
-    """All values in a nest of arguments."""
-    listed: list[Any] = []
-    map_values(arguments, listed.append)
-    return listed
-
-
 Handler = Callable[..., Any]
 """(PyTorch's function, its arguments by their names) to a result, or ``NotImplemented``."""
-
-
-def function_name(func: Any) -> str:
-    """A function's plain name."""
-    return str(getattr(func, "__name__", "")).strip("_")

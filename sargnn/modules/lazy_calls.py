@@ -20,7 +20,7 @@ from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.modules.call import answer
 from sargnn.modules.edge_calls import noted_call
 from sargnn.modules.edge_sets import DerivedEdges, is_loop, masked, moved, with_self_loops
-from sargnn.modules.expressions import AtEnd, Call, Column, Field, Node, Written, map_values
+from sargnn.modules.expressions import AtEnd, Call, Column, Field, Node, Written, flat, function_name, map_values
 from sargnn.modules.functions import Function, check_writes, known_function
 from sargnn.modules.joined import join, joined_call, repeated
 from sargnn.modules.lazy import (
@@ -41,9 +41,7 @@ from sargnn.modules.lazy import (
     edge_rows,
     ends_of,
     filled,
-    flat,
     folded,
-    function_name,
     numbers,
     own_shape,
     same_number,

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sargnn.engine.reducers.generic import EdgeRun
-from sargnn.modules.call import is_close
-from sargnn.modules.expressions import Call, Field, Item, Node, Where, Written, draw_mask, map_values
+from sargnn.modules.call import is_close, tensors_of
+from sargnn.modules.expressions import Call, Field, Item, Node, Where, Written, draw_mask
 from sargnn.modules.functions import check_recomputed
 from sargnn.modules.lazy import EdgeRows
 from sargnn.modules.session import Session, paused
@@ -289,11 +289,11 @@ class _Captures(TorchFunctionMode):
         self.captured: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for tensor in _tensors((args, kwargs or {})):
+        for tensor in tensors_of((args, kwargs or {})):
             if tensor.requires_grad and id(tensor) not in self._known:
                 self.captured[id(tensor)] = tensor
         result = func(*args, **(kwargs or {}))
-        self._known.update((id(tensor), tensor) for tensor in _tensors(result))  # held, so that its id stays its own
+        self._known.update((id(tensor), tensor) for tensor in tensors_of(result))  # held, so that its id stays its own
         return result
 
 
@@ -318,7 +318,7 @@ def captured_tensors(
     ends = [tensor.grad_fn for tensor in params if tensor.grad_fn is not None]
     seen = {id(end): end for end in ends}
     known = mine | {id(tensor) for tensor in params}
-    todo: list[Any] = [tensor.grad_fn for tensor in _tensors(returned) if tensor.grad_fn is not None]
+    todo: list[Any] = [tensor.grad_fn for tensor in tensors_of(returned) if tensor.grad_fn is not None]
     while todo:
         node = todo.pop()
         if node is None or id(node) in seen:
@@ -330,9 +330,3 @@ def captured_tensors(
             params.append(leaf)
         todo += [before for before, _ in node.next_functions]
     return returned, tuple(params)
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    tensors: list[Tensor] = []
-    map_values(values, lambda value: tensors.append(value) if isinstance(value, Tensor) else None)
-    return tensors

@@ -27,7 +27,7 @@ from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, Gat, GatV2
 from sargnn.engine.reducers.max import Max
 from sargnn.engine.reducers.sum import Mean, Sum, WeightedMean, WeightedSum
-from sargnn.modules.expressions import Call, Column, Dropped, Field, Node, Softmax, Written, function_of, map_values
+from sargnn.modules.expressions import Call, Column, Dropped, Field, Node, Softmax, Written, flat, function_of
 from sargnn.modules.session import paused
 from sargnn.modules.tag import tagged
 from sargnn.rng import Draw
@@ -174,9 +174,7 @@ def _needs_no_source(node: Any) -> bool:
     if isinstance(node, Written):
         return not node.params and all(_needs_no_source(of) for _, _, of in node.fields)
     if isinstance(node, Call):
-        parts: list[Any] = []
-        map_values((node.args, node.kwargs), parts.append)
-        return all(_needs_no_source(part) for part in parts)
+        return all(_needs_no_source(part) for part in flat((node.args, node.kwargs)))
     return isinstance(node, Column) or not isinstance(node, Node)
 
 

@@ -159,6 +159,13 @@ def writes_after_reading(x: torch.Tensor, index: torch.Tensor, weight: torch.Ten
     return sum_into(x, index, rows)
 
 
+def writes_to_a_vector(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    vector = torch.zeros(IN, dtype=x.dtype)
+    rows = x[index[0]] + vector
+    vector += 1
+    return sum_into(x, index, rows)
+
+
 def writes_to_a_fold(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     degree = torch.zeros_like(x[:, 0]).index_add(0, index[1], weight)
     of_edges = degree[index[1]]
@@ -184,14 +191,13 @@ def differentiates_ends(x: torch.Tensor, index: torch.Tensor, weight: torch.Tens
     return Doubled.apply(index[0])
 
 
+TWO_SHAPES, WRITTEN = "known in two shapes", "was written to before"
 WRONG: dict[Forward, str] = {
-    writes_to_a_view: "known in two shapes", writes_below_a_view: "known in two shapes",
-    writes_to_a_column: "known in two shapes", writes_to_a_view_of_ones: "known in two shapes",
-    differentiates_gradients: "Gradients of gradients",
-    writes_to_a_view_of_zeros: "known in two shapes",
-    writes_after_reading: "were written to before",
-    writes_to_a_fold: "were written to before", writes_to_the_graph: "may not write to its input",
-    adds_up_more_than_once: "'index_add' reads the numbers", differentiates_ends: "reads the numbers",
+    writes_to_a_view: TWO_SHAPES, writes_below_a_view: TWO_SHAPES, writes_to_a_column: TWO_SHAPES,
+    writes_to_a_view_of_ones: TWO_SHAPES, writes_to_a_view_of_zeros: TWO_SHAPES, writes_after_reading: WRITTEN,
+    writes_to_a_fold: WRITTEN, writes_to_a_vector: WRITTEN, writes_to_the_graph: "may not write to its input",
+    adds_up_more_than_once: "'index_add' reads the numbers", differentiates_gradients: "Gradients of gradients",
+    differentiates_ends: "reads the numbers",
 }  # fmt: skip
 
 
