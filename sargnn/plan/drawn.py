@@ -333,35 +333,30 @@ class FlowDrawer(FlowBuilder):
         for number, chosen in enumerate(layer.chosen):
             cursor = ends[:-1].reshape(counts.shape)[:, number].copy()
             first = out_bounds[relations[number].destination]
-            given = (
-                chosen.sources,
-                chosen.edges,
-                chosen.offsets,
-                first,
-                *rows,
-                places[: self._num_rows],
-                places[self._num_rows :],
-            )
-            split_by_peer(*given, cursor, src, dst, edges)
+            given = chosen.sources, chosen.edges, chosen.offsets, first, *rows
+            split_by_peer(*given, *np.split(places, [self._num_rows]), cursor, src, dst, edges)
         return src, dst, edges, ends
 
     def _sampled_degrees(
         self, layer: DrawnLayer, inward: Sequence[Degrees], outward: OutDegrees
     ) -> tuple[np.ndarray, np.ndarray, WeightedDegrees | None]:
         """In-degrees, out-degrees and weighted ones of a layer's part; without entries where out-degrees are not known."""
-        bounds, relations = bounds_of(layer.inputs), self._schema.relations
-        in_degrees, out_degrees = np.zeros(bounds[-1], np.int64), np.zeros(bounds[-1] if outward else 0, np.int64)
-        weights = WeightedDegrees(np.zeros(bounds[-1]), np.zeros(len(out_degrees)))
+        bounds, relations, weighted = bounds_of(layer.inputs), self._schema.relations, self._part.weighted
+        into_rows = Degrees.none(bounds[-1], weighted=weighted)
+        out_of_rows = Degrees.none(bounds[-1] if outward else 0, weighted=weighted)
+
+        def add(total: Degrees, first: int, part: Degrees) -> None:
+            at = slice(first, first + len(part.counts))
+            total.counts[at] += part.counts
+            if total.sums is not None:
+                total.sums[at] += part.sums
+
         for relation, into in zip(relations, inward, strict=True):
-            first = bounds[relation.destination]
-            at = slice(first, first + len(into.counts))
-            in_degrees[at] += into.counts
-            if into.sums is not None:
-                weights.inward[at] += into.sums
+            add(into_rows, bounds[relation.destination], into)
         for relation, out in zip(relations, outward or (), strict=False):
             rows = layer.inputs[relation.source] - self._bounds[relation.source]
-            at = slice(bounds[relation.source], bounds[relation.source + 1])
-            out_degrees[at] += out.counts[rows]
-            if out.sums is not None:
-                weights.outward[at] += out.sums[rows]
-        return in_degrees, out_degrees, weights if self._part.weighted else None
+            add(out_of_rows, bounds[relation.source], out.at(rows))
+        weights = None
+        if into_rows.sums is not None and out_of_rows.sums is not None:
+            weights = WeightedDegrees(into_rows.sums, out_of_rows.sums)
+        return into_rows.counts, out_of_rows.counts, weights
