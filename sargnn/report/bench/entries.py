@@ -26,13 +26,12 @@ LIMITS = "limits"
 BEFORE, AFTER = f"{LIMITS} before", f"{LIMITS} after"
 NOT_STATIC, ONE_PROCESS, PROFILED = ", not static", ", one process", ", profiled"
 Figures = dict[str, Any]
-"""Of one measurement, by name."""
 _CHANGES_NOTHING = ("store_dir", "run_dir", "run_name", "tracking", "prepare")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model of the table: its name, and the run that all its rows vary."""
+    """One model of the table, and the run that all its rows vary."""
 
     name: str
     config: RunConfig
@@ -40,14 +39,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Entry:
-    """One measurement.
-
-    Attributes:
-        kind: a run of this project, stock DGL or PyG, another command, or the machine's limits.
-        name: of its row.
-        command: of the kind ``other``.
-        form: of the graph that stock PyG is given; empty: it is DGL, or none of both.
-    """
+    """One measurement. ``command``: of the kind ``other``; ``form``: of the graph that stock PyG is given; else empty."""
 
     kind: Literal["train", "stock", "other", "limits"]
     name: str
@@ -71,7 +63,7 @@ class Entry:
 
 
 def row_name(mode: str, world: int, precision: str | None = None) -> str:
-    """Of a run of this project; ``precision``: if it is a further one."""
+    """``precision``: of a further one."""
     return f"{mode}, world {world}{'' if precision is None else f', {precision}'}"
 
 
@@ -83,11 +75,8 @@ def entries_of(case: Case, table: BenchTableConfig) -> list[tuple[Entry, int]]:
 
 
 def _of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
-    """One round: each entry with the row before it, so that a drift of the machine meets neighbours alike.
-
-    Stock DGL, stock PyG in each form, this project's first run, stock DGL with huge pages, the others. Entries without the
-    static aggregate stand behind the run that shows whether there is one.
-    """
+    """One round: each entry with the row before it, so that a drift of the machine meets neighbours alike. Entries without the
+    static aggregate stand behind the run that shows whether there is one."""
     runs = []
     for world in table.worlds:
         for mode in table.modes:
@@ -115,7 +104,6 @@ def _of_a_round(case: Case, table: BenchTableConfig) -> list[Entry]:
 
 
 def _after_rounds(case: Case, table: BenchTableConfig) -> list[Entry]:
-    """What is measured once, last: a profiled run, and the limits again."""
     if not table.limits:
         return []
     from sargnn.report.bench.epoch import counted_modes
@@ -145,7 +133,7 @@ def _varied(config: RunConfig, mode: str, world: int, precision: Precision | Non
 
 
 def reasons_without_stock(case: Case) -> list[str]:
-    """Why stock DGL is not measured with this run's model; none: it is."""
+    """Why stock DGL is not measured; none: it is."""
     if case.config.device != "cpu":
         return ["DGL from PyPI runs on a CPU only"]
     if not is_installed():
@@ -163,7 +151,7 @@ def reasons_without_stock(case: Case) -> list[str]:
 
 
 def reasons_without_pyg(case: Case) -> list[str]:
-    """The same of stock PyG."""
+    """Why stock PyG is not measured; none: it is."""
     if find_spec("torch_geometric") is None:
         return ["stock PyG is not measured: torch_geometric is not installed"]
     if case.config.draws_flows:

@@ -110,7 +110,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _loopback() -> float:
-    """Two processes that send to each other at once; bytes of both directions."""
+    """Bytes of both directions: two processes send to each other at once."""
     context = multiprocessing.get_context("spawn")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -162,12 +162,8 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class ShardPart:
-    """What a kind of shard takes of an epoch's aggregation.
-
-    Attributes:
-        core_s: core-seconds, all workers together.
-        edges: that were folded or went back, all workers together.
-    """
+    """What a kind of shard takes of an epoch's aggregation: core-seconds, and edges that were folded or went back, of all
+    workers."""
 
     name: str
     core_s: float
@@ -180,9 +176,8 @@ class Part:
 
     Attributes:
         seconds: mean over the workers.
-        core_s: core-seconds, all workers together; what other threads than the computing ones do meanwhile is counted where it
-            happens.
-        work: floating-point operations or bytes, all workers together.
+        core_s: of all workers; what other threads than the computing ones do meanwhile is counted where it happens.
+        work: floating-point operations or bytes, of all workers.
         limit_core_s: core-seconds at the machine's limit; None for a part that has none.
     """
 
@@ -194,7 +189,7 @@ class Part:
 
     @property
     def share_of_limit(self) -> float | None:
-        """1 is the limit; None where there is none."""
+        """1 is the limit; None: there is none."""
         return self.limit_core_s / self.core_s if self.limit_core_s and self.core_s else None
 
 
@@ -276,7 +271,7 @@ def parts_of(summary: dict[str, Any], cores: int, roofline: Roofline) -> list[Pa
 
 
 def shards_of(summary: dict[str, Any]) -> list[ShardPart]:
-    """A profiled run's aggregation, by the kind of shard; those that there were."""
+    """Only the kinds of shards that there were."""
     seconds, edges = (summary[f"profile_shard_{what}"] for what in ("cpu_s", "edges"))
     return [ShardPart(name, sum(seconds[name]), sum(edges[name])) for name in SHARDS if sum(seconds[name])]
 
@@ -302,7 +297,6 @@ def rows_of(parts: Sequence[Part], cores: int, shards: Sequence[ShardPart] = ())
 
 
 def limit_line(roofline: Roofline) -> str:
-    """The machine's limits in one line."""
     names = ("gemm_flops", "gather_bytes_per_s", "far_gather_bytes_per_s", "copy_bytes_per_s", "loopback_bytes_per_s")
     gemm, near, far, copy, loopback = (getattr(roofline, name) / 1e9 for name in names)
     return (
@@ -312,7 +306,6 @@ def limit_line(roofline: Roofline) -> str:
 
 
 def markdown(parts: Sequence[Part], cores: int, shards: Sequence[ShardPart] = ()) -> list[str]:
-    """The table, for a log."""
     rows = rows_of(parts, cores, shards)
     return [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 

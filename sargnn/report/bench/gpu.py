@@ -49,7 +49,7 @@ _ROWS_OF = {"gat": (1, 1), "gatv2": (1, 3), "dot": (2, 4)}
 
 
 def run(config: BenchGpuConfig) -> list[str]:
-    """Measure; write ``gpu.json`` and ``gpu.md`` into ``bench_dir``. Returns the page's lines."""
+    """Measure; write ``gpu.json`` and ``gpu.md`` into ``bench_dir``, and return the page's lines."""
     device, folder = torch.device("cuda"), Path(config.bench_dir)
     place = usable_device(device.type)
     open_folder(folder, FILES)
@@ -99,7 +99,6 @@ def whole_block(config: DatasetSettings, store_dir: str, order: str) -> EdgeBloc
 
 
 def whole_plan(block: EdgeBlock) -> LayerPlan:
-    """One worker's plan of a whole graph."""
     in_degrees = torch.bincount(block.dst_per_edge(), minlength=block.num_dst)
     return LayerPlan(
         rank=0,
@@ -139,7 +138,7 @@ def _copy(device: torch.device) -> Callable[[], Any]:
 
 
 def _checks(device: torch.device, dtype: torch.dtype) -> list[dict[str, Any]]:
-    """Attention with dropout and sums on a random graph, beside the reference in fp64 on the CPU: relative errors."""
+    """Relative errors of attention with dropout and of sums on a random graph, beside the reference in fp64 on the CPU."""
     generator = torch.Generator().manual_seed(0)
     src = torch.randint(_CHECKED_NODES, (_CHECKED_EDGES,), generator=generator, dtype=torch.int32)
     dst = (_CHECKED_NODES * torch.rand(_CHECKED_EDGES, generator=generator) ** 3).to(torch.int32).sort().values  # hubs
@@ -253,7 +252,7 @@ def _attention(block: EdgeBlock, name: str, heads: int, width: int, dtype: torch
 
 
 def _layers(block: EdgeBlock, heads: int, config: BenchGpuConfig) -> list[dict[str, Any]]:
-    """An attention layer, features to outputs and back, its linear maps included: seconds and peaks, ours and PyG's."""
+    """Of an attention layer, features to outputs and back, its linear maps included: seconds and peaks, ours and PyG's."""
     device, width, place = block.src.device, config.head_width, device_of(block.src.device)
     x = torch.randn(block.num_src, config.features, device=device, requires_grad=True)
     sides: dict[str, Callable[[], Tensor]] = {"ours": _our_layer(block, x, heads, width)}
@@ -292,7 +291,6 @@ def _our_layer(block: EdgeBlock, x: Tensor, heads: int, width: int) -> Callable[
 
 
 def page(content: dict[str, Any]) -> list[str]:
-    """The figures, as Markdown."""
     about, copied = content["about"], content["about"]["copy_bytes_per_s"]
     lines = [
         f"# {about['gpu']}",

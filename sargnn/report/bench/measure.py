@@ -57,7 +57,7 @@ from sargnn.training.build import edge_width, uses_edge_weights
 FILES = "table.md", "table.json"
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 _SHARE_OF_FREE = 0.9
-"""Of the memory that is free when a command of another begins, what it may hold."""
+"""What a command of another may hold of the memory that is free when it begins."""
 _WATCH_S = 0.05
 """How often that is looked at; a large table is filled at a few gigabytes a second."""
 _ENDED_BY = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
@@ -80,11 +80,10 @@ class Kept:
 
     @property
     def path(self) -> Path:
-        """Of the figures."""
         return self.run_dir.with_name(f"{self.run_dir.name}.json")
 
     def read(self) -> Figures | None:
-        """The figures; None where they are not there. Raises ``ConfigError`` for those of other settings, or damaged ones."""
+        """None: they are not there. Raises ``ConfigError`` for figures of other settings, or damaged ones."""
         if not self.path.exists():
             return None
         hint = f"choose another bench_dir, or remove '{self.path}'"
@@ -107,7 +106,6 @@ class Kept:
         self.run_dir.parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, figures: Figures) -> None:
-        """Keep the figures."""
         write_json(self.path, {"settings": self.entry.settings, "figures": figures})
 
 
@@ -119,9 +117,6 @@ def measure(kept: Kept, store: Path) -> Figures:
     included, and ``peak_train_bytes``, a number or one per worker, above what was resident once graph, features and parameters
     were read in; ``losses`` if it likes. Or ``out_of_memory``, a text: so does stock DGL or PyG where an allocation fails, and
     so it is noted of a command that came to hold nine tenths of the memory that was free when it began, which ends it.
-
-    Args:
-        store: of the dataset.
     """
     kept.clear()
     if kept.entry.kind == "limits":
@@ -204,10 +199,8 @@ def _read(text: str, kept: Kept) -> Figures:
 
 
 def _output(command: Sequence[str], kept: Kept, environment: dict[str, str], most_bytes: int | None = None) -> str | None:
-    """A process's stdout; None where it came to hold more than ``most_bytes``, which has ended it.
-
-    An interrupt ends it, and what it has started, before it is raised again.
-    """
+    """A process's stdout; None where it came to hold more than ``most_bytes``, which has ended it. An interrupt ends it and
+    what it has started."""
     try:
         process = subprocess.Popen(
             command,

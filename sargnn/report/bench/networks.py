@@ -47,11 +47,7 @@ _SAMPLERS = (0, 1, 2)
 
 
 class _Homogeneous(Layered):
-    """Graph, features and labels; a layer is a DGL convolution.
-
-    Attributes:
-        options: what a convolution is given beside graph and rows: the edges' weights, where there are any.
-    """
+    """A layer is a DGL convolution. ``options``: what it is given beside graph and rows: the edges' weights, if any."""
 
     options: dict[str, Tensor]
 
@@ -77,8 +73,6 @@ class _Homogeneous(Layered):
 
 
 class StockSage(_Homogeneous):
-    """GraphSage with means."""
-
     builds: ClassVar[dict[str, Any]] = PLAIN | {"aggregator": "mean"}
 
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
@@ -93,7 +87,7 @@ class StockSage(_Homogeneous):
 
 
 class StockGat(_Homogeneous):
-    """GAT: heads are concatenated, those of the last layer averaged."""
+    """Heads are concatenated, those of the last layer averaged."""
 
     builds: ClassVar[dict[str, Any]] = PLAIN_GAT
 
@@ -111,12 +105,10 @@ class StockGat(_Homogeneous):
         )
 
     def convolve(self, conv: nn.Module, rows: Tensor) -> Tensor:
-        """Heads side by side."""
         out: Tensor = conv(self.graph, rows, **self.options).flatten(1)
         return out
 
     def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
-        """The heads' mean."""
         out: Tensor = conv(self.graph, rows, **self.options).mean(1)
         return out
 
@@ -136,17 +128,12 @@ class StockCustom(_Homogeneous):
         self.module = config.model.build(shape).module
 
     def forward(self) -> Tensor:
-        """Logits of all nodes."""
         out: Tensor = self.module(self.graph, self.features)
         return out
 
 
 class StockSampledSage(StockSage):
-    """GraphSage with means over sampled neighbours.
-
-    Attributes:
-        number_of_samplers: processes that sample; None: not found yet.
-    """
+    """``number_of_samplers``: processes that sample; None: not found yet."""
 
     builds: ClassVar[dict[str, Any]] = PLAIN | {"aggregator": "mean"}
     tasks: ClassVar[tuple[str, ...]] = ("nodes",)
@@ -218,8 +205,6 @@ def typed_graph(dataset: Dataset, dgl: Any, weight: Tensor | None) -> Any:
 
 
 class StockRgcn(Typed):
-    """Of DGL's layers."""
-
     def __init__(self, config: RunConfig, dataset: Dataset, dgl: Any) -> None:
         super().__init__(config, dataset)
         graph = typed_graph(dataset, dgl, edge_weights(config, dataset))
@@ -272,11 +257,7 @@ def _refuse_weights(network: StockNetwork, config: RunConfig, dataset: Dataset) 
 
 
 class _Pyg(Layered):
-    """A layer is a convolution of PyG's.
-
-    Attributes:
-        options: what it is given beside rows and graph: the edges' features [E, D], where the model reads them.
-    """
+    """A layer is a convolution of PyG's. ``options``: the edges' features [E, D], where the model reads them."""
 
     options: dict[str, Tensor]
 
@@ -303,8 +284,6 @@ class _Pyg(Layered):
 
 
 class PygSage(_Pyg):
-    """GraphSage with means."""
-
     builds: ClassVar[dict[str, Any]] = PLAIN | {"aggregator": "mean"}
 
     def __init__(self, config: RunConfig, dataset: Dataset, form: str) -> None:
@@ -316,8 +295,6 @@ class PygSage(_Pyg):
 
 
 class PygGat(_Pyg):
-    """GAT: heads are concatenated, those of the last layer averaged."""
-
     builds: ClassVar[dict[str, Any]] = PLAIN_GAT | {"v2": (False, True)}
 
     def __init__(self, config: RunConfig, dataset: Dataset, form: str) -> None:
@@ -334,8 +311,6 @@ class PygGat(_Pyg):
 
 
 class PygRgcn(Typed):
-    """R-GCN, a graph for each relation."""
-
     def __init__(self, config: RunConfig, dataset: Dataset, form: str) -> None:
         from torch_geometric.nn import HeteroConv, SAGEConv
 

@@ -29,7 +29,7 @@ from sargnn.tracking.memory import PeakMeter
 
 
 def measure(config: RunConfig, store: Path, threads: int, form: str | None) -> dict[str, Any]:
-    """Train ``config.epochs`` epochs. ``form``: what PyG is given as the graph; None: it is DGL."""
+    """``form``: what PyG is given as the graph; None: it is DGL."""
     torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
     models = PYG_MODELS if form is not None else SAMPLED_MODELS if config.draws_flows else DGL_MODELS

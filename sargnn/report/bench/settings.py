@@ -20,16 +20,7 @@ from sargnn.tracking.provenance import versions
 
 @dataclass(frozen=True)
 class BenchGpuConfig:
-    """``sargnn bench gpu``: a GPU's kernels, checked and timed, and an attention layer beside PyG's.
-
-    Attributes:
-        widths: features of rows that are summed.
-        heads: of attention, each of ``head_width`` columns.
-        features: of the layer's input.
-        precisions: of the rows.
-        repeats: measurements of each.
-        bench_dir: where results go.
-    """
+    """``sargnn bench gpu``; ``conf/bench_gpu.yaml`` says what each setting is."""
 
     dataset: DatasetSettings = field(metadata=DATASETS)
     widths: list[int]
@@ -43,7 +34,7 @@ class BenchGpuConfig:
 
 
 def parse_bench_gpu(mapping: dict[str, Any]) -> BenchGpuConfig:
-    """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
+    """Raises ``ConfigError`` with the name of the first wrong key."""
     config = build(BenchGpuConfig, mapping, "")
     if "mixed" in config.precisions:
         raise ConfigError("Kernels have no precision of products.", given="mixed", allowed="fp32, bf16, fp64")
@@ -52,21 +43,8 @@ def parse_bench_gpu(mapping: dict[str, Any]) -> BenchGpuConfig:
 
 @dataclass(frozen=True)
 class BenchTableConfig:
-    """``sargnn bench table``: runs of this project beside stock DGL and stock PyG in one process.
-
-    Attributes:
-        cases: name -> overrides of a run.
-        models: which of them; another name is that option of ``model``.
-        modes, worlds: each mode runs on each number of workers.
-        rounds: how often the whole sequence of a case is repeated.
-        stock: also run stock DGL, as it comes and with huge pages on, and stock PyG on an edge index and on a CSR matrix.
-        not_static: those of the modes that also run without the static aggregate of the first layer, where they have one.
-        one_process: those of the modes that also run with all of a world's parts in one process, which has all cores.
-        limits: also measure the machine's limits, and profile the first mode on the first world against them.
-        others: name -> command of a further row (``bench.measure.measure`` says what it is given and prints).
-        bench_dir: where results go; those that are there are kept.
-        precisions: further ones, beside the runs' own: each run is also measured in them, and stock DGL in bf16.
-    """
+    """``sargnn bench table``; ``conf/bench_table.yaml`` says what each setting is, ``bench.measure.measure`` what further
+    commands are given and print."""
 
     cases: dict[str, list[str]]
     models: list[str]
@@ -83,7 +61,7 @@ class BenchTableConfig:
 
 
 def parse_bench_table(mapping: dict[str, Any]) -> BenchTableConfig:
-    """Check a resolved mapping. Raises ``ConfigError`` with the name of the first wrong key."""
+    """Raises ``ConfigError`` with the name of the first wrong key."""
     config = build(BenchTableConfig, mapping, "")
     check_grid(config, needed=("models", "modes", "worlds"))
     return config
@@ -104,7 +82,7 @@ def check_grid(config: Any, needed: Sequence[str]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Cores, memory and versions: a figure means nothing without them."""
+    # A figure means nothing without these.
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(psutil.virtual_memory().total / 1e9),
@@ -131,17 +109,14 @@ DGL_MODELS = {
     "rgcn": "sargnn.report.bench.networks:StockRgcn",
     "custom": "sargnn.report.bench.networks:StockCustom",
 }
-"""Models that stock DGL is measured with."""
 SAMPLED_MODELS = {"sage": "sargnn.report.bench.networks:StockSampledSage"}
-"""Those that it is measured with where steps or neighbours are drawn."""
+"""DGL's, where steps or neighbours are drawn."""
 PYG_MODELS = {
     "sage": "sargnn.report.bench.networks:PygSage",
     "gat": "sargnn.report.bench.networks:PygGat",
     "rgcn": "sargnn.report.bench.networks:PygRgcn",
 }
-"""Models that stock PyG is measured with."""
 FREE_OF_LINKS = ("embedding_dim", "temperature", "margin", "mlp_hidden", "rank")
 """Settings of ``links`` that stock networks have, too, or that do not matter to them."""
 FORMS = {"edge_index": "edge index", "csr": "CSR"}
-"""What stock PyG is given as the graph -> what a row calls it: an edge index [2, E] sorted by destination, or a CSR matrix of
-``torch.sparse`` with a row for each destination."""
+"""What stock PyG is given as the graph -> what a row calls it."""

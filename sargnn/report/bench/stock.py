@@ -95,18 +95,13 @@ class StockNetwork(nn.Module, ABC):
                 setattr(self, name, moved)
 
     def to_bf16(self) -> None:
-        """Graph, features and parameters become bf16, as DGL's guide on mixed precision has it."""
+        """Graph, features and parameters, as DGL's guide on mixed precision has it."""
         raise NotImplementedError
 
 
 class Layered(StockNetwork):
-    """Features [N, F] through one convolution after the other.
-
-    Attributes:
-        convs: one for each layer.
-        norms: between them.
-        pairs: of links: int64 [2, P], heads and tails to train; else None.
-    """
+    """Features [N, F] through one convolution after the other. ``pairs``: of links, int64 [2, P], heads and tails to train;
+    else None."""
 
     tasks: ClassVar[tuple[str, ...]] = ("nodes", "links")
     convs: nn.ModuleList
@@ -129,9 +124,8 @@ class Layered(StockNetwork):
         self.labels = torch.from_numpy(np.asarray(dataset.labels)[nodes].astype(np.int64))
 
     def loss(self) -> Tensor:
-        """Of classes as everywhere. Of links the binary cross-entropy of products of embeddings: of each pair, and of one with
-        its head and a node drawn uniformly.
-        """
+        """Of links the binary cross-entropy of products of embeddings: of each pair, and of its head and a node drawn
+        uniformly."""
         if self.pairs is None:
             return super().loss()
         h, (heads, tails) = self(), self.pairs
@@ -150,7 +144,6 @@ class Layered(StockNetwork):
         return pairs
 
     def forward(self) -> Tensor:
-        """Logits of all nodes."""
         h = self.features
         for conv, norm in zip(self.convs, self.norms, strict=False):
             h = normed(norm, self.dropout, self.convolve(conv, h))
@@ -161,7 +154,6 @@ class Layered(StockNetwork):
         """A layer that is not the last."""
 
     def last(self, conv: nn.Module, rows: Tensor) -> Tensor:
-        """The last layer."""
         return self.convolve(conv, rows)
 
 
@@ -173,11 +165,7 @@ def edge_weights(config: RunConfig, dataset: Dataset) -> Tensor | None:
 
 
 def for_mean(graph: Any, weight: Tensor) -> Tensor:
-    """Weights [E] with which DGL's mean, which divides by the in-degree, becomes that by their sum.
-
-    Args:
-        graph: of one relation.
-    """
+    """Weights [E] with which DGL's mean over one relation, which divides by the in-degree, becomes that by their sum."""
     into = graph.edges()[1].long()
     degrees = graph.in_degrees().to(weight.dtype)
     sums = torch.zeros_like(degrees, dtype=torch.float64).index_add_(0, into, weight.double())
@@ -186,7 +174,7 @@ def for_mean(graph: Any, weight: Tensor) -> Tensor:
 
 
 def training_nodes(dataset: Dataset) -> np.ndarray:
-    """Ids of the training nodes, int64."""
+    """Ids, int64."""
     return np.flatnonzero(in_split(np.asarray(dataset.split), "train"))
 
 
@@ -197,7 +185,6 @@ def layer_widths(first: int, hidden: int, last: int, layers: int) -> list[tuple[
 
 
 def normed(norm: Callable[[Tensor], Tensor], dropout: float, rows: Tensor) -> Tensor:
-    """What stands between two layers."""
     return F.dropout(torch.relu(norm(rows)), dropout)
 
 
@@ -206,9 +193,7 @@ EdgeType = tuple[str, str, str]
 
 def relation_edges(dataset: Dataset) -> Iterator[tuple[EdgeType, np.ndarray, np.ndarray, np.ndarray]]:
     """Of each relation its types and name, its sources and destinations, numbered within their types, and its edges' numbers.
-
-    Destinations come in ascending order.
-    """
+    Destinations ascend."""
     schema = dataset.schema
     types = list(schema.node_types)
     destination = np.repeat(np.arange(schema.num_nodes), np.diff(dataset.indptr))
@@ -224,8 +209,6 @@ class Typed(StockNetwork):
     """R-GCN with a full weight for each relation.
 
     Attributes:
-        types: of nodes.
-        labelled: that with labels.
         pairs: (input, output) of each layer.
         convs: of each layer the means over each relation, mapped and summed; subclasses make them.
         loops: of each layer the map of a node's own row.

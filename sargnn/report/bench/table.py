@@ -36,13 +36,8 @@ OPTIMIZER_TABLES = 2
 
 @dataclass(frozen=True)
 class Found:
-    """A case's measurements.
-
-    Attributes:
-        case: that was measured.
-        runs: name of a row -> figures of each round.
-        absent: name of a row that could not be measured -> why.
-    """
+    """A case's measurements. ``runs``: name of a row -> figures of each round; ``absent``: name of one that could not be
+    measured -> why."""
 
     case: Case
     runs: dict[str, list[Figures]]
@@ -129,7 +124,7 @@ def _row(name: str, runs: Sequence[Figures]) -> dict[str, Any]:
 
 
 def _least(rows: Sequence[dict[str, Any]], key: str) -> dict[str, Any] | None:
-    """The row with the smallest figure; None where none was not out of memory."""
+    """None where none was not out of memory."""
     return min((row for row in rows if row[key] is not None), key=lambda row: row[key], default=None)
 
 
@@ -242,7 +237,6 @@ def spread(times: Sequence[float] | None) -> tuple[str, ...]:
 
 
 def waiting(row: dict[str, Any]) -> str:
-    """Shares of the epoch."""
     return "-" if row["waiting"] is None else ", ".join(f"{share:.0%}" for share in row["waiting"])
 
 
@@ -278,7 +272,7 @@ def show(results: Sequence[Found]) -> None:
 
 
 def picture(measured: Found) -> Picture | None:
-    """Largest worker's peak against the number of workers, a line per mode; None where there is one number of workers only."""
+    """Largest worker's peak against the number of workers, a line per mode; None: there is one number of workers only."""
     curves: dict[str, dict[int, float]] = {}
     for row in measured.figures():
         mode, _, world = row["name"].partition(", world ")
