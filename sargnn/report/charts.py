@@ -28,7 +28,7 @@ class Series:
     """A curve, a point, a bar, or a part of all bars.
 
     Attributes:
-        xs, ys: where; ys are means over seeds.
+        ys: means over seeds.
         spread: sample standard deviation of each, 0 of one seed.
         members: the runs that it is made of.
         points: of each x the values of single seeds.
@@ -43,7 +43,7 @@ class Series:
 
     @classmethod
     def over_seeds(cls, name: str, xs: Iterable[float], values: Sequence[list[float]], members: Iterable[str] = ()) -> Series:
-        """Means and spreads of the ``values`` of single seeds, one list for each x."""
+        """``values``: of single seeds, one list for each x."""
         spreads = [stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for of_seeds in values]
         return cls(name, [float(x) for x in xs], [mean(of_seeds) for of_seeds in values], spreads, list(members), list(values))
 
@@ -68,7 +68,6 @@ class Chart:
         kind: ``curves`` over epochs or seconds; ``workers``: against their number, or that of micro-batches; ``bars``: a row
             per group, or ``dots`` where 0 is of no meaning; ``stack``: a row per worker, a series per part.
         title: what is drawn, with its unit.
-        x_label: below the axis.
         rows: names of the rows of bars; a series' xs count them.
         line: a value that is marked.
     """
@@ -83,19 +82,17 @@ class Chart:
 
 @dataclass(frozen=True)
 class Picture:
-    """One file, with one chart or several side by side. ``key``: the file's name; ``title``: what it shows, in words."""
+    """One file, with one chart or several side by side. ``key``: the file's name."""
 
     key: str
     title: str
     charts: list[Chart]
 
     def as_dict(self) -> dict[str, Any]:
-        """For scripts."""
         return dataclasses.asdict(self)
 
 
 def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> list[Picture]:
-    """All pictures for which there is something to draw."""
     metrics = dict.fromkeys(row["metric"] for group in groups for run in group.members for row in run.epochs if "metric" in row)
     memory, seconds = ("peak_train_bytes", MB, "peak training memory of a worker, MB"), ("epoch_time_s", 1.0, _EPOCH_TIME)
     pictures = [
@@ -118,7 +115,7 @@ def make_pictures(groups: Sequence[Group], baseline: Group | None = None) -> lis
 
 
 def _over_training(groups: Sequence[Group], metric: str | None, *, seconds: bool = False) -> Picture:
-    """Curves of a metric on the validation nodes, or without one of the loss."""
+    """Curves of a metric on the validation nodes; None: of the loss."""
     what = "training loss" if metric is None else f"validation {metric}"
     series = curves(groups, "loss" if metric is None else "val_metric", metric, seconds=seconds)
     chart = Chart("curves", what, "seconds of training" if seconds else "epoch", series)
@@ -132,7 +129,7 @@ def curves(groups: Sequence[Group], key: str, metric: str | None, *, seconds: bo
     Args:
         key: of a line of ``metrics.jsonl``.
         metric: only epochs that were evaluated by it; None: all.
-        seconds: against the training time up to the end of the epoch (mean over the seeds) instead of the epoch's number.
+        seconds: against the mean training time up to the end of the epoch instead of the epoch's number.
     """
     return mean_curves(
         (group.name, {run.name: _points(run, key, metric, seconds) for run in group.members}) for group in groups
@@ -187,7 +184,7 @@ def _batches_of(group: Group) -> int:
 
 
 def _without(group: Group, names: Sequence[str]) -> str:
-    """What tells a group from others but for settings of these names."""
+    """What tells a group from others but for these settings."""
     return json.dumps([{k: v for k, v in group.first.telling.items() if k not in names}, group.repeat], default=str)
 
 

@@ -60,18 +60,13 @@ def save(figure: Any, path: Path | io.StringIO, dpi: int = 110) -> None:
 
 
 def as_svg(picture: Picture) -> str:
-    """The same, scalable."""
     content = io.StringIO()
     save(draw(picture), content)
     return content.getvalue()
 
 
 def plot_run(rows: Sequence[dict[str, Any]], title: str) -> Any:
-    """A figure of one run over its epochs: the loss, and the metric on each split.
-
-    Args:
-        rows: of ``metrics.jsonl``.
-    """
+    """One run over its epochs: the loss, and the metric on each split. ``rows``: of ``metrics.jsonl``."""
     from matplotlib import pyplot  # so that a notebook knows how to show the figure
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
@@ -95,7 +90,6 @@ def plot_run(rows: Sequence[dict[str, Any]], title: str) -> Any:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """How all pictures look."""
     import matplotlib
 
     with matplotlib.rc_context(
@@ -115,7 +109,7 @@ def styled() -> Iterator[None]:
 
 
 def draw(picture: Picture) -> Any:
-    """A ``matplotlib.figure.Figure`` of the picture."""
+    """A ``matplotlib.figure.Figure``."""
     with styled():
         if picture.charts[0].kind in ("curves", "workers"):
             return _draw_curves(picture.charts[0])
@@ -131,7 +125,7 @@ def _new_figure() -> tuple[Any, Any]:
 
 
 def _size_of(figure: Any, renderer: Any, text: str) -> tuple[float, float]:
-    """Width and height in inches."""
+    """In inches."""
     drawn = figure.text(0, 0, text, fontsize=_FONT, parse_math=False)
     box = drawn.get_window_extent(renderer)
     drawn.remove()
@@ -180,9 +174,7 @@ def _draw_curves(chart: Chart) -> Any:
 
 def _draw_series(axes: Any, series: Series, number: int, place: int, of: int, *, band: bool) -> None:
     """Of ``of`` series on each other the one at ``place``: its dashes lie in the others' gaps, its markers around theirs.
-
-    ``band``: the spread as one, not as bars at the points.
-    """
+    ``band``: the spread is one, not bars at the points."""
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[(number // len(COLOURS) + number) % len(MARKERS)]
     style: Any = "None"
     if len(series.xs) > 1:
@@ -234,7 +226,7 @@ def _end_of(axes: Any, series: Series, width: float, height: float) -> tuple[flo
 
 
 def _draw_rows(charts: Sequence[Chart]) -> Any:
-    """Charts with the same rows, side by side; the first row on top."""
+    """Charts with the same rows, side by side."""
     figure, renderer = _new_figure()
     rows = [wrapped(name, 44) for name in charts[0].rows]
     left = max(_size_of(figure, renderer, name)[0] for name in rows) + 0.15
@@ -262,7 +254,7 @@ def _draw_rows(charts: Sequence[Chart]) -> Any:
 
 
 def _value(series: Series) -> str:
-    """A bar's, with its spread where there are several seeds."""
+    """With its spread where there are several seeds."""
     spread = f" ± {_digits(series.spread[0], 2)}" if len(series.points[0]) > 1 else ""
     return f"{_digits(series.ys[0], 4)}{spread}"
 
@@ -330,10 +322,8 @@ def _draw_stack(axes: Any, chart: Chart) -> None:
 
 
 def spread_out(wanted: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
-    """Centres as near to the wanted ones as they can be without overlapping, in the same order, from ``low`` to ``high``.
-
-    The sum of squared shifts is smallest (pool adjacent violators). Where there is no room for all, they go beyond ``high``.
-    """
+    """Centres as near to the wanted ones as they can be without overlapping, in the same order, from ``low`` to ``high``: the
+    sum of squared shifts is smallest (pool adjacent violators). Where there is no room for all, they go beyond ``high``."""
     order = sorted(range(len(wanted)), key=lambda number: wanted[number])
     starts, below = [], 0.0  # of each label's lower edge, if all below it had no height
     pools: list[tuple[float, int]] = []

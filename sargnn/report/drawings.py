@@ -39,7 +39,7 @@ _NARROW, _ROOM = 6.0, 1.18
 
 
 def draw_figure(kind: str, panels: Sequence[Sequence[PanelData]], *, title: str, x: str, caption: str, width: float) -> Any:
-    """The picture, a ``matplotlib.figure.Figure``.
+    """A ``matplotlib.figure.Figure``.
 
     Args:
         kind: of ``DRAWINGS``.
@@ -95,7 +95,7 @@ def _columns(groups: int, panels: int, width: float) -> int:
 
 
 def _names(panels: Sequence[PanelData], kind: str) -> list[str]:
-    """What the legend names, as it is called where it is drawn."""
+    """What the legend names."""
     if kind == "shares":
         names = [part for panel in panels for part in _parts(panel)]
     elif kind == "curves":
@@ -106,13 +106,12 @@ def _names(panels: Sequence[PanelData], kind: str) -> list[str]:
 
 
 def _look(number: int, *keys: str) -> dict[str, Any]:
-    """Of a series, those of its looks that are named."""
     cycles = {"color": COLOURS, "facecolor": COLOURS, "marker": MARKERS, "hatch": HATCHES, "dashes": _DASHES}
     return {key: cycles[key][number % len(cycles[key])] for key in keys}
 
 
 def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
-    """A group of bars for each x; a cross where a run failed; the paper's bars are dashed outlines around or beside."""
+    """A cross where a run failed; the paper's bars are dashed outlines around or beside."""
     count = len(data.ours)
     width = 0.84 / count
     other = _papers_axes(axes, data)
@@ -136,7 +135,7 @@ def _bars(axes: Any, data: PanelData, narrow: bool) -> None:
 
 
 def _lines(axes: Any, data: PanelData, narrow: bool) -> None:
-    """A marked line for each series over x; the paper's numbers are hollow markers on dashed lines."""
+    """The paper's numbers are hollow markers on dashed lines."""
     other, places = _papers_axes(axes, data), range(len(data.x))
     for number, series in enumerate(data.ours):
         look = _look(number, "color", "marker")
@@ -160,11 +159,8 @@ def _papers_axes(axes: Any, data: PanelData) -> Any:
 
 
 def _set_axes(axes: Any, other: Any, data: PanelData) -> None:
-    """Ticks of x, the paper's below where they are others, and scales with room for what is drawn.
-
-    Args:
-        other: of ``_papers_axes``.
-    """
+    """Ticks of x, the paper's below where they are others, and scales with room for what is drawn. ``other``: the paper's
+    axis."""
     labels = [x if x == paper else f"{x}\n({paper})" for x, paper in zip(data.x, data.paper_x, strict=True)]
     axes.set_xticks(range(len(data.x)), labels)
     ours, papers = [value for series in data.ours for value in data.numbers(series) if value is not None], _given(data.paper)
@@ -181,7 +177,7 @@ def _set_axes(axes: Any, other: Any, data: PanelData) -> None:
 
 
 def _curves(axes: Any, data: PanelData, narrow: bool) -> None:
-    """A curve for each series and value of x; a hollow marker at the right edge where the paper says how it ended."""
+    """A curve for each series and x; a hollow marker at the right edge where the paper says how it ended."""
     curves = [(_joined(name, data.x[place]), value) for name, values in data.ours.items() for place, value in enumerate(values)]
     ends = [given for series in data.ours for given in data.paper.get(series, [None] * len(data.x))]
     last = 0.0
@@ -242,7 +238,6 @@ def _given(paper: dict[str, list[float | None]]) -> list[float]:
 
 
 def caption_of(spec: FigureSpec, runs: Sequence[RunFigures]) -> str:
-    """What the pictures are of: graphs with their scales, workers, machine; and the paper's."""
     scales = [(run.config.dataset.name, getattr(run.config.dataset, "scale", None)) for run in runs]
     graphs = dict.fromkeys(name if scale is None else f"{name} at scale {scale:g}" for name, scale in scales)
     worlds = sorted({run.config.world for run in runs})
@@ -290,11 +285,7 @@ def write_figure(
     name: str, spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Cell, RunFigures], folder: Path
 ) -> tuple[list[str], list[Path]]:
     """``NAME-8in.png``, ``NAME-4in.png``, ``NAME.svg`` and ``NAME.md`` in the folder; lines to print, and the widest picture's
-    path.
-
-    Raises:
-        ConfigError: they cannot be written.
-    """
+    path. Raises ``ConfigError`` where they cannot be written."""
     panels, caption = gather(spec, cells, runs), caption_of(spec, list(runs.values()))
     paths = [folder / f"{name}-{width}in.png" for width in WIDTHS]
     table = table_of(panels, spec.x.name)

@@ -33,7 +33,6 @@ class Figure:
         key: in files for scripts.
         head: over a narrow column, two words at most.
         unit: ``s``, ``bytes`` or none.
-        read: from a run; None where it has none.
     """
 
     key: str
@@ -43,7 +42,6 @@ class Figure:
 
 
 def last_loss(run: Run) -> Value:
-    """Of the last epoch."""
     return run.epochs[-1]["loss"] if run.epochs else None
 
 
@@ -71,14 +69,14 @@ BY_KEY = {figure.key: figure for figure in FIGURES}
 
 
 def figures_of(run: Run) -> dict[str, Value]:
-    """Every figure of a finished run; what is not finite counts as missing."""
+    """What is not finite counts as missing."""
     values = {figure.key: figure.read(run) for figure in FIGURES}
     return {key: float(value) if value is not None and math.isfinite(value) else None for key, value in values.items()}
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds: its mean, the sample standard deviation (0 of one seed), and how many seeds there are."""
+    """A figure over seeds. ``std``: the sample standard deviation, 0 of one seed; ``n``: seeds."""
 
     mean: float
     std: float
@@ -157,12 +155,10 @@ class Group:
 
     @property
     def first(self) -> Run:
-        """What the members have alike can be read from it."""
         return self.members[0]
 
     @property
     def seeds(self) -> list[int]:
-        """Of the members."""
         return [run.seed for run in self.members]
 
     @property
@@ -172,17 +168,16 @@ class Group:
 
     @cached_property
     def values(self) -> dict[str, list[float | None]]:
-        """Every figure's values, one per member."""
+        """One per member."""
         every = [figures_of(run) for run in self.members]
         return {key: [figures[key] for figures in every] for key in BY_KEY}
 
     def in_unit(self, key: str, unit: float) -> list[float]:
-        """The values of a figure that there are, in units of so much."""
+        """Those that there are, divided by ``unit``."""
         return [value / unit for value in self.values[key] if value is not None]
 
     @cached_property
     def figures(self) -> dict[str, Spread | None]:
-        """Every figure over the seeds."""
         return {key: over_seeds(values) for key, values in self.values.items()}
 
 
@@ -228,7 +223,7 @@ class Deviation:
         bits_equal: whether those are the same to the last bit.
         relative: the largest |difference|, fp64 as a fraction of that epoch's loss, else of the first epoch's.
         epoch: where that is, from 1.
-        tolerance: what the contract allows ``relative`` to be.
+        tolerance: what the contract allows.
     """
 
     epochs: int
@@ -239,7 +234,6 @@ class Deviation:
 
     @property
     def within(self) -> bool:
-        """Whether the contract holds."""
         return self.relative <= self.tolerance
 
 

@@ -27,15 +27,7 @@ def write_page(
     commands: Mapping[str, str | None],
     left_out: Sequence[LeftOut],
 ) -> None:
-    """Write the page; readers see it whole or not at all.
-
-    Args:
-        commands: of a run's name, what repeats it.
-        left_out: folders that are not compared.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Readers see the page whole or not at all. ``commands``: of a run's name, what repeats it. Raises ``OSError``."""
     datasets = ", ".join(dict.fromkeys(run.dataset for run in runs))
     title = escape(f"{len(runs)} run{'s' * (len(runs) != 1)} on {datasets}")
     lines = [

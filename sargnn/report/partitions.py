@@ -22,7 +22,6 @@ class Compared:
     """A partitioner on a graph.
 
     Attributes:
-        trial: how it went.
         messages: rows and sums that travel in one exchange where each cut edge is aggregated at the end that is cheaper
             (``comm.aggregate=least``); None: too many cut edges to say.
         epoch_bytes: what a model's full batch sends; None: not known.
@@ -49,7 +48,6 @@ def compared(trial: Trial, dataset: Dataset, config: RunConfig) -> Compared:
 
 
 def rows_of(compared: Sequence[Compared]) -> list[list[str]]:
-    """The table's cells."""
     rows = []
     for partitioner in compared:
         q, t = partitioner.trial.quality, partitioner.trial
@@ -65,7 +63,6 @@ TITLES = ("partitioner", "s", "peak", "cut", "halo rows", "least", "epoch", "nod
 
 
 def picture(compared: Sequence[Compared]) -> Picture:
-    """Bars of time, memory, cut and halo rows."""
     names = [partitioner.trial.name for partitioner in compared]
 
     def bars(title: str, values: Sequence[float]) -> Chart:
@@ -90,7 +87,7 @@ def write_picture(compared: Sequence[Compared], folder: Path) -> Path:
 
 
 def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int | None = None) -> None:
-    """Draw one bar for each plan, by mode and number of workers: what the largest worker's memory is made of.
+    """One bar for each plan, by mode and number of workers: what the largest worker's memory is made of.
 
     Args:
         path: a PNG or SVG file.

@@ -23,15 +23,6 @@ Point = tuple[float, int, float, float | None]
 
 @dataclass(frozen=True)
 class Ran:
-    """One run.
-
-    Attributes:
-        way: its name.
-        seed: its seed.
-        metric: the metric.
-        points: its evaluations.
-    """
-
     way: str
     seed: int
     metric: str
@@ -47,13 +38,13 @@ class Ran:
         return best
 
     def reached(self, target: float) -> Point | None:
-        """The first evaluation that is as good; None: none is."""
+        """The first evaluation that is as good."""
         good = (point for point in self.points if point[2] == target or is_better(self.metric, point[2], target))
         return next(good, None)
 
 
 def read_ran(way: str, seed: int, rows: Sequence[dict[str, Any]]) -> Ran | None:
-    """From the lines of a run's ``metrics.jsonl``; None where it was never evaluated."""
+    """From the lines of ``metrics.jsonl``; None where the run was never evaluated."""
     until = accumulate(float(row["epoch_time_s"]) for row in rows)
     points = [
         (time_s, int(row["optimizer_steps"]), float(row["val_metric"]), row.get("test_metric"))
@@ -115,11 +106,7 @@ def write_race(
 ) -> tuple[list[str], list[Path]]:
     """Write ``race.md``, ``race.json``, ``seconds.png`` and ``steps.png``; the table's lines and the pictures' paths.
 
-    Args:
-        where: what it ran on, in words.
-
-    Raises:
-        ConfigError: they cannot be written.
+    ``where``: what it ran on, in words. Raises ``ConfigError`` where they cannot be written.
     """
     lines = table_of(spec, ran)
     budget = "the epochs that are given" if spec.seconds is None else f"{spec.seconds:g} seconds of training"

@@ -48,7 +48,7 @@ Settings = dict[str, Any]
 
 
 def read_settings(path: Path) -> Settings:
-    """A run's settings. Raises ``ConfigError`` naming the file, where it holds no mapping or lacks what names a run."""
+    """Raises ``ConfigError`` naming the file, where it holds no mapping or lacks what names a run."""
     mapping = read_yaml(path, "A run's configuration")
     if not isinstance(mapping, dict):
         raise ConfigError("A run's configuration is no mapping of settings.", given=str(path), hint=brief(mapping))
@@ -123,7 +123,6 @@ def _ran(summary: Summary) -> Settings:
 
 
 def is_ignored(key: str) -> bool:
-    """Whether a setting never tells runs apart."""
     return any(key == ignored or (ignored.endswith(".") and key.startswith(ignored)) for ignored in IGNORED)
 
 
@@ -179,7 +178,7 @@ def _stem(key: str) -> str:
 
 
 def show_value(value: Any) -> str:
-    """As it is written on the command line."""
+    """As the command line has it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -203,10 +202,10 @@ class Run:
     """One run.
 
     Attributes:
-        name: what it is called among those compared (``name_runs``).
+        name: among those compared (``name_runs``).
         folder: as it was named.
         settings: of ``config.yaml``.
-        summary: None while the run has none.
+        summary: None: there is none yet.
         epochs: the lines of ``metrics.jsonl``.
     """
 
@@ -225,28 +224,24 @@ class Run:
 
     @property
     def result(self) -> Summary:
-        """The summary of a run that has finished."""
+        """Of a run that has finished."""
         assert self.summary is not None
         return self.summary
 
     @property
     def seed(self) -> int:
-        """Of parameters and dropout."""
         return int(self.settings[SEED])
 
     @property
     def world(self) -> int:
-        """How many workers."""
         return int(self.settings["world"])
 
     @cached_property
     def telling(self) -> Settings:
-        """What tells it from other runs, but for the seed."""
         return telling(self.settings, self.summary)
 
     @property
     def metric(self) -> str:
-        """What it was evaluated by."""
         return (self.summary and self.summary.metric) or "accuracy"
 
     @property
@@ -257,7 +252,6 @@ class Run:
 
     @property
     def dataset(self) -> str:
-        """What the dataset is called."""
         return (self.summary and self.summary.dataset) or str(self.settings["dataset.name"])
 
 
@@ -269,18 +263,13 @@ def read_run(folder: Path) -> Run:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A folder that is not compared, and why."""
-
     folder: Path
     reason: str
 
 
 def find_folders(words: Iterable[str]) -> tuple[list[Path], list[LeftOut]]:
-    """The run folders that words name, each once; without words those in ``runs/``. And folders that hold no run.
-
-    Raises:
-        ConfigError: a word names nothing.
-    """
+    """The run folders that words name, each once; without words those in ``runs/``. And folders that hold no run. Raises
+    ``ConfigError`` where a word names nothing."""
     words = list(words)
     folders: list[Path] = []
     out: list[LeftOut] = []
@@ -302,7 +291,7 @@ def find_folders(words: Iterable[str]) -> tuple[list[Path], list[LeftOut]]:
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[LeftOut]]:
-    """The finished runs among folders, named; and those left out: unfinished ones, and ones with a damaged file."""
+    """The finished runs, named; and those left out: unfinished ones, and ones with a damaged file."""
     runs, out = [], []
     for folder in folders:
         try:
@@ -318,7 +307,6 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[Run], list[LeftOut]]:
 
 
 def no_run_left(out: Sequence[LeftOut]) -> ConfigError:
-    """The error where there is nothing to compare."""
     sweeps = sweeps_here()
     hint = f"sargnn compare {sweeps[-1]}" if sweeps else "sargnn train makes one in runs/; or name run folders"
     given = (
@@ -330,11 +318,8 @@ def no_run_left(out: Sequence[LeftOut]) -> ConfigError:
 
 
 def name_runs(runs: Sequence[Run]) -> list[Run]:
-    """The runs with names that are all different.
-
-    A run is called as its folder, a sweep's point by what it overrides; two of the same name by their last two folders, or else
-    by the whole path.
-    """
+    """With names that are all different: a run is called as its folder, a sweep's point by what it overrides; two of the same
+    name by their last two folders, or else by the whole path."""
     kinds: list[Callable[[Run], str]] = [
         lambda run: label_of(run.folder) or (run.folder.name or run.folder.resolve().name),
         lambda run: "/".join(run.folder.resolve().parts[-2:]),

@@ -50,8 +50,6 @@ class Panel:
         value: its name in ``report.values.VALUES``.
         title: above it; null: the value's own.
         relative_to: the series whose value is 1 in each group at each x; null: as measured.
-        log: whether its axis is logarithmic.
-        published: the paper's.
     """
 
     value: str
@@ -85,10 +83,9 @@ class Study:
     """What figures and races have in common.
 
     Attributes:
-        title: in words.
         settings: words of ``sargnn train`` for all runs.
         series: label -> further words, in which ``{x}`` is the label of x.
-        needs: what it needs beside this project.
+        needs: beside this project.
     """
 
     title: str
@@ -110,7 +107,6 @@ class FigureSpec(Study):
         kind: how it is drawn (``report.drawings``).
         world: workers; ``world=N`` changes it, and with it all that are given as shares of it.
         groups: label -> overrides, as ``series``.
-        x: the third axis.
     """
 
     paper: str
@@ -154,10 +150,9 @@ class FigureSpec(Study):
 
 @dataclass(frozen=True, kw_only=True)
 class RaceSpec(Study):
-    """A race.
+    """A race. Its ``series`` are the ways.
 
     Attributes:
-        series: the ways: name -> further words.
         targets: values of the validation metric.
         seeds: how many, from 0.
         seconds: of training that each run may take; null: the epochs of ``settings`` decide.
@@ -179,7 +174,7 @@ S = TypeVar("S", FigureSpec, RaceSpec)
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study, in its place; ``point``: its overrides; ``seed``: of a race."""
+    """One run of a study. ``point``: its overrides; ``seed``: of a race."""
 
     group: str
     series: str
@@ -280,7 +275,7 @@ def _key(word: str) -> str:
 
 
 def place_of(name: str) -> tuple[str, str, int]:
-    """Where a figure's name puts it among others: its paper, figure or table, its number."""
+    """A figure's place among others: its paper, figure or table, its number."""
     paper, _, kind = name.partition(".")
     number = "".join(character for character in kind if character.isdigit())
     return paper, kind.rstrip("0123456789"), int(number or 0)

@@ -35,7 +35,7 @@ class Column:
 
 
 def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
-    """The table of runs, no line longer than ``width`` (at least 80)."""
+    """No line is longer than ``width``, at least 80."""
     differing = differences(runs)
     several = len({run.dataset for run in runs}) > 1
     shown = [({"dataset": run.dataset} if several else {}) | settings for run, settings in zip(runs, differing, strict=True)]
@@ -72,7 +72,7 @@ def runs_lines(runs: Sequence[Run], width: int) -> list[str]:
 
 
 def groups_lines(groups: Sequence[Group], width: int) -> list[str]:
-    """The table of means over seeds, below each its standard deviation behind ``±``."""
+    """Means over seeds, below each its standard deviation behind ``±``."""
     columns = _columns([run for group in groups for run in group.members], of_means=True)
     cells = [
         [
@@ -218,8 +218,7 @@ def as_json(runs: Sequence[Run], groups: Sequence[Group], pictures: Sequence[Pic
 
 
 def run_record(run: Run, differs: dict[str, Any]) -> dict[str, Any]:
-    """A run: its name, folder, dataset, metric, what it differs in, its figures, its workers' memory by parts, bytes, and
-    the settings that changed its losses (``tracking.summary``)."""
+    """A run, with its workers' memory by parts, bytes, and the settings that changed its losses (``tracking.summary``)."""
     return {
         "name": run.name,
         "folder": str(run.folder),
@@ -236,10 +235,7 @@ def run_record(run: Run, differs: dict[str, Any]) -> dict[str, Any]:
 
 def as_csv(runs: Sequence[Run], groups: Sequence[Group]) -> str:
     """A row per run: name, folder, the number of its group, dataset, seed, metric, a column per setting that differs, figures,
-    and at the end the settings that changed its losses.
-
-    Seconds and bytes are plain numbers; what a run has not is empty.
-    """
+    and at the end the settings that changed its losses. Seconds and bytes are plain numbers; what a run has not is empty."""
     differing = differences(runs, seed=False)
     settings = [key for key in dict.fromkeys(key for of_run in differing for key in of_run) if key != "dataset"]
     group_of = {id(run): number for number, group in enumerate(groups) for run in group.members}

@@ -24,14 +24,7 @@ Shown = float | Curve | dict[str, float] | None
 
 @dataclass(frozen=True)
 class RunFigures:
-    """A finished run.
-
-    Attributes:
-        summary: its.
-        config: its.
-        rows: of its epochs, in order.
-        num_nodes: of its graph; 0: not known.
-    """
+    """A finished run, with its epochs' rows in order. ``num_nodes`` 0: not known."""
 
     summary: Summary
     config: RunConfig
@@ -41,13 +34,7 @@ class RunFigures:
 
 @dataclass(frozen=True)
 class Value:
-    """What is shown.
-
-    Attributes:
-        title: with its unit.
-        of: gives it; None where the run has not measured it.
-        digits: that a table shows, of those that count.
-    """
+    """What is shown. ``title`` has its unit; ``of`` gives None where nothing was measured; ``digits``: those that count."""
 
     title: str
     of: Callable[[RunFigures], Shown]
@@ -55,7 +42,7 @@ class Value:
 
 
 def read_figures(run_dir: Path, summary: Summary) -> RunFigures:
-    """A run's. Raises ``SargnnError``: a file of it is damaged."""
+    """Raises ``SargnnError``: a file of the run is damaged."""
     stats = read_json(run_dir / INPUTS).get("partition_stats") or {}
     rows = list(MetricsTail(run_dir).new_rows())
     return RunFigures(summary, load(run_dir / CONFIG), rows, sum(stats.get("partition.nodes", ())))
@@ -79,7 +66,7 @@ def _wait_share(figures: RunFigures) -> float | None:
 
 
 def _curve(figures: RunFigures, name: str, *, by_time: bool = False) -> Curve:
-    """Of epochs that have it; by_time: seconds of training at their ends in place of their numbers."""
+    """Of epochs that have it; ``by_time``: over seconds of training at their ends."""
     xs, ys, seconds = [], [], 0.0
     for row in figures.rows:
         seconds += row["epoch_time_s"]
@@ -206,7 +193,6 @@ class PanelData:
         paper_x: the paper's in their places.
         ours: by series, one for each x; None: there is none.
         paper: likewise.
-        unit: of the paper's where it is another.
         failed: series and x whose run is not finished.
     """
 
@@ -220,11 +206,11 @@ class PanelData:
     failed: frozenset[tuple[str, str]]
 
     def numbers(self, series: str) -> list[float | None]:
-        """A series' numbers; None for what is no number."""
+        """None for what is no number."""
         return [value if isinstance(value, float | int) else None for value in self.ours[series]]
 
     def last(self, series: str) -> list[float | None]:
-        """The same, of curves their last, of parts their sum."""
+        """Of curves their last numbers, of parts their sums."""
         return [_last(value) for value in self.ours[series]]
 
 
@@ -237,11 +223,7 @@ def _last(value: Shown) -> float | None:
 
 
 def gather(spec: FigureSpec, cells: Sequence[Cell], runs: Mapping[Cell, RunFigures]) -> list[list[PanelData]]:
-    """By panel, by group.
-
-    Args:
-        runs: of the cells, those that are finished.
-    """
+    """By panel, by group. ``runs``: of the cells, those that are finished."""
     at = {(cell.group, cell.series, cell.x): runs.get(cell) for cell in cells}
     panels = []
     for panel in spec.panels:
