@@ -55,11 +55,8 @@ class Kernel(ABC):
     def not_supported_reasons(
         self, operation: str, device: torch.device, dtype: torch.dtype, *, autograd: bool = False
     ) -> list[str]:
-        """Why this kernel cannot serve an operation; empty if it can.
-
-        Args:
-            autograd: whether the operation must be one that autograd differentiates by itself.
-        """
+        """Why this kernel cannot serve an operation; empty if it can. ``autograd``: autograd must differentiate it by
+        itself."""
         reasons = self.unavailable_reasons(device, dtype)
         if operation not in self.operations and operation not in self.autograd_operations:
             reasons.append(f"has no operation '{operation}'")
@@ -74,14 +71,8 @@ class Kernel(ABC):
         return 0
 
     def passing_bytes(self, operation: str, edges: int, rows: int, row_bytes: int, dtype: torch.dtype) -> int:
-        """What an operation holds of such memory while it runs.
-
-        Args:
-            edges: of the block.
-            rows: of its destinations.
-            row_bytes: of a source row.
-            dtype: of rows.
-        """
+        """What an operation holds of such memory while it runs. ``rows``: of the block's destinations; ``row_bytes``: of a
+        source row; ``dtype``: of rows."""
         return 0
 
     def operation(self, name: str) -> Operation:
@@ -91,7 +82,6 @@ class Kernel(ABC):
         return made
 
     def autograd_operation(self, name: str) -> AutogradOperation:
-        """What ``autograd_operations`` says. The name must be there."""
         function: AutogradOperation = _resolved(self.autograd_operations, name)
         return function
 
@@ -106,7 +96,7 @@ class Activation:
     Attributes:
         name: ``relu``, ``elu`` or, behind a norm, ``none``.
         ids: int64 [N], the rows' original ids.
-        draw: of dropout; None drops nothing.
+        draw: None drops nothing.
     """
 
     name: str
@@ -114,17 +104,11 @@ class Activation:
     draw: Draw | None
 
     def of(self, rows: slice) -> Activation:
-        """The same for some of the rows."""
         return dataclasses.replace(self, ids=self.ids[rows])
 
 
 class NormVectors(NamedTuple):
-    """A batch norm of rows x, ``slope x + shift``, wide [F] each.
-
-    Attributes:
-        slope, shift: what rows are mapped with.
-        mean, inv_std: xhat = (x - mean) inv_std.
-    """
+    """A batch norm of rows x, ``slope x + shift``, and what xhat = (x - mean) inv_std is made with: wide [F] each."""
 
     slope: Tensor
     shift: Tensor
@@ -133,39 +117,26 @@ class NormVectors(NamedTuple):
 
 
 class Rows(ABC):
-    """Operators on tables of rows, fp32, fp64 or bf16. "Wide" is what sums of such rows are held in: fp32 for bf16."""
+    """Operators on tables of rows, fp32, fp64 or bf16. "Wide" is what sums of such rows are held in: fp32 for bf16.
+
+    Where nothing else is said, tables are [N, F], and vectors wide [F].
+    """
 
     @abstractmethod
     def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
-        """Number, mean and sum of squared deviations of rows: fp64 [1 + 2 F], 0 where there is no row.
-
-        Args:
-            x: [N, F].
-            counted: uint8 [N], 1 for rows that count; None: all do.
-        """
+        """Number, mean and sum of squared deviations of rows: fp64 [1 + 2 F], 0 where there is no row. ``counted``: uint8 [N],
+        1 for rows that count; None: all do."""
 
     @abstractmethod
     def norm_act_drop(self, x: Tensor, slope: Tensor, shift: Tensor, after: Activation, out: Tensor) -> None:
-        """``out = drop(act(slope x + shift))``.
-
-        Args:
-            x, out: [N, F].
-            slope, shift: [F], wide.
-        """
+        """``out = drop(act(slope x + shift))``."""
 
     @abstractmethod
     def norm_act_drop_backward(
         self, grad: Tensor, x: Tensor, norm: NormVectors, after: Activation, d_x: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The gradient g of ``slope x + shift``, into ``d_x``, and its sums over the rows.
-
-        Args:
-            grad: [N, F], of what ``norm_act_drop`` wrote.
-            x, d_x: [N, F].
-
-        Returns:
-            Sums of g and of g xhat: fp64 [F] each.
-        """
+        """The gradient g of ``slope x + shift``, into ``d_x``, from that of what ``norm_act_drop`` wrote. Returns sums over the
+        rows of g and of g xhat: fp64 [F] each."""
 
     @abstractmethod
     def norm_backward(
@@ -174,19 +145,12 @@ class Rows(ABC):
         """``d_x = slope (d_x - mean_grad - xhat mean_product)``, in place.
 
         Args:
-            d_x, x: [N, F].
-            mean_grad, mean_product: [F], wide.
             counted: uint8 [N], 0 for rows that no statistics are taken of: theirs is ``slope d_x``; None: of all.
         """
 
     @abstractmethod
     def layer_norm_act_drop(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, after: Activation, out: Tensor) -> None:
-        """``out_i = drop(act(gamma xhat_i + beta))``, xhat_i = (x_i - mean(x_i)) / sqrt(var(x_i) + eps).
-
-        Args:
-            x, out: [N, F].
-            gamma, beta: [F], wide.
-        """
+        """``out_i = drop(act(gamma xhat_i + beta))``, xhat_i = (x_i - mean(x_i)) / sqrt(var(x_i) + eps)."""
 
     @abstractmethod
     def layer_norm_act_drop_backward(
@@ -196,7 +160,7 @@ class Rows(ABC):
 
     @abstractmethod
     def dropout(self, x: Tensor, ids: Tensor, draw: Draw) -> Tensor:
-        """``x[i, f] / (1 - p)`` where the draw keeps (i, f), else 0: linear in x [N, F], so also its own backward pass."""
+        """``x[i, f] / (1 - p)`` where the draw keeps (i, f), else 0: linear in x, so also its own backward pass."""
 
     @abstractmethod
     def column_sums(self, x: Tensor) -> Tensor:
@@ -204,12 +168,8 @@ class Rows(ABC):
 
     @abstractmethod
     def scale(self, rows: Tensor, factors: Tensor) -> Tensor:
-        """``rows[i] *= factors[i]``, in place, rounded once; returns ``rows``.
-
-        Args:
-            rows: [N, F], contiguous.
-            factors: [N], wide.
-        """
+        """``rows[i] *= factors[i]``, in place, rounded once; returns ``rows``, which must be contiguous. ``factors``: wide
+        [N]."""
 
     @abstractmethod
     def join_halves(self, upper: Tensor, lower: Tensor) -> None:
@@ -222,38 +182,29 @@ class Rows(ABC):
 
     @abstractmethod
     def product(self, x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``x w + b`` is written to ``out``, which is returned. Factors are rounded to the dtype of x.
-
-        Args:
-            x: [N, K].
-            w: [K, O].
-            out: [N, O], of the dtype of x or wide.
-            bias: [O].
-        """
+        """``out = x w + bias``, which is returned: [N, O] of the dtype of x or wide, from [N, K], [K, O] and [O]. Factors are
+        rounded to the dtype of x."""
 
     @abstractmethod
     def add_product(self, total: Tensor, x: Tensor, w: Tensor) -> None:
-        """``total += x w``.
-
-        Args:
-            total: [N, O], of the dtype of x or wide.
-            x: [N, K].
-            w: [K, O].
-        """
+        """``total += x w``: [N, O] of the dtype of x or wide, from [N, K] and [K, O]."""
 
     @abstractmethod
     def transposed_product(self, x: Tensor, g: Tensor) -> Tensor:
-        """x^T g [K, O], wide. x: [N, K]. g: [N, O]."""
+        """x^T g: wide [K, O], from [N, K] and [N, O]."""
 
     @abstractmethod
     def add_transposed_product(self, total: Tensor, x: Tensor, g: Tensor) -> None:
-        """``total += x^T g``, wide [K, O]."""
+        """``total += x^T g``, likewise."""
 
 
 class Folds(ABC):
     """Messages of edges folded into rows, and partial results merged into running ones, in wide numbers.
 
     Messages come in runs of edges whose destinations ascend. A partial result, a row that a peer sends, counts like one edge.
+
+    Where nothing else is said, ``values`` are [E, W], ``rows`` their destinations, int32 [E], ascending, and results [M, W]. Of
+    partial results ``values`` are [A, W], and ``rows`` int32 [A], none twice.
     """
 
     nobody: ClassVar[int] = -1
@@ -263,13 +214,7 @@ class Folds(ABC):
 
     @abstractmethod
     def add_to_ends(self, values: Tensor, rows: Tensor, out: Tensor) -> None:
-        """``out[rows[e]] += values[e]``.
-
-        Args:
-            values: [E, W].
-            rows: int32 [E], ascending.
-            out: [M, W].
-        """
+        """``out[rows[e]] += values[e]``."""
 
     @abstractmethod
     def add_to_starts(self, values: Tensor, rows: Tensor, out: Tensor) -> None:
@@ -282,11 +227,9 @@ class Folds(ABC):
         Not a number wins over all, so that a run that has diverged is not hidden.
 
         Args:
-            values: [E, W].
-            rows: int32 [E], ascending.
             first: the number of the run's first edge.
             rank: int32 by the number of the edge.
-            best: [M, W], starts at -inf.
+            best: starts at -inf.
             winner: int32 [M, W], numbers of edges, starts at ``nobody``.
         """
 
@@ -297,7 +240,6 @@ class Folds(ABC):
         Args:
             logits: [E, K].
             values: [E, K D].
-            rows: int32 [E], ascending.
             largest: [M, K], starts at -inf.
             total: [M, K], from 0.
             out: [M, K D], from 0.
@@ -310,7 +252,6 @@ class Folds(ABC):
             out' = (s exp(m - m') out + exp(l - m') v) / s'
 
         Args:
-            rows: int32 [A], destination rows, none twice.
             values: [A, K D], v, normalised.
             log_sum: [A, K], l; -inf: over no edges.
         """
@@ -320,11 +261,8 @@ class Folds(ABC):
         """Fold maxima over other edges into running ones, as ``MaxOperation.forward`` folds rows.
 
         Args:
-            rows: int32 [A], destination rows, none twice.
-            values: [A, F].
             places: int32 [A, F], the winners, as places in ``ranks``.
             ranks: int32.
-            best: [M, F].
             winner: int32 [M, F], ranks.
         """
 
@@ -348,58 +286,30 @@ class Folds(ABC):
 
 
 class Moves(ABC):
-    """Rows on their way between tables and messages."""
+    """Rows on their way between tables [N, F] and messages [R, F]; ``rows``: int32 [R], of a table."""
 
     @abstractmethod
     def take(self, source: Tensor, rows: Tensor, out: Tensor) -> Tensor:
-        """``out[r] = source[rows[r]]``, rounded to the dtype of ``out``, which is returned.
-
-        Args:
-            source: [N, F].
-            rows: int32 [R].
-            out: [R, F].
-        """
+        """``out[r] = source[rows[r]]``, rounded to the dtype of ``out``, which is returned."""
 
     @abstractmethod
     def add(self, target: Tensor, rows: Tensor, values: Tensor) -> None:
-        """``target[rows[r]] += values[r]``.
-
-        Args:
-            target: [N, F].
-            rows: int32 [R], no row twice.
-            values: [R, F].
-        """
+        """``target[rows[r]] += values[r]``; no row twice."""
 
     def take_runs(self, sources: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, out: Tensor) -> None:
-        """``take`` of several tables: each run of ``out`` from its own.
-
-        Args:
-            sources: [N_k, F] each.
-            runs: of [0, R), one behind the other.
-            rows: int32 [R].
-            out: [R, F].
-        """
+        """``take`` of several tables: each run of ``out`` from its own. ``runs`` are of [0, R), one behind the other."""
         for source, run in zip(sources, runs, strict=True):
             self.take(source, rows[run], out[run])
 
     def add_runs(self, targets: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, values: Tensor) -> None:
-        """``add`` to several tables, each a run of ``values`` [R, F]; a table more than once has no row twice."""
+        """``add`` to several tables, each a run of ``values``; a table more than once has no row twice."""
         for target, run in zip(targets, runs, strict=True):
             self.add(target, rows[run], values[run])
 
 
 class Backend(ABC):
-    """All but the edge operations, which are a ``Kernel``'s. Each engine has one of its own.
-
-    Args:
-        device: where its tensors are.
-
-    Attributes:
-        pools: whether memory of large tables is used again (``backends.memory``).
-        rows: operators on tables of rows.
-        folds: messages of edges and partial results into rows.
-        moves: rows between tables and messages.
-    """
+    """All but the edge operations, which are a ``Kernel``'s. Each engine has one of its own. ``pools``: whether memory of large
+    tables is used again (``backends.memory``)."""
 
     pools: ClassVar[bool] = False
     rows: Rows

@@ -26,10 +26,8 @@ class EndIds:
     """Who the rows at the ends of a block's edges are: what is drawn for an edge, and how ties break, depends on it.
 
     Attributes:
-        src: int64 [S], original ids.
-        dst: int64 [M], original ids.
-        src_rank: int32 [S], the rank of each source row's original id among all that this worker sees; the rows' own order if
-            not given.
+        src, dst: int64 [S] and [M], original ids.
+        src_rank: int32 [S], the rank of each source row's original id among all that this worker sees; None: the rows' order.
     """
 
     src: Tensor
@@ -40,14 +38,12 @@ class EndIds:
 class EdgeBlock:
     """The edges from S source rows to M destination rows.
 
-    Only the A destination rows that have an edge here are listed, so a block costs nothing for the others. Source rows
-    are listed in full: a halo holds no row without an edge, and an own part has them all. Where the source rows are the own
-    ones and the destinations a peer's, few of them have one: ``lists_sources`` lists the B that do, and what goes back through
-    the block can only be added to what there is.
+    Only the A destination rows that have an edge here are listed, so a block costs nothing for the others. Source rows are
+    listed in full: a halo holds no row without an edge, and an own part has them all. Where the source rows are the own ones
+    and the destinations a peer's, few of them have one: ``lists_sources`` lists the B that do, and what goes back through the
+    block can only be added to what there is.
 
     Attributes:
-        num_src: S.
-        num_dst: M.
         dst_rows: int32 [A], ascending; None if every destination row is listed (A = M).
         indptr: int32 [A + 1], where the edges of each listed destination row begin.
         src: int32 [E], the sources of each listed destination row.
@@ -61,9 +57,7 @@ class EdgeBlock:
         columns: what the edges carry, in the order of ``src``, as ``EdgeColumns.on`` gives it.
         weight: [E], the graph's edge weights among it, of the rows' dtype; None: it has none.
         t_weight: [E], the same in the order of ``t_dst``; made the first time it is asked for.
-        src_id_rank: int32 [S], ``EndIds.src_rank``.
-        src_ids: int64 [S], ``EndIds.src``.
-        dst_ids: int64 [M], ``EndIds.dst``.
+        src_id_rank, src_ids, dst_ids: of ``EndIds``.
         cache: what kernels keep with the block, by kernel name.
     """
 
@@ -84,9 +78,7 @@ class EdgeBlock:
         Args:
             src: int32 [E] in [0, S).
             dst: int32 [E] in [0, M), ascending.
-            num_src: S.
-            num_dst: M.
-            ids: who the rows are; their own numbers if not given.
+            ids: who the rows are; None: their own numbers.
             columns: in the order of ``src``.
             lists_sources: list only source rows that have an edge.
             visits: int32 [E], the piece that each edge comes from; those of one destination go by piece. None: there is one.
@@ -114,11 +106,7 @@ class EdgeBlock:
 
     @classmethod
     def one_each(cls, rows: Tensor, num_dst: int) -> EdgeBlock:
-        """An edge from row a to destination row ``rows[a]``, for every a. It knows no original ids.
-
-        Args:
-            rows: int32 [A], ascending.
-        """
+        """An edge from row a to destination row ``rows[a]``, int32 [A], ascending, for every a. It knows no original ids."""
         block = cls.__new__(cls)
         own = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
         block.num_src, block.num_dst = len(rows), num_dst
@@ -150,7 +138,7 @@ class EdgeBlock:
         return self.t_weight if weight is self.weight else weight.index_select(0, self.t_edge)
 
     def lay(self, lay: Callable[[Tensor], Tensor]) -> None:
-        """Have the tensors lie elsewhere. lay: gives the same tensor there."""
+        """Have the tensors lie elsewhere: where ``lay`` gives the same tensor."""
         for name, tensor in vars(self).items():
             if isinstance(tensor, Tensor):
                 setattr(self, name, lay(tensor))
@@ -159,7 +147,6 @@ class EdgeBlock:
 
     @property
     def num_edges(self) -> int:
-        """E."""
         return len(self.src)
 
     @property
@@ -180,11 +167,7 @@ class EdgeBlock:
 
 
 def keep_edges(block: EdgeBlock, kept: Tensor) -> EdgeBlock:
-    """The block of some of the edges, between the same rows.
-
-    Args:
-        kept: bool [E], in the order of ``block.src``.
-    """
+    """The block of some of the edges, between the same rows. ``kept``: bool [E], in the order of ``block.src``."""
     some = copy(block)
     some.cache = {}
     for derived in ("t_edge", "t_weight"):

@@ -28,8 +28,6 @@ def choose_kernel(
 
     Args:
         kernel_name: ``auto``, a key of ``KERNELS``, or the target ("FILE.py:Class") of a kernel outside of this package.
-        operation: what is to be done, such as ``sum``.
-        device: of the tensors.
         dtype: of rows.
         autograd: whether autograd is to differentiate the operation by itself, as the baseline needs it.
 
@@ -51,11 +49,8 @@ def choose_kernel(
 
 
 def make_backend(kernel_name: str, device: torch.device) -> Backend:
-    """What computes all but edge operations: the named kernel's backend if it brings one, else the device's.
-
-    Raises:
-        KernelError: the kernel brings one, and cannot run on the device.
-    """
+    """What computes all but edge operations: the named kernel's backend if it brings one, else the device's. Raises
+    ``KernelError`` where the kernel brings one, and cannot run on the device."""
     kernel = None if kernel_name == "auto" else make_kernel(kernel_name)
     if kernel is not None and kernel.backend is not None:
         if reasons := kernel.unavailable_reasons(device, torch.float32):
@@ -72,14 +67,11 @@ def make_backend(kernel_name: str, device: torch.device) -> Backend:
 def make_operation(
     kernel: Kernel, operation: str, *, profile: Profile, autograd: bool = False, dtype: torch.dtype = torch.float32
 ) -> Any:
-    """What a kernel runs for an operation that it can serve.
+    """What a kernel runs for an operation that it can serve: an ``Operation``; with ``autograd`` an ``AutogradOperation``.
 
     Args:
         profile: where the bytes that are read and written are counted, if it is recording; not with ``autograd``.
         dtype: of rows.
-
-    Returns:
-        An ``Operation``; with ``autograd`` a function, an ``AutogradOperation``. See ``sargnn.backends.operations``.
     """
     half = dtype == torch.bfloat16
     if autograd:
@@ -97,11 +89,7 @@ def make_kernel(name: str) -> Kernel:
 
 
 class _Around(Operation):
-    """Passes every call on to another operation; whatever else is asked of it is that operation's.
-
-    Args:
-        operation: what does the work.
-    """
+    """Passes every call on to another operation; whatever else is asked of it is that operation's."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
@@ -116,7 +104,6 @@ class _Around(Operation):
         self._pass_on("backward", block, arguments, settings)
 
     def weight_gradient(self, block: EdgeBlock, *arguments: Any, **settings: Any) -> None:
-        """Of sums with weights; see ``WeightedSumOperation``."""
         self._pass_on("weight_gradient", block, arguments, settings)
 
     def __getattr__(self, name: str) -> Any:
@@ -124,12 +111,7 @@ class _Around(Operation):
 
 
 class CountedOperation(_Around):
-    """Counts the rows that an operation declares (see ``Operation``). What a reducer does outside of it is not counted.
-
-    Args:
-        operation: what does the work.
-        profile: where it is counted.
-    """
+    """Counts the rows that an operation declares (see ``Operation``). What a reducer does outside of it is not counted."""
 
     def __init__(self, operation: Operation, profile: Profile) -> None:
         super().__init__(operation)
@@ -158,7 +140,6 @@ class WidenedOperation(_Around):
                 tensor.data.copy_(held)  # which of them it writes to is not known; to the others this changes nothing
 
     def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
-        """Of attention; see ``AttentionOperation``."""
         operation: Any = self._operation
         records: Tensor = operation.destination_records(er, replace(running, out=_wide(running.out)), _wide(grad))
         return records

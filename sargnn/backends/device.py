@@ -20,14 +20,7 @@ from sargnn.resolve import resolve
 
 
 class Device:
-    """The host: a CPU and its memory.
-
-    Args:
-        device: as PyTorch names it.
-
-    Attributes:
-        is_host: tables lie in the process's own memory.
-    """
+    """The host: a CPU and its memory. ``is_host``: tables lie in the process's own memory."""
 
     is_host = True
 
@@ -46,7 +39,6 @@ class Device:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return 1
 
     def start(self, number: int) -> None:
@@ -83,7 +75,6 @@ class Device:
         return [torch.get_rng_state()]
 
     def set_random_states(self, states: list[Tensor]) -> None:
-        """Put them back."""
         torch.set_rng_state(states[0])
 
     def lines(self) -> list[str]:
@@ -92,7 +83,6 @@ class Device:
 
 
 def device_of(device: torch.device | str) -> Device:
-    """What answers for a device of PyTorch's."""
     device = torch.device(device)
     kind: Any = resolve("device", DEVICES, device.type)
     made: Device = kind(device)

@@ -28,10 +28,8 @@ def holders(tensor: Tensor) -> int:
 
 
 def is_held_once(tensor: Tensor) -> bool:
-    """Whether nothing but one Python object holds the tensor itself; its memory may have other holders.
-
-    A second Python name for the same object is not noticed.
-    """
+    """Whether nothing but one Python object holds the tensor itself; its memory may have other holders. A second Python name
+    for the same object is not noticed."""
     return COUNTS and tensor._use_count() == 1  # type: ignore[attr-defined]
 
 
@@ -48,7 +46,6 @@ class Moved:
     wait_s: float = 0.0
 
     def reset(self) -> None:
-        """Start counting anew."""
         self.written_bytes, self.read_bytes, self.wait_s = 0, 0, 0.0
 
 
@@ -75,10 +72,7 @@ class Storage:
 
 
 class Pool:
-    """One engine's storages.
-
-    Args:
-        enabled: if not, every tensor is a fresh one.
+    """One engine's storages; where it is not ``enabled`` every tensor is a fresh one.
 
     Attributes:
         most_used: bytes that were in use at one time since the last reset.
@@ -108,11 +102,7 @@ class Pool:
 
     @contextmanager
     def within(self, putting_away: PuttingAway) -> Iterator[None]:
-        """Within it the pool serves a rank, in this thread.
-
-        Args:
-            putting_away: as of the rank's ``comm.group.Group``.
-        """
+        """Within it the pool serves a rank, in this thread. ``putting_away``: of the rank's ``comm.group.Group``."""
         yield
 
     def begin(self) -> None:
@@ -174,7 +164,6 @@ class Pool:
         return tensor
 
     def _owns(self, tensor: Tensor) -> Storage:
-        """A storage that is held by this tensor alone."""
         return Storage(tensor, holders(tensor))
 
     def _give(self, storage: Storage, used: int, *, fresh: bool = False) -> None:
@@ -194,11 +183,9 @@ class Pool:
                 self._owned.remove(storage)
 
     def empty_like(self, like: Tensor) -> Tensor:
-        """The same, as large as ``like`` [rows, width]."""
         return self.empty(like.shape[0], like.shape[1], like)
 
     def zeros(self, rows: int, width: int, like: Tensor) -> Tensor:
-        """The same, all zeros."""
         return self.empty(rows, width, like).zero_()
 
     def is_only_holder(self, tensor: Tensor) -> bool:

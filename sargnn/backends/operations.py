@@ -26,13 +26,8 @@ AutogradOperation = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class MovedRows:
-    """Rows that one pass of an operation reads and writes, as wide as its first argument that is a table of rows.
-
-    Attributes:
-        per_edge: of each edge.
-        per_destination: of each destination row that has an edge.
-        per_source: of each source row.
-    """
+    """Rows that one pass of an operation reads and writes, as wide as its first argument that is a table of rows: of each edge,
+    of each destination row that has an edge, and of each source row."""
 
     per_edge: int = 0
     per_destination: int = 0
@@ -69,7 +64,6 @@ class Attention:
     """The numbers of an attention.
 
     Attributes:
-        heads: K.
         negative_slope: of LeakyReLU, 0 to 1; of ``gat`` and ``gatv2``.
         draw: of attention dropout; None drops nothing.
         factor: what products are multiplied with; of ``dot``.
@@ -123,6 +117,8 @@ class RunningSoftmax:
 class SumOperation(Operation):
     """Sums of source rows. For autograd: ``operation(block, src [S, F]) -> [M, F]``.
 
+    ``src`` is [S, F], ``grad`` [M, F], ``scale`` [M], 1 if not given.
+
     Attributes:
         takes_weights: whether it is a ``WeightedSumOperation``.
         splits_sums: whether ``forward`` takes ``lower=``, int16 [M, F]: ``out`` is bf16 then, and holds the upper halves of the
@@ -138,24 +134,11 @@ class SumOperation(Operation):
 
     @abstractmethod
     def forward(self, block: EdgeBlock, src: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
-        """``out[i] += scale[i] * sum of src[j]``.
-
-        Args:
-            src: [S, F].
-            out: [M, F], added to in place.
-            scale: [M], 1 if not given.
-        """
+        """``out[i] += scale[i] * sum of src[j]``, [M, F]."""
 
     @abstractmethod
     def backward(self, block: EdgeBlock, grad: Tensor, out: Tensor, scale: Tensor | None = None, *, add: bool = False) -> None:
-        """``out[j] = sum of scale[i] * grad[i]``.
-
-        Args:
-            grad: [M, F].
-            out: [S, F], overwritten.
-            scale: [M], 1 if not given.
-            add: add to ``out`` instead; without scale.
-        """
+        """``out[j] = sum of scale[i] * grad[i]``, [S, F]; ``add``: to what there is, without scale."""
 
 
 class WeightedSumOperation(SumOperation):
@@ -189,14 +172,7 @@ class WeightedSumOperation(SumOperation):
 
     @abstractmethod
     def weight_gradient(self, block: EdgeBlock, src: Tensor, grad: Tensor, out: Tensor, scale: Tensor | None = None) -> None:
-        """``out[e] = scale[i] * <grad[i], src[j]>``.
-
-        Args:
-            src: [S, F].
-            grad: [M, F].
-            out: [E], overwritten.
-            scale: [M], 1 if not given.
-        """
+        """``out[e] = scale[i] * <grad[i], src[j]>``, [E]."""
 
 
 class MaxOperation(Operation):
@@ -207,26 +183,18 @@ class MaxOperation(Operation):
 
     @abstractmethod
     def forward(self, block: EdgeBlock, src: Tensor, best: Tensor, winner: Tensor) -> None:
-        """Fold ``src[j]`` into running maxima, feature by feature.
+        """Fold ``src[j]``, [S, F], into running maxima.
 
         Of equal values the source row with the smallest ``block.src_id_rank`` wins, whatever the order of the folds.
 
         Args:
-            src: [S, F].
             best: [M, F], starts at -inf.
             winner: int32 [M, F], the winner's ``src_id_rank``, starts at 2**31 - 1.
         """
 
     @abstractmethod
     def backward(self, block: EdgeBlock, grad: Tensor, winner: Tensor, out: Tensor, *, add: bool = False) -> None:
-        """``out[j] = sum of grad[i] over the destinations i that row j won``, once each.
-
-        Args:
-            grad: [M, F].
-            winner: int32 [M, F].
-            out: [S, F], overwritten.
-            add: add to ``out`` instead.
-        """
+        """``out[j] = sum of grad[i] over the destinations i that row j won``, [S, F], once each; ``add``: to what there is."""
 
 
 @dataclass(frozen=True)
@@ -285,12 +253,8 @@ class AttentionGradients(Tables):
 class AttentionOperation(Operation):
     """A softmax over each destination's edges that goes on from block to block, and the source rows that it weighs.
 
-    Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``.
-
-    Attributes:
-        takes_weights: whether it reads ``AttentionInputs.weight``.
-        keeps_scores: whether it writes and reads ``AttentionInputs.scores``.
-        takes_edge_rows: whether it reads ``AttentionInputs.edges``.
+    Attention dropout is drawn by ``block.src_ids`` and ``block.dst_ids``. ``takes_weights``, ``keeps_scores`` and
+    ``takes_edge_rows``: whether it reads weights, writes and reads scores, and reads edges' rows of ``AttentionInputs``.
     """
 
     takes_weights: ClassVar[bool] = False
@@ -303,15 +267,13 @@ class AttentionOperation(Operation):
 
     @abstractmethod
     def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
-        """What the backward pass reads of each destination: er_i, m_i, 1 / s_i, <grad_i, out_i> per head.
+        """What the backward pass reads of each destination: er_i, m_i, 1 / s_i, <grad_i, out_i> per head, [M, 4 K]; 1 / s_i is
+        0 for destinations without edges.
 
         Args:
-            er: [M, K], of ``gat``; 0 if not given.
+            er: [M, K], of ``gat``; None: 0.
             running: the finished softmax.
             grad: [M, K D], the gradient of its rows.
-
-        Returns:
-            [M, 4 K]; 1 / s_i is 0 for destinations without edges.
         """
 
     @abstractmethod
@@ -400,7 +362,6 @@ class GineOperation(Operation):
 
         Args:
             grad: [M, F], like z.
-            out: [S, F], d z, like z: overwritten, or added to; None: it is not wanted.
+            out: [S, F], d z, like z: overwritten, or with ``add`` added to; None: it is not wanted.
             d_maps: added to.
-            add: whether to add to ``out``.
         """

@@ -60,19 +60,9 @@ class _Copy:
 
 @dataclass(eq=False)
 class _Table(Storage):
-    """A storage of the pool.
-
-    Attributes:
-        kept: how many ``Kept`` hold it.
-        since: when the last of them was made, in their order.
-        shown: how many exchanges show it to other ranks.
-        thread: of the rank that has it.
-        key: says which of its rank's tables it is, the same in every epoch.
-        copy: on disk; valid while it is out, or kept.
-        out: its memory was given back.
-        discarded: it is out, and not on disk.
-        reading: of a table that comes back.
-    """
+    """A storage of the pool that ``kept`` handles hold, the newest of them number ``since``, and ``shown`` exchanges show to
+    other ranks. ``key`` says which of its rank's tables it is, the same in every epoch. ``copy``, on disk, is valid while it is
+    out, or kept; ``discarded``: it is out, and not on disk."""
 
     kept: int = 0
     since: int = 0
@@ -91,7 +81,6 @@ class _Table(Storage):
 
     @property
     def is_kept_only(self) -> bool:
-        """Whether nothing but ``Kept`` holds it."""
         return self.kept > 0 and holders(self.tensor) == self.idle_count + self.kept
 
 
@@ -119,12 +108,10 @@ class _Uses:
         return first
 
     def key(self, thread: int) -> Any:
-        """Of a rank's next table."""
         self._made[thread] += 1
         return thread, self._made[thread]
 
     def note(self, key: Any) -> None:
-        """A table is used."""
         self._now.append(key)
         place = self.next(key)
         if place < math.inf:
@@ -137,7 +124,6 @@ class _Uses:
         return places[at] if at < len(places) else math.inf
 
     def coming(self) -> Iterator[Any]:
-        """What is used from here on."""
         return islice(self._last, self._at, self._at + _LOOKED_AT)
 
 
@@ -164,7 +150,6 @@ class SpillingPool(Pool):
     """See the module's text. Of all ranks of a process.
 
     Args:
-        file: where tables go.
         budget: bytes that the process may have in memory, file pages that the kernel can drop aside; None: as many as it takes.
         spills_all: what is kept until backward goes to disk in any case.
 
@@ -245,7 +230,6 @@ class SpillingPool(Pool):
         self.moved.read_bytes += size
 
     def _read_ahead(self) -> None:
-        """Begin to read what is likely to be read next, where there is room for it."""
         tables = {table.key: table for table in self._tables() if table.out and not (table.is_idle or table.discarded)}
         room = _AHEAD - sum(table.reading is not None for table in self._tables())
         for key in self._uses.coming():
@@ -267,7 +251,6 @@ class SpillingPool(Pool):
             table.copy = None
 
     def lay(self, tensor: Tensor) -> Tensor:
-        """In a file, if it is in none."""
         if tensor.device.type != "cpu" or tensor.nbytes < _LAID_BYTES or self._file.has(tensor):
             return tensor
         try:
@@ -299,7 +282,6 @@ class SpillingPool(Pool):
             self.forget(table)
 
     def close(self) -> None:
-        """Nothing is read any more: all memory may be freed, and the disk's space."""
         for table in self._tables():
             self._let_go(table)
         self._file.close()
@@ -319,7 +301,6 @@ class SpillingPool(Pool):
         storage.key = self._uses.key(storage.thread)
 
     def _let_go(self, storage: Storage) -> None:
-        """What is in it is of no more use; its memory is."""
         assert isinstance(storage, _Table)
         if storage.reading is not None:
             self._wait(storage.reading)
@@ -355,7 +336,6 @@ class SpillingPool(Pool):
         return table
 
     def _pack(self, tensor: Tensor) -> Tensor | Kept:
-        """What is saved for backward: as a handle, if it has a table."""
         table = self._table_of(tensor)
         if table is None:
             return tensor
@@ -395,11 +375,7 @@ class SpillingPool(Pool):
         return sorted(kept + waiting, key=lambda table: -self._uses.next(table.key))
 
     def _make_room(self, size: int, *, until: float = math.inf) -> bool:
-        """Before so many bytes more are used: whether there is room for them now.
-
-        Args:
-            until: leave what is used before this, and wait for nothing.
-        """
+        """Whether there is room for so many bytes more. ``until``: leave what is used before this, and wait for nothing."""
         if self._budget is None and not self._spills_all:
             return True
         over = self._over(size)
@@ -430,7 +406,6 @@ class SpillingPool(Pool):
         return resident + size + max(self._other, self._other_before) - self._budget
 
     def _write(self, table: _Table) -> None:
-        """Begin to write a table."""
         if table.copy is None:
             address, size = table.pages
             place = self._file.take(size)
@@ -460,7 +435,6 @@ class SpillingPool(Pool):
             self.moved.wait_s += time.perf_counter() - started
 
     def _told(self, error: OSError) -> SargnnError:
-        """What went wrong with the disk."""
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         what = "The disk that tables lie on is full." if full else f"The disk that tables lie on fails: {error.strerror}."
         hint = "another spill_dir, or a larger memory_budget"

@@ -47,7 +47,6 @@ def close_pages(address: int, size: int) -> None:
 
 
 def open_pages(address: int, size: int) -> None:
-    """Closed pages may be read and written again."""
     _protect(address, size, _READ_WRITE)
 
 
@@ -57,14 +56,7 @@ def _protect(address: int, size: int, access: int) -> None:
 
 
 class SpillFile:
-    """A file without a name.
-
-    Args:
-        folder: where; made if it is not there.
-
-    Raises:
-        SargnnError: it cannot be.
-    """
+    """A file without a name, in a folder that is made if need be. Raises ``SargnnError`` where it cannot be."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -105,7 +97,6 @@ class SpillFile:
         return self._end - size
 
     def give(self, place: int, size: int) -> None:
-        """They are of no more use."""
         self._free[size].append(place)
 
     def write(self, place: int, address: int, size: int) -> Future[None]:

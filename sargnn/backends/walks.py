@@ -63,12 +63,8 @@ class WalkedSum(WeightedSumOperation):
     def sum_rows(
         self, block: EdgeBlock, direction: Direction, rows: Tensor, out: Tensor, factors: Factors, *, add: bool
     ) -> None:
-        """``out[near] = near_factor * sum of weight * far_factor * rows[far]`` over the edges of each listed near end.
-
-        Args:
-            direction: near ends are the destinations (``forward``) or the sources.
-            add: to what there is.
-        """
+        """``out[near] = near_factor * sum of weight * far_factor * rows[far]`` over the edges of each listed near end: of
+        destinations (``forward``) or of sources. ``add``: to what there is."""
 
     def forward(
         self,
@@ -118,8 +114,6 @@ class AttentionBackward:
 
 
 class WalkedAttention(AttentionOperation):
-    """Attention over blocks that have edges."""
-
     lists_sources = True
     takes_weights = True
 

@@ -18,13 +18,10 @@ table is set to zero and added to the others'."""
 
 def edges_of(block: EdgeBlock, direction: Direction, *, by_lane: bool = False) -> Edges:
     """A block's edges by destination row (``forward``) or by source row (``backward``), cut into runs of rows with about equal
-    edges, where a row counts as one edge.
+    edges, where a row counts as one edge; ``by_lane``: into few runs, each of which adds to a table of its own.
 
     A row is listed more than once where edges come from several pieces (``EdgeBlock.visits``). How they are cut depends on the
     block alone, so that results do not depend on the number of threads.
-
-    Args:
-        by_lane: cut into few runs, each of which adds to a table of its own.
     """
     listed: Tensor | None
     if direction == "forward" and block.visits is not None:

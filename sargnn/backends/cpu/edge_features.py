@@ -17,7 +17,6 @@ Features = tuple[np.ndarray, np.ndarray | None]
 
 
 def features_of(block: EdgeBlock) -> Features:
-    """The features of a block's edges."""
     if "features" not in block.cache:
         column = block.columns.columns[ATTR]
         array, places = column.array, None

@@ -1,8 +1,6 @@
 """Messages of edges folded into rows, partial results merged into running ones, and rows that are taken into messages and added
 from them, on a CPU, in the library's ``folds.cpp`` and ``moves.cpp``.
 
-Messages come in runs of edges whose destinations ascend. A partial result, a row that a peer sends, counts like one edge.
-
 Letters: E edges of the run, M destination rows, A arriving rows, W or F columns, K heads, D columns of a head, R rows that are
 moved.
 """
@@ -46,8 +44,6 @@ _add_rows = Entry("add_rows", "targets xs S F", "ends l", "rows i R", "values y 
 
 
 class CpuFolds(Folds):
-    """See ``Folds``."""
-
     def add_to_ends(self, values: Tensor, rows: Tensor, out: Tensor) -> None:
         _add_to_ends(values.contiguous(), rows, out)
 

@@ -21,7 +21,7 @@ _backward = Entry("gine_backward", *_INPUTS, "order i E", "grad x M F", "out x? 
 
 
 class FusedGine(GineOperation):
-    """See ``GineOperation``. Needs, for each lane, a table of [D + 1, F] backward."""
+    """Needs, for each lane, a table of [D + 1, F] backward."""
 
     def forward(self, block: EdgeBlock, z: Tensor, maps: Maps, out: Tensor) -> None:
         if block.num_edges:

@@ -48,8 +48,6 @@ _SHORT = 8 * _ROWS
 
 
 class CpuRows(Rows):
-    """See ``Rows``."""
-
     def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
         """Chunks are combined as Chan, Golub and LeVeque (1979) do: no difference of large numbers anywhere."""
         means, squares = _of_chunks(x), _of_chunks(x)
@@ -157,7 +155,6 @@ class CpuRows(Rows):
 
 
 def _after(after: Activation) -> tuple[int, Tensor, tuple[int, ...]]:
-    """What follows a norm, as the library takes it."""
     return _CODES[after.name], after.ids, draw_words(after.draw)
 
 
@@ -191,7 +188,6 @@ def _padded(x: Tensor, size: int) -> Tensor:
 
 
 def _take(how: Callable[..., None], size: int, x: Tensor, w: Tensor, out: Tensor, *bias: Tensor | None) -> None:
-    """A product of one block, written to or added to ``out``."""
     if len(x) == size:
         how(x, w, out, *bias)
         return

@@ -45,14 +45,7 @@ _ROWS_EACH = 64
 
 @dataclass(frozen=True)
 class _Heads:
-    """The sizes of an attention, as kernels take them.
-
-    Attributes:
-        heads: K.
-        width: D.
-        keys: C; 0 where scores read no rows, or the values.
-        edges: F; 0 where edges have no rows.
-    """
+    """K, D, C, 0 where scores read no rows, or the values, and F, 0 where edges have no rows."""
 
     heads: int
     width: int
@@ -130,7 +123,6 @@ class _TritonAttention(WalkedAttention):
         )
 
     def kind_of(self, inputs: AttentionInputs) -> int:
-        """How scores are made, as kernels tell it."""
         return self.kind
 
     def destination_records(self, er: Tensor | None, running: RunningSoftmax, grad: Tensor) -> Tensor:
@@ -157,22 +149,14 @@ class _TritonAttention(WalkedAttention):
 
     @abstractmethod
     def _by_destination(self, back: _Head, d_scores: Tensor) -> None:
-        """Add the gradient of the destinations' part of one head.
-
-        Args:
-            d_scores: [E], in the order of ``block.src``; of ``dot`` multiplied with its factor.
-        """
+        """Add the gradient of the destinations' part of one head. ``d_scores``: [E], in the order of ``block.src``; of ``dot``
+        multiplied with its factor."""
 
 
 @dataclass(frozen=True)
 class _Head(AttentionBackward):
-    """The backward pass of one head, whose ``records`` are [M, 4], er, m, 1 / s and delta.
-
-    Attributes:
-        weight: [E], the edges' weights in the order of ``block.t_dst``; None: ones.
-        head: its number.
-        kind: of its scores.
-    """
+    """One head's backward pass: ``records`` are [M, 4], er, m, 1 / s and delta; ``weight``, [E], is in the order of
+    ``block.t_dst``; None: ones."""
 
     weight: Tensor | None
     head: int
@@ -229,8 +213,6 @@ class _Head(AttentionBackward):
 
 
 class TritonGat(_TritonAttention, GatOperation):
-    """Scores ``LeakyReLU(el_j + er_i)``."""
-
     kind = kernels.GAT
 
     def _by_destination(self, back: _Head, d_scores: Tensor) -> None:
@@ -242,8 +224,6 @@ class TritonGat(_TritonAttention, GatOperation):
 
 
 class TritonGatV2(_TritonAttention, GatV2Operation):
-    """Scores ``<att, LeakyReLU(z_j + x_i)>``."""
-
     kind = kernels.GATV2
 
     def _by_destination(self, back: _Head, d_scores: Tensor) -> None:
@@ -268,8 +248,6 @@ class TritonGatV2(_TritonAttention, GatV2Operation):
 
 
 class TritonDot(_TritonAttention, DotOperation):
-    """Scores ``factor <q_i, k_j>``, and ``factor <p_i, f_ji>`` of edges' rows beside it."""
-
     takes_edge_rows = True
 
     def kind_of(self, inputs: AttentionInputs) -> int:

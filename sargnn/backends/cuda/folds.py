@@ -29,7 +29,7 @@ _DRAWN = 32
 
 
 class CudaFolds(TorchFolds):
-    """See ``Folds``. Maxima and merges are PyTorch's."""
+    """Maxima and merges are PyTorch's."""
 
     def add_to_ends(self, values: Tensor, rows: Tensor, out: Tensor) -> None:
         _add(values, rows, out)
@@ -72,8 +72,6 @@ class CudaFolds(TorchFolds):
 
 
 class CudaMoves(TorchMoves):
-    """See ``Moves``."""
-
     def take(self, source: Tensor, rows: Tensor, out: Tensor) -> Tensor:
         _move(source.contiguous(), rows, out, add=False)
         return out
@@ -88,13 +86,8 @@ def _entries(ranks: Tensor, places: Tensor) -> Tensor:
 
 
 def _add(values: Tensor, rows: Tensor, out: Tensor, *, order: Tensor | None = None, weight: Tensor | None = None) -> None:
-    """``out[rows[e]] += weight[e] values[order[e]]``, a weight for each head's columns.
-
-    Args:
-        rows: int32 [E], ascending.
-        order: int64 [E]; None: in order.
-        weight: [E, K].
-    """
+    """``out[rows[e]] += weight[e] values[order[e]]``, a weight [E, K] for each head's columns. ``rows``: int32 [E], ascending;
+    ``order``: int64 [E]; None: as they are."""
     assert out.is_contiguous()
     edges, width = values.shape
     heads = 1 if weight is None else weight.shape[1]

@@ -34,7 +34,7 @@ _PRODUCT_ROWS = 1 << 15
 
 
 class CudaRows(TorchRows):
-    """See ``Rows``. Tables are contiguous. Nothing waits for the device."""
+    """Tables are contiguous. Nothing waits for the device."""
 
     def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
         """Chunks are combined as Chan, Golub and LeVeque (1979) do: no difference of large numbers anywhere."""

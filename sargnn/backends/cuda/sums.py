@@ -44,11 +44,7 @@ class TritonSum(WalkedSum):
 
 
 def sum_rows(by: Walk, src: Tensor, out: Tensor, factors: Factors = NO_FACTORS, *, add: bool) -> None:
-    """``out[near] = near_factor * sum of weight * far_factor * src[far]`` over each row's edges; ``add`` to what there is.
-
-    Args:
-        src, out: [any, F], rows of which may be parts of wider ones; ``add`` reads ``out``.
-    """
+    """``WalkedSum.sum_rows``. Rows of ``src`` and ``out``, [any, F], may be parts of wider ones; ``add`` reads ``out``."""
     weight, near, far = (launch.in_wide(factor, src.dtype) for factor in (factors.weight, factors.near, factors.far))
     factors = Factors(weight, factors.places, near, far)
 

@@ -18,7 +18,7 @@ _LAST = torch.iinfo(torch.int64).max
 
 
 class TorchRows(Rows):
-    """See ``Rows``. Of bf16 tables it makes wide copies."""
+    """Of bf16 tables it makes wide copies."""
 
     def moments(self, x: Tensor, counted: Tensor | None = None) -> Tensor:
         x = (x if counted is None else x[counted.bool()]).double()
@@ -82,8 +82,6 @@ class TorchRows(Rows):
 
 
 class TorchFolds(Folds):
-    """See ``Folds``."""
-
     def add_to_ends(self, values: Tensor, rows: Tensor, out: Tensor) -> None:
         out.index_add_(0, rows, values)
 
@@ -148,8 +146,6 @@ class TorchFolds(Folds):
 
 
 class TorchMoves(Moves):
-    """See ``Moves``."""
-
     def take(self, source: Tensor, rows: Tensor, out: Tensor) -> Tensor:
         return out.copy_(source.index_select(0, rows))
 
@@ -159,8 +155,6 @@ class TorchMoves(Moves):
 
 
 class TorchBackend(Backend):
-    """Plain PyTorch on any device."""
-
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.rows, self.folds, self.moves = TorchRows(), TorchFolds(), TorchMoves()

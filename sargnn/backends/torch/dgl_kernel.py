@@ -60,15 +60,8 @@ _CACHE_SIZE = 194
 
 
 def libxsmm_bytes(operation: str, edges: int, rows: int, row_bytes: int, dtype: torch.dtype) -> int:
-    """What a sum or maximum copies of its edges while it runs: they are cut into blocks where the rows of others that they read
-    are more than the last cache holds a share of.
-
-    Args:
-        edges: of a block.
-        rows: of its destinations.
-        row_bytes: of a source row.
-        dtype: of rows.
-    """
+    """What a sum or maximum copies of its edges while it runs (``Kernel.passing_bytes``): they are cut into blocks where the
+    rows of others that they read are more than the last cache holds a share of."""
     if operation in _ATTENTIONS or dtype == torch.float64 or not rows:
         return 0  # sums that weigh rows by head, and fp64, run without libxsmm
     return _BLOCK * edges if edges / rows * row_bytes * _SHARE_OF_CACHE > last_cache_bytes() else 0
@@ -134,11 +127,8 @@ def _keeps_last(dtype: torch.dtype) -> bool:
 
 
 def whole_graph(block: EdgeBlock, ordered: torch.dtype | None = None) -> Any:
-    """Sources to all destination rows, with the formats that DGL's forward and backward read made once.
-
-    Args:
-        ordered: the dtype of the maxima that it serves; None for sums.
-    """
+    """Sources to all destination rows, with the formats that DGL's forward and backward read made once. ``ordered``: the dtype
+    of the maxima that it serves; None: sums."""
     key = "dgl_whole" if ordered is None else f"dgl_whole_{ordered}"
     if key not in block.cache:
         listed = slice(None) if block.dst_rows is None else block.dst_rows.long()
@@ -154,13 +144,8 @@ def whole_graph(block: EdgeBlock, ordered: torch.dtype | None = None) -> Any:
 
 @dataclass(frozen=True)
 class AttentionGraphs:
-    """A block's graphs for SDDMM and SpMM, with all formats made.
-
-    Attributes:
-        forward: sources to listed destinations.
-        backward: the reverse; edges have the same numbers in both.
-        listed: int64 [A], the destination rows; None for all.
-    """
+    """A block's graphs for SDDMM and SpMM, with all formats made: sources to listed destinations and the reverse, in both of
+    which edges have the same numbers. ``listed``: int64 [A], the destination rows; None: all."""
 
     forward: Any
     backward: Any
@@ -181,7 +166,6 @@ def _bipartite(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> Any:
 
 
 def attention_graphs(block: EdgeBlock) -> AttentionGraphs:
-    """Between sources and listed destination rows."""
     if "dgl_attention" not in block.cache:
         counts = (block.indptr[1:] - block.indptr[:-1]).long()
         positions = torch.repeat_interleave(torch.arange(block.num_listed, dtype=torch.int32), counts)

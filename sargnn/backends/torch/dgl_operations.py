@@ -1,5 +1,5 @@
 """Sums, maxima and attention in DGL's operators (SpMM by libxsmm, SDDMM): the baseline's, and the paper's SAR without fused
-kernels.
+kernels. ``..._autograd``: the same, differentiable.
 
 Attention goes shard by shard: the maximum per destination, exp, sums; tensors of size edges x heads while a shard is at work.
 
@@ -40,7 +40,6 @@ from sargnn.interop.dgl import copy_u_max_with_rows, import_dgl
 
 
 def sum_autograd(block: EdgeBlock, src: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``WeightedSumOperation``."""
     if not block.num_edges:  # what follows keeps the exchange in the graph
         return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum() + (0 if weight is None else 0 * weight.sum())
     # The weights' gradients are dot products of edges' ends (SDDMM), which read other formats than sums do.
@@ -94,7 +93,6 @@ def _sums(graph: Any, rows: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``MaxOperation``."""
     if not block.num_edges:
         return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()
     top: Tensor = import_dgl().ops.copy_u_max(whole_graph(block, ordered=src.dtype), src)
@@ -187,12 +185,8 @@ def fold_scores(
 
 
 def score_gradients(back: AttentionBackward, scores: Tensor, own: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights after dropout and the gradients of the scores, [E, K] each.
-
-    Args:
-        own: [A, 4 K], the records of listed destinations.
-        grad: [A, K D], theirs.
-    """
+    """The weights after dropout and the gradients of the scores, [E, K] each; ``own``, [A, 4 K], and ``grad``, [A, K D], are of
+    listed destinations."""
     ops, graph, attention, inputs = import_dgl().ops, attention_graphs(back.block).forward, back.attention, back.inputs
     _, max_score, inverse, delta = (part.contiguous() for part in own.split(attention.heads, dim=1))
     weights = ops.e_mul_v(graph, ops.e_sub_v(graph, scores, max_score).exp_(), inverse)
@@ -221,7 +215,6 @@ def add_to_listed(total: Tensor, graphs: AttentionGraphs, part: Tensor) -> None:
 
 
 def put(target: Tensor, values: Tensor, *, add: bool) -> None:
-    """Overwrite a gradient, or add to it."""
     if add:
         target += values
     else:
@@ -236,7 +229,6 @@ class _DglAttention(WalkedAttention):
 def gat_autograd(
     block: EdgeBlock, attention: Attention, z: Tensor, el: Tensor, er: Tensor, weight: Tensor | None = None
 ) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``GatOperation``."""
     if not block.num_edges:
         return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + el.sum() + er.sum())  # keeps the exchange in the graph
     raw = import_dgl().ops.u_add_v(whole_attention_graph(block), el.to(z.dtype), er.to(z.dtype))
@@ -275,7 +267,6 @@ class DglGat(_DglAttention, GatOperation):
 def gatv2_autograd(
     block: EdgeBlock, attention: Attention, z: Tensor, x: Tensor, att: Tensor, weight: Tensor | None = None
 ) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``GatV2Operation``."""
     if not block.num_edges:
         return z.new_zeros(block.num_dst, z.shape[1]) + 0 * (z.sum() + x.sum() + att.sum())
     active = leaky_relu(import_dgl().ops.u_add_v(whole_attention_graph(block), z, x), attention.negative_slope)
@@ -324,7 +315,7 @@ def _products(graph: Any, attention: Attention, k: Tensor, q: Tensor) -> Tensor:
 
 
 def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The operation in DGL's operators, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
+    """``keys``: k and q, or q alone."""
     if not block.num_edges:
         return v.new_zeros(block.num_dst, v.shape[1]) + 0 * (v.sum() + sum(rows.sum() for rows in keys))
     *k, q = keys

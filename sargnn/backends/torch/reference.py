@@ -1,5 +1,5 @@
-"""The oracle: every operation as gather and ``index_add_`` in plain PyTorch. Any device, slow; holds tensors of size edges x
-features while it runs.
+"""The oracle: every operation as gather and ``index_add_`` in plain PyTorch; ``..._autograd``: the same, differentiable. Any
+device, slow; holds tensors of size edges x features while it runs.
 
 Letters: S source rows, M destination rows, E edges, K heads, D head width.
 """
@@ -31,8 +31,6 @@ from sargnn.rng import edge_mask
 
 
 class ReferenceKernel(Kernel):
-    """See the module's text."""
-
     name = "reference"
     operations = operations_of("reference")
     autograd_operations = operations_of("reference", ".autograd")
@@ -42,14 +40,11 @@ class ReferenceKernel(Kernel):
 
 
 def sum_autograd(block: EdgeBlock, src: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``WeightedSumOperation``."""
     zeros, messages = src.new_zeros(block.num_dst, src.shape[1]), src[block.src.long()]
     return zeros.index_add(0, block.dst_per_edge(), messages if weight is None else messages * weight[:, None])
 
 
 class ReferenceSum(WeightedSumOperation):
-    """See ``WeightedSumOperation``."""
-
     autograd = staticmethod(sum_autograd)
 
     lists_sources = True
@@ -83,7 +78,6 @@ class ReferenceSum(WeightedSumOperation):
 
 
 def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``MaxOperation``."""
     if not block.num_edges:
         return src.new_zeros(block.num_dst, src.shape[1]) + 0 * src.sum()  # keeps the exchange in the graph
     with torch.no_grad():
@@ -99,8 +93,6 @@ def max_autograd(block: EdgeBlock, src: Tensor) -> Tensor:
 
 
 class ReferenceMax(MaxOperation):
-    """See ``MaxOperation``."""
-
     autograd = staticmethod(max_autograd)
 
     lists_sources = True
@@ -215,15 +207,12 @@ def gat_autograd(
     edge_map: Tensor | None = None,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``GatOperation``."""
     src, dst = ends_of(block)
     sums = _plus_mapped(block, el[src] + er[dst], edge_map)
     return attend(block, attention, z, leaky_relu(sums, attention.negative_slope), weight)
 
 
 class ReferenceGat(_ReferenceAttention, GatOperation):
-    """Scores ``LeakyReLU(el_j + er_i)``."""
-
     autograd = staticmethod(gat_autograd)
 
     def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
@@ -270,15 +259,12 @@ def gatv2_autograd(
     edge_map: Tensor | None = None,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``GatV2Operation``."""
     src, dst = ends_of(block)
     active = leaky_relu(_plus_mapped(block, z[src] + x[dst], edge_map), attention.negative_slope)
     return attend(block, attention, z, attention.by_head(active * att).sum(2), weight)
 
 
 class ReferenceGatV2(_ReferenceAttention, GatV2Operation):
-    """Scores ``<att, LeakyReLU(z_j + x_i)>``."""
-
     autograd = staticmethod(gatv2_autograd)
 
     def fold(self, block: EdgeBlock, attention: Attention, inputs: AttentionInputs, running: RunningSoftmax) -> None:
@@ -319,14 +305,12 @@ def _products(block: EdgeBlock, attention: Attention, k: Tensor, q: Tensor, edge
 
 
 def dot_autograd(block: EdgeBlock, attention: Attention, v: Tensor, *keys: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The operation in plain PyTorch, differentiable; see ``DotOperation``. ``keys``: k and q, or q alone."""
+    """``keys``: k and q, or q alone."""
     *k, q = keys
     return attend(block, attention, v, _products(block, attention, k[0] if k else v, q), weight)
 
 
 class ReferenceDot(_ReferenceAttention, DotOperation):
-    """Scores ``factor <q_i, k_j>``."""
-
     autograd = staticmethod(dot_autograd)
 
     takes_edge_rows = True
@@ -358,14 +342,11 @@ class ReferenceDot(_ReferenceAttention, DotOperation):
 
 
 def gine_autograd(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """See ``GineOperation``."""
     messages = _of_each_edge(block, _changed(block, z, weight, bias).relu())
     return messages.new_zeros(block.num_dst, z.shape[1]).index_add(0, block.dst_per_edge(), messages).to(z.dtype)
 
 
 class ReferenceGine(GineOperation):
-    """See ``GineOperation``."""
-
     autograd = staticmethod(gine_autograd)
 
     def forward(self, block: EdgeBlock, z: Tensor, maps: Maps, out: Tensor) -> None:
