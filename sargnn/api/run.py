@@ -309,7 +309,7 @@ class Run:
             new_rows, graph = str(given.pop("new_rows", "refuse")), given.pop("graph", NOT_GIVEN)
             words = as_words((), given)
             if graph is not NOT_GIVEN:
-                from sargnn.run.checkpoints import predicted_type
+                from sargnn.run.other_graph import predicted_type
 
                 words = store_of_graph(graph, words, predicted_type=predicted_type(self.config, self.folder))
             resumed = read_resumed([f"resume={self.folder}", *words], trains=False)

@@ -122,7 +122,7 @@ def export(line: CommandLine) -> int:
     from sargnn.export.write import MODEL, PARAMETERS
     from sargnn.export.write import export as write
     from sargnn.graph.dataset import open_dataset
-    from sargnn.run.checkpoints import labelled_of, trained_store
+    from sargnn.run.other_graph import labelled_of, trained_store
     from sargnn.run.predict import choose_checkpoint
     from sargnn.training.checkpoint import open_checkpoint
 

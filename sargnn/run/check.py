@@ -111,7 +111,7 @@ def check_graph(config: RunConfig, dataset_path: Path, *, begins: bool = False, 
     from sargnn.graph.edge_columns import ATTR
     from sargnn.graph.examine_edges import nodes_without_edges
     from sargnn.models.inputs import EVERY_TYPE
-    from sargnn.run.checkpoints import check_alike, labelled_of
+    from sargnn.run.other_graph import check_alike, labelled_of
     from sargnn.tasks.base import load_task
     from sargnn.training.build import check_edge_weights, make_model, shape_of, used_columns
     from sargnn.training.checkpoint import check_start

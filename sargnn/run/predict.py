@@ -32,17 +32,10 @@ from sargnn.config.run import RunConfig, load, save
 from sargnn.errors import ConfigError, DataError, SargnnError
 from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.run.check import check_network, check_strategies, prepare_stores
-from sargnn.run.checkpoints import (
-    check_made_for,
-    for_other_graph,
-    has_trained_store,
-    labelled_of,
-    learned_rows,
-    newest_whole,
-    trained_store,
-)
+from sargnn.run.checkpoints import check_made_for, newest_whole
 from sargnn.run.env import prepare_process, with_processes, workers_of
 from sargnn.run.local import run_workers
+from sargnn.run.other_graph import for_other_graph, has_trained_store, labelled_of, learned_rows, trained_store
 from sargnn.run.processes import start_fork_server
 from sargnn.run.run_folder import LOCK, hold_run_dir
 from sargnn.sources.links import read_pairs, relation_of
@@ -219,7 +212,7 @@ def predict(
         which: of its checkpoints: ``newest`` or ``best``.
         form: npy; or parquet or csv, tables beside the arrays (the module).
         other_graph: the configuration's dataset is not the one of the training.
-        new_rows: what nodes of another graph get for which no row was learned (``run.checkpoints``).
+        new_rows: what nodes of another graph get for which no row was learned (``run.other_graph``).
         asked: what of.
 
     Raises:

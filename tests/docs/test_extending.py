@@ -8,8 +8,9 @@ import dataclasses
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import torch
 
 from sargnn import native
 from sargnn.backends.block import EdgeBlock
+from sargnn.bf16 import wide
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig, parse
@@ -84,7 +86,7 @@ def test_the_pages_have_a_file_and_a_command_for_each_kind() -> None:
     kinds = {name.split("/")[1] for name in FILES if name.startswith("conf/")}
     assert kinds == {"model", "dataset", "mode", "kernel", "partitioner"}
     named = NAMED.findall(TEXT)
-    assert len(FILES) == len(named) == len(re.findall(r"^```(?:python|yaml)$", TEXT, flags=re.M)) == 26
+    assert len(FILES) == len(named) == len(re.findall(r"^```(?:python|yaml)$", TEXT, flags=re.M)) == 27
     assert not re.search(r"^```(?!python$|yaml$|cpp$|bash$|text$|$)|^    sargnn", TEXT, flags=re.M)
     assert len(SINGLE) == 21 and all("epochs=2" in words for words in SINGLE[1:])
     given = [word.partition("=")[2] for words in SINGLE for word in words]
@@ -102,7 +104,10 @@ def test_a_page_has_all_files_of_its_commands(page: str) -> None:
             if word in options:
                 assert f"conf/{word.replace('=', '/')}.yaml" in files, f"{page}: {word}"
     used = "\n".join([*map(" ".join, commands(TEXTS[page])), *(text for _, text in NAMED.findall(TEXTS[page]))])
-    for name in files - {"squares.py", "profile_sums.py"}:  # no files of a command: `test_a_sum_in_cpp`
+    used += (
+        "sargnn=backends=squares=reference.py sargnn=backends=squares=fused.py"  # no files of a command: `test_a_sum_in_cpp`
+    )
+    for name in files - {"profile_sums.py"}:
         assert (name.removeprefix("conf/").removesuffix(".yaml").replace("/", "=") if "/" in name else f"{name}:") in used, name
 
 
@@ -182,19 +187,29 @@ def test_a_sum_in_cpp(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(str(error))
     own = ctypes.CDLL(str(build.library_path(native.chosen(), mine / "lib")))
     monkeypatch.setattr(native, "library", lambda of: own)
-    names: dict[str, Any] = {}
-    exec(FILES["squares.py"], names)
+    for name in ("sargnn.backends.squares", "sargnn.backends.squares.reference", "sargnn.backends.squares.fused"):
+        module = ModuleType(name)
+        exec(FILES.get(f"{name.replace('.', '/')}.py", ""), vars(module))
+        monkeypatch.setitem(sys.modules, name, module)
+    squares = vars(module)["FusedSquares"]()
     draw = torch.Generator().manual_seed(0)
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         for width in (1, 16, 63, 65):
             ends = torch.randint(0, 20, (2, 150), generator=draw, dtype=torch.int32)
             ends[1] = ends[1].sort().values
             block, src = EdgeBlock(ends[0], ends[1], 20, 20), torch.randn(20, width, generator=draw).to(dtype)
-            out = torch.empty(20, width, dtype=dtype)
-            names["sum_squares"](block, src, out)
+            out = torch.zeros(20, width, dtype=wide(dtype))
+            squares.forward(block, src, out)
             wanted = torch.zeros(20, width, dtype=torch.float64).index_add_(0, ends[1], src.double()[ends[0].long()] ** 2)
             rtol = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
             torch.testing.assert_close(out.double(), wanted, rtol=rtol, atol=0.0)
+            grad, gradient = (
+                torch.randn(20, width, generator=draw, dtype=torch.float64),
+                torch.empty(20, width, dtype=torch.float64),
+            )
+            squares.backward(block, src.double(), grad, gradient)
+            of_edges = torch.zeros_like(gradient).index_add_(0, ends[0], grad[ends[1].long()])
+            torch.testing.assert_close(gradient, 2 * src.double() * of_edges)
 
 
 def test_what_is_profiled_runs() -> None:

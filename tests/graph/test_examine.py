@@ -227,7 +227,8 @@ def test_check_prints_figures_and_advice(tmp_path: Path) -> None:
         "graph  ",
         "300 nodes",
         "self-loops ",
-        "edge features         3, up to 1 in size",
+        "edge features ",
+        " 3, up to 1 in size",
         "What matters for training:\n- ",
         "\n  dataset.add_inverse_edges=true\n",
     ):

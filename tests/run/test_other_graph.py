@@ -14,7 +14,7 @@ import pytest
 from sargnn.cli.resume import read_resumed
 from sargnn.config.run import save as save_config
 from sargnn.graph.store import StoreWriter
-from sargnn.run.checkpoints import learned_rows
+from sargnn.run.other_graph import learned_rows
 from sargnn.training.checkpoint import FORMAT_VERSION, open_checkpoint
 from tests.configs import config
 from tests.graphs import small_typed_graph

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
+from sargnn.config.combinations import RUN, check
 from sargnn.config.groups import OptimConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
@@ -201,7 +202,7 @@ def test_wrong_optimizers(target: str, changes: dict[str, Any], words: str, file
 def test_an_optimizer_needs_a_target_and_a_target_custom() -> None:
     for settings in ({"name": "custom"}, {"target": "torch.optim:SGD"}):
         with pytest.raises(ConfigError, match="optim=custom optim.target=FILE.py:CLASS"):
-            optim(**settings)
+            check(dataclasses.replace(cases.run_config(cases.model_config("gat")), optim=optim(**settings)), RUN)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_an_optimizer_needs_a_target_and_a_target_custom() -> None:
 )
 def test_arguments_that_nothing_would_read(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        optim(**settings)
+        check(dataclasses.replace(cases.run_config(cases.model_config("gat")), optim=optim(**settings)), RUN)
 
 
 def test_state_that_is_not_by_row_is_refused_where_rows_are_learned() -> None:

@@ -31,7 +31,7 @@ SMALL = ["dataset=synthetic", "dataset.num_nodes=400", "world=4", "threads=1", "
     [
         (["servers=3"], "world=4 servers=3.*servers=1, servers=2, servers=4"),
         (["servers=0"], "'servers'.*at least 1"),
-        (["preload=shared"], "One server.*servers=1.*preload=none"),
+        (["preload=shared"], "One server.*servers=null.*preload=none"),
         (["servers=2", "preload=half"], "'preload' has no option 'half'"),
         (["servers=2", "preload.max_hop=1"], "Nothing is preloaded.*preload.max_hop=1.*preload=shared"),
         (["servers=2", "preload=auto", "preload.fanout=3"], "changes no loss.*preload.fanout=3.*preload=shared"),
