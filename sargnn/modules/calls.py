@@ -82,7 +82,7 @@ class StockCalls(JudgedCalls):
 
     def __init__(self, engine: Engine, places: Places, *, path: str | None, observe: Observe | None = None) -> None:
         super().__init__()
-        self._places = places
+        self.places = places
         self.session: weakref.ref[Session] | None = None
         self.told: dict[int, Count] = {}
         self.draws_parameters = False
@@ -155,7 +155,7 @@ class StockCalls(JudgedCalls):
         with torch._C.DisableTorchFunction():
             sizes = list(tensor.shape)
         if mark.rows is not None:
-            count = self._places.count(mark.rows, mark.number)
+            count = self.places.count(mark.rows, mark.number)
         else:
             count = Count(mark.number, lambda: int(self.group.sum_(torch.tensor(mark.number))), "nodes", None, (mark.set, 1, 0))
         sizes[mark.dim] = count if mark.is_single else count * (mark.parts * mark.before)

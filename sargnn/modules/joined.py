@@ -11,7 +11,8 @@ Letters: M rows of the joined table of destinations, E edges of this worker, K h
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,7 +56,7 @@ from sargnn.modules.lazy import (
 )
 from sargnn.modules.lazy_folds import SCATTERS, SMALL, shifted_softmax
 from sargnn.modules.session import paused
-from sargnn.modules.tag import Count, Mark, set_mark, tagged
+from sargnn.modules.tag import JOINED, Count, Mark, Rows, mark_of, set_mark, tagged
 
 if TYPE_CHECKING:
     from sargnn.modules.calls import StockCalls
@@ -146,7 +147,22 @@ class JoinedFold:
                 pieces += [like.new_zeros(self._firsts[run] - at, *like.shape[1:]), segments[run]]
                 at = self._firsts[run] + len(segments[run])
             table = torch.cat([*pieces, like.new_zeros(self._rows - at, *like.shape[1:])])
-        return set_mark(table, Mark(None, 0, self._rows, "rows of several types are in one table", set="types"), shared=False)
+        return set_mark(
+            table, Mark(None, 0, self._rows, "rows of several types are in one table", set=self._set()), shared=False
+        )
+
+    def _set(self) -> Hashable:
+        """What tells the table's rows from others: those of its types one after the other, with nothing between them."""
+        at, keys, sizes = 0, [], []
+        for run, rows in sorted(
+            {(run_of(ends), folded.edges.destinations) for ends, folded in self.parts}, key=lambda one: one[0]
+        ):
+            sizes.append(self.parts[0][0].edges.session.calls.places.size(rows))
+            if run.first != at:
+                return "types"
+            at += sizes[-1].total
+            keys.append(rows)
+        return (JOINED, *keys) if sum(size.own for size in sizes) == self._rows else "types"
 
     def _is_attention(self) -> bool:
         """Whether they are sums of shares of one softmax over the edges of all sets."""
@@ -291,9 +307,63 @@ def _picked(func: Any, input: Any, dim: int, index: Any) -> Any:
             segment = _Segment(input.fold, run_of(ends))
             node: Node = AtEnd(input.fold.parts[0][1].fold.shape, input.dtype, segment, ends.side)
         else:
+            check_begin(values(input), ends)
             node = edges.field(ends.side, tagged(values(input)[operator.index(ends.first) : ends.first + count], rows))
         parts.append(edge_rows(edges, node))
     return _joined(parts)
+
+
+def check_begin(table: Tensor, ends: Ends) -> None:
+    """Raise ``ConfigError`` unless, on several workers, the rows of the ends' node type begin in a table where ``ends`` say:
+    here, and on all workers together. What a type's rows lie behind is as many rows of the types before it on each worker.
+    """
+    session, mark = ends.edges.session, mark_of(table)
+    if session.calls.group.world == 1:
+        return
+    own = ends.edges.sources if ends.side == "u" else ends.edges.destinations
+    parts: tuple[Any, ...] = ()
+    if mark is not None and mark.dim == 0 and mark.is_single and not mark.numbered:
+        if mark.rows is None and isinstance(mark.set, tuple) and mark.set[0] == JOINED:
+            parts = mark.set[1:]
+        elif mark.rows is not None and mark.rows.type < 0:
+            parts = tuple(Rows("nodes", t, mark.rows.level) for t in range(session.calls.places.num_types))
+    begin, asked = (0, 0), (operator.index(ends.first), total_of(ends.first))
+    for part in parts:
+        if not isinstance(part, Rows) or part.kind != "nodes":
+            break
+        if part.type == own.type and begin == asked:
+            return
+        size = session.calls.places.size(part)
+        begin = begin[0] + size.own, begin[1] + size.total
+    raise session.wrong(
+        "Rows are read in a table in which those of their node type do not begin there.",
+        given=f"edge_index + {asked[1]}: {'no rows of nodes' if mark is None else mark.why or 'rows of one type'}",
+        allowed="torch.cat of all types' rows, and edge_index + how many rows are before the type's, as x.size(0) tells them",
+    )
+
+
+def check_runs(all_ends: Sequence[Ends]) -> None:
+    """Raise ``ConfigError`` unless each set's rows go to where those of their node type may begin in a table of the rows that
+    the layer reads, behind all those of some other types, and no type's rows go to those of another one.
+    """
+    session, runs = all_ends[0].edges.session, {}
+    for ends in all_ends:
+        own = replace(ends.edges.sources, type=run_of(ends).type)
+        runs[run_of(ends)] = size = session.calls.places.size(own)
+        others = (t for t in range(session.calls.places.num_types) if t != own.type)
+        begins = {(0, 0)}
+        for other in (session.calls.places.size(replace(own, type=t)) for t in others):
+            begins |= {(here + other.own, everywhere + other.total) for here, everywhere in begins}
+        begin = operator.index(ends.first), total_of(ends.first)
+        if begin not in begins or any(
+            run.type != own.type and run.first < begin[1] + size.total and begin[1] < run.first + rows.total
+            for run, rows in runs.items()
+        ):
+            raise session.wrong(
+                "Messages of joined edges go to rows where those of their node type do not begin.",
+                given=f"edge_index + {begin[1]}",
+                allowed="edge_index + how many rows are before the type's, as x.size(0) tells them; 0 for the first",
+            )
 
 
 def _scattered(func: Any, target: Any, *given: Any, **named: Any) -> Any:
@@ -313,6 +383,7 @@ def _scattered(func: Any, target: Any, *given: Any, **named: Any) -> Any:
         if not isinstance(made, Folded) or made.fold.kind == "mean":  # a mean of means is none of all edges
             raise _not_joined(index, func)
         parts.append((ends, made))
+    check_runs(index.parts)
     fold = JoinedFold(parts[0][1].fold.kind, parts, size[0])
     out: JoinedFolded = blank(JoinedFolded, size, target.dtype, edges=index.edges, fold=fold)
     if name.endswith("_"):

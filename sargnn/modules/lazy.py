@@ -101,6 +101,10 @@ class Lazy(Tensor):
 
     def __deepcopy__(self, memo: Any) -> Any:
         """Itself, where nothing of it changes but what a pass notes."""
+        if isinstance(self, EdgeIndex):
+            return edge_index(self.edges, flipped=self.flipped, first=self.first)
+        if isinstance(self, Ends):
+            return blank(Ends, own_shape(self), torch.int64, edges=self.edges, side=self.side, begin=[self.first])
         return edge_rows(self.edges, self.node) if isinstance(self, EdgeRows) else self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -128,11 +132,16 @@ class _OfEdges(Lazy):
 
 
 class EdgeIndex(Lazy):
-    """int64 [2, E]. flipped: sources and destinations are exchanged."""
+    """int64 [2, E]. flipped: sources and destinations are exchanged; begins: of each row a list of one, what was added to its
+    numbers: where their nodes begin in a table of several types'. Views of a row have the same list.
+    """
 
     flipped: bool
-    first: tuple[int, int] = (0, 0)
-    """What was added to the numbers of its two rows: where their nodes begin in a table of several types'."""
+    begins: tuple[list[Any], list[Any]]
+
+    @property
+    def first(self) -> tuple[Any, Any]:
+        return self.begins[0][0], self.begins[1][0]
 
     def sizes(self) -> Any:
         return torch.Size((2, EdgeCount.from_edges(self.edges)))
@@ -143,10 +152,20 @@ class EdgeIndex(Lazy):
 
 
 class Ends(_OfEdges):
-    """int64 [E, 1, ...], expanded or not. side: ``u`` sources, ``v`` destinations; first: what was added to their numbers."""
+    """int64 [E, 1, ...], expanded or not. side: ``u`` sources, ``v`` destinations; begin: as of ``EdgeIndex``."""
 
     side: Where
-    first: int = 0
+    begin: list[Any]
+
+    @property
+    def first(self) -> Any:
+        return self.begin[0]
+
+
+def is_moved(value: Any) -> bool:
+    """Whether something was added to numbers of edges' nodes: the same answer on all workers."""
+    first = value.first if isinstance(value, EdgeIndex) else (value.first,) if isinstance(value, Ends) else ()
+    return any(getattr(number, "total", number) != 0 for number in first)
 
 
 class EdgeRows(_OfEdges):
@@ -341,15 +360,17 @@ class Hop(int):
         return made
 
 
-def edge_index(edges: Edges, *, flipped: bool = False) -> EdgeIndex:
+def edge_index(edges: Edges, *, flipped: bool = False, first: tuple[Any, Any] = (0, 0)) -> EdgeIndex:
     """The index of a layer's edges."""
-    lazy: EdgeIndex = blank(EdgeIndex, (2, edges.plan.num_edges), torch.int64, edges=edges, flipped=flipped)
+    begins = [first[0]], [first[1]]
+    lazy: EdgeIndex = blank(EdgeIndex, (2, edges.plan.num_edges), torch.int64, edges=edges, flipped=flipped, begins=begins)
     return lazy
 
 
-def ends_of(edges: Edges, side: Where) -> Ends:
+def ends_of(edges: Edges, side: Where, begin: list[Any] | None = None) -> Ends:
     """The edges' sources or destinations."""
-    lazy: Ends = blank(Ends, (edges.plan.num_edges,), torch.int64, edges=edges, side=side)
+    begin = [0] if begin is None else begin
+    lazy: Ends = blank(Ends, (edges.plan.num_edges,), torch.int64, edges=edges, side=side, begin=begin)
     return lazy
 
 

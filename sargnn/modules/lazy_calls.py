@@ -42,6 +42,7 @@ from sargnn.modules.lazy import (
     ends_of,
     filled,
     folded,
+    is_moved,
     numbers,
     own_shape,
     same_number,
@@ -71,6 +72,14 @@ def lazy_call(calls: StockCalls, known: Function, func: Any, args: tuple[Any, ..
         raise calls.refused(f"'{plain}' writes to what was folded over several relations' edges", plain)
     if any(isinstance(value, (Joined, JoinedFolded)) for value in given):
         return joined_call(calls, plain, func, args, kwargs)
+    reads = args[1:2] if plain in ("getitem", "setitem") else () if plain in _OF_MOVED else given
+    for value in reads:
+        if is_moved(value):  # a row of another node, or of a table of several types' that is none here
+            raise value.edges.session.wrong(
+                f"'{plain}' reads numbers of edges' nodes that something was added to.",
+                given=f"{plain} of edge_index + N",
+                allowed="edges of several types moved so, joined by torch.cat, with a table of all these types' rows",
+            )
     if (out := answer(_HANDLERS.get(plain), func, args=args, kwargs=kwargs)) is not NotImplemented:
         return out
     for value in given:
@@ -228,14 +237,13 @@ _SAME_NUMBERS = "view reshape unsqueeze expand expand_as contiguous long to clon
 def _getitem(func: Any, x: Any, key: Any) -> Any:
     if isinstance(x, EdgeIndex):
         if isinstance(key, int):
-            ends = ends_of(x.edges, x.side(key))
-            ends.first = x.first[key]
-            return ends
+            return ends_of(x.edges, x.side(key), x.begins[key])
         if isinstance(key, tuple) and len(key) == 2 and key[0] in (slice(None), Ellipsis) and _is_mask(key[1]):
-            return edge_index(masked(x.edges, key[1].node), flipped=x.flipped)
+            return edge_index(masked(x.edges, key[1].node), flipped=x.flipped, first=x.first)
         order = key.tolist() if isinstance(key, Tensor) and not isinstance(key, Lazy) else key
         if order in ([0, 1], [1, 0], (0, 1), (1, 0)):
-            return edge_index(x.edges, flipped=x.flipped ^ (list(order) == [1, 0]))
+            first = x.first[order[0]], x.first[order[1]]
+            return edge_index(x.edges, flipped=x.flipped ^ (list(order) == [1, 0]), first=first)
         return NotImplemented
     if isinstance(key, Ends):
         return _gathered(x, key)
@@ -243,7 +251,7 @@ def _getitem(func: Any, x: Any, key: Any) -> Any:
         return _same_shape(func, x, key)  # ends[:, None]
     if _is_mask(key) and isinstance(x, (Ends, EdgeRows)):
         edges = masked(key.edges, key.node)
-        return ends_of(edges, x.side) if isinstance(x, Ends) else edge_rows(edges, moved(x.node, x.edges, edges))
+        return ends_of(edges, x.side, [x.first]) if isinstance(x, Ends) else edge_rows(edges, moved(x.node, x.edges, edges))
     if isinstance(key, EdgeRows) and not isinstance(x, Lazy) and mark_of(x) is None:
         return _picked(x, key)
     return NotImplemented
@@ -305,7 +313,7 @@ def _gathered(x: Any, ends: Ends) -> Any:
 def _unbind(func: Any, input: Any, dim: int = 0) -> Any:
     if not isinstance(input, EdgeIndex) or dim not in (0, -2):
         return NotImplemented
-    return tuple(ends_of(input.edges, input.side(row)) for row in (0, 1))
+    return tuple(ends_of(input.edges, input.side(row), input.begins[row]) for row in (0, 1))
 
 
 def _iter(func: Any, input: Any) -> Any:
@@ -317,7 +325,7 @@ def _flip(func: Any, input: Any, *given: Any, dims: Any = None) -> Any:
     dims = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else tuple(dims)
     if not isinstance(input, EdgeIndex) or dims not in ((0,), (-2,)):
         return NotImplemented
-    return edge_index(input.edges, flipped=not input.flipped)
+    return edge_index(input.edges, flipped=not input.flipped, first=input.first[::-1])
 
 
 def _stack(func: Any, tensors: Any, dim: int = 0) -> Any:
@@ -327,7 +335,7 @@ def _stack(func: Any, tensors: Any, dim: int = 0) -> Any:
     first, second = tensors
     if first.edges.plan is not second.edges.plan or first.side == second.side or dim != 0:
         return NotImplemented
-    return edge_index(first.edges, flipped=first.side == "v")
+    return edge_index(first.edges, flipped=first.side == "v", first=(first.first, second.first))
 
 
 def _narrow(func: Any, input: Any, dim: int, start: Any, length: Any) -> Any:
@@ -335,7 +343,7 @@ def _narrow(func: Any, input: Any, dim: int, start: Any, length: Any) -> Any:
     if not isinstance(length, EdgeCount) or start != 0:
         return NotImplemented
     if isinstance(input, EdgeIndex) and dim % 2 == 1:
-        return edge_index(length.edges, flipped=input.flipped)
+        return edge_index(length.edges, flipped=input.flipped, first=input.first)
     if isinstance(input, EdgeRows) and dim == 0 and isinstance(input.node, Column):
         return edge_rows(length.edges, input.node)
     if isinstance(input, EdgeRows) and dim == 0 and isinstance(input.node, Field) and is_shared(input.node.tensor):
@@ -348,7 +356,7 @@ def _same_shape(func: Any, input: Any, *sizes: Any, **named: Any) -> Any:
     name = function_name(func)
     if isinstance(input, EdgeIndex):
         if name == "clone":
-            return edge_index(input.edges, flipped=input.flipped)
+            return edge_index(input.edges, flipped=input.flipped, first=input.first)
         return input if name in ("contiguous", "long", "to", "detach") else NotImplemented
     count = isinstance(input, Folded) and input.fold.kind == "count" and not input.fold.is_computed
     if not (isinstance(input, (Ends, Filled)) or count):
@@ -360,7 +368,8 @@ def _same_shape(func: Any, input: Any, *sizes: Any, **named: Any) -> Any:
         made = filled(out.shape, out.dtype, input.number)
         return made if name == "clone" else share(made, input)
     if isinstance(input, Ends):
-        return blank(Ends, out.shape, torch.int64, edges=input.edges, side=input.side, first=input.first)
+        begin = [input.first] if name == "clone" else input.begin
+        return blank(Ends, out.shape, torch.int64, edges=input.edges, side=input.side, begin=begin)
     if name in ("to", "float", "double", "long") or not out.dim():
         return NotImplemented
     return folded(input.fold.with_shape(tuple(out.shape[1:])))
@@ -396,7 +405,7 @@ def _cat(func: Any, tensors: Any, dim: int = 0) -> Any:
     if len(tensors) != 2:
         return NotImplemented
     first, second = tensors
-    if isinstance(first, EdgeIndex) and isinstance(second, Tensor) and not isinstance(second, Lazy):
+    if isinstance(first, EdgeIndex) and isinstance(second, Tensor) and not isinstance(second, Lazy) and not is_moved(first):
         plan = first.edges.plan
         rows = second.shape[1] if second.dim() == 2 else -1
         if rows not in (plan.num_out, plan.num_rows) or dim % 2 != 1 or not bool((second == torch.arange(rows)).all()):
@@ -442,7 +451,9 @@ def _largest(func: Any, input: Any) -> Any:
 
 def _setitem(func: Any, target: Any, key: Any, value: Any) -> Any:
     if isinstance(target, EdgeIndex) and isinstance(value, Ends) and key in (0, 1) and value.side == target.side(key):
-        target.first = (value.first, target.first[1]) if key == 0 else (target.first[0], value.first)
+        if value.edges is not target.edges:
+            return NotImplemented
+        target.begins[key][0] = value.first
         return None
     if isinstance(key, Ends):
         return set_loops(target, key, value)
@@ -458,6 +469,8 @@ def _setitem(func: Any, target: Any, key: Any, value: Any) -> Any:
     return NotImplemented
 
 
+_OF_MOVED = frozenset([*_SAME_NUMBERS, *"add add_ unbind iter flip narrow stack cat concat concatenate".split()])
+"""Functions that keep what was added to numbers of nodes."""
 _HANDLERS: dict[str, Handler] = {
     "getitem": _getitem,
     "index_select": _index_select,

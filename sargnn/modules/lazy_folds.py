@@ -6,6 +6,7 @@ Letters: N input rows, M output rows, E edges of this worker.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -193,11 +194,13 @@ def shifted_softmax(above: Node, largest_of: Callable[[AtEnd], Any]) -> Node | N
     return logits if of is logits and isinstance(logits, Node) else None
 
 
-def _add(func: Any, input: Any, other: Any) -> Any:
+def _add(func: Any, input: Any, other: Any, *, writes: bool = False) -> Any:
     """Ends moved up to where their nodes' rows begin in a table, and sums of weights that are no zero anyway."""
     if isinstance(input, Ends) and isinstance(other, int):
-        first = input.first + other
-        return blank(Ends, own_shape(input), torch.int64, edges=input.edges, side=input.side, first=first)
+        if writes:
+            input.begin[0] = input.first + other
+            return input
+        return blank(Ends, own_shape(input), torch.int64, edges=input.edges, side=input.side, begin=[input.first + other])
     if isinstance(input, Folded) and isinstance(other, float) and 0 < other <= SMALL:
         if input.fold.kind == "sum" and function_of(input.fold.origin) == "exp":
             return input
@@ -249,6 +252,7 @@ FOLDS: dict[str, Handler] = {
     **SCATTERS,
     **dict.fromkeys(("clamp", "clamp_min"), _clamp),
     **dict.fromkeys("div true_divide truediv".split(), _div),
-    **dict.fromkeys("add add_".split(), _add),
+    "add": _add,
+    "add_": partial(_add, writes=True),
     "linear": _linear,
 }

@@ -98,7 +98,7 @@ class Mark(NamedTuple):
         if self.rows is not None:
             return (self.rows.kind, self.rows.type) == (rows.kind, rows.type)
         types = [part.type for part in self.set[1:]] if isinstance(self.set, tuple) and self.set[:1] == (JOINED,) else []
-        return rows.type < 0 and types == list(range(len(types))) or self.set in ("types", rows)
+        return rows.type < 0 and types == list(range(len(types))) or self.set == rows
 
     def split(self, tensor: Tensor) -> Tensor:
         """``tensor`` with that dimension as [before, number, parts]."""

@@ -178,6 +178,31 @@ def writes_to_the_graph(x: torch.Tensor, index: torch.Tensor, weight: torch.Tens
     return sum_into(x, index, x[index[0]] * weight.view(-1, 1))
 
 
+def reads_other_nodes(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return sum_into(x, index, x[index[0] + 1])
+
+
+def sends_to_other_nodes(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x).index_add(0, index[1] + 1, x[index[0]])
+
+
+def renumbers_nodes(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    index[0].add_(1)
+    return sum_into(x, index, x[index[0]])
+
+
+def renumbers_what_is_known_by_another_name(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    sources = index[0]
+    index[0] += 1
+    return sum_into(x, index, x[sources.view(-1)])
+
+
+def copies_renumbered_nodes(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    index[0] += 1
+    other = index.clone().flip(0)
+    return torch.zeros_like(x).index_add(0, other[0], x[other[1]])
+
+
 def adds_up_more_than_once(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x).index_add(0, index[1], x[index[0]], alpha=2)
 
@@ -191,13 +216,14 @@ def differentiates_ends(x: torch.Tensor, index: torch.Tensor, weight: torch.Tens
     return Doubled.apply(index[0])
 
 
-TWO_SHAPES, WRITTEN = "known in two shapes", "was written to before"
+TWO_SHAPES, WRITTEN, ADDED = "known in two shapes", "was written to before", "that something was added to"
 WRONG: dict[Forward, str] = {
     writes_to_a_view: TWO_SHAPES, writes_below_a_view: TWO_SHAPES, writes_to_a_column: TWO_SHAPES,
     writes_to_a_view_of_ones: TWO_SHAPES, writes_to_a_view_of_zeros: TWO_SHAPES, writes_after_reading: WRITTEN,
     writes_to_a_fold: WRITTEN, writes_to_a_vector: WRITTEN, writes_to_the_graph: "may not write to its input",
     adds_up_more_than_once: "'index_add' reads the numbers", differentiates_gradients: "Gradients of gradients",
-    differentiates_ends: "reads the numbers",
+    differentiates_ends: "reads the numbers", reads_other_nodes: ADDED, sends_to_other_nodes: ADDED, renumbers_nodes: ADDED,
+    renumbers_what_is_known_by_another_name: ADDED, copies_renumbered_nodes: ADDED,
 }  # fmt: skip
 
 

@@ -77,10 +77,13 @@ class Hgt(nn.Module):
 
 
 class Joined(nn.Module):
-    """The largest message over the edges of all relations, whose index and rows are joined to those of one graph."""
+    """The largest message over the edges of all relations, whose index and rows are joined to those of one graph; ``wrong``:
+    with a mistake, such that other rows are read or written.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, wrong: str = "") -> None:
         super().__init__()
+        self.wrong = wrong
         self.lins = nn.ModuleDict({name: nn.Linear(IN, OUT) for name in TYPES})
         self.conv = gnn.SimpleConv(aggr="max")
 
@@ -88,8 +91,20 @@ class Joined(nn.Module):
         rows = {name: self.lins[name](x) for name, x in x_dict.items()}
         sizes = [x.size(0) for x in rows.values()]
         begins = dict(zip(rows, [0, *accumulate(sizes)], strict=False))
-        index, _ = construct_bipartite_edge_index(edge_index_dict, {etype: begins[etype[0]] for etype in ETYPES}, begins)
-        out: Tensor = self.conv(torch.cat(list(rows.values())), index)
+        read, written = {etype: begins[etype[0]] for etype in ETYPES}, begins
+        if self.wrong == "read from the next row":
+            read = {etype: begin + 1 for etype, begin in read.items()}
+        elif self.wrong == "read from another type":
+            read = {etype: begins[etype[2]] for etype in ETYPES}
+        elif self.wrong == "written to the next row":
+            written = {name: begin + 1 for name, begin in begins.items()}
+        elif self.wrong == "written to one type":
+            written = dict.fromkeys(begins, 0)
+        index, _ = construct_bipartite_edge_index(edge_index_dict, read, written)
+        table = torch.cat([rows[name] for name in (reversed(rows) if self.wrong == "types in another order" else rows)])
+        if self.wrong == "rows in another order":
+            table = table.roll(1, 0)
+        out: Tensor = self.conv(table, index)
         return out[begins["paper"] : begins["paper"] + rows["paper"].size(0)]
 
 
@@ -234,3 +249,21 @@ def test_layer(name: str, mode: str, world: int) -> None:
             close(answer["grads"][key], grad)
         if name == "hgt" and mode != "domain_parallel":
             assert any("sets of edges: dot_attention, kernel fused" in line for line in answer["notes"])
+
+
+WRONG = {
+    **dict.fromkeys(("read from the next row", "read from another type", "types in another order", "rows in another order"),
+                    "in which those of their node type do not begin"),
+    **dict.fromkeys(("written to the next row", "written to one type"), "where those of their node type do not begin"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_joined_tables_whose_rows_are_others_are_refused(wrong: str) -> None:
+    """On several workers; one has the table as it is."""
+    with (
+        pytest.MonkeyPatch.context() as place,
+        pytest.raises(AssertionError, match=WRONG[wrong]),
+    ):
+        place.setitem(CASES, "wrong", lambda: Joined(wrong))
+        pool(2)(on_a_part, "wrong", "sar")
