@@ -154,9 +154,8 @@ class JoinedFold:
     def _set(self) -> Hashable:
         """What tells the table's rows from others: those of its types one after the other, with nothing between them."""
         at, keys, sizes = 0, [], []
-        for run, rows in sorted(
-            {(run_of(ends), folded.edges.destinations) for ends, folded in self.parts}, key=lambda one: one[0]
-        ):
+        runs = {run_of(ends): folded.edges.destinations for ends, folded in self.parts}
+        for run, rows in sorted(runs.items(), key=operator.itemgetter(0)):
             sizes.append(self.parts[0][0].edges.session.calls.places.size(rows))
             if run.first != at:
                 return "types"
