@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sargnn.cli.main import answer, run_verb
-from sargnn.cli.verbs import Verb
+from sargnn.cli.verb import Verb
 
 HERE = Path(__file__).parent
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from benchmarks.command import call
 from sargnn.cli.command_line import CommandLine
 from sargnn.cli.compose import compose_verb
-from sargnn.cli.verbs import Verb
+from sargnn.cli.verb import Verb
 from sargnn.config.choices import DATASETS, DatasetSettings
 from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, build
 from sargnn.errors import ConfigError

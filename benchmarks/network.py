@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.command import call
 from sargnn.cli.bench import composed_run
 from sargnn.cli.command_line import CommandLine
-from sargnn.cli.verbs import Verb
+from sargnn.cli.verb import Verb
 from sargnn.config.run import RunConfig, save
 from sargnn.errors import ConfigError
 from sargnn.report.bench.settings import machine

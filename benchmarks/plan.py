@@ -20,7 +20,7 @@ from benchmarks.command import call
 from sargnn.cli import sweep
 from sargnn.cli.bench import run_of, settings_of
 from sargnn.cli.command_line import CommandLine
-from sargnn.cli.verbs import Verb
+from sargnn.cli.verb import Verb
 from sargnn.config.fields import NOT_NEGATIVE, build
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, SargnnError, nearest

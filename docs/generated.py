@@ -15,7 +15,8 @@ from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
 
 from sargnn.cli.conf import built_in_folder
-from sargnn.cli.verbs import VERBS, Verb
+from sargnn.cli.verb import Verb
+from sargnn.cli.verbs import VERBS
 from sargnn.config.fields import documented
 from sargnn.tracking.summary import Summary
 

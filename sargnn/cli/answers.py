@@ -11,7 +11,8 @@ from difflib import SequenceMatcher, get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sargnn.cli.conf import EXAMPLES, OVERRIDING, WITH_ARGUMENTS, ConfFolders, in_a_file, show_path
-from sargnn.cli.verbs import VERBS, Verb
+from sargnn.cli.verb import Verb
+from sargnn.cli.verbs import VERBS
 from sargnn.config.fields import class_of
 from sargnn.errors import MOST_SHOWN, ConfigError, SargnnError, nearest
 from sargnn.resolve import load_attribute

@@ -16,7 +16,8 @@ from typing import Any
 
 from sargnn.cli.answers import Known, read_known, unknown_own_setting, unknown_setting
 from sargnn.cli.conf import ConfFolders, built_in_folder, find_folders
-from sargnn.cli.verbs import VERBS, Setting, Value, Verb
+from sargnn.cli.verb import Setting, Value, Verb
+from sargnn.cli.verbs import VERBS
 from sargnn.errors import MOST_SHOWN, ConfigError, nearest
 
 SWEEP = ("-m", "--multirun")

@@ -15,7 +15,8 @@ from pathlib import Path
 from sargnn.cli.answers import Known, allowed_values, read_known, unknown_option
 from sargnn.cli.command_line import CONFIG_DIR, CommandLine, take_folders
 from sargnn.cli.conf import OVERRIDING, Choice, ConfFolders, Option, find_folders
-from sargnn.cli.verbs import VERBS, Verb
+from sargnn.cli.verb import Verb
+from sargnn.cli.verbs import VERBS
 from sargnn.errors import ConfigError, nearest
 
 WIDTH = 80

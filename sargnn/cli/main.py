@@ -15,7 +15,8 @@ from sargnn import __version__
 from sargnn.cli.answers import place_of, read_known
 from sargnn.cli.command_line import asks_for_help, read_command_line, take_folders
 from sargnn.cli.conf import find_folders
-from sargnn.cli.verbs import VERBS, Verb
+from sargnn.cli.verb import Verb
+from sargnn.cli.verbs import VERBS
 from sargnn.errors import ConfigError, SargnnError, nearest
 
 _OF_A_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from sargnn.cli.verbs import VERBS, Verb
+from sargnn.cli.verb import Verb
+from sargnn.cli.verbs import VERBS
 
 EVERY_VERB: list[Verb] = [one for verb in VERBS.values() for one in (verb, *verb.verbs)]

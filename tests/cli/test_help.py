@@ -16,7 +16,8 @@ from hydra.types import RunMode
 from sargnn.cli.command_line import read_command_line
 from sargnn.cli.conf import OVERRIDING, built_in_folder
 from sargnn.cli.help import SCRIPTS, candidates
-from sargnn.cli.verbs import VERBS, Verb
+from sargnn.cli.verb import Verb
+from sargnn.cli.verbs import VERBS
 from sargnn.errors import ConfigError
 from sargnn.resolve import resolve
 from tests.cli.conftest import Sargnn

@@ -14,7 +14,7 @@ from benchmarks.command import HERE, call
 from sargnn.cli.compose import compose_verb, sweep_points
 from sargnn.cli.conf import find_folders
 from sargnn.cli.main import main
-from sargnn.cli.verbs import Verb
+from sargnn.cli.verb import Verb
 from sargnn.config.run import parse
 from sargnn.report.study import FigureSpec, cells_of, read_spec
 from tests.cli.every_verb import EVERY_VERB
