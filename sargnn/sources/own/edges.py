@@ -63,11 +63,7 @@ class EdgeList(ABC):
 
 
 class EdgeArrays(EdgeList):
-    """Edges in memory, mapped, or in an archive.
-
-    Raises:
-        DataError: the arrays are no integers, or of different lengths.
-    """
+    """Edges in memory, mapped, or in an archive. Raises ``DataError``: they are no integers, or of different lengths."""
 
     def __init__(self, name: str, sources: GivenArray, destinations: GivenArray) -> None:
         self.name, self.sources, self.destinations = name, sources, destinations
@@ -116,12 +112,8 @@ class EdgeTable(EdgeList):
     (``edge_train_mask``). A CSV file may have a header: its first line, where no field of it is a number. Without names the
     first two columns count, since a third may be anything.
 
-    Args:
-        path: the file.
-        of_pairs: they are pairs to predict, which have neither labels nor masks.
-
-    Raises:
-        DataError: it cannot be read, or a row holds no edge; the line is named.
+    Raises ``DataError`` with the line: it cannot be read, or a row holds no edge. ``of_pairs``: pairs to predict have neither
+    labels nor masks.
     """
 
     def __init__(self, path: Path, *, of_pairs: bool = False) -> None:
@@ -188,11 +180,7 @@ class EdgeTable(EdgeList):
         return arrays
 
     def _columns(self, names: list[str]) -> tuple[int, ...]:
-        """Which columns hold sources, destinations and, if there are some, weights and features, by their names.
-
-        Raises:
-            DataError: they cannot be told.
-        """
+        """Of sources, destinations and, if any, weights and features, by name. Raises ``DataError``: they cannot be told."""
         lower = [name.strip().strip("\"'").lower() for name in names]
         weight = [k for k, name in enumerate(lower) if NAMES.get(name) == WEIGHTS]
         features = [k for k, name in enumerate(lower) if name.startswith(ALIASES[EDGE_FEATURES])]
@@ -229,7 +217,6 @@ class EdgeTable(EdgeList):
         return ends[0], ends[1], *known
 
     def _carried(self, columns: list[np.ndarray]) -> EdgeColumns:
-        """What edges carry, from the columns behind their ends."""
         weights = columns[:1] if WEIGHT in self.forms else []
         features = columns[len(weights) :]
         return EdgeColumns.of({WEIGHT: weights[0] if weights else None, ATTR: np.stack(features, 1) if features else None})
@@ -291,11 +278,7 @@ class _EdgesWith(EdgeList):
 
 
 class WeightedEdges(_EdgesWith):
-    """Edges whose weights are an array of their own, [E] or [E, 1].
-
-    Raises:
-        DataError: it has another shape; or the edges have weights already.
-    """
+    """Their weights are an array of their own, [E] or [E, 1]. Raises ``DataError``: it is not, or they have weights already."""
 
     def __init__(self, edges: EdgeList, weights: GivenArray) -> None:
         if len(weights.shape) > 1 and weights.shape[1:] != (1,):
@@ -310,10 +293,9 @@ class WeightedEdges(_EdgesWith):
 
 
 class FeaturedEdges(_EdgesWith):
-    """Edges whose features are an array of their own, [E, D], or [E] for one feature.
+    """Their features are an array of their own, [E, D], or [E] for one feature.
 
-    Raises:
-        DataError: it has another shape, or no column; or the edges have features already.
+    Raises ``DataError``: it has another shape, or no column; or they have features already.
     """
 
     def __init__(self, edges: EdgeList, features: GivenArray) -> None:

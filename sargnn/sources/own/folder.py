@@ -130,12 +130,8 @@ def arrays_reader(config: ArraysConfig) -> Reader:
 def find_arrays(config: ArraysConfig, unread: Unread) -> tuple[Path, Mapping[str, Path | str], dict[str, Any]]:
     """The folder or file, what lies in it by name, and the tree of its arrays, of which only headers are read.
 
-    Args:
-        config: the dataset's settings.
-        unread: gets the names that mean nothing.
-
-    Raises:
-        DataError: something is missing (all of it is named, with the whole layout), or an array has another form.
+    ``unread`` gets the names that mean nothing. Raises ``DataError`` with all that is missing and the whole layout, or where an
+    array has another form.
     """
     root, published = Path(os.path.expanduser(config.root)).resolve(), None
     if root.suffix == ".npz" and root.is_file():
@@ -264,13 +260,7 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 class _BothWays(EdgeArrays):
-    """Edges and their inverses, each pair of nodes once in each direction.
-
-    Args:
-        name: what messages call them.
-        ends: integers [E, 2].
-        loops: whether an edge from a node to itself stays.
-    """
+    """Edges and their inverses, each pair of nodes once in each direction. ``ends``: integers [E, 2]; ``loops``: these stay."""
 
     def __init__(self, name: str, ends: np.ndarray, *, loops: bool = True) -> None:
         numbers = np.arange(len(ends)) if loops else np.flatnonzero(ends[:, 0] != ends[:, 1])
@@ -286,13 +276,8 @@ class _BothWays(EdgeArrays):
 def published_tree(path: Path, members: Collection[str], unread: Unread) -> dict[str, Any] | None:
     """The arrays of an ``.npz`` file by the names that ``own.given`` has, masks [N, k]; None: it has none of these forms.
 
-    Args:
-        path: the file.
-        members: names of its arrays.
-        unread: gets those that mean nothing.
-
-    Raises:
-        DataError: an array is damaged, or edges have another form.
+    ``members`` are the names of its arrays; ``unread`` gets those that mean nothing. Raises ``DataError``: an array is damaged,
+    or edges have another form.
     """
     if {"edges", "train_masks"} <= {*members}:
         return _heterophilous(path, members, unread)

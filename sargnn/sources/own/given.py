@@ -122,12 +122,7 @@ def known_names(
 
 
 class GivenArray(ABC):
-    """An array that can be read from its beginning.
-
-    Attributes:
-        name: what messages call it.
-        shape, dtype: of the whole.
-    """
+    """An array that can be read from its beginning. Messages call it ``name``; ``shape`` and ``dtype`` are of the whole."""
 
     name: str
     shape: tuple[int, ...]
@@ -138,7 +133,6 @@ class GivenArray(ABC):
         """[at most ``rows``, ...], in order."""
 
     def whole(self) -> np.ndarray:
-        """All of it."""
         pieces = list(self.pieces(max(1, self.shape[0])))
         return pieces[0] if pieces else np.zeros(self.shape, self.dtype)
 
@@ -206,10 +200,7 @@ def csr_fits(data: np.ndarray, columns: np.ndarray, starts: np.ndarray, shape: t
 class MemberArray(GivenArray):
     """An array of an ``.npz`` file, of which only what is read at the moment is in memory.
 
-    Args:
-        path: the archive.
-        member: the array's name in it.
-        skipped, entries: a part of a flat array: so many entries are passed over, and so many taken; all if not given.
+    Of a flat one a part: ``skipped`` entries are passed over, and ``entries`` taken; all if not given.
     """
 
     def __init__(self, path: Path, member: str, skipped: int = 0, entries: int | None = None) -> None:
@@ -240,10 +231,9 @@ class MemberArray(GivenArray):
 
 
 def member_of(path: Path, member: str) -> GivenArray:
-    """An array of an ``.npz`` file. One in Fortran's order, which does not lie row by row, is read into memory.
+    """An array of an ``.npz`` file; one in Fortran's order, which does not lie row by row, is read into memory.
 
-    Raises:
-        DataError: the file is damaged, or the array holds Python objects.
+    Raises ``DataError``: the file is damaged, or the array holds Python objects.
     """
     try:
         return MemberArray(path, member)
@@ -261,13 +251,7 @@ def member_of(path: Path, member: str) -> GivenArray:
 def given(name: str, value: Any, of: str = "node") -> GivenArray:
     """Whatever holds numbers: a NumPy array, a tensor, a list, a table of pandas, a sparse matrix of SciPy or PyTorch.
 
-    Args:
-        name: what messages call it.
-        value: what was given.
-        of: what each entry is of, for messages.
-
-    Raises:
-        DataError: it holds none, or is ragged.
+    Messages call it ``name``, and each entry's owner ``of``. Raises ``DataError``: it holds none, or is ragged.
     """
     if isinstance(value, GivenArray):
         return value
@@ -293,11 +277,8 @@ def is_sparse_tensor(value: Any) -> bool:
 
 
 def as_matrix(name: str, value: Any) -> Any | None:
-    """A sparse matrix as SciPy's, with every entry that is stored, also of the same place; None for what is none.
-
-    Raises:
-        DataError: a tensor of PyTorch that is sparse in another way; ``name`` is what the message calls it.
-    """
+    """A sparse matrix as SciPy's, with every entry that is stored, also of the same place; None for what is none. Raises
+    ``DataError``: PyTorch's is sparse in another way."""
     if sparse.issparse(value):
         return value
     if not is_sparse_tensor(value):

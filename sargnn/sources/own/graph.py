@@ -68,12 +68,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Unread:
-    """What was given under names that mean nothing here, as messages call it.
-
-    Attributes:
-        of_graph: of nodes, or of the whole.
-        of_edges: of edges.
-    """
+    """What was given under names that mean nothing here, of nodes or the whole and of edges, as messages call it."""
 
     of_graph: list[str] = field(default_factory=list)
     of_edges: list[str] = field(default_factory=list)
@@ -81,16 +76,12 @@ class Unread:
 
 @dataclass(frozen=True)
 class OwnGraph:
-    """A graph as it was given.
+    """A graph as it was given; types and triplets are sorted.
 
     Attributes:
-        name: of the dataset.
         whole: what messages call the graph.
-        nodes: by type, sorted by name.
-        edges: by triplet, sorted.
-        unread: what was given and is not read.
         pairs: links to predict; empty: it has none.
-        edge_labels: by triplet, of those whose edges have labels.
+        edge_labels: of those whose edges have labels.
     """
 
     name: str
@@ -116,7 +107,6 @@ class OwnGraph:
 
     @property
     def typed(self) -> bool:
-        """Whether there is more than one type or relation."""
         return len(self.nodes) > 1 or len(self.edges) > 1
 
     def digest(self) -> dict[str, Any]:
@@ -138,11 +128,7 @@ Tree = Mapping[str, Any]
 def build_graph(name: str, whole: str, tree: Tree, unread: Unread) -> OwnGraph:
     """A graph from its tree, whose keys are the names that are used here.
 
-    Args:
-        name, whole, unread: the graph's.
-
-    Raises:
-        DataError: no edges, a type that does not exist, or arrays that disagree on how many nodes there are.
+    Raises ``DataError``: no edges, a type that does not exist, or arrays that disagree on how many nodes there are.
     """
     if EDGES not in tree:
         raise DataError(f"{whole} has no edges.", hint="'edge_index', integers [2, number of edges]")
@@ -244,13 +230,9 @@ def _largest(triplet: Triplet, edges: EdgeList, node_type: str) -> int:
 
 
 def check_split_column(nodes: Nodes, column: int | None) -> None:
-    """Masks and node numbers that hold several splits side by side have the one that is asked for.
+    """Masks and node numbers that hold several splits side by side have the one that is asked for: ``column``, from 0, or None.
 
-    Args:
-        column: of the split, from 0; None: nothing is asked for.
-
-    Raises:
-        DataError: they have fewer, or nothing says which one; or one is asked for and none has several.
+    Raises ``DataError``: they have fewer, or nothing says which one; or one is asked for and none has several.
     """
     given = [of[name] for name in SPLITS for of in (nodes.masks, nodes.numbers) if name in of]
     for array in given:
@@ -295,13 +277,9 @@ def _of_split(given: GivenArray, column: int | None) -> np.ndarray:
 
 
 def read_split(nodes: Nodes, whole: str, column: int | None = None) -> np.ndarray:
-    """uint8 [N] from masks and node numbers.
+    """uint8 [N] from masks and node numbers. ``column``: of those that hold several splits, from 0.
 
-    Args:
-        column: of arrays that hold several splits, from 0.
-
-    Raises:
-        DataError: none is given, one has another length or other values, or two overlap; arrays and node are named.
+    Raises ``DataError``: none is given, one has another length or other values, or two overlap; arrays and node are named.
     """
     check_split_column(nodes, column)
     if not {"train"} & {*nodes.masks, *nodes.numbers}:
@@ -378,15 +356,8 @@ def check_fractions(fractions: Sequence[float]) -> None:
 def draw_split(labelled: np.ndarray, fractions: Sequence[float], seed: int) -> np.ndarray:
     """uint8 [N]: a draw for each node with a label, by its number, so that it does not depend on which other nodes there are.
 
-    The shares are met as far as independent draws do.
-
-    Args:
-        labelled: bool [N].
-        fractions: of training, validation and test nodes.
-        seed: of the draw.
-
-    Raises:
-        DataError: too many nodes to be drawn for.
+    The shares ``fractions`` of training, validation and test nodes are met as far as independent draws do. ``labelled``: bool
+    [N]. Raises ``DataError``: too many nodes to be drawn for.
     """
     from sargnn.rng import MAX_ID, Purpose, draw_words  # which loads torch
 
@@ -405,10 +376,7 @@ def draw_split(labelled: np.ndarray, fractions: Sequence[float], seed: int) -> n
 
 
 def labelled_type(nodes: Mapping[str, Nodes], whole: str, *, for_links: bool = False) -> str:
-    """The one node type that has labels. Raises ``DataError`` where there is none, or several.
-
-    ``for_links``: none needs any; then it is the first.
-    """
+    """The node type with labels; with ``for_links``, which needs none, the first. Raises ``DataError``: none, or several."""
     labelled = [name for name, type_nodes in nodes.items() if type_nodes.labels is not None]
     if not labelled and for_links:
         return next(iter(nodes))

@@ -58,15 +58,9 @@ FORMS = (
 
 
 def tree_of(value: Any, whole: str, unread: Unread) -> Tree:
-    """What a user gives as arrays by name.
+    """What a user gives, in any of the forms that there are, as arrays by name. ``unread`` gets the names that mean nothing.
 
-    Args:
-        value: any of the forms that there are.
-        whole: what messages call the graph.
-        unread: gets the names that mean nothing.
-
-    Raises:
-        DataError: it is no graph, or lacks something.
+    Raises ``DataError``: it is no graph, or lacks something.
     """
     if isinstance(value, tuple) and len(value) == 2 and not _is_array(value[0]):
         graph, others = value
@@ -221,7 +215,6 @@ def _type_key(used: str, called: str, key: Any) -> Any:
 def _collect(
     tree: dict[str, Any], node_type: str, data: Mapping[str, Any], called: Callable[[str], str], whole: str, unread: Unread
 ) -> None:
-    """Add one type's arrays to a tree by types."""
     names = {str(name): called(str(name)) for name in data}
     for used, name in known_names(names, whole, unread.of_graph, without=_NOT_OF_NODES).items():
         if used not in (EDGES, COUNT) and data[name] is not None:
@@ -269,14 +262,7 @@ def _from_dgl(graph: Any, whole: str, unread: Unread) -> Tree:
 
 
 def _on_edges(names: Mapping[str, str], data: Mapping[str, Any], whole: str, unread: Unread) -> dict[str, GivenArray]:
-    """Which data of edges are weights, and which are features, if any; the others are left out.
-
-    Args:
-        names: of the data, with what messages call each.
-
-    Raises:
-        DataError: several are.
-    """
+    """Which data of edges are weights, and which features, if any; others are left out. Raises ``DataError``: several are."""
     arrays: dict[str, GivenArray] = {}
     for used, known in ON_EDGES.items():
         alike = [name for name in names if name in known]
@@ -314,7 +300,6 @@ def _from_pyg(data: Any, whole: str, unread: Unread, held: Mapping[str, Any] = M
 
 
 def _from_hetero(data: Any, whole: str, unread: Unread, held: Mapping[str, Any] = MappingProxyType({})) -> Tree:
-    """``held``: as of ``_from_pyg``."""
     tree: dict[str, Any] = {EDGES: {}, COUNT: {}}
     for triplet in data.edge_types:
         store = data[triplet]

@@ -25,13 +25,7 @@ _PIECE = 1 << 22
 
 
 class PairArrays(EdgeArrays):
-    """Pairs in arrays.
-
-    Args:
-        name: what messages call them.
-        heads, tails: integers [P].
-        rows: int64 [P], where each stands in what was given; None: in their order.
-    """
+    """Pairs in arrays, integers [P]. ``rows``: int64 [P], where each stands in what was given; None: in their order."""
 
     def __init__(self, name: str, heads: GivenArray, tails: GivenArray, rows: np.ndarray | None = None) -> None:
         super().__init__(name, heads, tails)
@@ -54,21 +48,12 @@ class PairArrays(EdgeArrays):
 
 
 def pair_leaf(used: str, array: GivenArray) -> GivenArray | PairArrays:
-    """What a tree holds for an array of a name of ``PAIRS``."""
     return array if PAIRS[used][1] in ("weights", "candidates") else PairArrays.of_table(array)
 
 
 def marked_pairs(called: str, sources: GivenArray, destinations: GivenArray, mask: GivenArray) -> PairArrays:
-    """Those of some edges that a mask names.
-
-    Args:
-        called: what messages call the pairs.
-        sources, destinations: integers [E].
-        mask: [E], true and false, or 1 and 0.
-
-    Raises:
-        DataError: it is no mask of edges.
-    """
+    """Those of some edges, integers [E], that a mask [E] names: true and false, or 1 and 0. Raises ``DataError`` for
+    another."""
     flags = mask.whole().reshape(-1)
     if flags.shape != sources.shape or not np.isin(flags, (0, 1)).all():
         raise DataError(
@@ -85,7 +70,6 @@ def labelled_pairs(split: str, index: GivenArray, labels: GivenArray | None) -> 
     """Pairs and negatives, by name of ``PAIRS``, of what PyG's ``RandomLinkSplit`` gives. Training negatives are left out.
 
     Args:
-        split: a name of ``SPLITS``.
         index: integers [2, P].
         labels: [P], 1 of a link and 0 of a negative; None: all are links.
 
@@ -126,13 +110,7 @@ def labelled_pairs(split: str, index: GivenArray, labels: GivenArray | None) -> 
 
 @dataclass(frozen=True)
 class GivenPairs:
-    """Pairs of a split and a relation.
-
-    Attributes:
-        pairs: P of them, with weights where they have some.
-        negatives: Q of them; None: there are none.
-        candidates: [P, K], tails; None: there are none.
-    """
+    """P pairs of a split and a relation, perhaps with weights; Q negatives and candidates [P, K], tails, or None."""
 
     pairs: EdgeList
     negatives: EdgeList | None = None
@@ -140,7 +118,6 @@ class GivenPairs:
 
     @property
     def lists(self) -> list[EdgeList]:
-        """The pairs, and the negatives where there are some."""
         return [self.pairs, *([] if self.negatives is None else [self.negatives])]
 
     def digest(self) -> list[str]:
@@ -154,15 +131,9 @@ OwnPairs = Mapping[Triplet, Mapping[str, GivenPairs]]
 
 
 def build_pairs(tree: Mapping[str, Any], relations: Sequence[Triplet], whole: str) -> OwnPairs:
-    """The pairs of a graph.
+    """Pairs from what a tree has for names of ``PAIRS``; of a typed graph by relation.
 
-    Args:
-        tree: name of ``PAIRS`` -> what there is; of a typed graph by relation.
-        relations: of the graph.
-        whole: what messages call the graph.
-
-    Raises:
-        DataError: a relation that there is not; something of pairs that are not given; shapes that disagree.
+    Raises ``DataError``: a relation that there is not; something of pairs that are not given; shapes that disagree.
     """
     given: dict[Triplet, dict[str, dict[str, Any]]] = {}
     for name, values in tree.items():
@@ -225,13 +196,7 @@ def _check_relations(whole: str, split: str, given: Sequence[GivenPairs]) -> Non
 
 @dataclass(frozen=True)
 class PairReader:
-    """Reads pairs in the numbers of a graph whose types follow one another.
-
-    Attributes:
-        relations: in their order.
-        offsets: by node type, the original id of its first node.
-        counts: by node type.
-    """
+    """Reads pairs in a graph's numbers. Its types follow one another; ``offsets``: the original id of a type's first node."""
 
     relations: Sequence[Triplet]
     offsets: Mapping[str, int]
@@ -281,12 +246,7 @@ class PairReader:
 
 @dataclass(frozen=True)
 class LabelledEdges:
-    """What the edges of a relation are labelled with.
-
-    Attributes:
-        labels: [E] or [E, C].
-        masks: split -> [E]; empty: the split is drawn.
-    """
+    """Labels [E] or [E, C] of a relation's edges; ``masks``: split -> [E]; empty: the split is drawn."""
 
     labels: GivenArray
     masks: Mapping[str, GivenArray]
@@ -296,13 +256,9 @@ class LabelledEdges:
         return [self.labels.digest(), *(f"{split} {mask.digest()}" for split, mask in sorted(self.masks.items()))]
 
     def read(self, task: Task | None) -> tuple[np.ndarray, np.ndarray]:
-        """The labels as ``graph.schema`` has them, and the split of each, uint8 [E].
+        """The labels as ``graph.schema`` has them (of no task: classes), and the split of each, uint8 [E].
 
-        Args:
-            task: what they are; None: classes.
-
-        Raises:
-            DataError: they are none of the task; an edge that is in two splits, or is in one and has no label.
+        Raises ``DataError``: they are none of the task; an edge is in two splits, or in one and has no label.
         """
         labels = read_labels(self.labels, task, "edge")
         split = np.zeros(len(labels), np.uint8)
@@ -327,16 +283,9 @@ class LabelledEdges:
 def build_edge_labels(
     tree: Mapping[str, Any], edges: Mapping[Triplet, EdgeList], whole: str, pairs: OwnPairs
 ) -> dict[Triplet, LabelledEdges]:
-    """Labels of edges.
+    """What a tree has for ``EDGE_LABELS`` and names of ``EDGE_MASKS``; of a typed graph by relation. ``pairs``: links, too.
 
-    Args:
-        tree: ``EDGE_LABELS`` and names of ``EDGE_MASKS`` -> what there is; of a typed graph by relation.
-        edges: of the graph.
-        whole: what messages call the graph.
-        pairs: links that the graph has, too.
-
-    Raises:
-        DataError: a relation that there is not, masks without labels, another number than of edges, labels beside links.
+    Raises ``DataError``: a relation that there is not, masks without labels, another number than of edges, labels beside links.
     """
     given: dict[Triplet, dict[str, GivenArray]] = {}
     for name, values in tree.items():

@@ -59,9 +59,8 @@ _PIECE_NUMBERS = 1 << 22
 def function_reader(config: PythonConfig) -> Reader:
     """The reader of what the function returns.
 
-    Raises:
-        ConfigError: there is no such function.
-        DataError: it cannot be called so, fails, or returns something else than a graph; its file and line are named.
+    Raises ``ConfigError``: there is no such function; ``DataError`` with its file and line: it cannot be called so, fails, or
+    returns something else than a graph.
     """
     assert config.target is not None
     function = resolve("dataset", {}, config.name, config.target)
@@ -115,15 +114,7 @@ def _call(function: Callable[..., Any], name: str, arguments: dict[str, Any], pl
 
 
 def object_reader(value: Any, config: OwnGraphConfig, name: str, whole: str, origin: str | None) -> Reader:
-    """The reader of a graph that is an object in memory.
-
-    Args:
-        value: any of the forms that ``own.objects`` knows.
-        config: the dataset's settings.
-        name: of the dataset.
-        whole: what messages call the graph ("the graph").
-        origin: as of ``own_reader``.
-    """
+    """The reader of a graph in memory, in any of the forms that ``own.objects`` knows; ``origin`` as of ``own_reader``."""
     unread = Unread()
     with blame(origin):
         graph = build_graph(name, whole, tree_of(value, whole, unread), unread)
@@ -134,8 +125,6 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
     """The reader of a graph.
 
     Args:
-        graph: as it was given.
-        config: the dataset's settings.
         content: what decides the arrays, JSON-able, for the store's key.
         origin: where the graph came from, added to every error; None where the arrays' names say it.
 
@@ -271,8 +260,6 @@ class OwnReader(Reader):
 
 
 class _Homogeneous(OwnReader, StreamedReader):
-    """One type, one relation."""
-
     row_unit = ("node", 0)
 
     def __init__(self, graph: OwnGraph, config: OwnGraphConfig, identity: dict[str, Any], origin: str | None) -> None:
@@ -313,8 +300,6 @@ class _Homogeneous(OwnReader, StreamedReader):
 
 
 class _InMemory(OwnReader, InMemoryReader):
-    """Several types or relations, or pairs."""
-
     def read(self) -> Dataset:
         labels = self.labels()
         split = self.split_of(labels)
