@@ -53,23 +53,19 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether values of the Arrow type are numbers or truth values."""
     types = pa.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
 
 
 def is_time(kind: pa.DataType) -> bool:
-    """Whether they are dates or moments."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether they are texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether they are lists of numbers."""
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return bool(lists) and is_number(kind.value_type)
 
@@ -96,14 +92,8 @@ def decoded(values: pa.Array) -> pa.Array:
 
 
 class Column(ABC):
-    """A column on its way to features.
-
-    Attributes:
-        name: of the column.
-        of: what messages call its table.
-        width: F.
-        observes: whether all rows must be seen before the first is encoded.
-    """
+    """A column on its way to features; messages call its table ``of``. ``width``: F; ``observes``: all rows must be seen before
+    the first is encoded."""
 
     width = 1
     observes = False
@@ -272,10 +262,8 @@ def column_of(name: str, of: str, kind: Kind | None, arrow: pa.DataType, known: 
     """How a column becomes features.
 
     Args:
-        name: the column's.
         of: what messages call its table.
         kind: what the spec says; None: as its type says.
-        arrow: its Arrow type.
         known: its encoding in another dataset, which decides.
 
     Raises:

@@ -34,13 +34,7 @@ _rank_rows = Entry("rank_rows", "kept b, before l, block int, records l n 3")
 
 
 class Records:
-    """Records in B files by the first bits of their keys, each file in the order in which they came.
-
-    Args:
-        folder: where the files go: 24 bytes a record.
-        name: of the files.
-        bits: so many tell them apart.
-    """
+    """Records, 24 bytes each, in 2^bits files by the first bits of their keys, each file in the order in which they came."""
 
     def __init__(self, folder: Path, name: str, bits: int) -> None:
         self.folder, self.name, self.bits = folder, name, bits
@@ -80,13 +74,8 @@ def text_arrays(ids: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 class IdMap(Records):
     """The ids of one type of nodes: rows of its table, of which some are not kept, and their numbers.
 
-    Args:
-        folder, name: of the files.
-        about: how many ids will come, about.
-        buffer_bytes: how much of them is read at once, 24 bytes each.
-
-    Attributes:
-        count: how many have numbers, behind ``number``.
+    About so many ids will come, of which ``buffer_bytes`` are read at once, 24 bytes each; ``count`` have numbers, behind
+    ``number``.
     """
 
     def __init__(self, folder: Path, name: str, about: int, buffer_bytes: int) -> None:

@@ -63,9 +63,6 @@ class FileArray(GivenArray):
     """Rows appended to a file and read back in order, never mapped, so that they do not count as memory.
 
     Args:
-        name: what messages call it.
-        path: the file.
-        dtype: of the numbers.
         row: the shape of an entry.
         table: says where a row came from, for messages.
     """
@@ -164,7 +161,6 @@ class TablesReader(Reader):
         }
 
     def tables(self) -> dict[str, Table]:
-        """All of them by type or relation."""
         return {**self.nodes, **{" ".join(triplet): table for triplet, table in self.edges.items()}}
 
     def write(self, path: Path, buffer_bytes: int) -> None:
@@ -192,8 +188,6 @@ class TablesReader(Reader):
 
 
 class _Arrays:
-    """Reads the tables into files of a folder."""
-
     def __init__(self, reader: TablesReader, folder: Path, buffer_bytes: int) -> None:
         self._reader, self._folder, self._config = reader, folder, reader.config
         self._bytes = max(1 << 16, buffer_bytes // 16)
@@ -224,11 +218,8 @@ class _Arrays:
         return tree, Origin(tuple(ids), tuple(classes), encodings)
 
     def _read_nodes(self, node_type: str, tree: dict[str, dict[Any, Any]]) -> Ids:
-        """The nodes of a type; where it has no table, those that edges name, in the order in which they do.
-
-        Raises:
-            DataError: an id of the table is null or there twice.
-        """
+        """Where a type has no table, those that edges name, in their order. Raises ``DataError``: an id of the table is null or
+        twice."""
         table, columns = self._reader.nodes.get(node_type), self._reader.columns_of(node_type)
         columns = columns if table is None else columns[:1]
         about = sum(of.about_rows for of, _ in columns)

@@ -49,8 +49,7 @@ class _TableEntry:
     Attributes:
         files: paths, folders, patterns or addresses.
         features: column -> how it becomes features; None: as its type says.
-        label: columns of what is to be predicted; empty: nothing is.
-        split: the column that says which split a row is in.
+        label: empty: nothing is to be predicted.
     """
 
     ENDS: ClassVar[tuple[str, ...]]
@@ -62,7 +61,6 @@ class _TableEntry:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The columns that hold ids of nodes."""
         return tuple(getattr(self, name) for name in self.ENDS)
 
 
@@ -76,12 +74,7 @@ class NodeTable(_TableEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeTable(_TableEntry):
-    """The table of a relation's edges.
-
-    Attributes:
-        source, destination: the columns of the ids of their ends.
-        weight: the column of their weights.
-    """
+    """``source``, ``destination``: the columns of the ids of an edge's ends."""
 
     ENDS = ("source", "destination")
     source: str
@@ -91,23 +84,14 @@ class EdgeTable(_TableEntry):
 
 @dataclass(frozen=True)
 class TablesSpec:
-    """The YAML file's content.
-
-    Attributes:
-        nodes: by type.
-        edges: by relation.
-    """
+    """The YAML file's content, by type and by relation."""
 
     nodes: Mapping[str, NodeTable]
     edges: Mapping[Triplet, EdgeTable]
 
 
 def read_spec(path: Path) -> TablesSpec:
-    """The file's content.
-
-    Raises:
-        DataError: it cannot be read, or says something else; the file and the entry are named.
-    """
+    """Raises ``DataError`` with file and entry: it cannot be read, or says something else."""
     try:
         content = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:

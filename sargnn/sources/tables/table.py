@@ -49,7 +49,6 @@ class Table:
 
     Args:
         title: what messages call it ("nodes of type 'user'").
-        spec: its entry in the file of tables.
         folder: where relative names start.
         known: its columns' encodings in another dataset.
         classes: of labels that are texts, in another dataset.
@@ -57,9 +56,7 @@ class Table:
 
     Attributes:
         types: column -> Arrow type, of the first file that knows it.
-        columns: on their way to features.
         label: of a single column of texts, which are classes, or of lists.
-        weight: the column of weights.
         kept: bool [rows], those that can be used, behind the first pass.
 
     Raises:
@@ -145,11 +142,8 @@ class Table:
         return [*self.columns, *(Number(name, standard=False) for name in others)]
 
     def batches(self, columns: Sequence[str], rows: int, what: str = "") -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Some columns of all rows, at most ``rows`` at a time, each with the number of its first row.
-
-        Args:
-            what: what a person is told that it is for.
-        """
+        """Some columns of all rows, at most ``rows`` at a time, each with the number of its first row; a person is told
+        ``what`` it is for."""
         columns = list(dict.fromkeys(columns))
         # What later rows of a text hold is not known from the first ones.
         known = {name: self.types[name] for name in columns if self.types[name] != pa.null()}
@@ -182,12 +176,7 @@ class Table:
     def first_pass(self, rows: int, dropped: Counter[str] | None) -> Iterator[tuple[int, pa.RecordBatch, np.ndarray]]:
         """Number of the first row, batch, and bool [n]: the rows that have what it takes, as far as this pass looks.
 
-        Args:
-            rows: at most so many at once.
-            dropped: counts rows that cannot be used; None: they are errors.
-
-        Raises:
-            DataError: no id; its file and row are named.
+        ``dropped`` counts rows that cannot be used; None: they are errors. Raises ``DataError`` with file and row: no id.
         """
         checked, kept = self._checked if dropped is not None else [], []
         observed = [column for column in (*self.columns, self.label) if column is not None and column.observes]
@@ -221,8 +210,7 @@ class Table:
     def second_pass(self, rows: int, *, ids: bool) -> Iterator[tuple[pa.RecordBatch, dict[str, np.ndarray]]]:
         """The rows that are kept, and their arrays by name. ids: the batches have the ids, too.
 
-        Raises:
-            DataError: a value that cannot be used; its file, row and column are named.
+        Raises ``DataError`` with file, row and column: a value that cannot be used.
         """
         spec, checked = self.spec, self._checked
         names = [*(spec.ends if ids else ()), *(column.name for column in checked), *spec.label]
