@@ -22,11 +22,9 @@ from sargnn.graph.typed import Edges
 
 @dataclass(frozen=True)
 class SplitPairs:
-    """Pairs of a split and a relation. Ends are original ids of nodes that exist.
+    """Pairs of a split, a name of ``SPLITS``, and a relation. Ends are original ids of nodes that exist.
 
     Attributes:
-        split: a name of ``SPLITS``.
-        relation: its number.
         heads, tails: int64 [P], in any order; repeats count once.
         weights: float32 [P], of the training loss; those of repeats are added up. None: all are 1.
         negatives: int64 [Q, 2], heads and tails; None: there are none.
@@ -65,7 +63,6 @@ def give_pairs(
     and all edges of their relations.
 
     Args:
-        dataset: the graph, without pairs.
         given: at most one for each split and relation; of a split all have candidates or none has, K of each.
         messages: training pairs that are edges stay so.
         undirected: of a graph that is published with its split: whether a pair is the same as its inverse. Its edges are its
@@ -117,13 +114,7 @@ def give_pairs(
 
 
 class _GraphEdges:
-    """Edges of a graph, some of which leave it.
-
-    Attributes:
-        sources, destinations: int64 [E].
-        relation: uint8 [E].
-        leaves: bool [E].
-    """
+    """Edges of a graph, some of which leave it: int64 [E] twice, uint8 [E], bool [E]."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._n = n = dataset.num_nodes
@@ -144,11 +135,9 @@ class _GraphEdges:
 
 @dataclass(frozen=True)
 class EdgeLabels:
-    """Labels of a relation's edges.
+    """Labels of a relation's edges, as they were given with their features.
 
     Attributes:
-        edges: with their features, as they were given.
-        relation: its number.
         labels: [E] or [E, C] (``graph.schema``).
         split: uint8 [E]; all 0: it is still to be drawn.
     """
@@ -160,15 +149,11 @@ class EdgeLabels:
 
 
 def label_edges(dataset: Dataset, given: Sequence[EdgeLabels], *, messages: bool = True) -> Dataset:
-    """The graph with labelled edges, relation after relation, each as it was given; also those whose labels are not known.
+    """The graph, without pairs, with labelled edges, relation after relation, as they were given; also those whose labels are
+    not known.
 
-    Args:
-        dataset: the graph, without pairs.
-        given: one for each relation that has labels.
-        messages: those that have labels stay edges; else they leave the graph, in both directions.
-
-    Raises:
-        DataError: a label that is none, or no edge to train on.
+    With ``messages`` those that have labels stay edges; else they leave the graph, in both directions. Raises ``DataError``: a
+    label that is none, or no edge to train on.
     """
     schema = dataset.schema
     heads, tails, features = [], [], []
@@ -211,12 +196,7 @@ def without_labelled(dataset: Dataset, pairs: Pairs) -> Dataset:
 
 
 def with_links(dataset: Dataset, destinations: np.ndarray, leaves: np.ndarray, pairs: Pairs) -> Dataset:
-    """The graph with pairs, and without some of its edges.
-
-    Args:
-        destinations: int64 [E], of its edges.
-        leaves: bool [E], those that go.
-    """
+    """The graph with pairs, and without the edges that leave it. Of edges: ``destinations`` int64 [E], ``leaves`` bool [E]."""
     kept = np.flatnonzero(~leaves)
     counts = np.bincount(destinations[kept], minlength=dataset.num_nodes)
     return replace(

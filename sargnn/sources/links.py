@@ -29,13 +29,7 @@ _PIECE = 1 << 20
 
 
 class LinkSplit(InMemoryReader):
-    """Draws links of a dataset that lies in a store.
-
-    Args:
-        base: the store's folder.
-        source: what tells it from others.
-        config: the settings of the draw.
-    """
+    """Draws links of a dataset that lies in a store. ``source``: what tells it from others."""
 
     def __init__(self, base: Path, source: str, config: DatasetSettings) -> None:
         self._base, self._source, self._config = base, source, config
@@ -83,7 +77,6 @@ def draw_links(
 
     Args:
         shares: of training, validation and test pairs; they come to at most 1.
-        seed: of the draw.
         messages: training pairs stay edges, too.
         relations: whose edges are links; all if not given. Their inverses (``rev_NAME``) are none, and go with them.
 
@@ -141,12 +134,7 @@ def draw_links(
 def draw_labelled(dataset: Dataset, config: DatasetSettings) -> Dataset:
     """The same graph, whose labelled edges are split by the ids of their ends: repeats and inverses go together.
 
-    Args:
-        config: the settings of the draw.
-
-    Raises:
-        ConfigError: ``link_relations``.
-        DataError: no edge is drawn for training; node ids of 2**32 and more.
+    Raises ``ConfigError``: ``link_relations``; ``DataError``: no edge is drawn for training; node ids of 2**32 and more.
     """
     pairs = dataset.pairs
     assert pairs is not None and pairs.labels is not None and config.link_split is not None
@@ -172,13 +160,8 @@ def draw_labelled(dataset: Dataset, config: DatasetSettings) -> Dataset:
 
 
 def splits_of(heads: np.ndarray, tails: np.ndarray, shares: tuple[float, ...] | list[float], seed: int) -> np.ndarray:
-    """uint8 [P], the split of each pair, 0 for none.
-
-    Args:
-        heads, tails: int64 [P], original ids below 2**32; which is which does not matter.
-        shares: of training, validation and test pairs.
-        seed: of the draw.
-    """
+    """uint8 [P], the split of each pair, 0 for none. ``heads``, ``tails``: int64 [P], original ids below 2**32; which is which
+    does not matter."""
     bounds = np.cumsum(shares)
     split = np.zeros(len(heads), np.uint8)
     for start in range(0, len(heads), _PIECE):

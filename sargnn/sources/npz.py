@@ -25,8 +25,7 @@ _SKIPPED_BYTES = 1 << 24
 class Member:
     """One array of an ``.npz`` file, read from its beginning. A context manager.
 
-    Raises:
-        DataError: no such file or array, or one that holds Python objects or is in Fortran's order.
+    Raises ``DataError``: no such file or array, or one that holds Python objects or is in Fortran's order.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -45,7 +44,6 @@ class Member:
             self._open = stack.pop_all()
 
     def skip(self, entries: int) -> None:
-        """Pass over entries."""
         left = entries * self.dtype.itemsize
         while left:
             left -= len(self._bytes(min(left, _SKIPPED_BYTES)))

@@ -31,7 +31,6 @@ def prepare_dataset(config: DatasetSettings, store_dir: str, buffer_bytes: int =
     """The folder of the dataset's store, which is made if it does not exist.
 
     Args:
-        config: the dataset's settings.
         store_dir: the folder of all stores.
         buffer_bytes: about how much memory making it may take, beside a few numbers per node.
 
@@ -83,11 +82,7 @@ def _path_of(reader: DatasetReader, name: str, stores: Path, more: Mapping[str, 
 def make_store(
     reader: DatasetReader, name: str, stores: Path, buffer_bytes: int, more: Mapping[str, Any] = MappingProxyType({})
 ) -> Path:
-    """The folder below ``stores`` of what ``reader`` writes, which is made if it does not exist.
-
-    Args:
-        more: what else decides the content, JSON-able.
-    """
+    """The folder below ``stores`` of what ``reader`` writes, made if it does not exist. ``more``: JSON-able, decides it too."""
     path = _path_of(reader, name, stores, more)
     if not path.exists():
         step(f"making the store of {name}")
@@ -112,12 +107,8 @@ def name_of(path: Path) -> str | None:
 
 
 def find_stored(config: StoredConfig) -> Path:
-    """The folder of the store.
-
-    Raises:
-        StoreError: it holds no dataset store, or a damaged one.
-        ConfigError: another one than was asked for.
-    """
+    """The folder of the store. Raises ``StoreError``: it is none, or damaged; ``ConfigError``: not the one that was asked
+    for."""
     path = Path(config.root)
     if not (path / MANIFEST).is_file():
         raise StoreError(

@@ -54,13 +54,8 @@ def identity_of(paths: list[Path]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class File:
-    """A file, wherever it is.
-
-    Attributes:
-        name: what messages call it.
-        open: opens it for reading bytes.
-        identity: what tells it from others, JSON-able; its content may be read for it.
-    """
+    """A file, wherever it is; messages call it ``name``. ``identity``, JSON-able, tells it from others; it may be read for
+    it."""
 
     name: str
     open: Callable[[], Any]
@@ -147,7 +142,6 @@ def lines_of(file: File) -> Iterator[tuple[int, str]]:
 
 
 def holds_number(text: str) -> bool:
-    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:
@@ -156,11 +150,9 @@ def holds_number(text: str) -> bool:
 
 
 class Scan:
-    """The rows of one file.
+    """The rows of one file. Raises ``DataError``: it cannot be read.
 
     Args:
-        file: the file.
-        delimiter: between the fields of a line.
         columns: of a text whose first line does not name them, how many there are: they are called "0", "1", ...
         skip: lines of such a text before its first row.
         texts: columns of a text that are texts.
@@ -170,9 +162,6 @@ class Scan:
         schema: names and types of the columns; of a text as its first rows look.
         expects: what a row of a text should hold, for messages.
         whole: columns of whole numbers.
-
-    Raises:
-        DataError: it cannot be read.
     """
 
     expects: str | None = None
@@ -232,8 +221,7 @@ class Scan:
     def arrays(self, columns: Sequence[str], rows: int) -> Iterator[list[np.ndarray]]:
         """Columns of numbers, ``rows`` at a time, of the last ones what is left. A text's are float64 or, if whole, int64.
 
-        Raises:
-            DataError: a number is null, where nan cannot stand for it, or should be whole and is not.
+        Raises ``DataError``: a number is null, where nan cannot stand for it, or should be whole and is not.
         """
         held: list[list[np.ndarray]] = []
         first = count = 0

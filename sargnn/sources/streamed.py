@@ -36,7 +36,6 @@ class StreamedReader(Reader):
     """A graph that comes in pieces.
 
     Attributes:
-        name: the dataset's.
         num_nodes: N.
         num_rows: edges as they come.
         num_features: F.
@@ -102,12 +101,7 @@ class StreamedReader(Reader):
         return sum(form.itemsize for form in self.forms.values())
 
     def write(self, path: Path, buffer_bytes: int) -> None:
-        """Make the store.
-
-        Raises:
-            DataError: wrong raw files; file and row are named.
-            StoreError: the disk has too little room, said before anything is read.
-        """
+        """Raises ``DataError`` with file and row; ``StoreError``, before anything is read: the disk has too little room."""
         piece = min(buffer_bytes // 16, _LARGEST_PIECE_BYTES)
         with StoreWriter(path, "dataset", FORMAT_VERSION) as writer:
             self._check_disk(writer.folder)
@@ -174,9 +168,7 @@ class StreamedReader(Reader):
 def in_edge_means(folder: Path, entries: int) -> Iterator[np.ndarray]:
     """The mean features of each node's in-edges, float64 [some nodes, D], zeros without any, from a store being made.
 
-    Args:
-        folder: the store's, which has its edges.
-        entries: about how many edges are read at once; all of a node in any case.
+    About ``entries`` edges are read at once; all of a node in any case.
     """
     indptr = np.load(folder / "indptr.npy")
     numbers = np.load(folder / f"{file_of(ATTR)}.npy", mmap_mode="r")
