@@ -36,7 +36,6 @@ class Out(NamedTuple):
         dim: the dimension of the rows; -1 without.
         parts, before: as ``Mark`` has them.
         shape: without the rows' dimension, where there is one.
-        dtype: of its numbers.
     """
 
     kind: Kind
@@ -58,7 +57,6 @@ class Verdict:
     """What a call does to rows.
 
     Attributes:
-        outs: of the tensors in its result, in order.
         is_random: it draws numbers.
         starts: whether f(0 rows) is known to be zeros, so that a sum needs not take it off.
         returns_numbers: the result has numbers that are no tensors and depend on the rows.
@@ -119,7 +117,6 @@ class Groups:
         self.marks: list[Mark | None] = []
 
     def number(self, key: Hashable, mark: Mark | None) -> int:
-        """Of a set."""
         number = self.numbers.setdefault(key, len(self.numbers))
         if number == len(self.marks):
             self.marks.append(mark)
@@ -201,9 +198,7 @@ class Call:
     """A call of a PyTorch function.
 
     Attributes:
-        name: of the function, as PyTorch calls it; a property's own.
-        func: the function.
-        args, kwargs: its arguments.
+        name: as PyTorch calls the function; a property's own.
         marked: the tensors with marks among the arguments, also in lists.
         watched: what is called within is seen as the module's own calls are.
         is_temporary: nobody but the call knows its first argument.
@@ -231,13 +226,8 @@ class Call:
 
 
 def answer(handler: Callable[..., Any] | None, *first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a handler gives; ``NotImplemented`` where there is none, or it takes other arguments.
-
-    Args:
-        handler: its arguments are those of the call, by their names.
-        first: what it gets before them.
-        args, kwargs: of the call.
-    """
+    """What a handler gives, of ``first`` and the call's arguments by their names; ``NotImplemented`` where there is none, or it
+    takes others."""
     if handler is None:
         return NotImplemented
     try:
@@ -282,7 +272,6 @@ def marked_in(args: Iterable[Any], kwargs: dict[str, Any]) -> Marked:
 
 
 def tensors_of(out: Any) -> list[Tensor]:
-    """The tensors of a result, in order."""
     if isinstance(out, Tensor):
         return [out]
     return [value for value in flat(out) if isinstance(value, Tensor)]

@@ -67,16 +67,13 @@ class StockCalls(JudgedCalls):
     """Entered around one forward pass after the other of a user's module; see the module's text.
 
     Args:
-        engine: whose operators, seed and epoch are used.
         places: whose rows the module's tensors are.
         path: the user's file, for messages.
         observe: called with every result, for comparisons of worlds.
 
     Attributes:
-        session: of the pass.
         told: numbers of rows that were told as plain numbers, ``int(edge_index.max()) + 1``, and what they are.
         draws_parameters: the pass gives parameters their shapes, and draws them as the module's constructor goes on.
-        folds_rows: whether something was folded over rows, so that an output depends on which rows are computed together.
         narrows: whether rows of a layer beside rows of a later one are those that the latter are, as PyG's modules expect.
     """
 

@@ -62,10 +62,8 @@ class Frame(MutableMapping[str, Any]):
     """Fields of the same rows by name, as a layer sets and reads them.
 
     Args:
-        session: of this forward pass.
         kind: what an error calls the rows, such as ``source nodes``.
         rows: what a tensor's rows are from now on.
-        count: how many there are.
         fixed: fields that are made whenever they are read, until another is set, such as original ids.
     """
 
@@ -135,19 +133,13 @@ class Frame(MutableMapping[str, Any]):
         return len(self.fields)
 
     def copy(self) -> Frame:
-        """The same fields in a frame of their own."""
         frame = Frame(self.session, self.kind, self.rows, self.count, self.fixed)
         frame.fields = dict(self.fields)
         return frame
 
 
 class AnyGraph:
-    """What graphs of one relation and of several answer alike.
-
-    Attributes:
-        session: of this forward pass.
-        canonical_etypes: (source type, relation, destination type) of each relation, in DGL's order.
-    """
+    """What graphs of one relation and of several answer alike; ``canonical_etypes`` are in DGL's order."""
 
     session: Session
     canonical_etypes: list[Etype]
@@ -156,7 +148,6 @@ class AnyGraph:
     idtype = torch.int64
 
     def all_frames(self) -> Iterable[Frame]:
-        """The fields of all nodes and edges."""
         raise NotImplementedError
 
     def alone(self, otherwise: str) -> Any:
@@ -190,8 +181,6 @@ class ShardedGraph(AnyGraph, Edges):
     """The edges of one relation, or of a homogeneous graph, with the fields of their ends.
 
     Args:
-        session: of this forward pass.
-        plan: the layer's graph.
         etype: (source type, relation, destination type).
         srcdata, dstdata: frames of the nodes; the same one where the layer computes all of its rows of one type.
         rows: of the edges.
@@ -306,7 +295,6 @@ class ShardedGraph(AnyGraph, Edges):
         return degrees[u] if isinstance(u, Tensor) else tagged(degrees.clone(), self.srcdata.rows)
 
     def __getitem__(self, etype: Any) -> ShardedGraph:
-        """Itself, by its relation's name."""
         known = [*self.etypes, *self.canonical_etypes]
         if etype not in known:
             raise self.session.wrong(f"The graph has no relation '{etype}'.", allowed=[str(relation) for relation in known])
@@ -337,7 +325,6 @@ class ShardedGraph(AnyGraph, Edges):
             message_func: one of ``dgl.function``, or a function of edges that gives a mapping.
             reduce_func: one of ``dgl.function``, or a function of nodes that gives a mapping.
             apply_node_func: a function of nodes, applied afterwards.
-            etype: the only relation.
         """
         for name, rows in self.messages_folded(message_func, reduce_func).items():
             self.dstdata[name] = rows
@@ -417,12 +404,8 @@ def install_edge_softmax() -> None:
 
 
 class Blocks(Sequence[Any]):
-    """The graphs of a model's layers, which can be unpacked, indexed and counted as DGL's list.
-
-    Args:
-        session: knows how many layers there are, or notes what is asked while nobody knows it.
-        graph: the graph of a layer by its number.
-    """
+    """The graphs of a model's layers, which can be unpacked, indexed and counted as DGL's list. ``session`` knows how many
+    there are, or notes what is asked while nobody knows it."""
 
     def __init__(self, session: Session, graph: Callable[[int], Any]) -> None:
         self._session, self._graph = session, graph

@@ -44,8 +44,6 @@ class TypedGraph(AnyGraph):
     """All relations of one layer.
 
     Args:
-        session: of this forward pass.
-        plan: the layer's, with ``relations``.
         level: the layer's number.
         blocks: of the whole model; None: this graph serves all layers.
         of_rows: the levels of the rows that it reads and gives.
@@ -107,7 +105,6 @@ class TypedGraph(AnyGraph):
 
     @property
     def blocks(self) -> Blocks:
-        """The graph of each layer in turn."""
         return self._blocks or Blocks(self.session, lambda number: self)
 
     @property
@@ -139,7 +136,6 @@ class TypedGraph(AnyGraph):
         return _ByType(self, self._destinations)
 
     def __getitem__(self, etype: Any) -> ShardedGraph:
-        """One relation's graph, by its name or (source type, name, destination type)."""
         return self.relation_graphs[self._number_of(etype)]
 
     def _number_of(self, etype: Any) -> int:
@@ -157,7 +153,6 @@ class TypedGraph(AnyGraph):
         return self.relation_types[self._number_of(etype)]
 
     def _type_number(self, ntype: str | None) -> int:
-        """A node type's number. Raises ``ConfigError`` where there is none."""
         if ntype is None and len(self.ntypes) == 1:
             return 0
         if ntype not in self.ntypes:
@@ -198,10 +193,7 @@ class TypedGraph(AnyGraph):
         """All nodes, type by type, and all edges as one relation's graph: what DGL's ``to_homogeneous`` gives.
 
         ``ndata['_TYPE']`` and ``edata['_TYPE']`` are the numbers of types in ``ntypes`` and of relations in
-        ``canonical_etypes``. Rows are those of ``torch.cat`` over the types.
-
-        Raises:
-            ConfigError: with a message flow.
+        ``canonical_etypes``. Rows are those of ``torch.cat`` over the types. Raises ``ConfigError`` with a message flow.
         """
         if self.is_block:
             raise self.session.wrong(
@@ -220,7 +212,6 @@ class TypedGraph(AnyGraph):
         return ShardedGraph(session, plan, ("_N", "_E", "_N"), nodes, nodes, rows, edata, session.totals(self.plan))
 
     def local_var(self) -> TypedGraph:
-        """The same graph with frames of its own, which begin with the same fields."""
         other = TypedGraph(self.session, self.plan, self.level, self._blocks)
         for mine, theirs in zip(self.all_frames(), other.all_frames(), strict=True):
             theirs.fields = dict(mine.fields)
@@ -232,7 +223,6 @@ class TypedGraph(AnyGraph):
             self[relation].apply_edges(function)
 
     def apply_nodes(self, func: Callable[[Any], dict[str, Any]], v: Any = None, ntype: str | None = None) -> None:
-        """Set fields of a type's output rows."""
         frame = self._destinations[self._type_number(ntype)]
         frame.update(func(NodeBatch(frame, {}, frame.count, frame[NODE_ID])))
 
@@ -319,12 +309,10 @@ class _ByType(Mapping[str, dict[str, Any]]):
             self._of_type(ntype)[name] = value
 
     def update(self, values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set several fields."""
         for name, by_type in values.items():
             self[name] = by_type
 
     def pop(self, name: str) -> dict[str, Any]:
-        """A field, which is gone afterwards."""
         by_type = self[name]
         for frame in self._frames.values():
             frame.fields.pop(name, None)
@@ -338,8 +326,6 @@ class _ByType(Mapping[str, dict[str, Any]]):
 
 
 class GraphMaker(Maker):
-    """Makes the graphs that a user's forward gets."""
-
     def session(self, engine: Engine, calls: StockCalls, *, training: bool = True, num_blocks: int | None = None) -> Session:
         """For one forward pass, whose calls are watched; the arguments are those of ``Session``."""
         install_edge_softmax()

@@ -49,7 +49,6 @@ def noted_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = (args[0], first.shape[0], *args[2:])
 
     def described(value: Any, groups: Groups) -> Any:
-        """As a trial sees an argument."""
         if isinstance(value, EdgeRows):
             return Table(groups.number(key, None), 0, 1, 1, value.node.shape, value.dtype, value.device)
         if isinstance(value, Lazy):
@@ -64,7 +63,6 @@ def noted_call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
 
     def prepared(value: Any) -> Any:
-        """An argument as an expression holds it."""
         if isinstance(value, EdgeRows):
             return value.node
         if isinstance(value, Count) and value.of == (key, 1, 0):
@@ -108,11 +106,8 @@ _NAMES = {"aminmax": ("min", "max"), "frexp": ("mantissa", "exponent"), "qr": ("
 
 
 class Mailbox(Lazy):
-    """[M, neighbours, ...], the messages of each node, of which nobody knows how many there are.
-
-    Attributes:
-        node: the expression of a message.
-    """
+    """[M, neighbours, ...], the messages of each node, of which nobody knows how many there are; ``node``: the expression of
+    one."""
 
     node: Node
 
@@ -156,12 +151,8 @@ class _Shape:
 
 
 class CannotFold(Exception):
-    """What a reduce function does that needs all messages of a node at one time.
-
-    Attributes:
-        what: such as ``'sort' over neighbours``.
-        place: the user's file and line.
-    """
+    """What a reduce function does that needs all messages of a node at one time, such as ``'sort' over neighbours``; ``place``:
+    the user's line."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -169,7 +160,6 @@ class CannotFold(Exception):
 
 
 def mailbox(edges: Edges, node: Node) -> Mailbox:
-    """The messages of each node."""
     shape = (edges.plan.num_out, 1, *node.shape)
     lazy: Mailbox = blank(Mailbox, shape, node.dtype, grad=True, device=edges.device, edges=edges, node=node)
     return lazy
@@ -224,7 +214,6 @@ def _of_messages(name: str, func: Callable[..., Any], args: tuple[Any, ...], kwa
 
 
 def _each(first: Mailbox, func: Callable[..., Any], *args: Any) -> Node:
-    """A function of each message."""
     return Call(first.node.shape, first.node.dtype, func, args, {})
 
 

@@ -45,7 +45,6 @@ class DerivedEdges(OtherEdges):
     """Some of a layer's edges, or these with other self-loops.
 
     Attributes:
-        parent: these others.
         positions: int64 [E], which of the parent's edges each is; -1: a self-loop that the parent does not have.
         counts_sources: whether the plan has degrees of sources.
         loops: how they were made of others last, if with other self-loops.
@@ -70,11 +69,7 @@ def is_loop() -> Node:
 
 
 def with_self_loops(edges: Edges, loops: Loops) -> Edges:
-    """The edges with other self-loops, kept with their plan.
-
-    Raises:
-        ConfigError: the edges' ends are nodes of two types.
-    """
+    """The edges with other self-loops, kept with their plan. Raises ``ConfigError``: the edges' ends are nodes of two types."""
     if edges.sources.type != edges.destinations.type:
         raise edges.session.wrong("Self-loops are of edges between nodes of one type.")
     if isinstance(edges, DerivedEdges) and edges.loops == loops:
@@ -83,11 +78,7 @@ def with_self_loops(edges: Edges, loops: Loops) -> Edges:
 
 
 def masked(edges: Edges, mask: Node) -> Edges:
-    """The edges where a condition holds; all workers must call it together.
-
-    Args:
-        mask: bool, an expression of these edges.
-    """
+    """The edges where a bool expression of them holds; all workers must call it together."""
     loops = _picks_loops(mask)
     if loops is not None:
         return with_self_loops(edges, "only" if loops else "without")
@@ -157,13 +148,7 @@ def _derived(
 
 
 def moved(node: Node, edges: Edges, to: Edges) -> Node:
-    """An expression of some edges on other edges made of the same ones; edges that were not among the former get any value.
-
-    Args:
-        node: the expression.
-        edges: those that it is of.
-        to: these others.
-    """
+    """An expression of some edges on other edges made of the same ones; edges that were not among the former get any value."""
     if edges.plan is to.plan:
         return node
     changed: Node = _Moved(edges, to).changed(node)
@@ -218,8 +203,7 @@ def _ancestors(edges: Edges) -> list[tuple[LayerPlan, Tensor]]:
 def reverse(edges: Edges) -> Edges:
     """The same edges from their destinations to their sources; all workers must call it together.
 
-    Raises:
-        ConfigError: a layer that computes fewer rows than it reads, or edges between two types.
+    Raises ``ConfigError``: a layer that computes fewer rows than it reads, or edges between two types.
     """
     session, plan = edges.session, edges.plan
     if edges.sources.type != edges.destinations.type or edges.totals.is_block:
@@ -235,11 +219,7 @@ def reverse(edges: Edges) -> Edges:
 
 
 class Reversed(Changer):
-    """Expressions of edges as expressions of the reversed ones.
-
-    Args:
-        edges: whose they are.
-    """
+    """Expressions of edges as expressions of the reversed ones."""
 
     def __init__(self, edges: Edges) -> None:
         super().__init__()
