@@ -46,12 +46,7 @@ EDGE_COUNT = _EdgeCount()
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A part of an expression.
-
-    Attributes:
-        shape: of a row, without the edges' dimension.
-        dtype: of the values.
-    """
+    """A part of an expression. ``shape``: of a row, without the edges' dimension."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -62,7 +57,6 @@ class Field(Node):
     """A field's rows.
 
     Attributes:
-        where: whose.
         tensor: [N, ...], [M, ...] or [E, ...].
         version: of the tensor's memory when it was read: an expression is of the numbers that it had then.
     """
@@ -79,8 +73,7 @@ class Field(Node):
 class Column(Node):
     """What the graph's edges carry, read for the edges of a run: never a table of all of them, and without a gradient.
 
-    Attributes:
-        name: of ``EdgeBlock.columns``, which have it wherever the edges are, also where they are some of others.
+    ``name`` is one of ``EdgeBlock.columns``, which have it wherever the edges are, also where they are some of others.
     """
 
     name: str
@@ -88,11 +81,8 @@ class Column(Node):
 
 @dataclass(frozen=True, eq=False)
 class Call(Node):
-    """A function of other nodes, tensors and values. ``func(*args, **kwargs)`` computes every edge from itself.
-
-    Attributes:
-        versions: of its tensors' memory when it was noted.
-    """
+    """A function of other nodes, tensors and values. ``func(*args, **kwargs)`` computes every edge from itself. ``versions``
+    are those of its tensors' memory when it was noted."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -103,7 +93,6 @@ class Call(Node):
         object.__setattr__(self, "versions", self.versions_now())
 
     def versions_now(self) -> list[int]:
-        """Of the same tensors."""
         return [value._version for value in flat((self.args, self.kwargs)) if isinstance(value, Tensor)]
 
 
@@ -154,13 +143,7 @@ class SoftmaxTotal(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SharedSoftmax(Node):
-    """A set's share of a softmax over the edges of several sets.
-
-    Attributes:
-        logits: of this set's edges.
-        group: the softmax.
-        run: the set's destinations in it.
-    """
+    """A set's share of a softmax over the edges of several sets: ``run`` is its destinations in it."""
 
     logits: Node
     group: SoftmaxTotal
@@ -180,13 +163,7 @@ class PendingFold(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AtEnd(Node):
-    """The rows of a fold at the edges' sources or destinations.
-
-    Attributes:
-        fold: perhaps not computed yet.
-        where: ``u`` or ``v``.
-        writes: to the fold's rows, when they were read.
-    """
+    """The rows of a fold, perhaps not computed yet, at the edges' ``u`` or ``v``. ``writes``: when they were read."""
 
     fold: PendingFold
     where: Where
@@ -208,8 +185,7 @@ def _is_current(node: Node) -> bool:
 class Changer:
     """Changes expressions, each part once; what nothing changes in stays the same object.
 
-    Raises:
-        ConfigError: somebody has written to what an expression reads, since it was noted.
+    Raises ``ConfigError``: somebody has written to what an expression reads, since it was noted.
     """
 
     def __init__(self) -> None:
@@ -266,7 +242,6 @@ class Resolved(Changer):
 
 
 def function_name(func: Any) -> str:
-    """A function's plain name."""
     return str(getattr(func, "__name__", "")).strip("_")
 
 
@@ -328,10 +303,7 @@ def draw_mask(run: EdgeRun, values: Tensor, draw: Draw) -> Tensor:
 class Program:
     """Expressions compiled for runs of edges. Holds none of their fields, so that these are freed as the mode decides.
 
-    Args:
-        outputs: the expressions; without ``Softmax``.
-        dtype: of what travels.
-
+    ``outputs`` have no ``Softmax``; ``dtype``: of what travels.
     """
 
     def __init__(self, outputs: Sequence[Node], dtype: torch.dtype) -> None:

@@ -54,8 +54,6 @@ class Edges:
     """The edges of one relation, or of a homogeneous graph, in one layer.
 
     Args:
-        session: of this forward pass.
-        plan: the layer's graph.
         sources, destinations: which rows the edges' ends are.
         rows: which rows a field of the edges has.
         totals: of the plan, where the session does not know them.
@@ -104,11 +102,9 @@ class Edges:
         return self.rows
 
     def number_of_src_nodes(self, ntype: str | None = None) -> Count:
-        """N."""
         return Count(self.plan.num_rows, self._totals.rows, "nodes", self.sources)
 
     def number_of_dst_nodes(self, ntype: str | None = None) -> Count:
-        """M."""
         return Count(self.plan.num_out, self._totals.outputs, "nodes", self.destinations)
 
     def num_edges(self, etype: Any = None) -> Count:
@@ -137,7 +133,6 @@ class Edges:
         return tagged(self.plan.edge_column(node.name, like), self.rows, shared=True)
 
     def field(self, where: Where, tensor: Tensor) -> Field:
-        """A tensor's rows as an expression."""
         count = {"u": self.plan.num_rows, "v": self.plan.num_out, "e": self.plan.num_edges}[where]
         if not tensor.dim() or len(tensor) != count:
             what = f"A tensor has not one row for each of the {_ENDS[where]}."
@@ -149,8 +144,7 @@ class Edges:
 
         Args:
             kind: ``sum``, ``mean``, ``max``, ``min``, ``mul`` or ``logsumexp``.
-            node: a message.
-            called: what the log calls it.
+            called: what the log calls the message.
         """
         return tagged(_fold(self, kind, Resolved().changed(node), called), self.destinations)
 
@@ -190,7 +184,6 @@ class Edges:
         return out, log_sums
 
     def aggregate(self, reducer: Reducer, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
-        """``Engine.aggregate`` on these edges."""
         with paused():
             return self.session.engine.aggregate(self.plan, reducer, exchanged, dest_local, params)
 

@@ -88,20 +88,13 @@ def count_lengths(module: nn.Module) -> None:
 
 
 def _writes_to_first(name: str) -> bool:
-    """Whether a function of this name writes to its first argument."""
     if name.startswith("__"):
         return name in ("__setitem__", "__set__") or (name.startswith("__i") and name not in _NO_ASSIGNMENTS)
     return name.endswith("_") and name not in _ONLY_NAMES
 
 
 def check_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path: str | None) -> None:
-    """Refuse to write to an input of the module or a field of the graph, which others read.
-
-    Args:
-        name: of the function.
-        args, kwargs: of the call.
-        path: the user's file.
-    """
+    """Refuse to write to an input of the module or a field of the graph, which others read."""
     written: tuple[Any, ...] = ()
     if _writes_to_first(name) or kwargs.get("inplace"):
         written = args[:1] or tuple(kwargs.values())[:1]
@@ -118,10 +111,8 @@ def check_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], path:
 
 
 def check_recomputed() -> None:
-    """Refuse calls below ``torch.utils.checkpoint``, which makes them again in backward, where nobody watches them.
-
-    Masks would be drawn by row number there, and statistics taken over a worker's rows.
-    """
+    """Refuse calls below ``torch.utils.checkpoint``, which makes them again in backward, where nobody watches them: masks would
+    be drawn by row number, and statistics taken over a worker's rows."""
     frame, inside = sys._getframe(1), False
     while frame is not None:
         name = frame.f_code.co_filename

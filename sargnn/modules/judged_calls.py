@@ -41,7 +41,6 @@ class JudgedCalls(TorchFunctionMode):
     """What ``StockCalls`` does about a call that has no handler.
 
     Attributes:
-        group: the workers.
         path: the user's file, for messages.
         folds_rows: whether something was folded over rows, so that an output depends on which rows are computed together.
     """
@@ -148,7 +147,6 @@ class JudgedCalls(TorchFunctionMode):
             self._inside.pop()
 
     def _folded(self, known: Function, call: Call, verdict: Verdict, groups: Groups) -> Any:
-        """A fold over the rows of all workers, in the place of one over this worker's."""
         func, args, kwargs = call.func, call.args, call.kwargs
         if any(out.kind == "other" for out in verdict.outs) or verdict.returns_numbers:
             mark = mark_of(call.argument(0, "input"))
@@ -183,7 +181,6 @@ class JudgedCalls(TorchFunctionMode):
         return out
 
     def _folded_in_place(self, known: Function, call: Call, verdict: Verdict, groups: Groups) -> Any:
-        """The same of a function that writes to its first argument."""
         target = call.argument(0, "input")
         copy = set_mark(target.clone(), mark_of(target), shared=False)
         func, gives_nothing = call.func, known.gives_nothing
@@ -218,7 +215,6 @@ class JudgedCalls(TorchFunctionMode):
             carry(call, target, verdict.outs[:1], groups)
 
     def _drawn(self, known: Function, call: Call, verdict: Verdict, groups: Groups) -> Any:
-        """Random numbers for rows, by original ids."""
         told = verdict.outs[0] if len(verdict.outs) == 1 else Out("other")
         without_limits = known.name == "random_" and len(call.args) < 2
         if known.draws is None or told.dim < 0 or without_limits:
@@ -305,7 +301,6 @@ class JudgedCalls(TorchFunctionMode):
             )
 
     def refused(self, what: str, given: str, allowed: str | None = None, hint: str | None = None) -> ConfigError:
-        """The error about a call, with the user's line."""
         return ConfigError(what, given=f"{user_line(self.path)}: {given}", allowed=allowed, hint=hint)
 
     def _why_not(self, known: Function, call: Call, verdict: Verdict) -> ConfigError:
@@ -389,8 +384,6 @@ def _with_one_row(value: Any) -> Any:
 
 
 def _without_rows(value: Any) -> Any:
-    """The same arguments with none of their rows."""
-
     def empty(item: Any) -> Any:
         mark = mark_of(item)
         return item if mark is None else item.narrow(mark.dim, 0, 0)

@@ -38,12 +38,10 @@ _PROBE_EDGES, _PART = 11, (7, 2, 9, 4, 1)
 
 
 def is_builtin_message(func: Any) -> bool:
-    """Whether it is one of ``dgl.function``'s message functions."""
     return hasattr(func, "out_field") and (hasattr(func, "in_field") or hasattr(func, "binary_op")) and hasattr(func, "name")
 
 
 def is_builtin_reduce(func: Any) -> bool:
-    """Whether it is one of ``dgl.function``'s reduce functions."""
     return hasattr(func, "msg_field") and hasattr(func, "out_field") and hasattr(func, "name")
 
 
@@ -57,8 +55,7 @@ def describe(func: Any) -> str:
 def message_nodes(graph: ShardedGraph, func: Any) -> dict[str, Node]:
     """The messages' expressions by name.
 
-    Raises:
-        ConfigError: a field is not there, or the function gives no messages; with the user's file and line.
+    Raises ``ConfigError`` with the user's file and line: a field is not there, or the function gives no messages.
     """
     if is_builtin_message(func):
         return {func.out_field: _builtin(graph, func)}
@@ -116,12 +113,7 @@ def _field(graph: ShardedGraph, place: str, name: str) -> Node:
 
 
 class Reads(Mapping[str, Any]):
-    """Fields by name, made when they are read.
-
-    Args:
-        make: makes a field.
-        names: which there are.
-    """
+    """Fields by name, made when they are read."""
 
     def __init__(self, make: Callable[[str], Any], names: Mapping[str, Any]) -> None:
         self._make, self._names = make, names
@@ -146,7 +138,6 @@ class Batch:
         self._count = count
 
     def batch_size(self) -> int:
-        """How many."""
         return self._count
 
     def __len__(self) -> int:
@@ -154,11 +145,8 @@ class Batch:
 
 
 class _EdgeBatch(Batch):
-    """Two made-up edges, or a run of real ones, as DGL shows edges to a message function.
-
-    Attributes:
-        src, dst, data: the fields of the edges' sources, of their destinations, and their own; [E, ...] each.
-    """
+    """Two made-up edges, or a run of real ones, as DGL shows edges to a message function: fields [E, ...] of their sources,
+    their destinations, and their own."""
 
     def __init__(self, fields: Mapping[Where, Mapping[str, Tensor]], count: int, ids: Callable[[], tuple[Tensor, Tensor]]):
         super().__init__(count)
@@ -247,7 +235,6 @@ class EdgeCalls(TorchFunctionMode):
     """Draws the dropouts of a user's function of edges by the edges' ends.
 
     Args:
-        session: of the forward pass.
         draws: of this function so far, by the number of the dropout.
         run: the edges; None for made-up ones.
     """
@@ -277,11 +264,7 @@ class EdgeCalls(TorchFunctionMode):
 
 
 class _Captures(TorchFunctionMode):
-    """Notes tensors with gradients that were there before the calls.
-
-    Attributes:
-        captured: by their ids, in the order in which they were read.
-    """
+    """Notes tensors with gradients that were there before the calls, in the order in which they were read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,13 +283,8 @@ class _Captures(TorchFunctionMode):
 def captured_tensors(
     call: Callable[[], Any], fields: Iterable[Tensor], calls: TorchFunctionMode
 ) -> tuple[Any, tuple[Tensor, ...]]:
-    """What ``call()`` gives, and the tensors with gradients that it reads beside ``fields``.
-
-    Args:
-        call: calls the user's function.
-        fields: leaves, made while it runs.
-        calls: entered around it.
-    """
+    """What ``call()`` gives, and the tensors with gradients that it reads beside ``fields``, leaves that are made while it
+    runs. ``calls`` is entered around it."""
     captures = _Captures()
     with captures, calls:
         returned = call()

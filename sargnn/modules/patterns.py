@@ -117,8 +117,7 @@ def plus_edges(node: Any, shape: tuple[int, int]) -> tuple[Field, Field, Tensor]
 def scaled_rows(edges: Edges, node: Node) -> tuple[Node, Tensor | None] | None:
     """Rows of sources times numbers: those of a source are taken into its rows, those of a destination out of the sum.
 
-    Returns:
-        The rows, times a number of each edge where there is one, and the destinations' numbers [M]; None for other messages.
+    Returns the rows, times a number of each edge if any, and the destinations' numbers [M]; None for other messages.
     """
     rows: Field | None = None
     of_sources: list[Tensor] = []
@@ -197,13 +196,8 @@ def product_of(node: Any) -> tuple[Field, Node] | None:
 
 @dataclass(frozen=True)
 class Fused:
-    """A call of a fused reducer.
-
-    Attributes:
-        reducer, exchanged, dest_local, params: as ``Engine.aggregate`` has them.
-        shape: of an output row.
-        of_edges: W of ``EdgeDotAttention``, [K D, F], and K; None: another reducer.
-    """
+    """A call of a fused reducer, as ``Engine.aggregate`` has it, with rows of ``shape``. ``of_edges``: W of
+    ``EdgeDotAttention``, [K D, F], and K; None: another reducer."""
 
     reducer: Reducer
     exchanged: Tensors
@@ -254,7 +248,6 @@ def recognise(fold: str, node: Node, read: Read) -> Fused | str:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """[N, F]: the tensor itself if it is that."""
     return tensor if tensor.dim() == 2 else tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 

@@ -102,11 +102,8 @@ def _signature(names: tuple[str, ...], required: frozenset[str]) -> Signature | 
 
 
 class HopCounts(list[Any]):
-    """What ``trim_to_layer`` reads with the number of a layer: nothing, and which graph the layer has.
-
-    Args:
-        graph: of a layer by its number; None: of nodes, none of which are cut off.
-    """
+    """What ``trim_to_layer`` reads with the number of a layer: nothing, and which graph the layer has. Without ``graph``: of
+    nodes, none of which are cut off."""
 
     def __init__(self, graph: Callable[[int], Any] | None = None) -> None:
         super().__init__()
@@ -124,8 +121,6 @@ class PygGraph:
     """The graph of one forward pass as a module of PyG's gets it.
 
     Args:
-        session: of the pass.
-        graph: as ``GraphMaker`` makes it.
         rows: [N, F]; of typed graphs by node type.
         joined: of typed graphs [N, F], the rows of all types.
         labelled: the node type that has labels; below 0: all rows are outputs.
@@ -138,11 +133,7 @@ class PygGraph:
         self._homogeneous: Any = None
 
     def call(self, module: nn.Module, signature: Signature) -> Any:
-        """What the module's forward gives, as tensors with numbers.
-
-        Raises:
-            ConfigError: it asks for what the graph does not have.
-        """
+        """What the module's forward gives, computed. Raises ``ConfigError``: it asks for what the graph does not have."""
         for part in module.modules():
             if hasattr(part, "is_sorted") and hasattr(part, "num_types") and not isinstance(part.forward, _MapByType):
                 part.forward = _MapByType(part.forward)
@@ -219,11 +210,7 @@ class PygGraph:
 
 
 class _MapByType:
-    """``HeteroLinear``: row i is mapped by the weight of its type, so it is row by row, though it sorts its rows for that.
-
-    Args:
-        forward: its own.
-    """
+    """``HeteroLinear``: row i is mapped by the weight of its type, so it is row by row, though it sorts its rows for that."""
 
     def __init__(self, forward: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._forward = forward

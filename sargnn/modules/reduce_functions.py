@@ -38,12 +38,7 @@ _PROBE_NODES = _PROBE_EDGES = 2
 
 
 class NodeBatch(Batch):
-    """Nodes as DGL shows them to a function of nodes.
-
-    Attributes:
-        data: fields of the nodes, [M, ...] each.
-        mailbox: their messages by name.
-    """
+    """Nodes as DGL shows them to a function of nodes: ``data`` are their fields, [M, ...] each."""
 
     def __init__(self, data: Mapping[str, Any], mailbox: Mapping[str, Any], count: int, ids: Tensor) -> None:
         super().__init__(count)
@@ -58,9 +53,7 @@ def reduced(graph: ShardedGraph, messages: dict[str, Node], func: Any, called: s
     """What a reduce function gives, by field: rows [M, ...], zeros for nodes without edges.
 
     Args:
-        graph: whose messages.
         messages: the messages' expressions by name.
-        func: the reduce function.
         called: what the log calls the message function.
 
     Raises:
@@ -188,14 +181,7 @@ def _gather_and_reduce(graph: ShardedGraph, messages: dict[str, Node], func: Cal
 
 @dataclass(frozen=True)
 class _Bucket:
-    """Nodes with as many edges.
-
-    Attributes:
-        rows: int64 [B], output rows.
-        run: their edges, node by node.
-        edges: int64 [B D], numbers of the edges.
-        degree: D.
-    """
+    """Nodes with D edges each: int64 [B], their output rows, their edges node by node, and int64 [B D], numbers of these."""
 
     rows: Tensor
     run: EdgeRun
@@ -216,10 +202,8 @@ class Gathered(Reducer[Operation, list[Tensor], _Backward]):
     ``exchanged``: source fields, flat; ``dest_local``: destination fields of the messages, fields of the nodes, edge fields.
 
     Args:
-        messages: the message function.
         call: the reduce function: messages [B, D, ...], node fields [B, ...] and the nodes' original ids to rows [B, W].
         node_grads: which node fields are differentiable.
-        widths: of the outputs.
         params: what ``call`` reads beside its arguments.
     """
 

@@ -37,13 +37,7 @@ from sargnn.rng import uniform_numbers
 
 @dataclass
 class RowCalls:
-    """What handlers work with.
-
-    Attributes:
-        group: the workers.
-        operators: of tables of rows.
-        dropout: of anything.
-    """
+    """What handlers work with: the workers, operators of tables of rows, and dropout of anything."""
 
     group: Group
     operators: RowOperators
@@ -55,7 +49,6 @@ Handler = Callable[..., Any]
 
 
 def _or_plain(out: Any) -> Any:
-    """A result, or PyTorch's own where there is none."""
     return NotImplemented if out is None else out
 
 
@@ -82,7 +75,6 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
-    """``F.batch_norm``."""
     mark = mark_of(input)
     if mark is None or mark.dim != 0 or not training or input.dim() < 2:
         return NotImplemented

@@ -31,13 +31,11 @@ from sargnn.rng import Draw, Purpose, dropout_rows, edge_mask, uniform_numbers
 
 @dataclass
 class RowNumbers:
-    """Numbers for one call.
+    """Numbers for one call, of rows that ``mark`` says, in ``shape``.
 
     Attributes:
         ids: int64 [N] each, original ids of the rows' nodes and zeros, or of the edges' ends.
         draw: gives the draw of the next call.
-        shape: of the result.
-        mark: where its rows are.
         dtype: of a result of fractions.
     """
 
@@ -169,13 +167,7 @@ class RowDropout:
     The calls of one forward pass are numbered, and the number takes the place of the layer in a draw. Nodes and parameters are
     numbered together, edges apart from them: a stack with one dropout after each layer draws the masks of the built-in stack,
     and attention dropout those of the built-in attention, whichever of both the module calls first. Calls that drop nothing do
-    not count.
-
-    Args:
-        engine: whose seed and epoch they are drawn for.
-        places: whose rows they drop.
-        operators: make dropped rows straight from what they were made of, where that is known.
-        path: the user's file.
+    not count. ``operators`` make dropped rows straight from what they were made of, where that is known.
     """
 
     def __init__(self, engine: Engine, places: Places, operators: RowOperators, path: str | None) -> None:
@@ -187,11 +179,7 @@ class RowDropout:
         self._calls = {"nodes": 0, "edges": 0}
 
     def __call__(self, x: Any, p: float, *, inplace: bool) -> Any:
-        """``x`` dropped with probability 0 < p <= 1.
-
-        Args:
-            x: a tensor, or an expression for each edge, which has a method ``dropped(draw)``.
-        """
+        """``x``, a tensor or an expression of edges, with a method ``dropped(draw)``, dropped with probability 0 < p <= 1."""
         if isinstance(x, EdgeRows) or not isinstance(x, Tensor):
             return x.dropped(self.draw(p, of_edges=True))
         mark = mark_of(x)
@@ -222,7 +210,6 @@ class RowDropout:
         return self._places.first_node_ids(mark.rows, mark.number)
 
     def numbers(self, mark: Mark, shape: Sequence[int], dtype: torch.dtype) -> RowNumbers:
-        """Random numbers for the rows that a mark says."""
         if mark.rows is None:
             raise self._not_of_one_type(mark)
         of_edges, rows = mark.rows.kind == "edges", mark.rows
@@ -244,7 +231,6 @@ class RowDropout:
         )
 
     def draw(self, p: float, *, of_edges: bool) -> Draw:
-        """The draw of the next call."""
         kind = "edges" if of_edges else "nodes"
         number = self._calls[kind]
         self._calls[kind] += 1

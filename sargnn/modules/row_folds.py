@@ -113,11 +113,7 @@ PRODUCT = How(math.prod, _ProductOverWorkers.apply)
 
 
 class Over:
-    """Folds over rows, in terms of ``join``.
-
-    Attributes:
-        dim: along which dimension of the first argument rows run; None: nobody needs to know.
-    """
+    """Folds over rows, in terms of ``join``. ``dim``: of the first argument, along which they run; None: nobody needs it."""
 
     dim: int | None = None
 
@@ -150,7 +146,6 @@ class Over:
         return total
 
     def mean(self, x: Tensor, dims: list[int], *, keepdim: bool = False) -> Tensor:
-        """The sum by the count."""
         return self.sum(x, dims, keepdim=keepdim) / self.count(x, dims)
 
 
@@ -173,11 +168,7 @@ class Waits(Exception):
 
 
 class OverParts(Over):
-    """Folds over the rows of several parts, one after the other: a rule is called for each part until all folds are known.
-
-    Args:
-        dim: as ``Over`` has it.
-    """
+    """Folds over the rows of several parts, one after the other: a rule is called for each part until all folds are known."""
 
     def __init__(self, dim: int | None) -> None:
         self.dim = dim

@@ -36,13 +36,7 @@ from sargnn.rng import Draw
 
 @dataclass(frozen=True)
 class Stage:
-    """What a table was made of.
-
-    Attributes:
-        x: [N, F], the input.
-        weight, bias, norm: of the batch norm; None without one.
-        activation: ``relu``, ``elu`` or, before one, None.
-    """
+    """What a table was made of: x [N, F], perhaps a batch norm, and ``relu``, ``elu`` or, before one, no activation."""
 
     x: Tensor
     weight: Tensor | None = None
@@ -117,11 +111,7 @@ def reader(pool: Pool, x: Tensor) -> Tensor:
 
 
 class RowOperators:
-    """The operators of one engine, for tables with marks.
-
-    Args:
-        engine: whose mode decides whether anything is fused.
-    """
+    """The operators of one engine, whose mode decides whether anything is fused, for tables with marks."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -133,7 +123,6 @@ class RowOperators:
         return self.fuses and mark is not None and _is_floats(x) and is_plain(x, mark) and mark.rows.kind == "nodes"  # type: ignore[union-attr]
 
     def reads(self, x: Tensor) -> Tensor:
-        """``x`` for one more reader."""
         return reader(self._engine.pool, x) if self.fuses else x
 
     def batch_norm(
@@ -190,12 +179,8 @@ class RowOperators:
         return same and vector.shape == x.shape[1:] and (x.requires_grad or vector.requires_grad)
 
     def plus_vector(self, x: Tensor, vector: Any) -> Tensor | None:
-        """``x + vector``, noted so that a batch norm of it, which does not depend on the vector, reads x; None if it is none.
-
-        Args:
-            x: rows [N, ...].
-            vector: no rows, as many numbers as a row.
-        """
+        """``x + vector`` of rows [N, ...] and as many numbers as a row; None if the vector is no such. Noted so that a batch
+        norm of it, which does not depend on the vector, reads x."""
         if not self._is_vector(x, vector):
             return None
         read = self.reads(x)
@@ -213,12 +198,8 @@ class RowOperators:
         return out
 
     def times_vector(self, x: Tensor, vector: Any) -> Tensor | None:
-        """``x * vector``, noted so that its sum over the last dimension is differentiated without tables in between.
-
-        Args:
-            x: rows [N, K, D].
-            vector: no rows, [1, K, D] or [K, D].
-        """
+        """``x * vector`` of rows [N, K, D] and [1, K, D] or [K, D], noted so that its sum over the last dimension is
+        differentiated without tables in between; None if the vector is no such."""
         if x.dim() != 3 or not self._is_vector(x, vector):
             return None
         out: Tensor = _TimesVector.apply(x, vector, self._engine.pool)
@@ -235,10 +216,7 @@ class RowOperators:
 
     def activate(self, name: str, x: Tensor, ids: Tensor) -> Tensor | None:
         """``relu`` or ``elu`` straight from what ``x`` was made of; None where PyTorch's own keeps no more than this would.
-
-        Args:
-            ids: int64 [N], original ids.
-        """
+        ``ids``: int64 [N], original."""
         stage = stage_of(x)
         if stage is not None and stage.activation is None and torch.is_grad_enabled():
             return self._from(stage, name, ids, None)
@@ -286,13 +264,8 @@ class RowOperators:
             note_made(out, replace(stage, activation=activation), stage.x)
 
     def linear(self, x: Tensor, weight: Any, bias: Any = None) -> Tensor | None:
-        """``x W^T + b``; None where the arguments are not those of a map of rows, so that PyTorch says what is wrong.
-
-        Args:
-            x: [N, in], a table.
-            weight: [out, in].
-            bias: [out].
-        """
+        """``x W^T + b`` of [N, in], [out, in] and [out]; None where they are not those of a map of rows, so that PyTorch says
+        what is wrong."""
         fits = isinstance(weight, Tensor) and weight.dim() == 2 and weight.shape[1] == x.shape[1] and weight.dtype == x.dtype
         if not fits or mark_of(weight) is not None or torch.is_autocast_enabled("cpu"):
             return None
@@ -301,11 +274,8 @@ class RowOperators:
         return self._engine.operators.linear([self.reads(x)], weight, bias)
 
     def add(self, table: Tensor, other: Any, *, onto: bool = False) -> Tensor | None:
-        """The sum of two tables; None where they are not of one shape and type.
-
-        Args:
-            onto: nobody knows ``table`` but the caller, who has no further use for it.
-        """
+        """The sum of two tables; None where they are not of one shape and type. ``onto``: nobody but the caller knows
+        ``table``, who has no further use for it."""
         if not self.is_table(other, mark_of(other)) or table.shape != other.shape or table.dtype != other.dtype:
             return None
         if not (table.is_contiguous() and other.is_contiguous()):

@@ -46,10 +46,9 @@ _LIBRARIES = (f"{os.sep}dgl{os.sep}", "torch_geometric", "contextlib")
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows.
+    """Rows of nodes or edges.
 
     Attributes:
-        kind: of nodes, or of edges.
         type: the node type, or the relation; -1: all of them, in one table.
         level: of nodes: the layer that reads them, with the last layer's outputs one further; of edges: their layer.
     """
@@ -192,11 +191,7 @@ def rows_of(tensor: Any) -> Rows | None:
 
 
 def tagged(tensor: Tensor, rows: Rows | None, *, shared: bool = False) -> Tensor:
-    """``tensor`` itself, a table [N, ...], noted to have these rows.
-
-    Args:
-        shared: others read the same memory, so that nobody may write to it.
-    """
+    """``tensor`` itself, a table [N, ...], noted to have these rows; ``shared`` as in ``Tag``."""
     if rows is None or not tensor.dim():
         return tensor
     return set_mark(tensor, Mark(rows, 0, len(tensor)), shared=shared)
@@ -253,7 +248,6 @@ class Count(int):
 
     @property
     def total(self) -> int:
-        """Of all workers."""
         known: int | Callable[[], int] = self._total
         if callable(known):
             known = self._total = known()
@@ -335,7 +329,6 @@ class Count(int):
         return self.total.bit_length()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """NumPy's functions of it."""
         return getattr(ufunc, method)(*(value.total if isinstance(value, Count) else value for value in inputs), **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -362,11 +355,8 @@ Count.__rdivmod__ = _of_totals(divmod, swapped=True)  # type: ignore[method-assi
 
 
 def user_line(path: str | None = None) -> str:
-    """``FILE line N`` of the innermost call in the user's file.
-
-    Args:
-        path: that file; the innermost file that is not of this package, PyTorch, PyG or DGL if not given, or not there.
-    """
+    """``FILE line N`` of the innermost call in the file ``path``; without it, or if it is not there, in one that is not of this
+    package, PyTorch, PyG or DGL."""
     innermost = None
     frame = sys._getframe(1)
     while frame is not None:

@@ -76,8 +76,6 @@ def verdict_of(
     """What a call does to rows.
 
     Args:
-        func: the function.
-        args, kwargs: of the call.
         groups: are numbered here.
         describe: tells which arguments have rows.
         writes: it writes to its first argument, or to ``out``, whose numbers afterwards are the result.
@@ -104,11 +102,7 @@ def verdict_of(
 
 
 class _Trial:
-    """One call's trial.
-
-    Args:
-        described: its arguments and keywords, as ``described`` gives them.
-    """
+    """One call's trial, of its arguments and keywords as ``described`` gives them."""
 
     def __init__(
         self, func: Any, args: Any, kwargs: Any, described: tuple[Any, Any], writes: bool, rule: Any, *, totals: bool = False
@@ -130,7 +124,6 @@ class _Trial:
         return _Trial(self.func, self.args, self.kwargs, self.described, self.writes, self.rule, totals=True)
 
     def verdict(self) -> Verdict:
-        """See the module's text."""
         if self.groups > len(SIZES):
             return Verdict((), why="rows of more sets than can be told apart")
         with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
@@ -322,11 +315,7 @@ class Round:
     def run(
         self, rows: dict[int, Tensor] | None, func: Callable[..., Any] | None = None, seed: int = 1
     ) -> tuple[list[Any], Any]:
-        """The function's results, flat, and what nest they come in.
-
-        Raises:
-            Fails: it fails.
-        """
+        """The function's results, flat, and what nest they come in. Raises ``Fails``."""
         trial, self._count, self._given = self.trial, 0, []
         args = self._argument(trial.args, trial.described[0], rows)
         kwargs = self._argument(trial.kwargs, trial.described[1], rows)
@@ -345,7 +334,6 @@ class Round:
     # What its results say.
 
     def verdict(self) -> Verdict:
-        """The round's verdict."""
         trial = self.trial
         whole, nest = self.run(None)
         writes = any(tensor._version for tensor in self._given)
