@@ -1,17 +1,8 @@
 """How a module of PyG's takes its graph, read from the names of its forward's arguments, and what it gets for each of them.
 
-| argument | gets |
-|---|---|
-| ``edge_index``, ``adj_t`` | the edges of all layers, as ``lazy.EdgeIndex``; of a typed graph a mapping by relation |
-| ``edge_indices``, ``adjs`` | one of them for each layer, where layers work on graphs of their own |
-| ``edge_index_dict`` | a mapping by relation, beside ``x_dict``, rows by node type |
-| ``edge_weight``, ``edge_weight_dict`` | the graph's weights |
-| ``edge_attr``, ``edge_attr_dict`` | the graph's features of edges |
-| ``edge_type``, ``node_type`` | all types as one graph, with the number of each relation and type in ``metadata`` |
-| ``num_sampled_nodes_per_hop``, ``num_sampled_edges_per_hop`` | what ``trim_to_layer`` cuts a layer's edges out with |
-| ``data`` alone | an object with ``x``, ``edge_index`` and the like |
-
-Nothing of PyG is imported. Whoever takes none of these names first is a module for DGL's graphs.
+``docs/howto/pyg-model.md`` has the arguments. Edges are given as ``lazy.EdgeIndex``; where all types are taken as one graph,
+``metadata`` has the number of each relation and type. Nothing of PyG is imported. Whoever takes none of these names first is a
+module for DGL's graphs.
 
 Letters: N rows, E edges of this worker.
 """

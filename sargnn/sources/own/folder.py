@@ -1,19 +1,10 @@
-"""``dataset=arrays``: a folder of arrays, or one ``.npz`` file with arrays of the same names.
-
-    edge_index.npy [2, E]  or edges.csv, edges.csv.gz, edges.parquet
-    edge_weight.npy [E]  or a column of that file called weight; neither: edges have no weights
-    edge_attr.npy [E, D]  or columns of that file whose names begin so; neither: edges have no features
-    x.npy [N, F]   y.npy [N] or [N, C]
-    train_mask.npy, val_mask.npy, test_mask.npy [N]  or train_idx.npy, ...; without them dataset.split draws a split
-    train_pairs.npy, valid_pairs.npy, test_pairs.npy [2, P]  or .csv, ...: links; then x, y and masks may be missing
-    edge_y.npy [E] or [E, C]  or columns of that file: labels of edges; then too
+"""``dataset=arrays``: a folder of arrays as ``LAYOUT`` says, or one ``.npz`` file with arrays of the same names.
 
 Of a typed graph each of them is a folder: ``edge_index/author___writes___paper.npy``, ``x/paper.npy``, ``y/paper.npy``; in an
 ``.npz`` file the arrays are named likewise, ``x/paper``.
 
-Benchmark sets are read from the files in which they are published.
-
-The heterophilous benchmark (Platonov et al., ICLR 2023: roman-empire, amazon-ratings, minesweeper, tolokers, questions):
+Benchmark sets are read from the files in which they are published. The heterophilous one (Platonov et al.,
+ICLR 2023: roman-empire, amazon-ratings, minesweeper, tolokers, questions):
 
     edges [E, 2]             of an undirected graph, each in one direction
     node_features [N, F]     node_labels [N]
@@ -32,7 +23,7 @@ WikiCS (Mernyei and Cangea, 2020), ``data.json``:
 
 Its two validation sets are one here, since one validation set selects and stops. Edges go both ways, each once.
 
-Letters: N nodes, E edges, F features, D features of edges, C columns of labels, P pairs.
+Letters: N nodes, E edges, F features, k splits.
 """
 
 from __future__ import annotations
