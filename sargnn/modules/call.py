@@ -213,7 +213,6 @@ class Call:
     is_temporary: bool = False
 
     def argument(self, at: int, *keys: str, default: Any = None) -> Any:
-        """An argument by its keywords or its place."""
         for key in keys:
             if key in self.kwargs:
                 return self.kwargs[key]

@@ -308,7 +308,6 @@ class ShardedGraph(AnyGraph, Edges):
         return ShardedGraph(self.session, self.plan, etype, source, destination, edata.rows, edata, self._totals)
 
     def apply_nodes(self, func: Callable[[Any], dict[str, Any]], v: Any = None, ntype: Any = None) -> None:
-        """Set fields of the destination nodes to what ``func`` gives for them."""
         self.dstdata.update(func(NodeBatch(self.dstdata, {}, self.number_of_dst_nodes(), self.destination_ids())))
 
     def apply_edges(self, func: Any, edges: Any = None, etype: Any = None) -> None:

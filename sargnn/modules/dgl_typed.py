@@ -229,7 +229,6 @@ class TypedGraph(AnyGraph):
     def update_all(
         self, message_func: Any, reduce_func: Any, apply_node_func: Callable[[Any], Any] | None = None, etype: Any = None
     ) -> None:
-        """As on one relation's graph."""
         self[etype].update_all(message_func, reduce_func, apply_node_func)
 
     def multi_update_all(

@@ -127,7 +127,6 @@ class Over:
         return total
 
     def count(self, x: Tensor, dims: list[int]) -> float:
-        """How many elements there are along ``dims``."""
         own = torch.tensor([math.prod(x.shape[dim] for dim in dims)], dtype=torch.float64)
         return float(self.join(own, SUM))
 

@@ -243,7 +243,6 @@ class Count(int):
 
     @property
     def own(self) -> int:
-        """Of this worker, as a plain number."""
         return operator.index(self)
 
     @property

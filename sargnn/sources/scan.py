@@ -63,7 +63,6 @@ class File:
 
     @classmethod
     def of_path(cls, path: Path | str) -> File:
-        """A file that lies here."""
         return cls(str(path), lambda: pa.OSFile(str(path)), lambda: identity_of([Path(path)])[str(path)])
 
     @property

@@ -97,7 +97,6 @@ class StreamedReader(Reader):
 
     @property
     def _column_bytes(self) -> int:
-        """What an edge carries."""
         return sum(form.itemsize for form in self.forms.values())
 
     def write(self, path: Path, buffer_bytes: int) -> None:

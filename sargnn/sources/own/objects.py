@@ -173,7 +173,6 @@ def _edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
 
 
 def _transposed_edges(called: str, value: Any, *, of_relation: bool = False) -> EdgeList:
-    """Edges of a matrix whose rows are destinations."""
     matrix = as_matrix(called, value)
     return _edges(called, value if matrix is None else matrix.T, of_relation=of_relation)
 

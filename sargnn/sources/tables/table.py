@@ -236,7 +236,6 @@ class Table:
         )
 
     def _arrays(self, batch: pa.RecordBatch, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Of kept rows with these numbers."""
         spec, arrays = self.spec, {}
         if self.columns:
             parts = [column.encode(decoded(batch.column(column.name))) for column in self.columns]
