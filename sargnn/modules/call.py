@@ -31,7 +31,7 @@ class Out(NamedTuple):
     """One tensor of a result.
 
     Attributes:
-        kind: as the table above has it; ``other`` with ``dim`` >= 0: it has rows, but they are none by themselves.
+        kind: as the table of ``trial.py`` has it; ``other`` with ``dim`` >= 0: it has rows, but they are none by themselves.
         group: which set of the call's rows, by its number; -1 without rows.
         dim: the dimension of the rows; -1 without.
         parts, before: as ``Mark`` has them.

@@ -1,7 +1,7 @@
 """Edges made of a layer's edges: some of them, these with other self-loops, or the reversed ones.
 
-PyG's layers change their edges before they use them. What they make here are plans of the same rows (``plan.variants``,
-``plan.variants``). They are kept with the plan that they are made of where they are the same in every pass.
+PyG's layers change their edges before they use them. What they make here are plans of the same rows (``plan.variants``).
+They are kept with the plan that they are made of where they are the same in every pass.
 
 Letters: N input rows, M output rows, E edges of this worker.
 """
