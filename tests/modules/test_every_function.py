@@ -68,7 +68,7 @@ def test_functions(share: int, kind: str) -> None:
                 if found not in ("same", "refused"):
                     wrong.append(f"{case} on {world}: {found}")
     assert not wrong, "\n".join(wrong[:20])
-    assert counted["same"] > 3 * counted["refused"] > 0  # else the harness refuses everything
+    assert counted["same"] > counted["refused"] > 0  # else the harness refuses everything
 
 
 def test_the_generator_tries_a_thousand_functions() -> None:
