@@ -23,7 +23,7 @@ from sargnn.modules.lazy import Fold
 from sargnn.modules.session import paused
 from sargnn.modules.tag import Mark, set_mark, tag_of
 from sargnn.plan.layer_plan import LayerPlan
-from sargnn.plan.variants import Loops, reversed_plan, with_edges, with_loops
+from sargnn.plan.variants import Loops, are_loops, reversed_plan, with_edges, with_loops
 
 _OTHER_END: dict[Where, Where] = {"u": "v", "v": "u"}
 _NOT = ("invert", "bitwise_not", "logical_not")
@@ -69,12 +69,36 @@ def is_loop() -> Node:
 
 
 def with_self_loops(edges: Edges, loops: Loops) -> Edges:
-    """The edges with other self-loops, kept with their plan. Raises ``ConfigError``: the edges' ends are nodes of two types."""
+    """The edges with other self-loops, kept with their plan.
+
+    Raises:
+        ConfigError: the edges' ends are nodes of two types, or self-loops would be added beside others.
+    """
     if edges.sources.type != edges.destinations.type:
         raise edges.session.wrong("Self-loops are of edges between nodes of one type.")
+    if loops == "each":
+        _check_without_loops(edges)
     if isinstance(edges, DerivedEdges) and edges.loops == loops:
         return edges
     return _derived(edges, ("loops", loops), lambda plan: with_loops(plan, loops), loops=loops)
+
+
+def _check_without_loops(edges: Edges) -> None:
+    """Raise ``ConfigError`` where some of the edges are self-loops; all workers must call it together."""
+    below = edges
+    while isinstance(below, DerivedEdges) and below.loops is None:
+        below = below.parent
+    if isinstance(below, DerivedEdges) and below.loops == "without":
+        return
+    kept = edges.plan.kept
+    if "self-loops" not in kept:
+        kept["self-loops"] = int(edges.session.engine.group.sum_(are_loops(edges.plan).sum()).item())
+    if kept["self-loops"]:
+        raise edges.session.wrong(
+            "Self-loops are added to edges that have some.",
+            given=f"{kept['self-loops']} self-loops",
+            allowed="add_remaining_self_loops, or remove_self_loops before add_self_loops",
+        )
 
 
 def masked(edges: Edges, mask: Node) -> Edges:

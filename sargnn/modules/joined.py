@@ -34,7 +34,6 @@ from sargnn.modules.expressions import (
     SoftmaxTotal,
     flat,
     function_name,
-    function_of,
     map_values,
 )
 from sargnn.modules.lazy import (
@@ -106,10 +105,11 @@ class JoinedFold:
         kind: ``sum``, ``max``, ``min``, ``mul`` or ``count``.
         parts: of each set the ends that its rows go to, and the fold of its own edges.
         rows: M.
+        plus: what is added to the table, but not to what edges read of it: a number too small to be seen there.
     """
 
-    def __init__(self, kind: str, parts: list[tuple[Ends, Any]], rows: int) -> None:
-        self.kind, self.parts, self._rows = kind, parts, rows
+    def __init__(self, kind: str, parts: list[tuple[Ends, Any]], rows: int, *, plus: float = 0.0) -> None:
+        self.kind, self.parts, self._rows, self._plus = kind, parts, rows, plus
         self._firsts = {run_of(ends): operator.index(ends.first) for ends, _ in parts}
         self._segments: dict[Run, Tensor] = {}
 
@@ -146,7 +146,7 @@ class JoinedFold:
             for run in sorted(segments, key=lambda run: (self._firsts[run], len(segments[run]))):
                 pieces += [like.new_zeros(self._firsts[run] - at, *like.shape[1:]), segments[run]]
                 at = self._firsts[run] + len(segments[run])
-            table = torch.cat([*pieces, like.new_zeros(self._rows - at, *like.shape[1:])])
+            table = torch.cat([*pieces, like.new_zeros(self._rows - at, *like.shape[1:])]) + self._plus
         return set_mark(
             table, Mark(None, 0, self._rows, "rows of several types are in one table", set=self._set()), shared=False
         )
@@ -411,7 +411,10 @@ def _div(func: Any, input: Any, other: Any) -> Any:
         if not (isinstance(total, AtEnd) and isinstance(total.fold, _Segment) and total.where == "v"):
             return NotImplemented
         fold = total.fold.fold
-        if fold.kind != "sum" or fold.parts[number][1].fold.origin is not above.node:
+        own = fold.parts[number][1].fold
+        if fold.kind != "sum" or own.origin is not above.node or own.edges.plan is not above.edges.plan:
+            return NotImplemented
+        if not own.is_tracked_as_now:
             return NotImplemented
         logits = shifted_softmax(above.node, partial(_largest, number))
         if logits is None:
@@ -430,8 +433,12 @@ def _largest(number: int, end: AtEnd) -> Any:
 
 def _add(func: Any, input: Any, other: Any) -> Any:
     if isinstance(input, JoinedFolded) and isinstance(other, float) and 0 < other <= SMALL:
-        if input.fold.kind == "sum" and all(function_of(part.fold.origin) == "exp" for _, part in input.fold.parts):
-            return input
+        parts, size = input.fold.parts, own_shape(input)
+        if input.fold.kind == "sum" and all(
+            shifted_softmax(part.fold.origin, partial(_largest, number)) for number, (_, part) in enumerate(parts)
+        ):
+            fold = JoinedFold("sum", parts, size[0], plus=other)
+            return blank(JoinedFolded, size, input.dtype, edges=input.edges, fold=fold)
     return NotImplemented
 
 

@@ -199,8 +199,9 @@ class EdgeRows(_OfEdges):
     def value(self) -> Tensor:
         """The values of all edges of this worker, [E, ...]; computed once. All workers must ask together."""
         if self._value is None:
-            value = self.edges.edge_values(self.node)
-            self.node = Field(self.node.shape, self.node.dtype, "e", value)
+            with torch.set_grad_enabled(self._tracked):
+                value = self.edges.edge_values(self._node)
+                self.node = Field(value.shape[1:], value.dtype, "e", value)
             self._value = value
         return self._value
 
@@ -296,7 +297,7 @@ class Fold:
     def __init__(self, edges: Edges, kind: str, node: Node | None, dtype: torch.dtype, origin: Node | None = None) -> None:
         self.edges, self.kind, self.node, self.dtype = edges, kind, node, dtype
         self.origin = node if origin is None else origin
-        self.at_least = 0
+        self.at_least, self.plus = 0, 0.0
         self.shape: tuple[int, ...] = () if node is None else node.shape
         self._rows: Tensor | None = None
         self._version = 0
@@ -305,6 +306,11 @@ class Fold:
     @property
     def writes(self) -> int:
         return 0 if self._rows is None else self._rows._version - self._version
+
+    @property
+    def is_tracked_as_now(self) -> bool:
+        """Whether its rows have a gradient where what is computed now has one."""
+        return self._tracked == torch.is_grad_enabled()
 
     @property
     def is_computed(self) -> bool:
@@ -319,8 +325,10 @@ class Fold:
             rows = tagged(degrees.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape), self.edges.destinations)
         else:
             assert self.node is not None
-            with torch.set_grad_enabled(self._tracked and torch.is_grad_enabled()):
+            with torch.set_grad_enabled(self._tracked):
                 rows = self.edges.folded(self.kind, self.node, f"{self.kind} over edges")
+                if self.plus:
+                    rows = tagged(rows + self.plus, self.edges.destinations)
         self._rows, self._version = rows, rows._version
         return rows
 
@@ -328,6 +336,12 @@ class Fold:
         """A count with further dimensions, or clamped."""
         other = Fold(self.edges, self.kind, self.node, self.dtype)
         other.shape, other.at_least = shape, self.at_least if at_least is None else at_least
+        return other
+
+    def with_added(self, number: float) -> Fold:
+        """A sum with a small number added, which its quotients that are a softmax leave out."""
+        other = Fold(self.edges, self.kind, self.node, self.dtype, self.origin)
+        other.plus, other._tracked = self.plus + number, self._tracked
         return other
 
 

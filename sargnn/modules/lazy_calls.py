@@ -8,6 +8,7 @@ Letters: N input rows, M output rows, E edges of this worker.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -208,7 +209,7 @@ def _beside(value: Any, edges: Edges, dims: int) -> Any:
     if isinstance(edges, DerivedEdges) and edges.loops == "only" and getattr(edges.parent, "loops", None) == "each":
         if rows_of(value) == edges.destinations:
             return edge_rows(edges, edges.field("v", value))
-    if isinstance(value, Filled) and value.dim() == dims:
+    if isinstance(value, Filled) and value.dim() == dims and own_shape(value)[0] == edges.plan.num_edges:
         return same_number(edges, own_shape(value)[1:], value.dtype, value.number)
     return values(value)
 
@@ -241,7 +242,7 @@ def _getitem(func: Any, x: Any, key: Any) -> Any:
         if isinstance(key, tuple) and len(key) == 2 and key[0] in (slice(None), Ellipsis) and _is_mask(key[1]):
             return edge_index(masked(x.edges, key[1].node), flipped=x.flipped, first=x.first)
         order = key.tolist() if isinstance(key, Tensor) and not isinstance(key, Lazy) else key
-        if order in ([0, 1], [1, 0], (0, 1), (1, 0)):
+        if order in ([0, 1], [1, 0]):
             first = x.first[order[0]], x.first[order[1]]
             return edge_index(x.edges, flipped=x.flipped ^ (list(order) == [1, 0]), first=first)
         return NotImplemented
@@ -289,10 +290,10 @@ def _gathered(x: Any, ends: Ends) -> Any:
     edges = ends.edges
     # Told by whose rows they are: how many a worker has of them must not decide when a fold is computed.
     own = edges.sources if ends.side == "u" else edges.destinations
-    if isinstance(x, Folded) and x.fold.edges.destinations == own:
+    if isinstance(x, Folded) and x.fold.edges.destinations == own and ends.dim() == 1:
         return edge_rows(edges, AtEnd(x.fold.shape, x.dtype, x.fold, ends.side))
     rows = values(x)
-    if isinstance(rows, EdgeRows):
+    if isinstance(rows, EdgeRows) or ends.dim() != 1:
         return NotImplemented
     if not isinstance(x, Filled):
         edges.session.takes_rows(rows, own, "read at the edges' ends")
@@ -368,6 +369,8 @@ def _same_shape(func: Any, input: Any, *sizes: Any, **named: Any) -> Any:
         made = filled(out.shape, out.dtype, input.number)
         return made if name == "clone" else share(made, input)
     if isinstance(input, Ends):
+        if tuple(out.shape[:1]) != own_shape(input)[:1] or math.prod(out.shape[1:]) < math.prod(own_shape(input)[1:]):
+            return NotImplemented
         begin = [input.first] if name == "clone" else input.begin
         return blank(Ends, out.shape, torch.int64, edges=input.edges, side=input.side, begin=begin)
     if name in ("to", "float", "double", "long") or not out.dim():
@@ -380,7 +383,7 @@ def _compared(func: Any, input: Any, other: Any) -> Any:
     if not all(isinstance(end, Ends) for end in (input, other)) or input.edges.plan is not other.edges.plan:
         return NotImplemented
     name, ends = function_name(func), [input.side, other.side]
-    if set(ends) != {"u", "v"}:
+    if set(ends) != {"u", "v"} or input.dim() != 1 or other.dim() != 1:
         return NotImplemented
     if name in ("eq", "ne"):
         node: Node = is_loop()
@@ -412,6 +415,8 @@ def _cat(func: Any, tensors: Any, dim: int = 0) -> Any:
             return NotImplemented
         return edge_index(with_self_loops(first.edges, "each"), flipped=first.flipped)
     if not isinstance(first, EdgeRows) or isinstance(second, EdgeRows) or dim % first.dim() != 0:
+        return NotImplemented
+    if own_shape(second)[0] not in (first.edges.plan.num_out, first.edges.plan.num_rows):
         return NotImplemented
     edges, node = with_self_loops(first.edges, "each"), first.node
     if isinstance(second, Filled) and first.number == second.number:

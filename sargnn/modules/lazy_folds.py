@@ -47,12 +47,16 @@ def _scattered(func: Any, target: Any, dim: int, index: Any, source: Any, reduce
     if reduce is None or dim % target.dim() != 0:
         return NotImplemented
     if isinstance(index, EdgeRows) and reduce == "sum":
-        return _summed_by_number(target, index, source)
+        return _summed_by_number(target, index, source, writes=getattr(func, "__name__", "").endswith("_"))
     if not isinstance(index, Ends):
         return NotImplemented
     edges, shape, name = index.edges, own_shape(target)[1:], getattr(func, "__name__", "")
     if isinstance(source, Filled):
         source = same_number(edges, own_shape(source)[1:], source.dtype, source.number)
+    if not (_is_for_each_row(target, index) and own_shape(source)[1:] == shape and index.dim() in (1, source.dim())):
+        return NotImplemented
+    if index.dim() > 1 and own_shape(index) != own_shape(source):  # which adds some columns alone
+        return NotImplemented
     made: Any
     if isinstance(source, EdgeRows) and source.number == 1 and reduce == "sum":
         made = _count(index, source.dtype, shape)
@@ -64,8 +68,10 @@ def _scattered(func: Any, target: Any, dim: int, index: Any, source: Any, reduce
             made = folded(Fold(edges, reduce, node, source.dtype))
         else:
             made = folded(Fold(reverse(edges), reduce, _AtSources(edges).changed(node), source.dtype, node))
-    if not (isinstance(target, Filled) and target.number == (1 if reduce == "mul" else 0)):
-        rows = _joined_to(values(target), values(made), reduce, edges, include_self=include_self)
+    is_start = isinstance(target, Filled) and target.number == (1 if reduce == "mul" else 0)
+    if not is_start or (include_self and reduce in ("max", "min", "mean")):
+        into = edges if index.side == "v" else reverse(edges)
+        rows = _joined_to(values(target), values(made), reduce, into, include_self=include_self)
         if name.endswith("_") and not isinstance(target, Filled):
             rows = target.copy_(rows)
         made = tagged(rows, edges.destinations if index.side == "v" else edges.sources)
@@ -81,6 +87,14 @@ def _scatter_add(func: Any, input: Any, dim: int, index: Any, src: Any) -> Any:
 
 def _index_add(func: Any, input: Any, dim: int, index: Any, source: Any) -> Any:
     return _scattered(func, input, dim, index, source, "sum")
+
+
+def _is_for_each_row(target: Any, index: Ends) -> bool:
+    """Whether a table has a row for each node at these ends, here or of all workers; without edges it may have none."""
+    edges = index.edges
+    nodes = [edges.number_of_dst_nodes(), edges.number_of_src_nodes()] if index.side == "v" else [edges.number_of_src_nodes()]
+    sizes = [size for count in nodes for size in (count.own, count.total)]
+    return own_shape(target)[0] in sizes or edges.num_edges().total == 0
 
 
 def _scatter_reduce(func: Any, input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
@@ -110,24 +124,26 @@ def _joined_to(target: Tensor, rows: Tensor, reduce: str, edges: Edges, *, inclu
     return torch.where(there, larger, target)
 
 
-def _summed_by_number(target: Any, index: EdgeRows, source: Any) -> Any:
+def _summed_by_number(target: Any, index: EdgeRows, source: Any, *, writes: bool) -> Any:
     """What edges carry, added up over all workers by a number of each edge, as by its relation."""
     if not isinstance(target, Filled):
         return NotImplemented
-    check_alone(target, "scatter")
     if isinstance(source, Filled):
         source = same_number(index.edges, own_shape(source)[1:], source.dtype, source.number)
     table = values(target)
     own = table.new_zeros(table.shape).index_add(0, index.value().flatten(), numbers(source).to(table.dtype))
-    target.became = table + SumOverWorkers.apply(index.edges.session.engine.group, own)
-    return target.became
+    made = table + SumOverWorkers.apply(index.edges.session.engine.group, own)
+    if writes:
+        check_alone(target, "scatter")
+        target.became = made
+    return made
 
 
 def _count(index: Ends, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """How many edges end or start in each row."""
     if index.side == "v":
         return folded(Fold(index.edges, "count", None, dtype).with_shape(shape))
-    degrees = index.edges.out_degrees().to(dtype).view(-1, *shape)
+    degrees = index.edges.out_degrees().to(dtype).view(-1, *[1] * len(shape)).expand(-1, *shape)
     return tagged(degrees, index.edges.sources)
 
 
@@ -142,10 +158,11 @@ def _div(func: Any, input: Any, other: Any) -> Any:
     if isinstance(input, Folded) and isinstance(other, Folded):
         fold, count = input.fold, other.fold
         if fold.kind == "sum" and count.kind == "count" and count.at_least == 1 and not (fold.is_computed or count.is_computed):
-            if fold.edges.plan is count.edges.plan:
+            fits = len(fold.shape) == len(count.shape) and torch.broadcast_shapes(fold.shape, count.shape) == fold.shape
+            if fold.edges.plan is count.edges.plan and fits and not fold.plus and fold.is_tracked_as_now:
                 return folded(Fold(fold.edges, "mean", fold.node, fold.dtype))
     if isinstance(input, EdgeRows) and isinstance(other, EdgeRows):
-        logits = _logits(input.node, other.node, "v")
+        logits = _logits(input.node, other.node, "v", input.edges)
         if logits is not None:
             return edge_rows(input.edges, Softmax(logits.shape, logits.dtype, logits))
     return NotImplemented
@@ -156,17 +173,21 @@ class _AtSources(Reversed):
 
     def change(self, node: Node) -> Node:
         if isinstance(node, Call) and function_of(node) in ("div", "true_divide", "truediv") and len(node.args) == 2:
-            logits = None if node.kwargs else _logits(*node.args, "u")
+            logits = None if node.kwargs else _logits(*node.args, "u", reverse(self._edges))
             if logits is not None:
                 return Softmax(node.shape, node.dtype, self.changed(logits))
         return super().change(node)
 
 
-def _logits(above: Node, below: Any, where: Where) -> Node | None:
-    """Of the softmax that a quotient is: exp(logits - their maximum) / the sum of that, over the edges of each node."""
+def _logits(above: Node, below: Any, where: Where, edges: Edges) -> Node | None:
+    """Of the softmax that a quotient is: exp(logits - their maximum) / the sum of that, over the edges of each node.
+
+    Args:
+        edges: those that it is to be over, into each node.
+    """
     if not (isinstance(below, AtEnd) and isinstance(below.fold, Fold) and below.fold.kind == "sum" and below.where == where):
         return None
-    if below.fold.origin is not above:
+    if below.fold.origin is not above or below.fold.edges.plan is not edges.plan or not below.fold.is_tracked_as_now:
         return None
 
     def of(end: AtEnd) -> Any:
@@ -202,8 +223,8 @@ def _add(func: Any, input: Any, other: Any, *, writes: bool = False) -> Any:
             return input
         return blank(Ends, own_shape(input), torch.int64, edges=input.edges, side=input.side, begin=[input.first + other])
     if isinstance(input, Folded) and isinstance(other, float) and 0 < other <= SMALL:
-        if input.fold.kind == "sum" and function_of(input.fold.origin) == "exp":
-            return input
+        if input.fold.kind == "sum" and function_of(input.fold.origin) == "exp" and not input.fold.is_computed:
+            return folded(input.fold.with_added(other))
     return NotImplemented
 
 
@@ -211,6 +232,8 @@ def _linear(func: Any, input: Any, weight: Any, bias: Any = None) -> Any:
     """A map W [O, F] of summed or averaged rows [M, F], O < F: the rows are mapped first, W sum x_j = sum W x_j, so that O
     columns travel instead of F. Sums of rows that never change are kept over passes, and mapped as they are."""
     if not isinstance(input, Folded) or input.fold.is_computed or input.fold.kind not in ("sum", "mean"):
+        return NotImplemented
+    if input.fold.plus or not input.fold.is_tracked_as_now:
         return NotImplemented
     fold, node = input.fold, input.fold.node
     assert node is not None

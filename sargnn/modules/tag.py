@@ -96,7 +96,8 @@ class Mark(NamedTuple):
             return False
         if self.rows is not None:
             return (self.rows.kind, self.rows.type) == (rows.kind, rows.type)
-        types = [part.type for part in self.set[1:]] if isinstance(self.set, tuple) and self.set[:1] == (JOINED,) else []
+        joined = self.set[1:] if isinstance(self.set, tuple) and self.set[:1] == (JOINED,) else ()
+        types = [part.type if isinstance(part, Rows) else -1 for part in joined]
         return rows.type < 0 and types == list(range(len(types))) or self.set == rows
 
     def split(self, tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,6 +65,85 @@ class Case:
 
 def _layers(norm: nn.Module) -> nn.Module:
     return gnn.Sequential("x, edge_index", [(gnn.SAGEConv(IN, OUT), "x, edge_index -> x"), norm, nn.ReLU()])
+
+
+class Own(nn.Module):
+    """A forward of the user's: (the module, x, edge_index, edge_weight) to rows."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function, self.lin = function, nn.Linear(IN, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        return self.function(self, x, edge_index, edge_weight)
+
+
+def _with_zeros(kind: str) -> Case:
+    """Folds that the table's own numbers are part of."""
+
+    def function(own: Own, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+        rows = x[index[0]]
+        ends = index[1].view(-1, 1).expand(-1, IN)
+        return rows.new_zeros(x.size(0), IN).scatter_reduce_(0, ends, rows, kind)
+
+    return Case(lambda: Own(function), _weighted)
+
+
+def _from_own(own: Own, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    return x.relu().scatter_reduce(0, index[0].view(-1, 1).expand(-1, IN), x[index[1]], "mean")
+
+
+def _log_of_sums(own: Own, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """Of nodes without neighbours, too, and of sums that are as small as what is added."""
+    return (utils.scatter((x[index[0]] * 9 - 30).exp(), index[1], 0, x.size(0)) + 1e-16).log()
+
+
+def _constant_sums(own: Own, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    with torch.no_grad():
+        rows = x[index[0]]
+        total = utils.scatter(rows, index[1], 0, x.size(0))
+        count = utils.degree(index[1], x.size(0), x.dtype).clamp(min=1).view(-1, 1)
+    return own.lin(total) + own.lin(total / count) + own.lin(x)
+
+
+def _seen_without_gradient(own: Own, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """What has a gradient is computed for the first time where there is none."""
+    rows = x[index[0]] * x[index[1]]
+    total = utils.scatter(x[index[0]], index[1], 0, x.size(0))
+    with torch.no_grad():
+        largest = total.abs().max() + rows.norm()
+    return (total + utils.scatter(rows, index[1], 0, x.size(0))) / largest
+
+
+def _exponents(x: Tensor, index: Tensor) -> Tensor:
+    logits = x[index[0]] * x[index[1]]
+    return (logits - utils.scatter(logits.detach(), index[1], 0, x.size(0), "max")[index[1]]).exp()
+
+
+def _shares_of_some(own: Own, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """Of a softmax over all edges."""
+    above = _exponents(x, index)
+    below, kept = utils.scatter(above, index[1], 0, x.size(0)), weight > 0
+    some = index[:, kept]
+    return utils.scatter(above[kept] / below[some[1]], some[1], 0, x.size(0))
+
+
+def _shares_of_constants(own: Own, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    above = _exponents(x, index)
+    with torch.no_grad():
+        below = utils.scatter(above, index[1], 0, x.size(0))
+    return utils.scatter(above / below[index[1]], index[1], 0, x.size(0))
+
+
+def _by_number(own: Own, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    zeros, sign = weight.new_zeros(2), (weight > 0).long()
+    first, second = zeros.scatter_add(0, sign, weight), zeros.scatter_add(0, sign, weight * weight)
+    return x * first[0] + x.relu() * second[1]
+
+
+def _counted_at_sources(own: Own, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    rows = x[index[1]]
+    return x * rows.new_zeros(x.size(0), IN).index_add_(0, index[0], torch.ones_like(rows))
 
 
 class Edited(nn.Module):
@@ -235,4 +315,19 @@ CASES: dict[str, Case] = {
     "edited": Case(Edited),
     "softmaxes": Case(Softmaxes),
     "written": Case(Written, _weighted),
+    "largest_with_zeros": _with_zeros("amax"),
+    "mean_with_zeros": _with_zeros("mean"),
+    **{
+        function.__name__.strip("_"): Case(partial(Own, function), _weighted)
+        for function in (
+            _from_own,
+            _log_of_sums,
+            _constant_sums,
+            _seen_without_gradient,
+            _shares_of_some,
+            _shares_of_constants,
+            _by_number,
+            _counted_at_sources,
+        )
+    },
 }

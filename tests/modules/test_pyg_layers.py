@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.utils import add_self_loops, remove_self_loops
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
@@ -207,6 +208,52 @@ def adds_up_more_than_once(x: torch.Tensor, index: torch.Tensor, weight: torch.T
     return torch.zeros_like(x).index_add(0, index[1], x[index[0]], alpha=2)
 
 
+def reads_a_column_of_ends(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return sum_into(x, index, x[index[0].view(-1, 1)].sum(1))
+
+
+def reads_a_view_of_ends(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return sum_into(x, index, x[index[0].view(1, -1)][0])
+
+
+def reads_an_end(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x + x[index[0][..., 0]]
+
+
+def reads_an_end_of_an_edge(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x[index[0, 1]]
+
+
+def compares_all_ends(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * (index[0].view(-1, 1) == index[1].view(1, -1)).sum()
+
+
+def adds_up_some_columns(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x).scatter_add(0, index[1].view(-1, 1).expand(-1, 2), x.detach()[index[0]])
+
+
+def adds_up_into_some_columns(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows = x[index[0]]
+    return rows.new_zeros(x.size(0), 2 * IN).scatter_add_(0, index[1].view(-1, 1).expand(-1, IN), rows)
+
+
+def adds_up_into_more_rows(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    rows = x[index[0]]
+    return x + rows.new_zeros(x.size(0) + 7, IN).index_add_(0, index[1], rows).mean(0)
+
+
+def adds_loops_beside_loops(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    index, _ = add_self_loops(index, num_nodes=x.size(0))
+    return sum_into(x, index, x[index[0]])
+
+
+def adds_loops_twice(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    index, _ = remove_self_loops(index)
+    for _ in range(2):
+        index, _ = add_self_loops(index, num_nodes=x.size(0))
+    return sum_into(x, index, x[index[0]])
+
+
 def differentiates_gradients(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> Any:
     own = x * torch.ones(IN, dtype=x.dtype, requires_grad=True)
     return torch.autograd.grad(own[index[0]].pow(2).sum(), own, create_graph=True)[0]
@@ -217,13 +264,17 @@ def differentiates_ends(x: torch.Tensor, index: torch.Tensor, weight: torch.Tens
 
 
 TWO_SHAPES, WRITTEN, ADDED = "known in two shapes", "was written to before", "that something was added to"
+READS, LOOPS = "reads the numbers", "to edges that have some"
 WRONG: dict[Forward, str] = {
     writes_to_a_view: TWO_SHAPES, writes_below_a_view: TWO_SHAPES, writes_to_a_column: TWO_SHAPES,
     writes_to_a_view_of_ones: TWO_SHAPES, writes_to_a_view_of_zeros: TWO_SHAPES, writes_after_reading: WRITTEN,
     writes_to_a_fold: WRITTEN, writes_to_a_vector: WRITTEN, writes_to_the_graph: "may not write to its input",
     adds_up_more_than_once: "'index_add' reads the numbers", differentiates_gradients: "Gradients of gradients",
     differentiates_ends: "reads the numbers", reads_other_nodes: ADDED, sends_to_other_nodes: ADDED, renumbers_nodes: ADDED,
-    renumbers_what_is_known_by_another_name: ADDED, copies_renumbered_nodes: ADDED,
+    renumbers_what_is_known_by_another_name: ADDED, copies_renumbered_nodes: ADDED, reads_a_column_of_ends: READS,
+    reads_a_view_of_ends: READS, reads_an_end: READS, reads_an_end_of_an_edge: READS, compares_all_ends: READS,
+    adds_up_some_columns: READS, adds_up_into_some_columns: READS, adds_up_into_more_rows: READS,
+    adds_loops_beside_loops: LOOPS, adds_loops_twice: LOOPS,
 }  # fmt: skip
 
 
