@@ -86,10 +86,10 @@ class Places:
         return len(self._plans[0].schema.node_types)
 
     def size(self, rows: Rows) -> Count:
-        """How many rows of a node type a layer reads, or the last one gives."""
+        """How many rows of a node type, or of all types, a layer reads, or the last one gives."""
         inputs = rows.level < len(self._plans)
         bounds = self._plans[rows.level].row_bounds if inputs else self._plans[-1].out_bounds
-        return self.count(rows, int(bounds[rows.type + 1] - bounds[rows.type]))
+        return self.count(rows, int(bounds[-1] if rows.type < 0 else bounds[rows.type + 1] - bounds[rows.type]))
 
     def first_node_ids(self, rows: Rows, count: int) -> Tensor:
         """The original ids of the first ``count`` rows, int64 [count].
