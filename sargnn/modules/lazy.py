@@ -60,6 +60,10 @@ _ABOUT = frozenset(
 """Questions that a tensor without numbers answers by itself."""
 
 
+_NO_FLOAT = 1 << 1100
+"""Numbers of nodes that ``int(edge_index.max())`` tells begin here: Python makes no float of them."""
+
+
 class Lazy(Tensor):
     """A tensor without numbers. ``StockCalls`` answers what is done with it; what passes that by is answered here.
 
@@ -86,7 +90,9 @@ class Lazy(Tensor):
             return operator.index(args[0].sizes()[0])
         if name in ("numel", "nelement"):
             return math.prod(args[0].sizes())
-        if name in _ABOUT or (isinstance(args[0], Largest) and name in ("__int__", "__index__", "item", "__float__")):
+        if isinstance(args[0], Largest) and name in ("__int__", "item"):
+            return args[0].number()
+        if name in _ABOUT or (isinstance(args[0], Largest) and name == "__index__"):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         given = map_values((args, kwargs), numbers)
@@ -271,6 +277,14 @@ class Largest(Lazy):
             largest: Largest = torch.tensor(number - 1).as_subclass(cls)
         largest.edges, largest.sides = edges, sides
         return largest
+
+    def number(self) -> int:
+        """As a Python number: half of it and the like, floats that nobody would know again, are an ``OverflowError``."""
+        with torch._C.DisableTorchFunction():
+            index = int(self)
+        told = self.edges.session.calls.told
+        told[_NO_FLOAT + index + 1] = told[index + 1]
+        return _NO_FLOAT + index
 
     def value(self) -> Tensor:
         """The number; all workers must ask together."""

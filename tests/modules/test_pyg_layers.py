@@ -280,6 +280,18 @@ WRONG: dict[Forward, str] = {
 
 @pytest.mark.parametrize("forward", WRONG, ids=lambda forward: forward.__name__)
 def test_what_would_be_computed_wrongly_is_refused(forward: Forward) -> None:
+    with pytest.raises(ConfigError, match=WRONG[forward]) as raised:
+        on_one_worker(forward)
+    assert f"{__file__} line" in str(raised.value)
+
+
+@pytest.mark.parametrize("calculate", [lambda n: n / 2, lambda n: 0.5 * n, lambda n: n**0.5, float])
+def test_no_float_is_made_of_a_number_that_stands_for_the_largest(calculate: Callable[[int], float]) -> None:
+    with pytest.raises(OverflowError):
+        on_one_worker(lambda x, index, weight: x * calculate(int(index.max()) + 1))
+
+
+def on_one_worker(forward: Forward) -> None:
     (part,) = parts_of(GRAPH, assign(GRAPH, "metis", 1), 1)
     engine = Engine(Group.single(), EngineSettings(mode="sar", dtype=torch.float64))
     plan = load_plan(part, PlanSettings(0, engine.mode.layout, dtype=engine.dtype))
@@ -287,6 +299,5 @@ def test_what_would_be_computed_wrongly_is_refused(forward: Forward) -> None:
     maker.prepare(engine, [plan])
     calls = StockCalls(engine, Places(Group.single(), [plan]), path=None)
     graph = maker.graph(maker.session(engine, calls), [plan])
-    with calls, pytest.raises(ConfigError, match=WRONG[forward]) as raised:
+    with calls:
         values(forward(x, edge_index(graph), graph.edata["w"]))
-    assert f"{__file__} line" in str(raised.value)
