@@ -314,13 +314,16 @@ class Count(int):
     def __int__(self) -> int:
         return self.total
 
-    def __abs__(self) -> Count:
+    def __abs__(self) -> Any:
+        return self if self.total >= 0 else -self
+
+    def __pos__(self) -> Count:
         return self
 
-    __pos__ = __trunc__ = __floor__ = __ceil__ = __abs__
+    __trunc__ = __floor__ = __ceil__ = __pos__
 
-    def __round__(self, digits: Any = None) -> Count:
-        return self
+    def __round__(self, digits: Any = None) -> Any:
+        return self if digits is None or digits >= 0 else round(self.total, digits)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other

@@ -121,3 +121,9 @@ def test_the_first_rows_are_those_of_a_later_layer() -> None:
 def test_what_is_the_same_everywhere_has_none() -> None:
     with calls_on(torch.arange(8)):
         assert mark_of((W @ W).relu()) is None and rows_of(torch.rand(8)) is None
+
+
+def test_a_number_of_rows_is_rounded_as_that_of_all_workers() -> None:
+    count = Count(7, 149, "nodes", Rows("nodes"))
+    assert [abs(-count) == 149, round(count) == 149, round(count, 1) == 149, round(count, -2) == 100] == [True] * 4
+    assert (abs(-count) + 0).own == 7
