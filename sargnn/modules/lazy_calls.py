@@ -65,7 +65,7 @@ def lazy_call(calls: StockCalls, known: Function, func: Any, args: tuple[Any, ..
         ConfigError: it reads the numbers of edges' ends.
     """
     args, kwargs = map_values((args, kwargs), lambda value: _now(value, calls))
-    name = known.name
+    check_writes(name := known.name, args, kwargs, calls.path)
     plain = name.strip("_") if name.startswith("__") else name
     given = flat((args, kwargs))
     writes = known.writes or bool(kwargs.get("inplace"))
@@ -147,7 +147,6 @@ def _written(calls: StockCalls, known: Function, func: Any, args: tuple[Any, ...
     """A call that writes to its first argument, which becomes what another function gives, or a table of its own."""
     target, name = args[0], known.name
     check_alone(target, name)
-    check_writes(name, args, kwargs, calls.path)
     plain = name.strip("_")
     if kwargs.get("inplace"):
         functional, kwargs = func, {**kwargs, "inplace": False}
@@ -383,7 +382,8 @@ def _compared(func: Any, input: Any, other: Any) -> Any:
     if not all(isinstance(end, Ends) for end in (input, other)) or input.edges.plan is not other.edges.plan:
         return NotImplemented
     name, ends = function_name(func), [input.side, other.side]
-    if set(ends) != {"u", "v"} or input.dim() != 1 or other.dim() != 1:
+    alike = input.edges.sources.type == input.edges.destinations.type  # original numbers go on from type to type
+    if set(ends) != {"u", "v"} or input.dim() != 1 or other.dim() != 1 or not alike:
         return NotImplemented
     if name in ("eq", "ne"):
         node: Node = is_loop()

@@ -204,6 +204,10 @@ def copies_renumbered_nodes(x: torch.Tensor, index: torch.Tensor, weight: torch.
     return torch.zeros_like(x).index_add(0, other[0], x[other[1]])
 
 
+def adds_to_its_input(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x.index_add_(0, index[1], x[index[0]] * 1)
+
+
 def adds_up_more_than_once(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x).index_add(0, index[1], x[index[0]], alpha=2)
 
@@ -268,7 +272,7 @@ READS, LOOPS = "reads the numbers", "to edges that have some"
 WRONG: dict[Forward, str] = {
     writes_to_a_view: TWO_SHAPES, writes_below_a_view: TWO_SHAPES, writes_to_a_column: TWO_SHAPES,
     writes_to_a_view_of_ones: TWO_SHAPES, writes_to_a_view_of_zeros: TWO_SHAPES, writes_after_reading: WRITTEN,
-    writes_to_a_fold: WRITTEN, writes_to_a_vector: WRITTEN, writes_to_the_graph: "may not write to its input",
+    writes_to_a_fold: WRITTEN, writes_to_a_vector: WRITTEN, writes_to_the_graph: "may not write to its input", adds_to_its_input: "may not write to its input",
     adds_up_more_than_once: "'index_add' reads the numbers", differentiates_gradients: "Gradients of gradients",
     differentiates_ends: "reads the numbers", reads_other_nodes: ADDED, sends_to_other_nodes: ADDED, renumbers_nodes: ADDED,
     renumbers_what_is_known_by_another_name: ADDED, copies_renumbered_nodes: ADDED, reads_a_column_of_ends: READS,
@@ -295,7 +299,7 @@ def on_one_worker(forward: Forward) -> None:
     (part,) = parts_of(GRAPH, assign(GRAPH, "metis", 1), 1)
     engine = Engine(Group.single(), EngineSettings(mode="sar", dtype=torch.float64))
     plan = load_plan(part, PlanSettings(0, engine.mode.layout, dtype=engine.dtype))
-    maker, x = GraphMaker(), tagged(rows()[plan.node_ids], Rows("nodes"))
+    maker, x = GraphMaker(), tagged(rows()[plan.node_ids], Rows("nodes"), shared=True)
     maker.prepare(engine, [plan])
     calls = StockCalls(engine, Places(Group.single(), [plan]), path=None)
     graph = maker.graph(maker.session(engine, calls), [plan])
