@@ -272,7 +272,8 @@ READS, LOOPS = "reads the numbers", "to edges that have some"
 WRONG: dict[Forward, str] = {
     writes_to_a_view: TWO_SHAPES, writes_below_a_view: TWO_SHAPES, writes_to_a_column: TWO_SHAPES,
     writes_to_a_view_of_ones: TWO_SHAPES, writes_to_a_view_of_zeros: TWO_SHAPES, writes_after_reading: WRITTEN,
-    writes_to_a_fold: WRITTEN, writes_to_a_vector: WRITTEN, writes_to_the_graph: "may not write to its input", adds_to_its_input: "may not write to its input",
+    writes_to_a_fold: WRITTEN, writes_to_a_vector: WRITTEN, writes_to_the_graph: "may not write to its input",
+    adds_to_its_input: "may not write to its input",
     adds_up_more_than_once: "'index_add' reads the numbers", differentiates_gradients: "Gradients of gradients",
     differentiates_ends: "reads the numbers", reads_other_nodes: ADDED, sends_to_other_nodes: ADDED, renumbers_nodes: ADDED,
     renumbers_what_is_known_by_another_name: ADDED, copies_renumbered_nodes: ADDED, reads_a_column_of_ends: READS,
