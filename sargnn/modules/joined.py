@@ -55,7 +55,7 @@ from sargnn.modules.lazy import (
 )
 from sargnn.modules.lazy_folds import SCATTERS, SMALL, shifted_softmax
 from sargnn.modules.session import paused
-from sargnn.modules.tag import JOINED, Count, Mark, Rows, mark_of, set_mark, tagged
+from sargnn.modules.tag import JOINED, Mark, Rows, mark_of, set_mark, tagged, total_of
 
 if TYPE_CHECKING:
     from sargnn.modules.calls import StockCalls
@@ -74,15 +74,9 @@ class Run(NamedTuple):
     type: int
 
 
-def total_of(number: Any) -> Any:
-    """A number of rows of all workers together."""
-    return number.total if isinstance(number, Count) else number
-
-
 def run_of(ends: Ends) -> Run:
     """The run that a set's ends are in."""
-    rows = ends.edges.sources if ends.side == "u" else ends.edges.destinations
-    return Run(total_of(ends.first), rows.type)
+    return Run(total_of(ends.first), ends.rows.type)
 
 
 @dataclass(frozen=True)
@@ -300,14 +294,14 @@ def _picked(func: Any, input: Any, dim: int, index: Any) -> Any:
         return NotImplemented
     parts = []
     for ends in index.parts:
-        edges, sources = ends.edges, ends.side == "u"
-        rows, count = (edges.sources, edges.plan.num_rows) if sources else (edges.destinations, edges.plan.num_out)
+        edges = ends.edges
+        count = edges.plan.num_rows if ends.side == "u" else edges.plan.num_out
         if isinstance(input, JoinedFolded):
             segment = _Segment(input.fold, run_of(ends))
             node: Node = AtEnd(input.fold.parts[0][1].fold.shape, input.dtype, segment, ends.side)
         else:
             check_begin(values(input), ends)
-            node = edges.field(ends.side, tagged(values(input)[operator.index(ends.first) : ends.first + count], rows))
+            node = edges.field(ends.side, tagged(values(input)[operator.index(ends.first) : ends.first + count], ends.rows))
         parts.append(edge_rows(edges, node))
     return _joined(parts)
 
@@ -319,7 +313,6 @@ def check_begin(table: Tensor, ends: Ends) -> None:
     session, mark = ends.edges.session, mark_of(table)
     if session.calls.group.world == 1:
         return
-    own = ends.edges.sources if ends.side == "u" else ends.edges.destinations
     parts: tuple[Any, ...] = ()
     if mark is not None and mark.dim == 0 and mark.is_single and not mark.numbered:
         if mark.rows is None and isinstance(mark.set, tuple) and mark.set[0] == JOINED:
@@ -330,7 +323,7 @@ def check_begin(table: Tensor, ends: Ends) -> None:
     for part in parts:
         if not isinstance(part, Rows) or part.kind != "nodes":
             break
-        if part.type == own.type and begin == asked:
+        if part.type == ends.rows.type and begin == asked:
             return
         size = session.calls.places.size(part)
         begin = begin[0] + size.own, begin[1] + size.total
@@ -345,20 +338,20 @@ def check_runs(all_ends: Sequence[Ends]) -> None:
     """Raise ``ConfigError`` unless each set's rows go to where those of their node type may begin in a table of the rows that
     the layer reads, behind all those of some other types, and no type's rows go to those of another one.
     """
-    session, runs = all_ends[0].edges.session, {}
+    edges, places = all_ends[0].edges, all_ends[0].edges.session.calls.places
+    sizes = [places.size(replace(edges.sources, type=t)) for t in range(places.num_types)]
+    begins: dict[int, set[tuple[int, int]]] = {}
+    runs = {run_of(ends) for ends in all_ends}
     for ends in all_ends:
-        own = replace(ends.edges.sources, type=run_of(ends).type)
-        runs[run_of(ends)] = size = session.calls.places.size(own)
-        others = (t for t in range(session.calls.places.num_types) if t != own.type)
-        begins = {(0, 0)}
-        for other in (session.calls.places.size(replace(own, type=t)) for t in others):
-            begins |= {(here + other.own, everywhere + other.total) for here, everywhere in begins}
-        begin = operator.index(ends.first), total_of(ends.first)
-        if begin not in begins or any(
-            run.type != own.type and run.first < begin[1] + size.total and begin[1] < run.first + rows.total
-            for run, rows in runs.items()
-        ):
-            raise session.wrong(
+        own, begin = run_of(ends), (operator.index(ends.first), total_of(ends.first))
+        if own.type not in begins:
+            begins[own.type] = {(0, 0)}
+            for size in (*sizes[: own.type], *sizes[own.type + 1 :]):
+                begins[own.type] |= {(here + size.own, everywhere + size.total) for here, everywhere in begins[own.type]}
+        end = own.first + sizes[own.type].total
+        others = [(run.first, run.first + sizes[run.type].total) for run in runs if run.type != own.type]
+        if begin not in begins[own.type] or any(first < end and own.first < last for first, last in others):
+            raise edges.session.wrong(
                 "Messages of joined edges go to rows where those of their node type do not begin.",
                 given=f"edge_index + {begin[1]}",
                 allowed="edge_index + how many rows are before the type's, as x.size(0) tells them; 0 for the first",

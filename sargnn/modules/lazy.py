@@ -49,7 +49,7 @@ from sargnn.modules.expressions import (
 )
 from sargnn.modules.folds import Edges
 from sargnn.modules.patterns import unshaped
-from sargnn.modules.tag import FIRST_TOLD, Count, tagged, user_line
+from sargnn.modules.tag import FIRST_TOLD, Count, Rows, tagged, total_of, user_line
 from sargnn.rng import Draw
 
 _ABOUT = frozenset(
@@ -167,11 +167,16 @@ class Ends(_OfEdges):
     def first(self) -> Any:
         return self.begin[0]
 
+    @property
+    def rows(self) -> Rows:
+        """Whose numbers they are."""
+        return self.edges.sources if self.side == "u" else self.edges.destinations
+
 
 def is_moved(value: Any) -> bool:
     """Whether something was added to numbers of edges' nodes: the same answer on all workers."""
     first = value.first if isinstance(value, EdgeIndex) else (value.first,) if isinstance(value, Ends) else ()
-    return any(getattr(number, "total", number) != 0 for number in first)
+    return any(total_of(number) != 0 for number in first)
 
 
 class EdgeRows(_OfEdges):

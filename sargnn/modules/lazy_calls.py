@@ -288,7 +288,7 @@ def _rows_by_number(table: Tensor, numbers: Tensor) -> Tensor:
 def _gathered(x: Any, ends: Ends) -> Any:
     edges = ends.edges
     # Told by whose rows they are: how many a worker has of them must not decide when a fold is computed.
-    own = edges.sources if ends.side == "u" else edges.destinations
+    own = ends.rows
     if isinstance(x, Folded) and x.fold.edges.destinations == own and ends.dim() == 1:
         return edge_rows(edges, AtEnd(x.fold.shape, x.dtype, x.fold, ends.side))
     rows = values(x)

@@ -93,8 +93,7 @@ def _index_add(func: Any, input: Any, dim: int, index: Any, source: Any) -> Any:
 def _is_for_each_row(target: Any, index: Ends) -> bool:
     """Whether a table has a row for each node at these ends, here or of all workers; without edges it may have none."""
     edges = index.edges
-    own = edges.destinations if index.side == "v" else edges.sources
-    read = edges.session.calls.places.size(replace(edges.sources, type=own.type))
+    read = edges.session.calls.places.size(replace(edges.sources, type=index.rows.type))
     nodes = [edges.number_of_dst_nodes(), read] if index.side == "v" else [edges.number_of_src_nodes(), read]
     sizes = [size for count in nodes for size in (count.own, count.total)]
     return own_shape(target)[0] in sizes or edges.num_edges().total == 0

@@ -212,6 +212,11 @@ FIRST_TOLD = 1 << 40
 """As Python numbers of nodes that ``edge_index.max()`` tells begin here: no graph has as many."""
 
 
+def total_of(number: Any) -> Any:
+    """A number of rows of all workers together; another number as it is."""
+    return number.total if isinstance(number, Count) else number
+
+
 class Count(int):
     """A number of rows or edges. As the size of a tensor it is this worker's. Who compares it, or calculates with it as in the
     ``x.sum() / x.size(0)`` of a mean, does so with that of all workers, so that a layer takes the same branch on each of them.
