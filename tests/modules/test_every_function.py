@@ -68,7 +68,8 @@ def test_functions(share: int, kind: str) -> None:
                 if found not in ("same", "refused"):
                     wrong.append(f"{case} on {world}: {found}")
     assert not wrong, "\n".join(wrong[:20])
-    assert counted["same"] > counted["refused"] > 0  # else the harness refuses everything
+    # Else the harness refuses everything; two long shares have functions of which more are refused than elsewhere.
+    assert counted["same"] > (1 if share in (9, 18) else 3) * counted["refused"] > 0
 
 
 def test_the_generator_tries_a_thousand_functions() -> None:
