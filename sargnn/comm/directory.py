@@ -61,16 +61,16 @@ class Directory:
         told = swap(self._group, [table[piece] for piece in pieces], "telling owners of nodes")
         return np.concatenate(came), np.concatenate(told)
 
-    def ask(self, ids: np.ndarray, answer: Callable[[np.ndarray, np.ndarray], np.ndarray], about: np.ndarray) -> np.ndarray:
+    def ask(self, ids: np.ndarray, answer: Callable[..., np.ndarray], *about: np.ndarray) -> np.ndarray:
         """What each node's owner answers, [n, ...]; all ranks must call it together.
 
-        ``ids``: int64 [n], original ids. ``answer`` gets own rows and what is asked ``about`` each, int64 [m].
+        ``ids``: int64 [n], original ids. ``answer`` gets own rows and what is asked ``about`` each, int64 [m] each.
         """
         ranks, rows = self.locate(ids)
         if self._group.world == 1:
-            return answer(rows, about)
+            return answer(rows, *about)
         order, pieces = by_rank(ranks, self._group.world)
-        table = np.stack([rows, about], 1)
+        table = np.stack([rows, *about], 1)
         asked = swap(self._group, [table[piece] for piece in pieces], "asking owners of nodes")
         said = np.concatenate(swap(self._group, [answer(*each.T) for each in asked], "answering about nodes"))
         answers = np.empty_like(said)
@@ -80,10 +80,10 @@ class Directory:
     def fetch(self, rows: Tensor, ids: np.ndarray) -> Tensor:
         """The rows of nodes (int64 [n], original ids), [n, F], in fp32 where they are bf16; all ranks must call it together."""
 
-        def taken(own: np.ndarray, _: np.ndarray) -> np.ndarray:
+        def taken(own: np.ndarray) -> np.ndarray:
             return rows[torch.from_numpy(np.ascontiguousarray(own)).to(rows.device)].to(wide(rows.dtype)).cpu().numpy()
 
-        return torch.from_numpy(self.ask(ids, taken, np.zeros_like(ids))).to(rows.device)
+        return torch.from_numpy(self.ask(ids, taken)).to(rows.device)
 
 
 def by_rank(ranks: np.ndarray, world: int) -> tuple[np.ndarray, list[np.ndarray]]:

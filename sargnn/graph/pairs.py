@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sargnn.errors import DataError
+from sargnn.errors import DataError, StoreError
 from sargnn.graph.schema import SPLITS, has_label, label_form
 from sargnn.graph.store import Store, StoreWriter
 
@@ -28,33 +28,71 @@ _OPTIONAL = ("relation", "weights", "labels", "features", "numbers")
 class Known:
     """All links that are known, whatever their split, and the edges that are no pairs: what a negative is not to be.
 
-    ``tails``, int64, has those of head i at ``indptr[i]:indptr[i + 1]``, ascending, each once. Of pairs that are the same both
-    ways each end is a head.
+    Those of head i lie at ``indptr[i]:indptr[i + 1]``, ascending by relation, then by tail, each once. Of pairs that are the
+    same both ways each end is a head.
+
+    Attributes:
+        indptr: int64 [N + 1].
+        tails: int64.
+        relation: of each; None: there is one.
     """
 
     indptr: np.ndarray
     tails: np.ndarray
+    relation: np.ndarray | None = None
 
     @classmethod
-    def of(cls, heads: np.ndarray, tails: np.ndarray, num_nodes: int) -> Known:
+    def of(cls, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray | None, num_nodes: int) -> Known:
         """From ends, int64, in any order and repeated."""
-        order = np.lexsort((tails, heads))
-        heads, tails = heads[order], tails[order]
+        columns = [heads, *([] if relation is None else [relation]), tails]
+        order = np.lexsort(columns[::-1])
+        columns = [column[order] for column in columns]
         first = np.ones(len(heads), bool)
-        first[1:] = (heads[1:] != heads[:-1]) | (tails[1:] != tails[:-1])
-        counts = np.bincount(heads[first], minlength=num_nodes)
-        return cls(np.concatenate([[0], np.cumsum(counts)]), tails[first])
+        first[1:] = np.any([column[1:] != column[:-1] for column in columns], 0)
+        heads, *of, tails = (column[first] for column in columns)
+        return cls(np.concatenate([[0], np.cumsum(np.bincount(heads, minlength=num_nodes))]), tails, *of)
 
     @classmethod
     def none(cls, num_heads: int) -> Known:
         return cls(np.zeros(num_heads + 1, np.int64), np.zeros(0, np.int64))
 
     def of_heads(self, nodes: np.ndarray) -> Known:
-        indptr = np.asarray(self.indptr)
-        counts = indptr[nodes + 1] - indptr[nodes]
-        ends = np.concatenate([[0], np.cumsum(counts)])
-        places = np.arange(ends[-1]) + np.repeat(indptr[nodes] - ends[:-1], counts)
-        return Known(ends, np.asarray(self.tails)[places])
+        """What is known of some heads (int64 [n]), which are then numbered from 0."""
+        return self._runs(np.asarray(self.indptr)[nodes], np.asarray(self.indptr)[nodes + 1])
+
+    def of_queries(self, heads: np.ndarray, relation: np.ndarray) -> Known:
+        """What is known of some heads in a relation each (int64 [n] both), numbered from 0."""
+        if self.relation is None:
+            return self.of_heads(heads)
+        return self._runs(self._place(heads, relation, -1), self._place(heads, relation + 1, -1))
+
+    def contains(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> np.ndarray:
+        """Which links are known: bool, of the shape of the three, int64."""
+        place, stop = self._place(heads, relation, tails), np.asarray(self.indptr)[heads + 1]
+        is_there = place < stop
+        place = np.where(is_there, place, 0)
+        if len(self.tails):
+            is_there &= np.asarray(self.tails[place]) == tails
+            is_there &= self.relation is None or np.asarray(self.relation[place]) == relation
+        return is_there
+
+    def _runs(self, first: np.ndarray, last: np.ndarray) -> Known:
+        ends = np.concatenate([[0], np.cumsum(last - first)])
+        places = np.arange(ends[-1]) + np.repeat(first - ends[:-1], last - first)
+        of = None if self.relation is None else np.asarray(self.relation)[places]
+        return Known(ends, np.asarray(self.tails)[places], of)
+
+    def _place(self, heads: np.ndarray, relation: np.ndarray, tails: np.ndarray | int) -> np.ndarray:
+        """Where each head's links from a relation and a tail on begin, by bisection of its run."""
+        low, high = np.asarray(self.indptr)[heads], np.asarray(self.indptr)[heads + 1]
+        while (is_open := low < high).any():
+            middle = np.where(is_open, (low + high) // 2, 0)
+            is_less = np.asarray(self.tails[middle]) < tails
+            if self.relation is not None:
+                of = np.asarray(self.relation[middle])
+                is_less = (of < relation) | ((of == relation) & is_less)
+            low, high = np.where(is_open & is_less, middle + 1, low), np.where(is_less, high, np.minimum(high, middle))
+        return low
 
 
 @dataclass(frozen=True)
@@ -106,6 +144,7 @@ class Pairs:
         """Write all arrays to a store, under names with the prefix; what its manifest says of them."""
         arrays = {"heads": self.heads, "tails": self.tails, "split": self.split}
         arrays |= {"known_indptr": self.known.indptr, "known_tails": self.known.tails}
+        arrays |= {} if self.known.relation is None else {"known_relation": self.known.relation}
         arrays |= {name: array for name in _OPTIONAL if (array := getattr(self, name)) is not None}
         arrays |= {f"{split}_negatives": array for split, array in self.negatives.items()}
         arrays |= {f"{split}_candidates": array for split, array in self.candidates.items()}
@@ -136,6 +175,11 @@ class Pairs:
 
         heads, labels, outputs = array("heads", dtype, None), None, int(entry.get("outputs", 0))
         count = len(heads)
+        if "relation" in there and not {"labels", "known_relation"} & there:
+            raise StoreError(
+                f"'{store.path}' is of an earlier version, which mixed up what is known of the relations.",
+                hint="remove it, and it is made anew",
+            )
         if "labels" in there:
             form, shape = label_form(store.dtype(f"{prefix}labels"), outputs)
             labels = store.array(f"{prefix}labels", form, (count, *shape))
@@ -143,7 +187,11 @@ class Pairs:
             heads=heads,
             tails=array("tails", np.int64, count),
             split=array("split", np.uint8, count),
-            known=Known(array("known_indptr", np.int64, num_heads + 1), array("known_tails", np.int64, None)),
+            known=Known(
+                array("known_indptr", np.int64, num_heads + 1),
+                tails := array("known_tails", np.int64, None),
+                array("known_relation", np.uint8, len(tails)) if "known_relation" in there else None,
+            ),
             both_ways=bool(entry["both_ways"]),
             relation=array("relation", np.uint8, count) if "relation" in there else None,
             weights=array("weights", np.float32, count) if "weights" in there else None,

@@ -95,18 +95,21 @@ def give_pairs(
         take_out(pairs for pairs in given if pairs.split == "train")
     heads, tails = (np.concatenate([getattr(pairs, end) for pairs in given]) for end in ("heads", "tails"))
     linked, to = np.concatenate([heads, sources[is_link]]), np.concatenate([tails, destinations[is_link]])
-    if both_ways:
-        linked, to = np.concatenate([linked, to]), np.concatenate([to, linked])
     counts = [len(pairs.heads) for pairs in given]
+    of = np.repeat(np.array([pairs.relation for pairs in given], np.uint8), counts)
+    every = np.concatenate([of, relation[is_link]])
+    if both_ways:
+        linked, to, every = np.concatenate([linked, to]), np.concatenate([to, linked]), np.concatenate([every, every])
+    related = len(schema.relations) > 1
     weighted = any(pairs.weights is not None for pairs in given)
     weights = [np.ones(len(p.heads), np.float32) if p.weights is None else p.weights for p in given]
     pairs = Pairs(
         heads,
         tails,
         np.repeat(np.array([SPLITS[pairs.split] for pairs in given], np.uint8), counts),
-        Known.of(linked, to, n),
+        Known.of(linked, to, every if related else None, n),
         both_ways,
-        np.repeat(np.array([pairs.relation for pairs in given], np.uint8), counts) if len(schema.relations) > 1 else None,
+        of if related else None,
         np.concatenate(weights) if weighted else None,
         *_compared(given),
     )

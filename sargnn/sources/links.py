@@ -42,6 +42,7 @@ class LinkSplit(InMemoryReader):
             "split": list(config.link_split or ()),
             "seed": config.link_seed,
             "messages": config.link_messages,
+            "known": "by relation",
             "relations": None if config.link_relations is None else sorted(config.link_relations),
         }
 
@@ -95,7 +96,7 @@ def draw_links(
     is_link = wanted[relation] & (sources != destinations)
     heads, tails, of = sources[is_link], destinations[is_link], relation[is_link]
     both_ways = not dataset.schema.typed and same_both_ways(heads, tails)
-    known = Known.of(heads, tails, n)
+    known = Known.of(heads, tails, of if len(dataset.schema.relations) > 1 else None, n)
     if both_ways:
         once = heads < tails
         heads, tails, of = heads[once], tails[once], of[once]

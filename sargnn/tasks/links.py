@@ -144,9 +144,10 @@ class LinkTask(PairTask):
         return Candidates(outputs, torch.from_numpy(self._ids).to(self._device))
 
     def _queries(self, outputs: Tensor, rows: np.ndarray, relation: np.ndarray, known: Known, *, ranks_heads: bool) -> Queries:
-        """Own rows (int64 [B]) that are scored with all nodes of the other end's type but those that they are linked to."""
+        """Own rows (int64 [B]) that are scored with all nodes of the other end's type but those that they are linked to
+        in the relation."""
         ends = np.array([self._ids_of(each.source if ranks_heads else each.destination) for each in self._schema.relations])
-        left_out = known.of_heads(rows)
+        left_out = known.of_queries(rows, relation)
         first, last = ends[relation].T
         tables = (np.ascontiguousarray(table) for table in (relation, first, last, left_out.indptr, left_out.tails))
         of, begin, end, starts, others = (torch.from_numpy(table).to(self._device) for table in tables)
@@ -181,8 +182,10 @@ class LinkTask(PairTask):
             return known
         if self._turned is None:
             heads = np.repeat(self._ids, np.diff(known.indptr))
-            rows, sent = self.directory.send(np.asarray(known.tails), heads[:, None])
-            self._turned = Known.of(rows, sent[:, 0], len(self._ids))
+            relation = np.zeros_like(heads) if known.relation is None else np.asarray(known.relation)
+            rows, sent = self.directory.send(np.asarray(known.tails), np.stack([heads, relation], 1))
+            of = None if known.relation is None else sent[:, 1]
+            self._turned = Known.of(rows, sent[:, 0], of, len(self._ids))
         return self._turned
 
     def _measure(self, split: str, outputs: Tensor, output_rows: Tensor | None) -> dict[str, float | None]:

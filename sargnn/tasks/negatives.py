@@ -8,8 +8,8 @@ last bit of word 3 says which end is, where it may be either. A node is floor(u 
 proportion to degree^p it is the first whose sum of round(2^20 degree^p) over all nodes up to it is above floor(u total): whole
 numbers, so that the sums are the same whoever adds them. The nodes of a type that no edge ends in are drawn uniformly.
 
-Strict negatives are drawn again, up to ``ATTEMPTS`` times, while they are known links or a node with itself. Whoever has the
-head knows. What is still a link then is left as it is drawn, with a weight of 0.
+Strict negatives are drawn again, up to ``ATTEMPTS`` times, while they are known links of the pair's relation or a node with
+itself. Whoever has the head knows. What is still a link then is left as it is drawn, with a weight of 0.
 
 Letters: P pairs, K negatives of a pair, N nodes.
 """
@@ -110,7 +110,7 @@ class Sampler:
             new_heads.flat[left], new_tails.flat[left] = drawn
             if not strict:
                 return Negatives(new_heads, new_tails)
-            wrong = self.are_links(*drawn) | (drawn[0] == drawn[1])
+            wrong = self.are_links(*drawn, relations[left]) | (drawn[0] == drawn[1])
             left = left[wrong]
             if not int(self._group.sum_(torch.tensor(len(left)))):
                 break
@@ -155,22 +155,9 @@ class Sampler:
         by_degree = np.searchsorted(self._sums, wanted, side="right") - 1
         return np.where(high > low, by_degree, uniform)  # no node of the type has an edge into it
 
-    def are_links(self, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
-        """bool, of the shape of ``heads`` and ``tails`` (int64, original ids): which pairs are known links."""
-        return self._directory.ask(heads, self._contains, tails)
-
-    def _contains(self, rows: np.ndarray, tails: np.ndarray) -> np.ndarray:
-        """bool: which tails are linked to own rows: a binary search in each row's run."""
-        low, high = np.asarray(self._known.indptr)[rows], np.asarray(self._known.indptr)[rows + 1]
-        ends, last = self._known.tails, len(self._known.tails) - 1
-        if last < 0:
-            return np.zeros(len(rows), bool)
-        stop = high
-        while (low < high).any():
-            middle = (low + high) // 2
-            smaller = (low < high) & (np.asarray(ends[np.minimum(middle, last)]) < tails)
-            low, high = np.where(smaller, middle + 1, low), np.where(smaller, high, np.minimum(high, middle))
-        return (low < stop) & (np.asarray(ends[np.minimum(low, last)]) == tails)
+    def are_links(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> np.ndarray:
+        """bool: which pairs (int64 [n], original ids) are known links of their relations."""
+        return self._directory.ask(heads, self._known.contains, tails, relation)
 
 
 def _degree_sums(group: Group, degrees: np.ndarray, ids: np.ndarray, num_nodes: int, power: float) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sargnn.config.run import RunConfig
-from sargnn.errors import ConfigError, DataError
+from sargnn.errors import ConfigError, DataError, StoreError
 from sargnn.graph.dataset import Dataset, by_destination, open_dataset, write_dataset
 from sargnn.graph.pairs import Pairs
 from sargnn.graph.schema import SPLITS, Relation
@@ -259,7 +259,7 @@ def arrays_of(pairs: Pairs | PartPairs) -> dict[str, np.ndarray]:
     arrays = {name: getattr(pairs, name) for name in ("heads", "tails", "split", "relation", "weights")}
     arrays |= {f"{split} negatives": ends for split, ends in pairs.negatives.items()}
     arrays |= {f"{split} candidates": tails for split, tails in pairs.candidates.items()}
-    arrays |= {"known indptr": pairs.known.indptr, "known tails": pairs.known.tails}
+    arrays |= {f"known {name}": getattr(pairs.known, name) for name in ("indptr", "tails", "relation")}
     return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
 
 
@@ -278,6 +278,16 @@ def test_a_store_gives_them_back(kind: str, tmp_path: Path) -> None:
     stored = open_dataset(tmp_path / "store", verify=True)
     assert_same(stored.pairs, graph.pairs)
     assert edges_of(stored) == edges_of(graph)
+
+
+def test_a_store_whose_known_links_are_of_no_relation(tmp_path: Path) -> None:
+    """As they were before 2026-12: what one relation links was known of all."""
+    graph = GRAPHS["typed"]()
+    assert graph.pairs is not None
+    mixed = dataclasses.replace(graph.pairs, known=dataclasses.replace(graph.pairs.known, relation=None))
+    write_dataset(tmp_path / "store", dataclasses.replace(graph, pairs=mixed), made_by={})
+    with pytest.raises(StoreError, match="earlier version"):
+        open_dataset(tmp_path / "store", verify=True)
 
 
 def test_a_graph_without_them_has_none(tmp_path: Path) -> None:

@@ -16,14 +16,12 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS
 from sargnn.sources.links import draw_links
 from sargnn.tasks.links import LinkTask
-from tests.graphs import nasty_graph
+from tests.graphs import knowledge_graph, nasty_graph
 from tests.parity import cases
 from tests.pool import pool
 
-GRAPHS = {
-    "directed": draw_links(nasty_graph(), [0.6, 0.15, 0.15]),
-    "typed": draw_links(cases.graph_for("rgcn"), [0.5, 0.2, 0.2]),
-}
+WHOLE = {"directed": nasty_graph(), "typed": cases.graph_for("rgcn"), "triples": knowledge_graph()}
+GRAPHS = {name: draw_links(graph, [0.5, 0.2, 0.2]) for name, graph in WHOLE.items()}
 K = 4
 
 
@@ -52,23 +50,27 @@ def test_full_rank(graph: str, ranked: Any) -> None:
     pairs, schema = dataset.pairs, dataset.schema
     assert pairs is not None
     links = LinksConfig("dot", 6, rank=ranked)
-    model = cases.model_config("rgcn" if graph == "typed" else "sage")
+    model = cases.model_config("sage" if graph == "directed" else "rgcn")
     config = dataclasses.replace(cases.run_config(model), task="links", links=links, metric="mrr")
     alone = measured(Group.single(), config, dataset)
     rows = np.empty_like(alone["outputs"])
     rows[alone["ids"]] = alone["outputs"]
     scores = (rows @ rows.T).astype(np.float32)
-    known = np.zeros(scores.shape, bool)
-    for head in range(dataset.num_nodes):
-        known[head, pairs.known.tails[pairs.known.indptr[head] : pairs.known.indptr[head + 1]]] = True
+    whole, known = WHOLE[graph], np.zeros((len(schema.relations), *scores.shape), bool)
+    into = np.repeat(np.arange(whole.num_nodes), np.diff(whole.indptr))
+    known[0 if whole.relation is None else whole.relation, whole.indices, into] = True
+    known[:, np.arange(whole.num_nodes), np.arange(whole.num_nodes)] = False
+    if graph == "triples":  # what other relations link stays a candidate
+        assert (known.sum(0) > 1).sum() > 100
     for split in ("valid", "test"):
         ranks = []
         for which in np.flatnonzero(pairs.split == SPLITS[split]):
             head, tail = pairs.heads[which], pairs.tails[which]
-            relation = schema.relations[0 if pairs.relation is None else pairs.relation[which]]
+            number = 0 if pairs.relation is None else pairs.relation[which]
+            relation = schema.relations[number]
             for end, kind, own, left_out, true in (
-                ("tail", relation.destination, scores[head], known[head], tail),
-                ("head", relation.source, scores[:, tail], known[:, tail], head),
+                ("tail", relation.destination, scores[head], known[number, head], tail),
+                ("head", relation.source, scores[:, tail], known[number, :, tail], head),
             ):
                 if ranked in ("both", end):
                     others = np.arange(schema.offsets[kind], schema.offsets[kind + 1])

@@ -19,7 +19,7 @@ from sargnn.graph.pairs import Known
 from sargnn.graph.schema import Schema
 from sargnn.sources.links import draw_links
 from sargnn.tasks.negatives import Negatives, Sampler
-from tests.graphs import assign, nasty_graph, typed_graph
+from tests.graphs import assign, knowledge_graph, nasty_graph, typed_graph
 from tests.pool import pool
 
 N = 40
@@ -30,6 +30,7 @@ NO_LINKS = Known(np.zeros(N + 1, np.int64), np.zeros(0, np.int64))
 PLAIN = Schema.homogeneous(N)
 TYPED = draw_links(typed_graph(), [0.6, 0.2, 0.2])
 DIRECTED = draw_links(nasty_graph(), [0.6, 0.2, 0.2])
+TRIPLES = draw_links(knowledge_graph(), [0.6, 0.2, 0.2])
 
 
 def drawn(
@@ -120,7 +121,7 @@ def test_ends_are_of_their_types(corrupt: Any) -> None:
     for relation in np.unique(pairs_of(TYPED)[:, 2]):
         pairs = pairs_of(TYPED)[pairs_of(TYPED)[:, 2] == relation]
         links = LinksConfig(negatives=4000 // len(pairs), corrupt=corrupt)
-        negatives = alone(links, schema, Known.of(np.zeros(0, int), np.zeros(0, int), schema.num_nodes), pairs)
+        negatives = alone(links, schema, Known.none(schema.num_nodes), pairs)
         _, name, _ = kind = schema.relations[relation]
         for ends, place, node_type in ((negatives.heads, 0, kind.source), (negatives.tails, 1, kind.destination)):
             assert (schema.types_of(ends) == node_type).all(), name
@@ -144,7 +145,7 @@ def test_in_proportion_to_degree_within_a_type() -> None:
     """Of a type that no edge ends in all nodes are as likely."""
     schema, degrees = TYPED.schema, np.diff(TYPED.indptr)
     names = [relation.name for relation in schema.relations]
-    nothing = Known.of(np.zeros(0, int), np.zeros(0, int), schema.num_nodes)
+    nothing = Known.none(schema.num_nodes)
     for name, corrupt in (("employs", "head"), ("employs", "tail"), ("cites", "tail")):
         relation = names.index(name)
         kind = schema.relations[relation]
@@ -171,7 +172,7 @@ HOW: dict[str, LinksConfig] = {
 
 @pytest.mark.parametrize(("partitioner", "world"), [("metis", 2), ("random", 2), ("empty", 4), ("random", 4), ("metis", 7)])
 @pytest.mark.parametrize("how", [*HOW, "measured"])
-@pytest.mark.parametrize("dataset", [DIRECTED, TYPED], ids=["directed", "typed"])
+@pytest.mark.parametrize("dataset", [DIRECTED, TYPED, TRIPLES], ids=["directed", "typed", "triples"])
 def test_the_same_on_any_workers(dataset: Any, how: str, partitioner: str, world: int) -> None:
     """However nodes are dealt out, and whoever has a pair."""
     pairs, owner = pairs_of(dataset), assign(dataset, partitioner, world)
@@ -189,21 +190,25 @@ def _drawn_of(group: Group, given: tuple[Any, ...], more: dict[str, Any]) -> Neg
     return drawn(group, *given, **more)
 
 
-def is_known(known: Known, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
+def is_known(known: Known, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> np.ndarray:
     n = len(known.indptr) - 1
-    numbers = np.repeat(np.arange(n), np.diff(known.indptr)) * n + known.tails
-    return np.isin(heads * n + tails, numbers)
+    of = 0 if known.relation is None else known.relation.astype(np.int64) * n
+    numbers = (of + np.repeat(np.arange(n), np.diff(known.indptr))) * n + known.tails
+    return np.isin((relation * n + heads) * n + tails, numbers)
 
 
 @pytest.mark.parametrize("corrupt", ["tail", "head", "both", "ends"])
-def test_strict_ones_are_no_links(corrupt: Any) -> None:
-    known, pairs = DIRECTED.pairs.known, pairs_of(DIRECTED)  # type: ignore[union-attr]
-    loose = alone(LinksConfig(negatives=20, corrupt=corrupt), DIRECTED.schema, known, pairs)
-    assert is_known(known, loose.heads, loose.tails).any() and (loose.heads == loose.tails).any()
-    strict = alone(LinksConfig(negatives=20, corrupt=corrupt, strict=True), DIRECTED.schema, known, pairs)
+@pytest.mark.parametrize("dataset", [DIRECTED, TRIPLES], ids=["directed", "triples"])
+def test_strict_ones_are_no_links(dataset: Any, corrupt: Any) -> None:
+    """Of the pair's relation; what another one links stays a negative."""
+    known, pairs = dataset.pairs.known, pairs_of(dataset)
+    of = pairs[:, 2:]
+    loose = alone(LinksConfig(negatives=20, corrupt=corrupt), dataset.schema, known, pairs)
+    assert is_known(known, loose.heads, loose.tails, of).any() and (loose.heads == loose.tails).any()
+    strict = alone(LinksConfig(negatives=20, corrupt=corrupt, strict=True), dataset.schema, known, pairs)
     assert strict.are_none is not None and not strict.are_none.any()
-    assert not is_known(known, strict.heads, strict.tails).any() and (strict.heads != strict.tails).all()
-    good = ~is_known(known, loose.heads, loose.tails) & (loose.heads != loose.tails)
+    assert not is_known(known, strict.heads, strict.tails, of).any() and (strict.heads != strict.tails).all()
+    good = ~is_known(known, loose.heads, loose.tails, of) & (loose.heads != loose.tails)
     assert np.array_equal(strict.heads[good], loose.heads[good]) and np.array_equal(strict.tails[good], loose.tails[good])
 
 
@@ -211,12 +216,12 @@ def test_strict_ones_are_no_links(corrupt: Any) -> None:
 def test_where_all_nodes_are_linked(draw: Callable[..., Negatives]) -> None:
     """What is no negative after all attempts is marked, and nothing else."""
     heads, tails = (ends.ravel() for ends in np.meshgrid(np.arange(6), np.arange(6), indexing="ij"))
-    everything = Known.of(heads, tails, 6)
+    everything = Known.of(heads, tails, None, 6)
     links, schema = LinksConfig(negatives=5, strict=True), Schema.homogeneous(6)
     negatives = draw(links, schema, everything, some_pairs(30, 6))
     assert negatives.are_none is not None and negatives.are_none.all()
     all_but_one = (heads != 0) | (tails != 5)
-    known = Known.of(heads[all_but_one], tails[all_but_one], 6)
+    known = Known.of(heads[all_but_one], tails[all_but_one], None, 6)
     negatives = draw(links, schema, known, some_pairs(30, 6))
     assert negatives.are_none is not None and 0 < (~negatives.are_none).sum()
     left = (negatives.heads == 0) & (negatives.tails == 5)
@@ -260,7 +265,7 @@ def test_what_evaluations_are_measured_against() -> None:
     for name in ("heads", "tails", "are_none"):
         assert np.array_equal(getattr(plain, name), getattr(other, name))
     assert plain.heads.shape == (len(pairs), 1)
-    assert not is_known(known, plain.heads, plain.tails).any() and (plain.heads != plain.tails).all()
+    assert not is_known(known, plain.heads, plain.tails, pairs[:, 2:]).any() and (plain.heads != plain.tails).all()
     assert (plain.heads != pairs[:, :1]).mean() > 0.9 and (plain.tails != pairs[:, 1:2]).mean() > 0.9
     another = alone(LinksConfig(), DIRECTED.schema, known, pairs, step=10, measured=True)
     assert not np.array_equal(plain.tails, another.tails)

@@ -150,6 +150,7 @@ def own_reader(graph: OwnGraph, config: OwnGraphConfig, content: Any, origin: st
             **({"edge_features": True} if any(ATTR in edges.forms for edges in graph.edges.values()) else {}),
             **({"predicted_type": config.predicted_type} if config.predicted_type is not None else {}),
             **({"link_messages": config.link_messages} if graph.pairs or graph.edge_labels else {}),
+            **({"known": "by relation"} if graph.pairs and graph.typed else {}),
         }
         in_memory = graph.typed or graph.pairs or graph.edge_labels
         return (_InMemory if in_memory else _Homogeneous)(graph, config, identity, origin)

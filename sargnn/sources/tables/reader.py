@@ -153,7 +153,7 @@ class TablesReader(Reader):
                 {name: dataclasses.asdict(table) for name, table in self._spec.nodes.items()},
                 {" ".join(triplet): dataclasses.asdict(table) for triplet, table in self._spec.edges.items()},
             ],
-            "split_by": [config.split_by, config.split_at] if config.split_by is not None else None,
+            "split_by": [config.split_by, config.split_at, "known by relation"] if config.split_by is not None else None,
             "split": [config.split, config.split_seed] if config.split is not None else None,
             "edge_categories": list(config.edge_categories or ()),
             **{name: getattr(config, name) for name in _SETTINGS},
