@@ -316,7 +316,8 @@ def _composed(verb: str, overrides: Sequence[str], folders: ConfFolders) -> Dict
     _check_files(verb, groups, plain, folders)
     is_choice = [override.key_or_group in groups or _is_group(override.key_or_group, folders) for override in parsed]
     chosen = tuple(itertools.compress(words, is_choice))
-    config = copy.deepcopy(_from_hydra(verb, chosen, folders, folders.state()))
+    tasks = [str(override.value()) for override in parsed if override.key_or_group == "task"]
+    config = copy.deepcopy(_from_hydra(verb, chosen, tasks[-1] if tasks else None, folders, folders.state()))
     for override, chooses in zip(parsed, is_choice, strict=True):
         if not chooses:
             _change(config, override, verb, words, folders)
@@ -330,8 +331,9 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 @lru_cache(maxsize=64)
-def _from_hydra(verb: str, chosen: tuple[str, ...], folders: ConfFolders, _state: object) -> DictConfig:
-    """Hydra takes a tenth of a second, and the points of a sweep, or one command, choose the same options several times."""
+def _from_hydra(verb: str, chosen: tuple[str, ...], task: str | None, folders: ConfFolders, _state: object) -> DictConfig:
+    """Hydra takes a tenth of a second, and the points of a sweep, or one command, choose the same options several times.
+    ``task``: that the words name."""
     first = folders.primary(verb).parent.absolute()  # Hydra looks for the primary file in one folder alone
     others = [quoted(f"file://{folder.absolute()}") for folder in folders.both if folder.absolute() != first]
     search = [f"hydra.searchpath=[{','.join(others)}]"] if others else []
@@ -340,7 +342,7 @@ def _from_hydra(verb: str, chosen: tuple[str, ...], folders: ConfFolders, _state
         choices = composed.hydra.runtime.choices
         options = {group: str(choices[group]) for group in folders.groups(verb) if choices.get(group) is not None}
         whole = OmegaConf.create()
-        for key, (value, _) in folders.starts(verb, options).items():
+        for key, (value, _) in folders.starts(verb, options, task or composed.get("task")).items():
             OmegaConf.update(whole, key, copy.deepcopy(value), force_add=True)
         whole.merge_with(composed)
         OmegaConf.set_struct(whole, True)

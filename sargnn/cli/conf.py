@@ -291,28 +291,32 @@ class ConfFolders:
         named = [file.fields for file in self._primary_files(config) if file.fields]
         return load_attribute(named[-1]) if named else None
 
-    def starts(self, config: str, options: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    def starts(self, config: str, options: Mapping[str, str], task: str | None = None) -> dict[str, tuple[Any, str]]:
         """Dotted key -> what it starts from and what help says: what a verb's settings classes have.
 
         Args:
             options: group -> the option that is chosen.
+            task: of the run; None: the usual one.
         """
         starts: dict[str, tuple[Any, str]] = {}
         groups = frozenset(self.groups(config))
         for file in self._primary_files(config):
             if file.fields:
-                starts |= starts_of(load_attribute(file.fields), leave=groups)
+                starts |= starts_of(load_attribute(file.fields), leave=groups, task=task)
         for group, option in options.items():
-            starts |= self._starts_of(group, list(self.files(group, option)))
+            starts |= self._starts_of(group, list(self.files(group, option)), task)
         return starts
 
-    def _starts_of(self, group: str, files: Sequence[tuple[ConfFile, str]]) -> dict[str, tuple[Any, str]]:
+    def _starts_of(
+        self, group: str, files: Sequence[tuple[ConfFile, str]], task: str | None = None
+    ) -> dict[str, tuple[Any, str]]:
         """Likewise of an option, given its files."""
         own = {setting.key: setting.value for file, _ in files for setting in file.settings if setting.value != "null"}
         cls = class_of(RunConfig, group, own)
         if cls is None and (bases := [file.fields for file, _ in files if file.fields]):
             cls = load_attribute(bases[-1])
-        return {f"{group}.{key}": start for key, start in starts_of(cls, own.get("name", "")).items()} if cls else {}
+        starts = starts_of(cls, own.get("name", ""), task=task) if cls else {}
+        return {f"{group}.{key}": start for key, start in starts.items()}
 
     def options(self, group: str) -> dict[str, Option]:
         """A group's options by name: the package's, then the user's."""

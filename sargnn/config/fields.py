@@ -57,10 +57,13 @@ def gone(values: Mapping[str, str]) -> Metadata:
     return {"gone": values}
 
 
-def starts(value: Any) -> Metadata:
+def starts(value: Any, **by_task: Any) -> Metadata:
     """What holds where no file of options and no word of a command says otherwise, if that is not the field's default: this is
-    what a run's file means that lacks the setting. A setting with neither must be given."""
-    return {"start": value}
+    what a run's file means that lacks the setting. A setting with neither must be given.
+
+    ``by_task``: what holds instead where a run has that task.
+    """
+    return {"start": value, "by_task": by_task}
 
 
 def only_with(*options: str) -> Metadata:
@@ -142,12 +145,15 @@ MUST_BE_GIVEN = "???"
 
 
 @functools.cache
-def starts_of(cls: Any, name: str = "", leave: frozenset[str] = frozenset()) -> dict[str, tuple[Any, str]]:
+def starts_of(
+    cls: Any, name: str = "", leave: frozenset[str] = frozenset(), task: str | None = None
+) -> dict[str, tuple[Any, str]]:
     """Dotted key -> what a command starts from, and what help says, of those of a class's settings that its docstring names.
 
     Args:
         name: of the option that is chosen.
         leave: names of groups that have options of their own.
+        task: of the run; None: the usual one.
     """
     hints = _hints(cls)
     meanings: dict[str, str] = {}
@@ -161,11 +167,25 @@ def starts_of(cls: Any, name: str = "", leave: frozenset[str] = frozenset()) -> 
                 assert isinstance(hint, type)
                 values |= {f"{field.name}.{key}": inner for key, inner in starts_of(hint).items()}
         elif field.name in meanings and name in says.get("only_with", (name,)):
-            start = says.get("start", field.default)
+            by_task = says.get("by_task", {})
+            start = by_task.get(task, says.get("start", field.default))
             if field.name not in ("name", "target") or "start" in says:  # these are an option's own
                 meaning = meanings[field.name].replace("``", "").removesuffix(".")
+                meaning += "".join(f"; task={other}: {written(value)}" for other, value in by_task.items())
                 values[field.name] = (MUST_BE_GIVEN if start is dataclasses.MISSING else start, meaning)
     return values
+
+
+def started_by_task(settings: Any, task: str, prefix: str = "") -> list[str]:
+    """``KEY=VALUE`` of each setting of a dataclass that has what ``starts`` names for a task."""
+    words = []
+    for field in dataclasses.fields(settings):
+        value, by_task = getattr(settings, field.name), field.metadata.get("by_task", {})
+        if dataclasses.is_dataclass(value):
+            words += started_by_task(value, task, f"{prefix}{field.name}.")
+        elif task in by_task and by_task[task] == value:
+            words.append(f"{prefix}{field.name}={written(value)}")
+    return words
 
 
 def documented(docstring: str) -> dict[str, str]:

@@ -54,10 +54,10 @@ class OptimConfig:
     """
 
     name: Literal["adam", "adamw", "custom"]
-    lr: float = field(metadata=POSITIVE | starts(0.01))
+    lr: float = field(metadata=POSITIVE | starts(0.01, links=0.002, edges=0.002))
     weight_decay: float = field(metadata=NOT_NEGATIVE | starts(0.0))
     schedule: Literal["constant", "cosine", "step"] = field(metadata=starts("constant"))
-    warmup: int = field(default=0, metadata=NOT_NEGATIVE)
+    warmup: int = field(default=0, metadata=NOT_NEGATIVE | starts(0, links=10, edges=10))
     step_every: int = field(default=30, metadata=AT_LEAST_ONE)
     step_factor: float = field(default=0.5, metadata=number(low=0, high=1, open_low=True))
     clip: float | None = field(default=None, metadata=POSITIVE)

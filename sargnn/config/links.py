@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, RUN, one_of
+from sargnn.config.fields import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, RUN, one_of, starts
 
 DECODERS = ("dot", "cosine", "mlp", "bilinear", "distmult", "complex")
 EDGE_DECODERS = ("concat", "product")
@@ -23,7 +23,7 @@ class LinksConfig:
         decoder: dot, cosine, mlp, bilinear, distmult, complex, or FILE.py:CLASS of a module.
         embedding_dim: the model's outputs; null: as many as model.hidden.
         mlp_hidden: of the decoder mlp; null: as wide as an embedding.
-        temperature: scores are divided by it.
+        temperature: scores are divided by it; null: by what makes the first step's 1/4, as root of their mean square.
         loss: bce, softmax (of a pair among its negatives) or margin.
         margin: of that loss.
         negatives: drawn for each pair in every step.
@@ -37,7 +37,7 @@ class LinksConfig:
     decoder: str = field(default="dot", metadata=one_of(DECODERS))
     embedding_dim: int | None = field(default=None, metadata=AT_LEAST_ONE)
     mlp_hidden: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    temperature: float = field(default=1.0, metadata=POSITIVE)
+    temperature: float | None = field(default=1.0, metadata=POSITIVE | starts(1.0, links=None))
     loss: Literal["bce", "softmax", "margin"] = "bce"
     margin: float = field(default=1.0, metadata=POSITIVE)
     negatives: int = field(default=1, metadata=AT_LEAST_ONE)
@@ -57,9 +57,11 @@ class EdgesConfig:
         embedding_dim: the model's outputs; null: as many as model.hidden.
         mlp_hidden: of the decoder; null: as wide as an embedding.
         features: the decoder reads the edge's own features, too.
+        scale: what the decoder reads of rows is divided by it; null: by the root of its mean square in the first step.
     """
 
     decoder: str = field(default="concat", metadata=one_of(EDGE_DECODERS))
     embedding_dim: int | None = field(default=None, metadata=AT_LEAST_ONE)
     mlp_hidden: int | None = field(default=None, metadata=AT_LEAST_ONE)
     features: bool = True
+    scale: float | None = field(default=1.0, metadata=POSITIVE | starts(1.0, edges=None))

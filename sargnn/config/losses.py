@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sargnn.config.fields import started_by_task
 from sargnn.config.run import RunConfig
 
 
@@ -73,8 +74,10 @@ def losses_depend_on(config: RunConfig, *, norms_over_rows: bool) -> list[LossSe
 
 
 def loss_lines(config: RunConfig, *, norms_over_rows: bool) -> list[str]:
-    """A line for a person of each of ``losses_depend_on``."""
-    return [describe(setting.as_dict()) for setting in losses_depend_on(config, norms_over_rows=norms_over_rows)]
+    """A line for a person of what a run has because of its task, and of each of ``losses_depend_on``."""
+    starts = started_by_task(config, config.task)
+    lines = [f"where nothing else is said, task={config.task} has {', '.join(starts)}"] if starts else []
+    return lines + [describe(setting.as_dict()) for setting in losses_depend_on(config, norms_over_rows=norms_over_rows)]
 
 
 def describe(setting: Mapping[str, str]) -> str:

@@ -45,10 +45,10 @@ class StackSettings(ModelSettings, ABC):
 
     hidden: int = field(metadata=AT_LEAST_ONE | starts(256))
     num_layers: int = field(metadata=number(low=1, high=256) | starts(3))
-    norm: Literal["batch", "layer", "none"] = field(metadata=starts("batch"))
+    norm: Literal["batch", "layer", "none"] = field(metadata=starts("batch", links="none", edges="none"))
     activation: Literal["relu", "elu"] = field(metadata=starts("relu"))
     residual: bool | Literal["linear"] = field(metadata=starts(False))
-    dropout: float = field(metadata=PROBABILITY | starts(0.5))
+    dropout: float = field(metadata=PROBABILITY | starts(0.5, links=0.0, edges=0.0))
     input_dropout: float = field(metadata=PROBABILITY | starts(0.0))
 
     linear_residuals: ClassVar[bool] = False
@@ -258,6 +258,7 @@ class GinSettings(BuiltIn, TunedSettings):
     learn_eps: bool = field(metadata=starts(False))
     mlp_layers: int = field(metadata=number(low=1, high=256) | starts(2))
     edge_features: bool = True
+    norm: Literal["batch", "layer", "none"] = field(metadata=starts("batch", links="layer", edges="layer"))
 
     builder = "sargnn.models.gin:build"
 

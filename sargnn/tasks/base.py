@@ -76,6 +76,10 @@ Predict = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """From columns [N, C] to outputs [M, C] and the own rows that these belong to, int64 [M]; None: all, in their order."""
 
 
+Of = Callable[[Tensor, Targets, Counted], Tensor]
+"""What is made of a view's outputs [M, C], such as its share of the loss."""
+
+
 class Task(ABC):
     """What is predicted by one worker's rows. All workers make one together.
 
@@ -117,6 +121,10 @@ class Task(ABC):
 
     def connect(self, exchange: Exchange, message_rows: int, near: range) -> None:  # noqa: B027 - most need no rows of others
         """Called once, before steps are made. ``message_rows`` and ``near`` are as of ``comm.lists.HaloLists``."""
+
+    def begin(self, of_first_step: Callable[[Of], Tensor]) -> None:  # noqa: B027 - most need nothing
+        """Called before every epoch. ``of_first_step`` gives what a function makes of the first step's outputs, summed over all
+        views and workers, for a forward pass. All workers must call it together."""
 
     @abstractmethod
     def rows(self, split: str | None = None) -> np.ndarray:

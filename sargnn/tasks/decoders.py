@@ -124,7 +124,40 @@ class ComplEx(DistMult):
         return self._turn(tails, relation, -1.0)
 
 
-class Mlp(nn.Module):
+class Perceptron(nn.Module, ABC):
+    """A decoder with maps of its own, which expect numbers of size 1 while a model's outputs are of any size.
+
+    Attributes:
+        scale: what it reads is divided by it; NaN: it is still to be chosen; None: it is 1.
+    """
+
+    scale: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", None)
+
+    @abstractmethod
+    def joined(self, heads: Tensor, tails: Tensor) -> Tensor:
+        """What it reads of both ends, [P, F] each."""
+
+    def read(self, heads: Tensor, tails: Tensor) -> Tensor:
+        rows = self.joined(heads, tails)
+        return rows if self.scale is None else rows / self.scale
+
+
+class ReadSquares(nn.Module):
+    """In a perceptron's place: the mean square of what that reads of each pair, before it is divided."""
+
+    def __init__(self, decoder: Perceptron) -> None:
+        super().__init__()
+        self._joined = decoder.joined
+
+    def forward(self, heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
+        return self._joined(heads, tails).square().mean(1)
+
+
+class Mlp(Perceptron):
     """The same for all relations. ``hidden``: rows of W_1."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -132,8 +165,11 @@ class Mlp(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
     def forward(self, heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
-        scores: Tensor = self.layers(heads * tails)[:, 0]
+        scores: Tensor = self.layers(self.read(heads, tails))[:, 0]
         return scores
+
+    def joined(self, heads: Tensor, tails: Tensor) -> Tensor:
+        return heads * tails
 
 
 DECODERS: Mapping[str, type[Factored]] = {
@@ -145,7 +181,7 @@ DECODERS: Mapping[str, type[Factored]] = {
 }
 
 
-class EdgeMlp(nn.Module):
+class EdgeMlp(Perceptron):
     """With ``product`` of the ends' product, else of both ends. ``hidden``: rows of W_1."""
 
     def __init__(self, *, product: bool, width: int, relations: int, features: int, outputs: int, hidden: int) -> None:
@@ -156,10 +192,13 @@ class EdgeMlp(nn.Module):
         self.second = nn.Linear(hidden, outputs)
 
     def forward(self, heads: Tensor, tails: Tensor, relation: Tensor, features: Tensor | None = None) -> Tensor:
-        ends = [heads * tails] if self.product else [heads, tails]
-        hidden = self.first(torch.cat([*ends, *(() if features is None else (features,))], 1)) + self.bias[relation]
+        read = [self.read(heads, tails), *(() if features is None else (features,))]
+        hidden = self.first(torch.cat(read, 1)) + self.bias[relation]
         out: Tensor = self.second(hidden.relu())
         return out
+
+    def joined(self, heads: Tensor, tails: Tensor) -> Tensor:
+        return heads * tails if self.product else torch.cat([heads, tails], 1)
 
 
 def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> nn.Module:

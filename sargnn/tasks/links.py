@@ -14,6 +14,7 @@ Letters: N own rows, M output rows, F width of an embedding, P pairs, K negative
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,7 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.pairs import MEASURED, Known
 from sargnn.graph.schema import SPLITS
 from sargnn.partition.cut import Part
-from sargnn.tasks.base import Counted, Targets
+from sargnn.tasks.base import Counted, Of, Targets
 from sargnn.tasks.decoders import check_decoder, make_decoder
 from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners
 from sargnn.tasks.kinds import Scores
@@ -38,6 +39,7 @@ from sargnn.tasks.negatives import Sampler
 from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
 
+_TEMPERATURE = "temperature_of_sargnn"
 _SCORE_BYTES = 4 * 8
 """Of a score, its gradient, and a copy of each in another order."""
 _MEASURED_STEP = 2**32 - len(SPLITS) - 1
@@ -82,6 +84,10 @@ class LinkTask(PairTask):
         self.metric = config.metric or ("mrr" if pairs.candidates else "auc")
         decoder = make_decoder(config.links, outputs, len(part.schema.relations), config.seed)
         self.decoder = decoder.to(self._device, self._dtype)
+        self._temperature = torch.full((), config.links.temperature or torch.nan, dtype=torch.float64, device=self._device)
+        if config.links.temperature is None:
+            self.decoder.register_buffer(_TEMPERATURE, self._temperature)  # a checkpoint has it
+            self._rescale(None)
         self._sampler = Sampler(
             group, config.links, part.schema, config.seed, self.directory, pairs.known, part.in_degrees, self._ids
         )
@@ -114,7 +120,21 @@ class LinkTask(PairTask):
         return loss_sum(self._config, positives, negatives, batch.weights, batch.counts) / total
 
     def _scores(self, lists: PairLists, outputs: Tensor) -> Tensor:
-        return self._score(lists, outputs) / self._config.temperature
+        return self._score(lists, outputs) / self._temperature
+
+    def begin(self, of_first_step: Callable[[Of], Tensor]) -> None:
+        """Once, divide scores by 4 times the root of the first step's mean square. There the loss is then that of a guess,
+        whatever the model and the decoder: with scores s of mean square 1/16
+
+            |bce - log 2|  =  |mean of softplus(-s_i), softplus(s_ik) - log 2|  <=  1/2 mean |s| + 1/8 mean s^2  <=  0.133
+
+        and hardly above 1/128 where links and negatives score alike.
+        """
+        super().begin(of_first_step)
+        if not self._temperature.isnan():
+            return
+        root = self._root(of_first_step, lambda lists, outputs: self._score(lists, outputs).double().square())
+        self._temperature.fill_(4 * root)
 
     def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
         with torch.no_grad():
@@ -135,7 +155,7 @@ class LinkTask(PairTask):
         queries = self._queries(outputs, own, np.full(len(own), relation), self._pairs.known, ranks_heads=False)
         ids = torch.from_numpy(self._ids[own]).to(self._device)
         partners, scores = top_partners(self.group, self.decoder, self._candidates(outputs), queries, ids, count)
-        return partners, scores / self._config.temperature
+        return partners, scores / self._temperature
 
     def _ids_of(self, node_type: int) -> tuple[int, int]:
         return self._schema.offsets[node_type], self._schema.offsets[node_type + 1]

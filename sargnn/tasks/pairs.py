@@ -6,7 +6,7 @@ Letters: N own rows, M output rows, F width of an embedding, P pairs, A pairs th
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,7 +23,8 @@ from sargnn.graph.pairs import Pairs
 from sargnn.partition.cut import Part
 from sargnn.partition.pairs import PartPairs
 from sargnn.rng import Purpose, philox
-from sargnn.tasks.base import Counted, Targets, Task
+from sargnn.tasks.base import Counted, Of, Targets, Task
+from sargnn.tasks.decoders import Perceptron, ReadSquares
 from sargnn.tasks.pair_scores import PairLists, Questions, route, score_pairs
 
 
@@ -76,6 +77,30 @@ class PairTask(Task):
 
     def connect(self, exchange: Exchange, message_rows: int, near: range) -> None:
         self._exchange, self._message_rows, self._near = exchange, message_rows, near
+
+    def _rescale(self, given: float | None) -> None:
+        """Divide what a perceptron reads by ``given``; None: by what the first step shows."""
+        if isinstance(self.decoder, Perceptron) and given != 1:
+            self.decoder.scale = torch.full((), given or torch.nan, dtype=torch.float64, device=self._device)
+
+    def begin(self, of_first_step: Callable[[Of], Tensor]) -> None:
+        decoder = self.decoder
+        if isinstance(decoder, Perceptron) and decoder.scale is not None and decoder.scale.isnan():
+            decoder.scale.fill_(
+                self._root(of_first_step, lambda lists, outputs: self._score(lists, outputs, ReadSquares(decoder)))
+            )
+
+    def _root(self, of_first_step: Callable[[Of], Tensor], squares: Callable[[PairLists, Tensor], Tensor]) -> float:
+        """The root of the mean of what is given for each pair of the first step; 1 where it is 0 or not finite."""
+
+        def sums(outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
+            assert isinstance(targets, PairTargets) and targets.batch is not None
+            numbers = squares(targets.batch.lists, outputs).double()
+            return torch.stack([numbers.sum(), numbers.new_tensor(len(numbers))])
+
+        total, count = of_first_step(sums).tolist()
+        root = (total / max(count, 1)) ** 0.5
+        return root if 0 < root < torch.inf else 1.0
 
     def rows(self, split: str | None = None) -> np.ndarray:
         """Any of them may be an end of a pair."""
@@ -134,9 +159,17 @@ class PairTask(Task):
         )
         return route(self.group, asked, self._message_rows, self._near, self._device)
 
-    def _score(self, lists: PairLists, outputs: Tensor, features: Tensor | None = None, shape: tuple[int, ...] = ()) -> Tensor:
+    def _score(
+        self,
+        lists: PairLists,
+        outputs: Tensor,
+        decoder: nn.Module | None = None,
+        features: Tensor | None = None,
+        shape: tuple[int, ...] = (),
+    ) -> Tensor:
+        """``decoder``: in place of the task's own."""
         assert self._exchange is not None
-        return score_pairs(self._exchange, lists, outputs, self.decoder, features, shape)
+        return score_pairs(self._exchange, lists, outputs, decoder or self.decoder, features, shape)
 
     @abstractmethod
     def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:

@@ -21,7 +21,7 @@ from sargnn.comm.group import sum_flat
 from sargnn.engine.aggregate import Engine
 from sargnn.errors import TrainingError
 from sargnn.profile import LINEAR, OPTIMIZER, REST, Profile
-from sargnn.tasks.base import Counted, Task
+from sargnn.tasks.base import Counted, Of, Task
 from sargnn.tasks.kinds import epoch_columns
 from sargnn.tracking.memory import PeakMeter, trim
 from sargnn.training.history import (
@@ -111,6 +111,7 @@ class Loop:
             TrainingError: the loss is not finite; raised on every rank, before the optimizer's step.
         """
         group, traffic, done = self.engine.group, self.engine.group.traffic, self.underway
+        self.task.begin(self.of_first_step)
         self.forward.model.train()
         self.meter.begin()
         started, moved = time.perf_counter(), self.engine.pool.moved
@@ -226,20 +227,36 @@ class Loop:
         shares = group.gather(total)  # on all ranks alike
         return StepLoss(loss, labels, [rank for rank, rank_share in enumerate(shares) if not bool(rank_share.isfinite())])
 
-    def shares(self, step: int) -> Iterator[tuple[Tensor, int]]:
-        """Forward, view by view: this rank's share of the step's loss, and how many labels the loss is the mean over."""
+    def of_first_step(self, of: Of, epoch: int = 0) -> Tensor:
+        """What a function makes of the outputs of an epoch's first step, summed over its views and all workers: a forward pass,
+        without gradients, that changes nothing."""
+        model, steps = self.forward.model, self.steps
+        self.engine.epoch = epoch * steps.count
+        steps.begin(epoch)
+        model.train()
+        before = [buffer.clone() for buffer in model.buffers()]
+        with torch.no_grad(), self.engine.profile.span(REST):
+            shares = [share for share, _ in self.shares(0, of)]
+            total = self.engine.group.sum_(sum(shares, torch.zeros((), dtype=torch.float64, device=self.engine.device)))
+            for buffer, value in zip(model.buffers(), before, strict=True):
+                buffer.copy_(value)
+        return total
+
+    def shares(self, step: int, of: Of | None = None) -> Iterator[tuple[Tensor, int]]:
+        """Forward, view by view: this rank's share of the step's loss, and how many labels the loss is the mean over. ``of``:
+        what is made of outputs in place of the loss."""
         number = self.engine.epoch
         columns, counted = self.forward.columns(number), self.task.counted(number, self.steps.rows(step))
         views = self.steps.views(step)
         for place in range(len(views)):
             if place:
                 trim()  # what the one before has left between small allocations
-            yield self._share(views, place, columns, counted)
+            yield self._share(views, place, columns, counted, of or self.task.loss)
 
-    def _share(self, views: Views, place: int, columns: Tensor | None, counted: Counted) -> tuple[Tensor, int]:
+    def _share(self, views: Views, place: int, columns: Tensor | None, counted: Counted, of: Of) -> tuple[Tensor, int]:
         """Of one view, which nothing but its gradient holds while the next one is read."""
         view = views[place]
-        return self.task.loss(self.forward(view, columns), view.targets, counted), counted.total(view.targets)
+        return of(self.forward(view, columns), view.targets, counted), counted.total(view.targets)
 
 
 class _ProductCounter(TorchDispatchMode):

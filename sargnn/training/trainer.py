@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from sargnn.profile import REST
 from sargnn.training.evaluation import Evaluator
 from sargnn.training.fit import Fitted, Setup
@@ -85,20 +83,13 @@ class Trainer:
 
         Costs two forward passes, and changes nothing. All workers must call it.
         """
-        engine, steps, losses = self.engine, self.loop.steps, []
-        engine.epoch, wire = epoch * steps.count, engine.exchange.wire
-        steps.begin(epoch)
-        self.model.train()
-        before = [buffer.clone() for buffer in self.model.buffers()]
+        engine, losses = self.engine, []
+        wire = engine.exchange.wire
         for rounded_to in (None, wire):
             engine.exchange.wire = rounded_to
             engine.forget_constants()
-            steps.remake()
-            with torch.no_grad():
-                shares = [share for share, _ in self.loop.shares(0)]
-                losses.append(float(engine.group.sum_(sum(shares, torch.zeros((), dtype=torch.float64, device=engine.device)))))
-                for buffer, value in zip(self.model.buffers(), before, strict=True):
-                    buffer.copy_(value)
+            self.loop.steps.remake()
+            losses.append(float(self.loop.of_first_step(self.task.loss, epoch)))
         self.graph.release()
         engine.pool.reset()
         engine.exchange.reset()  # buffers of fp32 rows are of no more use

