@@ -20,8 +20,9 @@ from composed import config_of
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset, open_dataset
-from sargnn.partition.cut import Part, cut
+from sargnn.partition.cut import cut
 from sargnn.partition.order import order_nodes
+from sargnn.partition.part import Part
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.training.build import make_trainer
 

@@ -33,7 +33,7 @@ from sargnn.graph.schema import task_of
 from sargnn.models.base import LayerInput, Model
 from sargnn.models.inputs import GraphShape
 from sargnn.native import set_threads
-from sargnn.partition.cut import Part, with_columns
+from sargnn.partition.part import Part, with_columns
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import open_part, partition_info
 from sargnn.plan.graph import WorkerGraph, degree_histogram, find_labelled

@@ -44,8 +44,8 @@ from sargnn.memory.account_trace import Trace, TracedPool
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer
-from sargnn.partition.cut import Part, WeightedDegrees
 from sargnn.partition.pairs import PartPairs
+from sargnn.partition.part import Part, WeightedDegrees
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.sizes import sizes_of_plans
 from sargnn.tasks.correct_smooth import correct_and_smooth

@@ -22,8 +22,9 @@ from sargnn.config.choices import DatasetSettings
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.graph.schema import Relation, Schema
-from sargnn.partition.cut import Cutter, Part, with_columns
+from sargnn.partition.cut import Cutter
 from sargnn.partition.ground import lay_ground
+from sargnn.partition.part import Part, with_columns
 from sargnn.partition.preload import Bounds, cut_server
 from sargnn.partition.store import PartitionInfo, array_of, open_part
 from sargnn.plan.drawn import InEdges, Sample

@@ -20,7 +20,7 @@ from sargnn.engine.linear import linear_map
 from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
 from sargnn.graph.schema import Schema
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.plan.copies import Copies
 from sargnn.rng import uniform_rows
 

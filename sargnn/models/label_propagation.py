@@ -21,7 +21,7 @@ from sargnn.errors import ConfigError
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, Inputs
 from sargnn.models.stack import GraphLayer, LayerSpec, Stack
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.plan.copies import Copies
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.tasks.kinds import KINDS

@@ -32,7 +32,7 @@ from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS
 from sargnn.modules.pyg import FLOWS
-from sargnn.partition.cut import Part, WeightedDegrees
+from sargnn.partition.part import Part, WeightedDegrees
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.load import PlanSettings
 from sargnn.plan.mfg import MessageFlow

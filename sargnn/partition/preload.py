@@ -30,10 +30,12 @@ import numpy as np
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.store import StoreWriter
 from sargnn.native import Entry
-from sargnn.partition.cut import Cutter, Part, offsets_of
+from sargnn.partition.cut import Cutter
 from sargnn.partition.ground import lay_ground
-from sargnn.partition.quality import PartitionStats, part_figures, partition_stats
-from sargnn.partition.store import put_features, put_part, put_send_lists
+from sargnn.partition.part import Part, offsets_of
+from sargnn.partition.quality import part_figures, partition_stats
+from sargnn.partition.store import PartitionStats
+from sargnn.partition.write import put_features, put_part, put_send_lists
 from sargnn.rng import Purpose
 from sargnn.steps import step
 

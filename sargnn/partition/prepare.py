@@ -20,11 +20,11 @@ from sargnn.graph.store import StoreWriter
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.balance import Room
 from sargnn.partition.crew import Crew
-from sargnn.partition.cut import offsets_of
 from sargnn.partition.kaminpar import threads_of
 from sargnn.partition.memory import available_bytes, check
 from sargnn.partition.order import VERSION as ORDER_VERSION
 from sargnn.partition.pairs import put_pairs
+from sargnn.partition.part import offsets_of
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.simple import CANDIDATES, assign_in_servers, choose
 from sargnn.partition.stages import Unfinished, claim_unfinished, cut_parts, has_assignment, join_parts, order_parts

@@ -13,32 +13,11 @@ import numpy as np
 from sargnn.graph.dataset import Dataset, in_edge_blocks
 from sargnn.native import Entry
 from sargnn.partition.balance import node_weights
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
+from sargnn.partition.store import PartitionStats
 
 _BITS = 64
 _mark = Entry("mark_needed", "first int, indptr l, indices *, part i N, needed u N W, totals l 2")
-
-
-@dataclass(frozen=True)
-class PartitionStats:
-    """Quality of a partition into P parts.
-
-    Attributes:
-        edge_cut: edges whose ends lie in different parts / all edges; ``cut_edges``: their number, directed.
-        halo_rows: per part, the remote rows it needs; ``volume_rows``: their sum, which travels in one exchange.
-        nodes, edges: per part, own nodes and in-edges.
-        node_balance, edge_balance: largest part / mean; ``type_balance``: the same for the nodes of each type.
-    """
-
-    edge_cut: float
-    cut_edges: int
-    halo_rows: list[int]
-    nodes: list[int]
-    edges: list[int]
-    node_balance: float
-    edge_balance: float
-    type_balance: list[float]
-    volume_rows: int
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,10 @@ from sargnn.partition.cut import Cutter
 from sargnn.partition.ground import lay_ground, make_array, open_ground, places_of
 from sargnn.partition.memory import available_bytes, ordering_bytes, part_edges, writing_bytes
 from sargnn.partition.order import KaMinPar, Members, order_part
-from sargnn.partition.quality import PartFigures, PartitionStats, partition_stats
+from sargnn.partition.quality import PartFigures, partition_stats
 from sargnn.partition.sort_edges import EDGE_BYTES, Report
-from sargnn.partition.store import FORMAT_VERSION, put_send_lists, write_part
+from sargnn.partition.store import FORMAT_VERSION, PartitionStats
+from sargnn.partition.write import put_send_lists, write_part
 from sargnn.steps import step
 
 _ENDING = ".unfinished.tmp"

@@ -11,15 +11,12 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from sargnn.graph.check import Range, all_finite, in_range, range_from_json
-from sargnn.graph.edge_columns import ATTR, NAMES, WEIGHT, InEdgeMeans, file_of, names_from_json, open_columns
+from sargnn.graph.edge_columns import NAMES, WEIGHT, file_of, names_from_json, open_columns
 from sargnn.graph.manifest import blame_manifest, damage_error
 from sargnn.graph.schema import LABEL_DTYPES, Schema, label_form
-from sargnn.graph.store import Store, StoreWriter
-from sargnn.partition.cut import PART_ARRAYS, CopyLists, Cutter, Part, WeightedDegrees, offsets_of
+from sargnn.graph.store import Store
 from sargnn.partition.pairs import open_pairs
-from sargnn.partition.quality import PartFigures, PartitionStats, part_figures
-from sargnn.partition.sort_edges import Report
-from sargnn.steps import step
+from sargnn.partition.part import PART_ARRAYS, CopyLists, Part, WeightedDegrees
 
 FORMAT_VERSION = 2
 _WEIGHTS, _PRELOAD = "edge_weights", "preload"
@@ -31,6 +28,28 @@ ASSIGNMENT = "assignment"
 """The file of each node's part, int32 [N], of a store whose parts are several joined."""
 _COPY_ARRAYS = ("copy_rows", "copy_offsets", "copied_rows", "copied_offsets")
 """The files of ``CopyLists``, likewise (``partition.preload`` writes them)."""
+
+
+@dataclass(frozen=True)
+class PartitionStats:
+    """Quality of a partition into P parts.
+
+    Attributes:
+        edge_cut: edges whose ends lie in different parts / all edges; ``cut_edges``: their number, directed.
+        halo_rows: per part, the remote rows it needs; ``volume_rows``: their sum, which travels in one exchange.
+        nodes, edges: per part, own nodes and in-edges.
+        node_balance, edge_balance: largest part / mean; ``type_balance``: the same for the nodes of each type.
+    """
+
+    edge_cut: float
+    cut_edges: int
+    halo_rows: list[int]
+    nodes: list[int]
+    edges: list[int]
+    node_balance: float
+    edge_balance: float
+    type_balance: list[float]
+    volume_rows: int
 
 
 @dataclass(frozen=True)
@@ -111,64 +130,9 @@ def _check_types(record: PartitionInfo | PartitionStats) -> None:
                 raise TypeError(name)
 
 
-def write_part(writer: StoreWriter, cutter: Cutter, p: int, report: Report = lambda _: None) -> PartFigures:
-    """Cut a part straight into a store, but for what it sends, which its peers' halos say, known when all have been cut."""
-    part = cutter.part(p, cutter.edges(p, report), [np.zeros(0, np.int32)])
-    figures = part_figures(p, part)
-    put_part(writer, p, part)
-    del part
-    put_features(writer, p, cutter, p, report)
-    return figures
-
-
-def put_part(writer: StoreWriter, rank: int, part: Part) -> None:
-    """Without its features and without what it sends. ``rank``: whose part it is in the store."""
-    for array in PART_ARRAYS:
-        if not array.startswith("send"):
-            writer.put(_name(rank, array), getattr(part, array))
-    part.columns.save(writer, _name(rank, ""), loop_means(part, rank % (len(part.halo_offsets) - 1)))
-    if part.weights is not None:
-        for array, sums in zip(WEIGHT_ARRAYS, (part.weights.inward, part.weights.outward), strict=True):
-            writer.put(_name(rank, array), sums)
-
-
-def loop_means(part: Part, rank: int) -> InEdgeMeans | None:
-    """Takes the features of a part's edges, and gives what self-loops of its nodes have; None: edges have no features, or the
-    graph is typed and gets no self-loops. ``rank``: the part's, among its peers.
-    """
-    if part.schema.typed or ATTR not in part.columns:
-        return None
-    own, loops = part.edge_span(rank, 0), np.zeros(len(part.edge_src), bool)
-    loops[own] = np.asarray(part.edge_src[own]) == np.asarray(part.edge_dst[own])
-    return InEdgeMeans(part.edge_dst, loops, len(part.node_ids), part.columns.width)
-
-
-def put_features(writer: StoreWriter, rank: int, cutter: Cutter, place: int, report: Report = lambda _: None) -> None:
-    """Piece by piece. ``place``: the part's, among those that ``cutter`` cuts."""
-    for node_type, rows in enumerate(cutter.dataset.features):
-        with writer.append(_name(rank, features_name(node_type)), np.float32, (rows.shape[1],)) as target:
-            for piece in cutter.features(place, node_type):
-                target.write(piece)
-                report(piece.nbytes)
-
-
-def put_send_lists(writer: StoreWriter, cutter: Cutter, first: int) -> None:
-    """Write what the parts of a cutter, ``first`` the first one's rank, send each other, from their halos in the store."""
-    halos = []
-    for q in range(cutter.world):
-        offsets, ids = (writer.folder / f"{_name(first + q, name)}.npy" for name in ("halo_offsets", "halo_ids"))
-        ends = np.load(offsets)
-        halos.append((ends, np.load(ids, mmap_mode="r") if ends[-1] else np.zeros(0, np.int64)))
-    for p in range(cutter.world):
-        step("listing what parts send", p, cutter.world)
-        send = [cutter.rows_of(p, ids[ends[p] : ends[p + 1]]) for ends, ids in halos]
-        writer.put(_name(first + p, "send_rows"), np.concatenate(send))
-        writer.put(_name(first + p, "send_offsets"), offsets_of(send))
-
-
 def array_of(path: Path, rank: int, name: str) -> np.ndarray:
     """One array of a part, memory-mapped, its content not verified. Raises ``StoreError`` where there is none."""
-    return _open(path, rank).array(_name(rank, name))
+    return _open(path, rank).array(array_name(rank, name))
 
 
 def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
@@ -183,9 +147,11 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
         weighted, preloaded = _WEIGHTS in store.meta, _PRELOAD in store.meta
         columns = names_from_json(store.meta, weighted=weighted)
     optional = (*(WEIGHT_ARRAYS if weighted else ()), *(_COPY_ARRAYS if preloaded else ()))
-    names = {array: _name(rank, array) for array in (*PART_ARRAYS, *optional)}
-    features = [_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types) if with_features else 0)]
-    store.verify([*names.values(), *(_name(rank, file_of(column)) for column in columns), *features])
+    names = {array: array_name(rank, array) for array in (*PART_ARRAYS, *optional)}
+    features = [
+        array_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types) if with_features else 0)
+    ]
+    store.verify([*names.values(), *(array_name(rank, file_of(column)) for column in columns), *features])
     label_dtype, outputs = label_form(store.dtype(names["labels"]), num_classes)
     forms = _FORMS | {"labels": (label_dtype, (None, *outputs))}
     arrays = {array: store.array(name, *forms[array]) for array, name in names.items()}
@@ -193,7 +159,7 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
         schema=schema,
         features=tuple(store.array(name, np.float32, (None, None)) for name in features),
         columns=open_columns(
-            store, columns, len(arrays["edge_src"]), _name(rank, ""), 0 if schema.typed else len(arrays["node_ids"])
+            store, columns, len(arrays["edge_src"]), array_name(rank, ""), 0 if schema.typed else len(arrays["node_ids"])
         ),
         weights=WeightedDegrees(*(arrays[array] for array in WEIGHT_ARRAYS)) if weighted else None,
         copies=CopyLists(*(arrays[array] for array in _COPY_ARRAYS)) if preloaded else None,
@@ -202,7 +168,9 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
     )
     problem = _find_problem(part, arrays, rank % (len(part.halo_offsets) - 1) if preloaded else rank)
     if problem:
-        raise damage_error(path, path / f"{_name(rank, problem)}.npy", "its numbers do not fit the other arrays of the part")
+        raise damage_error(
+            path, path / f"{array_name(rank, problem)}.npy", "its numbers do not fit the other arrays of the part"
+        )
     return part
 
 
@@ -277,12 +245,12 @@ def features_name(node_type: int) -> str:
 
 
 def part_folder(path: Path, rank: int) -> Path:
-    return (path / _name(rank, "any")).parent
+    return (path / array_name(rank, "any")).parent
 
 
-def _name(rank: int, array: str) -> str:
+def array_name(rank: int, array: str) -> str:
     return f"part_{rank:03d}/{array}"
 
 
 def _open(path: Path, rank: int | None) -> Store:
-    return Store(path, "partition", FORMAT_VERSION, only="" if rank is None else _name(rank, ""))
+    return Store(path, "partition", FORMAT_VERSION, only="" if rank is None else array_name(rank, ""))

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.lists import HaloLists
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.plan.mfg import MessageFlow
 
 _NEVER = -1

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from sargnn.comm.exchange import Exchange
-from sargnn.partition.cut import Part, WeightedDegrees, weight_sums
+from sargnn.partition.part import Part, WeightedDegrees, weight_sums
 from sargnn.plan.copies import Copies
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.plan.load import PlanSettings, check_edges, id_ranks_of, load_plan

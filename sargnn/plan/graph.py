@@ -14,7 +14,7 @@ import torch
 
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
-from sargnn.partition.cut import Part, one_type
+from sargnn.partition.part import Part, one_type
 from sargnn.partition.store import release
 from sargnn.plan.copies import Copies
 from sargnn.plan.cover import Share, spared_shares

@@ -19,8 +19,7 @@ from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.comm.lists import HaloLists, Piece, Run
 from sargnn.errors import StoreError
 from sargnn.graph.edge_columns import ATTR, WEIGHT, Column, EdgeColumns, join
-from sargnn.partition.cut import Part, WeightedDegrees
-from sargnn.partition.store import loop_means
+from sargnn.partition.part import Part, WeightedDegrees, loop_means
 from sargnn.plan.layer_plan import LayerPlan, MergedRows, RelationBlock, Shard, WeightSums
 from sargnn.plan.loops import count_from, take_from
 

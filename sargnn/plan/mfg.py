@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.exchange import Exchange
-from sargnn.partition.cut import Part, WeightedDegrees, offsets_of
+from sargnn.partition.part import Part, WeightedDegrees, offsets_of
 from sargnn.plan.cover import Share
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.load import PlanSettings, halo_lists

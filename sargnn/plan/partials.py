@@ -23,7 +23,7 @@ from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.comm.lists import PartialLists, Piece, cut_list
 from sargnn.graph.edge_columns import EdgeColumns, join
-from sargnn.partition.cut import Part, offsets_of
+from sargnn.partition.part import Part, offsets_of
 from sargnn.plan.cover import Share, choose_edges
 from sargnn.plan.layer_plan import Joint, LayerPlan, Partials, RelationBlock, Shard
 from sargnn.plan.load import Edges, PlanSettings, id_ranks_of, load_plan, peer_span

@@ -22,7 +22,7 @@ from torch import Tensor
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.lists import HaloLists
 from sargnn.graph.schema import Schema
-from sargnn.partition.cut import Part, WeightedDegrees, offsets_of
+from sargnn.partition.part import Part, WeightedDegrees, offsets_of
 from sargnn.plan.layer_plan import LayerPlan, Relations
 from sargnn.plan.load import OutputRows, PlanSettings, count_edges, edge_positions, halo_lists, load_plan
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.mfg import FlowLayer
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from sargnn.errors import ConfigError
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.plan import GROUPINGS
 from sargnn.plan.load import peer_span
 from sargnn.resolve import resolve

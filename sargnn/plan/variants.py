@@ -25,7 +25,7 @@ from sargnn.backends.block import EdgeBlock, EndIds, keep_edges
 from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.comm.lists import Piece, Run
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.plan.layer_plan import LayerPlan, Shard
 from sargnn.plan.load import Layout, PlanSettings, edge_positions, load_plan
 

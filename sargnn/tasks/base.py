@@ -19,7 +19,7 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.resolve import resolve
 from sargnn.tasks import TASKS
 from sargnn.tasks.kinds import Scores

@@ -20,7 +20,7 @@ from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.pairs import Pairs
 from sargnn.graph.schema import SPLITS, known_entries, task_of
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.tasks.base import Counted, Targets
 from sargnn.tasks.decoders import check_edge_decoder, make_edge_decoder
 from sargnn.tasks.kinds import Scores, choose_metric, metric_name

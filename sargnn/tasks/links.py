@@ -29,7 +29,7 @@ from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.pairs import MEASURED, Known
 from sargnn.graph.schema import SPLITS
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.tasks.base import Counted, Of, Targets
 from sargnn.tasks.decoders import check_decoder, make_decoder
 from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners

@@ -38,7 +38,7 @@ from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS, task_of
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.resolve import is_target, resolve
 from sargnn.rng import Draw, Purpose, dropout_rows
 from sargnn.tasks.base import Counted, Predict, Targets, Task

@@ -20,8 +20,8 @@ from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.pairs import Pairs
-from sargnn.partition.cut import Part
 from sargnn.partition.pairs import PartPairs
+from sargnn.partition.part import Part
 from sargnn.rng import Purpose, philox
 from sargnn.tasks.base import Counted, Of, Targets, Task
 from sargnn.tasks.decoders import Perceptron, ReadSquares

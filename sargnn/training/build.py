@@ -27,7 +27,7 @@ from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
 from sargnn.graph.schema import LABEL_DTYPES, UNLABELLED, has_label, task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import EVERY_TYPE, GraphShape
-from sargnn.partition.cut import Part, with_columns
+from sargnn.partition.part import Part, with_columns
 from sargnn.plan.copies import Copies
 from sargnn.plan.cover import Costs, Share, shares_of
 from sargnn.plan.graph import Sharing, WorkerGraph, degree_histogram, find_labelled

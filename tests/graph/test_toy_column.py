@@ -23,7 +23,8 @@ from sargnn.graph.dataset import Dataset, InMemoryReader, Reader, group_by, open
 from sargnn.graph.edge_columns import EdgeColumns, EdgePiece, names_to_json
 from sargnn.graph.schema import SPLITS
 from sargnn.graph.store import StoreWriter
-from sargnn.partition.cut import Part, one_type, parts_of
+from sargnn.partition.cut import parts_of
+from sargnn.partition.part import Part, one_type
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.store import FORMAT_VERSION, open_part
 from sargnn.plan.cover import Share

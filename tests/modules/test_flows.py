@@ -24,7 +24,8 @@ from sargnn.interop.dgl import import_dgl
 from sargnn.models.base import Model
 from sargnn.models.custom import CustomModel
 from sargnn.models.inputs import GraphShape
-from sargnn.partition.cut import Part, parts_of
+from sargnn.partition.cut import parts_of
+from sargnn.partition.part import Part
 from sargnn.training.build import make_trainer
 from tests.graphs import assign, with_weights
 from tests.parity import cases

@@ -44,7 +44,8 @@ from sargnn.models import MODELS
 from sargnn.models.rgat import RgatLayer
 from sargnn.models.stack import GraphLayer
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.cut import Part, parts_of
+from sargnn.partition.cut import parts_of
+from sargnn.partition.part import Part
 from sargnn.partition.preload import Bounds, write_preloaded
 from sargnn.partition.store import FORMAT_VERSION, open_part
 from sargnn.plan.layer_plan import LayerPlan

@@ -14,8 +14,9 @@ from sargnn.graph.store import StoreWriter
 from sargnn.partition.cut import Cutter
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.metis import symmetric
-from sargnn.partition.quality import PartitionStats, partition_stats
-from sargnn.partition.store import put_send_lists, write_part
+from sargnn.partition.quality import partition_stats
+from sargnn.partition.store import PartitionStats
+from sargnn.partition.write import put_send_lists, write_part
 from tests.graphs import nasty_graph
 
 

@@ -12,9 +12,10 @@ from sargnn.errors import ConfigError
 from sargnn.graph.dataset import by_destination, write_dataset
 from sargnn.graph.store import StoreWriter
 from sargnn.partition import cut as cutting
-from sargnn.partition.cut import PART_ARRAYS, cut
+from sargnn.partition.cut import cut
 from sargnn.partition.memory import check, entries_of
 from sargnn.partition.order import order_nodes
+from sargnn.partition.part import PART_ARRAYS
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.store import FORMAT_VERSION, open_part
 from tests.configs import config

@@ -13,8 +13,9 @@ from sargnn.graph.dataset import Dataset, group_by, open_dataset
 from sargnn.graph.schema import Relation
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import PARTITIONERS
-from sargnn.partition.cut import Part, cut, parts_of
+from sargnn.partition.cut import cut, parts_of
 from sargnn.partition.order import order_nodes
+from sargnn.partition.part import Part
 from sargnn.partition.prepare import prepare_partition
 from sargnn.partition.quality import part_figures, partition_stats
 from sargnn.partition.store import open_part

@@ -15,8 +15,8 @@ from sargnn.errors import StoreError
 from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.store import StoreWriter
 from sargnn.graph.subgraph import induced
-from sargnn.partition.cut import Part
 from sargnn.partition.metis import assign as metis
+from sargnn.partition.part import Part
 from sargnn.partition.preload import Bounds, find_hops, write_preloaded
 from sargnn.partition.simple import assign_in_servers, assign_random, assign_range
 from sargnn.partition.store import FORMAT_VERSION, open_part

@@ -14,7 +14,8 @@ from sargnn.comm.group import Group
 from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.edge_columns import ATTR, EdgeColumns, names_to_json
 from sargnn.graph.store import StoreWriter
-from sargnn.partition.cut import Part, parts_of
+from sargnn.partition.cut import parts_of
+from sargnn.partition.part import Part
 from sargnn.partition.store import FORMAT_VERSION, open_part
 from sargnn.plan.load import PlanSettings, load_plan, with_self_loops
 from tests.graphs import assign, nasty_graph, with_edge_features

@@ -10,7 +10,7 @@ import torch
 
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.graph.schema import Schema
-from sargnn.partition.cut import Part, WeightedDegrees
+from sargnn.partition.part import Part, WeightedDegrees
 from sargnn.plan.drawn import InEdges, Sample
 from sargnn.rng import Purpose, philox
 

@@ -12,7 +12,8 @@ from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.typed import homogenize
-from sargnn.partition.cut import one_type, parts_of, with_columns
+from sargnn.partition.cut import parts_of
+from sargnn.partition.part import one_type, with_columns
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.plan.load import PlanSettings, load_plan

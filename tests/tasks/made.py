@@ -10,7 +10,7 @@ import numpy as np
 
 from sargnn.comm.group import Group
 from sargnn.config.run import Metric
-from sargnn.partition.cut import Part
+from sargnn.partition.part import Part
 from sargnn.tasks.nodes import NodeTask
 from tests.parity import cases
 
