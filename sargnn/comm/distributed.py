@@ -74,11 +74,9 @@ class DistributedGroup(Group):
         Args:
             backend: gloo, mpi or nccl, which takes this process's current GPU.
             timeout_s: how long the others are waited for, also later.
-            world: P; of one the group is alone.
+            world: P, 2 or more.
             shares: processes of one machine share memory; alike on all.
         """
-        if world == 1:
-            return cls.single(profile)
         group, hosts = join("gloo" if backend == "nccl" else backend, timeout_s, rank, world, os.environ)
         mute = silent([host for host in hosts if host != hosts[rank]])
         made = cls(rank, world, RankProcesses(group, hosts, mute), traffic, profile, servers=servers)

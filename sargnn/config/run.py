@@ -315,6 +315,11 @@ class RunConfig:
         return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def parts_of(process: int, processes: int, world: int) -> range:
+    """Which of ``world`` parts, or workers, a process has: as many as others, or one more or less."""
+    return range(process * world // processes, (process + 1) * world // processes)
+
+
 def loss_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that decide the losses (``find_deciding``); ``dataset.add_self_loops`` as it comes out with this model."""
     deciding = find_deciding(config, config)

@@ -12,11 +12,6 @@ from sargnn.config.groups import BufferConfig
 from sargnn.config.partitioner import PartitionerConfig
 
 
-def parts_of(process: int, processes: int, world: int) -> range:
-    """Which of ``world`` parts, or workers, a process has: as many as others, or one more or less."""
-    return range(process * world // processes, (process + 1) * world // processes)
-
-
 @dataclass(frozen=True)
 class PrepareConfig:
     """``sargnn prepare``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,10 @@ from sargnn.engine.workspace import Workspace
 from sargnn.errors import ConfigError
 from sargnn.graph.schema import Schema
 from sargnn.partition.part import Part
-from sargnn.plan.copies import Copies
 from sargnn.rng import uniform_rows
+
+if TYPE_CHECKING:
+    from sargnn.plan.copies import Copies
 
 EVERY_TYPE = -1
 """In the place of a node type: all of them."""

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, EdgeColumns, InEdgeMeans
 from sargnn.graph.schema import Schema
-from sargnn.partition.pairs import PartPairs
+
+if TYPE_CHECKING:
+    from sargnn.partition.pairs import PartPairs
 
 
 @dataclass(frozen=True)

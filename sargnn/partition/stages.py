@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from sargnn.config.verbs import parts_of
+from sargnn.config.run import parts_of
 from sargnn.errors import StoreError
 from sargnn.graph.claim import LOCK, Claim, claim, holder_of, remove_claimed
 from sargnn.graph.dataset import group_by, open_dataset

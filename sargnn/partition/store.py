@@ -15,7 +15,6 @@ from sargnn.graph.edge_columns import NAMES, WEIGHT, file_of, names_from_json, o
 from sargnn.graph.manifest import blame_manifest, damage_error
 from sargnn.graph.schema import LABEL_DTYPES, Schema, label_form
 from sargnn.graph.store import Store
-from sargnn.partition.pairs import open_pairs
 from sargnn.partition.part import PART_ARRAYS, CopyLists, Part, WeightedDegrees
 
 FORMAT_VERSION = 2
@@ -155,6 +154,11 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
     label_dtype, outputs = label_form(store.dtype(names["labels"]), num_classes)
     forms = _FORMS | {"labels": (label_dtype, (None, *outputs))}
     arrays = {array: store.array(name, *forms[array]) for array, name in names.items()}
+    pairs = None
+    if "pairs" in store.meta:
+        from sargnn.partition.pairs import open_pairs
+
+        pairs = open_pairs(store, rank, len(arrays["node_ids"]))
     part = Part(
         schema=schema,
         features=tuple(store.array(name, np.float32, (None, None)) for name in features),
@@ -163,7 +167,7 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
         ),
         weights=WeightedDegrees(*(arrays[array] for array in WEIGHT_ARRAYS)) if weighted else None,
         copies=CopyLists(*(arrays[array] for array in _COPY_ARRAYS)) if preloaded else None,
-        pairs=open_pairs(store, rank, len(arrays["node_ids"])),
+        pairs=pairs,
         **{array: arrays[array] for array in PART_ARRAYS},
     )
     problem = _find_problem(part, arrays, rank % (len(part.halo_offsets) - 1) if preloaded else rank)

@@ -21,14 +21,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from sargnn.comm.exchange import Exchange
 from sargnn.partition.part import Part, WeightedDegrees, weight_sums
-from sargnn.plan.copies import Copies
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.plan.load import PlanSettings, check_edges, id_ranks_of, load_plan
 from sargnn.plan.loops import (
@@ -44,6 +43,9 @@ from sargnn.plan.loops import (
 from sargnn.plan.mfg import FlowBuilder, FlowLayer, MessageFlow, Split, bounds_of
 from sargnn.plan.relations import Degrees, RelationSplitter
 from sargnn.rng import Purpose
+
+if TYPE_CHECKING:
+    from sargnn.plan.copies import Copies
 
 
 @dataclass(frozen=True)

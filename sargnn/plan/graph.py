@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,14 +17,16 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.partition.part import Part, one_type
 from sargnn.partition.store import release
-from sargnn.plan.copies import Copies
 from sargnn.plan.cover import Share, spared_shares
-from sargnn.plan.drawn import FlowDrawer
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.load import NO_LIMIT, PlanSettings, with_self_loops
 from sargnn.plan.mfg import FlowBuilder, MessageFlow, Reach
 from sargnn.plan.partials import load_shared_plan
-from sargnn.plan.relations import RelationSplitter
+
+if TYPE_CHECKING:
+    from sargnn.plan.copies import Copies
+    from sargnn.plan.drawn import FlowDrawer
+    from sargnn.plan.relations import RelationSplitter
 
 _SMALLEST_MESSAGE_ROWS = 1024
 
@@ -98,7 +101,11 @@ class WorkerGraph:
             settings = dataclasses.replace(settings, message_rows=usual_message_rows(num_nodes, group.world))
         self.settings, self.message_rows = settings, settings.message_rows
         self.labelled = find_labelled(part, group) if labelled is None else labelled
-        self._splitter = RelationSplitter(part, exchange, settings) if by_relation and part.schema.typed else None
+        self._splitter: RelationSplitter | None = None
+        if by_relation and part.schema.typed:
+            from sargnn.plan.relations import RelationSplitter
+
+            self._splitter = RelationSplitter(part, exchange, settings)
         self._split: LayerPlan | None = None
         self._plans: dict[Share | None, LayerPlan] = {}
         self._flows: dict[int, MessageFlow] = {}
@@ -198,6 +205,8 @@ class WorkerGraph:
     def drawer(self) -> FlowDrawer:
         """Made the first time, and kept. All workers must ask for it together."""
         if self._drawer is None:
+            from sargnn.plan.drawn import FlowDrawer
+
             self._drawer = FlowDrawer(
                 self._looped_part,
                 self.settings,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,7 +31,9 @@ from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.load import PlanSettings, halo_lists
 from sargnn.plan.loops import count_into, mark_sources, renumber
 from sargnn.plan.partials import load_shared_plan
-from sargnn.plan.relations import RelationSplitter, Restricted
+
+if TYPE_CHECKING:
+    from sargnn.plan.relations import RelationSplitter, Restricted
 
 
 @dataclass(frozen=True)

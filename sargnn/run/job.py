@@ -21,8 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sargnn.config.losses import loss_lines
-from sargnn.config.run import flatten, load
-from sargnn.config.verbs import parts_of
+from sargnn.config.run import flatten, load, parts_of
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.graph.manifest import MANIFEST
 from sargnn.memory.settle import Machine, settle

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sargnn.config.losses import loss_lines
-from sargnn.config.run import RunConfig, load
-from sargnn.config.verbs import parts_of
+from sargnn.config.run import RunConfig, load, parts_of
 from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError, WorkerError
 from sargnn.memory.plan_stores import plan_alone

@@ -20,11 +20,9 @@ import torch
 
 from sargnn.backends.device import Device
 from sargnn.backends.memory import Pool
-from sargnn.comm.distributed import DistributedGroup
 from sargnn.comm.group import Group, Traffic
 from sargnn.config.losses import loss_lines
-from sargnn.config.run import RunConfig
-from sargnn.config.verbs import parts_of
+from sargnn.config.run import RunConfig, parts_of
 from sargnn.cpu import without_bf16
 from sargnn.engine.serving import baseline_lines, usable_device
 from sargnn.errors import SargnnError
@@ -32,7 +30,6 @@ from sargnn.native import set_threads
 from sargnn.partition.store import PartitionInfo, open_part, partition_info
 from sargnn.profile import Profile
 from sargnn.run.gpus import local_device_index
-from sargnn.run.heartbeat import Heartbeat
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, read_inputs
 from sargnn.tracking.memory import PeakMeter, SharedMeter, private_bytes, resident_bytes
@@ -57,6 +54,7 @@ from sargnn.training.summary import (
 from sargnn.training.trainer import Trainer
 
 if TYPE_CHECKING:
+    from sargnn.run.heartbeat import Heartbeat
     from sargnn.training.preload import Choice
 
 _SLACK = 1 / 8
@@ -233,12 +231,16 @@ def _join(config: RunConfig, process: int, traffics: list[Traffic], on_joining: 
     the group's where it is a rank.
     """
     processes = config.num_processes
-    if processes > 1:
-        heartbeat = Heartbeat(process, lambda: sum(traffic.begun for traffic in traffics))
-        on_joining(heartbeat)
-        heartbeat.start()
-    servers = config.num_servers if processes == config.world else 1
     profile = Profile(config.profile and processes == config.world)
+    if processes == 1:
+        return Group.single(profile)
+    from sargnn.comm.distributed import DistributedGroup
+    from sargnn.run.heartbeat import Heartbeat
+
+    heartbeat = Heartbeat(process, lambda: sum(traffic.begun for traffic in traffics))
+    on_joining(heartbeat)
+    heartbeat.start()
+    servers = config.num_servers if processes == config.world else 1
     return DistributedGroup.from_environment(
         config.comm.backend,
         config.comm.timeout_s,

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,11 +19,13 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.graph.dataset import Dataset
 from sargnn.partition.part import Part
 from sargnn.resolve import resolve
 from sargnn.tasks import TASKS
 from sargnn.tasks.kinds import Scores
+
+if TYPE_CHECKING:
+    from sargnn.graph.dataset import Dataset
 
 
 @dataclass(frozen=True)

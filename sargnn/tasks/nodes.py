@@ -22,7 +22,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ from sargnn.config.choices import Task as TaskName
 from sargnn.config.groups import LabelsConfig, OptimConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS, task_of
 from sargnn.partition.part import Part
 from sargnn.resolve import is_target, resolve
@@ -44,6 +43,9 @@ from sargnn.rng import Draw, Purpose, dropout_rows
 from sargnn.tasks.base import Counted, Predict, Targets, Task
 from sargnn.tasks.kinds import BY_ORDER, KINDS, Scores, choose_metric, in_split, metric_name
 from sargnn.tasks.metrics import check_metric, measure
+
+if TYPE_CHECKING:
+    from sargnn.graph.dataset import Dataset
 
 _NUMBERS_AT_ONCE = 1 << 19
 """Of logits that are widened: two megabytes, which malloc gives back when they are freed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,13 +22,11 @@ from sargnn.engine.aggregate import Engine, EngineSettings
 from sargnn.engine.reducers.sum import Sum
 from sargnn.errors import ConfigError
 from sargnn.graph.check import Range
-from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
 from sargnn.graph.schema import LABEL_DTYPES, UNLABELLED, has_label, task_of
 from sargnn.models.base import Model
 from sargnn.models.inputs import EVERY_TYPE, GraphShape
 from sargnn.partition.part import Part, with_columns
-from sargnn.plan.copies import Copies
 from sargnn.plan.cover import Costs, Share, shares_of
 from sargnn.plan.graph import Sharing, WorkerGraph, degree_histogram, find_labelled
 from sargnn.plan.load import NO_LIMIT, PlanSettings
@@ -39,6 +37,9 @@ from sargnn.training.fit import Budget, Setup, evaluation_sample, fit_steps, tra
 from sargnn.training.optim import Optimization, check_decay
 from sargnn.training.trainer import Trainer
 from sargnn.training.views import View, ViewBuilder
+
+if TYPE_CHECKING:
+    from sargnn.graph.dataset import Dataset
 
 _WITHOUT = "dataset.edge_weights=false trains as if there were none"
 _COPIED_ROWS = 1 << 14
@@ -94,6 +95,8 @@ def make_trainer(
     model = make_model(config, shape)
     copies = None
     if preloads:
+        from sargnn.plan.copies import Copies
+
         exchange = Exchange(group, config.comm.prefetch_depth, engine.backend.moves)
         copied_rows = config.comm.message_rows or _COPIED_ROWS
         copies = Copies(part, exchange, copied_rows, device, counts_rows=config.norms_over_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from torch import Tensor
@@ -15,15 +15,16 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.segments import KeepLayers
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
-from sargnn.plan.drawn import Sample
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.sizes import Groups
-from sargnn.plan.target_groups import TargetRows
 from sargnn.tasks.base import Task
 from sargnn.tracking.memory import PeakMeter, trim
 from sargnn.training.optim import Optimization
 from sargnn.training.steps import DrawnSteps, MicroBatches, OneStep, StepRows, Steps, find_groups, most_batches
 from sargnn.training.views import Constants, View, ViewBuilder
+
+if TYPE_CHECKING:
+    from sargnn.plan.drawn import Sample
 
 _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
@@ -52,6 +53,8 @@ def configured_batches(config: RunConfig) -> int | Literal["auto"]:
 
 def sample_numbered(config: RunConfig, model: Model, number: int) -> Sample:
     """One of the run's samples, with the fan-outs of the model's layers."""
+    from sargnn.plan.drawn import Sample
+
     left = list(config.sample.fanouts or ())
     fanouts = tuple(left.pop(0) if aggregates else -1 for aggregates in model.uses_edges)
     return Sample(fanouts, config.seed, number)
@@ -197,6 +200,8 @@ class Candidates:
     """
 
     def __init__(self, setup: Setup, *, all_held: bool) -> None:
+        from sargnn.plan.target_groups import TargetRows
+
         config, graph = setup.config, setup.graph
         self._setup, self.all_held = setup, all_held
         self.rows = setup.task.rows("train")

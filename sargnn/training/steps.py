@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,11 +29,13 @@ import torch
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig
 from sargnn.errors import ConfigError
-from sargnn.plan.drawn import Sample
-from sargnn.plan.target_groups import TargetRows, group_targets
 from sargnn.rng import Purpose, draw_words
 from sargnn.tasks.base import Task
 from sargnn.training.views import Constants, View, ViewBuilder
+
+if TYPE_CHECKING:
+    from sargnn.plan.drawn import Sample
+    from sargnn.plan.target_groups import TargetRows
 
 _DIGIT_BITS, _DIGITS = 9, 7
 """Of a number below 2**63 that is looked for digit by digit."""
@@ -72,6 +75,8 @@ def find_groups(config: BatchesConfig, count: int, targets: TargetRows, group: G
 
     Raises ``ConfigError`` where a worker has fewer training nodes than there are micro-batches, unless it has none.
     """
+    from sargnn.plan.target_groups import group_targets
+
     sizes = _sizes(targets, group)
     least = most_batches(targets, group)
     if count > least:

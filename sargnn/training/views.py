@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,12 +19,14 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput, Model
-from sargnn.plan.drawn import OutDegrees, Sample
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.mfg import MessageFlow
 from sargnn.plan.sizes import Groups, Sizes, sizes_of_layers
 from sargnn.tasks.base import Targets, Task
+
+if TYPE_CHECKING:
+    from sargnn.plan.drawn import OutDegrees, Sample
 
 
 @dataclass(frozen=True)
