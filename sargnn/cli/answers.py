@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from sargnn.cli.conf import EXAMPLES, OVERRIDING, WITH_ARGUMENTS, ConfFolders, in_a_file, show_path
 from sargnn.cli.verb import Verb
 from sargnn.cli.verbs import VERBS
-from sargnn.config.fields import class_of
+from sargnn.config.fields import class_of, names_of
 from sargnn.errors import MOST_SHOWN, ConfigError, SargnnError, nearest
 from sargnn.resolve import load_attribute
 
@@ -339,7 +339,7 @@ def allowed_values(config: str, key: str, words: Iterable[str], folders: ConfFol
         return []
     hint = get_type_hints(settings_type)[name]
     optional = ["null"] if type(None) in get_args(hint) else []
-    if names := field.metadata.get("one_of"):
+    if names := names_of(field.metadata):
         return [*names, *optional]
     plain = _plain(hint)
     if plain is bool:

@@ -47,9 +47,15 @@ def chosen_from(kind: str, table: str) -> Metadata:
     return {"kind": kind, "table": table}
 
 
-def one_of(names: Sequence[str]) -> Metadata:
-    """One of these texts, or a target."""
-    return {"one_of": tuple(names)} | TARGET
+def one_of(names: Sequence[str] | str) -> Metadata:
+    """One of these texts, or a target. ``names``: the texts, or where the table is that has them, as "module:ATTRIBUTE"."""
+    return {"one_of": names} | TARGET
+
+
+def names_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """What ``one_of`` allows beside a target; none where it says nothing."""
+    names = metadata.get("one_of", ())
+    return tuple(load_attribute(names) if isinstance(names, str) else names)
 
 
 def gone(values: Mapping[str, str]) -> Metadata:
@@ -335,10 +341,10 @@ def _check_text(value: str, key: str, metadata: Metadata) -> str:
         )
     if metadata.get("path"):
         return os.path.abspath(os.path.expanduser(value))
-    names: tuple[str, ...] | None = metadata.get("one_of")
-    if names is not None and value in names:
+    names = names_of(metadata)
+    if value in names:
         return value
-    if names is not None and not is_target(value):
+    if names and not is_target(value):
         raise ConfigError(
             f"'{key}' has a value that is not known.",
             given=brief(value),

@@ -201,7 +201,7 @@ class BatchesConfig:
     count: Literal["auto"] | int = field(default=1, metadata=AT_LEAST_ONE | LOSSES | only_when("norms_over_batches"))
     by: str = field(
         default="star",
-        metadata=one_of(("star", "reg", "metis", "random", "range")) | LOSSES | only_when("norms_over_batches"),
+        metadata=one_of("sargnn.plan:GROUPINGS") | LOSSES | only_when("norms_over_batches"),
     )
     flows: Literal["disk", "memory"] = field(default="disk", metadata=FREE)
     steps: int = field(default=1, metadata=AT_LEAST_ONE | LOSSES)

@@ -58,6 +58,7 @@ from sargnn.config.groups import (
 from sargnn.config.links import EdgesConfig, LinkMetric, LinksConfig
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.errors import ConfigError
+from sargnn.resolve import is_target
 
 Predicted = Literal["classes", "multilabel", "regression", "links"]
 """What a run predicts: of nodes, or which are linked."""
@@ -136,7 +137,7 @@ class RunConfig:
     select: Literal["val_metric", "val_loss"] = field(default="val_metric", metadata=LOSSES | only_when("stops_early"))
     servers: int | None = field(default=None, metadata=AT_LEAST_ONE | LOSSES | only_when("bounds_preload"))
     preload: PreloadConfig = field(default=PreloadConfig(), metadata=RUN)
-    task: str = field(default="nodes", metadata=one_of(("nodes", "links", "edges")) | LOSSES)
+    task: str = field(default="nodes", metadata=one_of("sargnn.tasks:TASKS") | LOSSES)
     links: LinksConfig = field(default=LinksConfig(), metadata=LOSSES | only_when("predicts_links"))
     edges: EdgesConfig = field(default=EdgesConfig(), metadata=LOSSES | only_when("predicts_edges"))
     processes: int | Literal["auto"] | None = field(default="auto", metadata=AT_LEAST_ONE | FREE)
@@ -349,7 +350,7 @@ def parse(mapping: Any) -> RunConfig:
         ("edges", config.edges, config.predicts_edges),
     ):
         changed = {} if predicts else flat(find_deciding(settings, config, LOSSES[DECIDES]))
-        if changed and config.task in ("nodes", "links", "edges"):
+        if changed and not is_target(config.task):
             raise ConfigError(
                 f"Settings of {group} decide nothing where {config.task} are predicted.",
                 given=f"task={config.task} {' '.join(f'{group}.{key}={value}' for key, value in changed.items())}",
