@@ -45,6 +45,7 @@ TEXT = "\n".join(TEXTS.values())
 NAMED = re.compile(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", flags=re.S)
 FILES = dict(NAMED.findall(TEXT))
 """The pages together: those of one page fit those of another."""
+DATA = dict(re.findall(r"`([\w/]+\.jsonl)`:\n\n```text\n(.*?)```", TEXT, flags=re.S))
 CPP = dict(re.findall(r"`([\w/]+\.cpp)`:\n\n```cpp\n(.*?)```", TEXT, flags=re.S))
 
 
@@ -64,7 +65,7 @@ SHORT = ["dataset.num_nodes=600", "epochs=2", "tracking=none"]
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files of the pages, which is the working folder."""
-    for name, text in FILES.items():
+    for name, text in (FILES | DATA).items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -86,9 +87,9 @@ def test_the_pages_have_a_file_and_a_command_for_each_kind() -> None:
     kinds = {name.split("/")[1] for name in FILES if name.startswith("conf/")}
     assert kinds == {"model", "dataset", "mode", "kernel", "partitioner"}
     named = NAMED.findall(TEXT)
-    assert len(FILES) == len(named) == len(re.findall(r"^```(?:python|yaml)$", TEXT, flags=re.M)) == 27
+    assert len(FILES) == len(named) == len(re.findall(r"^```(?:python|yaml)$", TEXT, flags=re.M)) == 29
     assert not re.search(r"^```(?!python$|yaml$|cpp$|bash$|text$|$)|^    sargnn", TEXT, flags=re.M)
-    assert len(SINGLE) == 21 and all("epochs=2" in words for words in SINGLE[1:])
+    assert len(SINGLE) == 22 and all("epochs=2" in words for words in SINGLE[1:])
     given = [word.partition("=")[2] for words in SINGLE for word in words]
     assert all(Path(name).stem in given for name in FILES if name.startswith("conf/"))
 
