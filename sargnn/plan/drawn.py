@@ -257,7 +257,8 @@ class FlowDrawer(FlowBuilder):
         number = len(uses_edges)
         for layer in self._from_last(wanted, [partial(choose, n) for n in range(number)]):
             number -= 1
-            sampled = uses_edges[number] and sample is not None and sample.fanouts[number] >= 0
+            some = left_out is not None or (sample is not None and sample.fanouts[number] >= 0)
+            sampled = uses_edges[number] and some
             out = self._outward(chosen, layer.outputs) if outward and sampled else None
             yield DrawnLayer(**vars(layer), chosen=tuple(chosen), sampled=sampled, outward=out)
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, reject, seed, settings
 from hypothesis import strategies as st
 
 from sargnn.comm.group import Group
-from sargnn.config.groups import LabelsConfig
+from sargnn.config.groups import LabelsConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, DataError, KernelError
 from sargnn.graph.dataset import Dataset
@@ -95,6 +95,25 @@ _TWO_ROWS = Case(
     {"seed": 0, "labels": LabelsConfig(name="masked", rate=0.4, reuse=0)},
     _WAY | {"aggregate": "post", "keep_layers": "all", "column_groups": None, "precision": "fp32"},
 )
+
+
+_LAST_EDGE = Case(
+    Graph(seed=0, counts=(1, 2), edges=(0, 0, 0, 1), isolated=0, hubs=0, repeats=0, loops=0, weighted=False),
+    "rgat",
+    {"num_layers": 1, "norm": "none", "dropout": 0.0, "residual": False},
+    {"seed": 0, "sample": SampleConfig(fanouts=[-1])},
+    _WAY | {"aggregate": "post", "keep_layers": "all", "column_groups": None, "precision": "fp64"},
+    task="links",
+    pairs={"decoder": "dot", "embedding_dim": 6, "loss": "bce", "negatives": 1, "corrupt": "tail", "strict": False},
+)
+
+
+@QUICK
+@given(case=st.just(_LAST_EDGE))
+def test_a_pair_whose_edge_is_the_only_one(case: Case) -> None:
+    """What was found: a sampled step leaves a pair's edge out, and its degrees were those of the whole graph where all other
+    edges are kept, so that attention gave a row without any edge whatever lay in memory."""
+    check(case)
 
 
 @QUICK

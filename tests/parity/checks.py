@@ -83,7 +83,11 @@ def first_step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, A
     """The loss of a first step, the gradients, and what batch norms have moved to; sharded rows by original id."""
     trainer = cases.trainer_of(group, config, dataset)
     trainer.model.train()
-    loss = trainer.loop.gradients().value
+    torch.use_deterministic_algorithms(True, warn_only=True)  # memory that nobody has written to is NaN
+    try:
+        loss = trainer.loop.gradients().value
+    finally:
+        torch.use_deterministic_algorithms(False)
     grads = {name: one.grad.double().numpy() for name, one in trainer.model.named_parameters() if one.grad is not None}
     of_rows = {name: grads.pop(name) for name in list(grads) if name.startswith("inputs.embeddings.")}
     inputs = trainer.model.inputs
