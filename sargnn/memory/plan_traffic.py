@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
@@ -20,7 +22,7 @@ from sargnn.graph.edge_columns import WEIGHT
 from sargnn.models.base import Model
 from sargnn.models.inputs import EVERY_TYPE, GraphShape
 from sargnn.models.stack import GraphLayer, Stack
-from sargnn.plan.cover import MOST_EDGES, TILT, TILTS_MORE, TRIALS, Share, least_cover
+from sargnn.plan.cover import Share, least_cover, try_tilts
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.training.build import edge_width, label_columns, layer_shares, make_engine, make_model, uses_edge_weights
 
@@ -104,26 +106,19 @@ class CutEdges:
         if share.ratio is None:
             counts = (len(np.unique(self.destination[self._edges(pair)])) for pair in range(self.world**2))
             return Messages(0, sum(counts), (0,) * self.world)
-        world, tilt, tilted = self.world, np.full(self.world, TILT), np.ones(self.world, bool)
-        covers: dict[int, tuple[int, int, int]] = {}
-        for _ in range(TRIALS):
-            covers |= {
-                p * world + q: self._cover(p * world + q, share, tilt[q])
-                for q in range(world)
-                if tilted[q]
-                for p in range(world)
-            }
-            total = self.own.copy()
-            for pair, (_, _, moved) in covers.items():
-                total[pair % world] += moved
-                total[pair // world] -= moved
-            tilted = total > MOST_EDGES * np.maximum(self.own, 1)
-            if not tilted.any():
-                break
-            tilt[tilted] *= TILTS_MORE
-        rows = [covers[pair][0] for pair in range(world**2)]
-        received = tuple(np.reshape(rows, (world, -1)).sum(1).tolist())
-        return Messages(sum(rows), sum(partials for _, partials, _ in covers.values()), received)
+        world, covers = self.world, [(0, 0, 0)] * self.world**2
+
+        def cover(q: int, tilt: float) -> None:
+            for pair in range(q, world**2, world):
+                covers[pair] = self._cover(pair, share, tilt)
+
+        def moved() -> Tensor:
+            edges = np.reshape([count for *_, count in covers], (world, world))
+            return torch.from_numpy(edges.sum(0) - edges.sum(1))
+
+        try_tilts(Group.single(), torch.from_numpy(self.own), cover, moved)
+        received = tuple(np.reshape([rows for rows, *_ in covers], (world, world)).sum(1).tolist())
+        return Messages(sum(received), sum(partials for _, partials, _ in covers), received)
 
     def _edges(self, pair: int) -> slice:
         return slice(int(self.bounds[pair]), int(self.bounds[pair + 1]))

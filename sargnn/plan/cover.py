@@ -21,7 +21,7 @@ Letters: S sources, D destinations, E edges between two parts, P ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -195,16 +195,36 @@ def choose_edges(
         return [np.full(len(src), q != rank) for q, (src, _) in enumerate(edges)]
     own = torch.zeros(world, dtype=torch.int64)
     own[rank] = sum(len(src) for src, _ in edges)
+    chosen = [np.zeros(len(src), bool) for src, _ in edges]
+
+    def cover(q: int, tilt: float) -> None:
+        src, dst = edges[q]
+        if q != rank and len(src):
+            chosen[q] = ~least_cover(src, dst, halo_rows[q], share, tilt)[src]
+
+    def moved() -> torch.Tensor:
+        counts = torch.tensor([int(mask.sum()) for mask in chosen])
+        counts[rank] = -counts.sum()
+        return counts
+
+    try_tilts(group, own, cover, moved)
+    return chosen
+
+
+def try_tilts(group: Group, own: torch.Tensor, cover: Callable[[int, float], None], moved: Callable[[], torch.Tensor]) -> None:
+    """Cover edges, and again with a larger tilt those from ranks that aggregate too many; all ranks must call it together.
+
+    Args:
+        own: int64 [P], edges into each rank's rows; summed over the group's ranks, as is what is moved.
+        cover: covers the edges from a rank's rows with a tilt.
+        moved: int64 [P], how many more edges each rank aggregates with the covers at hand.
+    """
     total = group.sum_(own)
-    tilt, chosen, tilted = np.full(world, TILT), [np.zeros(len(src), bool) for src, _ in edges], np.ones(world, bool)
+    tilt, tilted = np.full(len(total), TILT), np.ones(len(total), bool)
     for _ in range(TRIALS):
-        for q, (src, dst) in enumerate(edges):
-            if q != rank and len(src) and tilted[q]:
-                chosen[q] = ~least_cover(src, dst, halo_rows[q], share, tilt[q])[src]
-        moved = torch.tensor([int(mask.sum()) for mask in chosen])
-        moved[rank] = -sum(int(mask.sum()) for mask in chosen)
-        tilted = ((total + group.sum_(moved)) > MOST_EDGES * total.clamp(min=1)).numpy()
+        for q in np.flatnonzero(tilted):
+            cover(int(q), tilt[q])
+        tilted = ((total + group.sum_(moved())) > MOST_EDGES * total.clamp(min=1)).numpy()
         if not tilted.any():
             break
         tilt[tilted] *= TILTS_MORE
-    return chosen
