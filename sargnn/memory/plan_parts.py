@@ -1,5 +1,5 @@
-"""What each worker owns and reads: counted from a partition store without opening its parts, or from an assignment; estimated
-from sizes of graphs that everyone knows. And what the SAR paper measured on one of these.
+"""What each worker owns and reads: counted in its part; estimated from sizes of graphs that everyone knows. And what the SAR
+paper measured on one of these.
 
 Published nodes, edges, features, classes and splits are those of OGB (Hu et al., 2020), and of the older datasets those that
 PyTorch Geometric and DGL document, edges in both directions. Rows of others depend on the cut (``halo_of``).
@@ -20,16 +20,16 @@ import numpy as np
 
 from sargnn.config.choices import DatasetSettings
 from sargnn.config.run import RunConfig
-from sargnn.graph.dataset import Dataset, in_edge_blocks
+from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import Relation, Schema
 from sargnn.partition.cut import Cutter
 from sargnn.partition.ground import lay_ground
 from sargnn.partition.part import Part, with_columns
 from sargnn.partition.preload import Bounds, cut_server
-from sargnn.partition.store import PartitionInfo, array_of, open_part
+from sargnn.partition.store import open_part
 from sargnn.plan.drawn import InEdges, Sample
 from sargnn.plan.load import with_self_loops
-from sargnn.plan.loops import mark_sources
+from sargnn.plan.mfg import by_type, mark_all
 from sargnn.plan.sizes import Sizes
 from sargnn.tasks.kinds import in_split
 
@@ -48,7 +48,6 @@ class PartSizes:
         sent: own rows that others read.
         targets: training rows.
         split: rows of any split.
-        crossing: edges whose source is another's row; None: not counted.
         inner: own rows of each type that are no copies [T]; None: all.
     """
 
@@ -58,7 +57,6 @@ class PartSizes:
     sent: int
     targets: int
     split: int
-    crossing: int | None = None
     inner: tuple[int, ...] | None = None
 
     def view(
@@ -83,65 +81,6 @@ class PartSizes:
     def edges_into(self, schema: Schema, node_type: int) -> int:
         pairs = zip(self.edges, schema.relations, strict=True)
         return sum(count for count, relation in pairs if relation.destination == node_type)
-
-
-def parts_of_store(info: PartitionInfo) -> list[PartSizes]:
-    """Counted, without opening the parts."""
-    relations = len(info.schema.relations)
-    parts = []
-    for rank in range(info.world):
-        offsets = np.asarray(array_of(info.path, rank, "edge_offsets"))
-        by_peer = np.diff(offsets).reshape(-1, relations)
-        by_relation = by_peer.sum(0)
-        split = np.asarray(array_of(info.path, rank, "split"))
-        parts.append(
-            PartSizes(
-                _by_type(info.schema, array_of(info.path, rank, "node_ids")),
-                tuple(int(count) for count in by_relation),
-                len(array_of(info.path, rank, "halo_ids")),
-                len(array_of(info.path, rank, "send_rows")),
-                int(in_split(split, "train").sum()),
-                int((split > 0).sum()),
-                int(by_relation.sum() - by_peer[rank].sum()),
-            )
-        )
-    return parts
-
-
-def parts_of_assignment(dataset: Dataset, part: np.ndarray, world: int, halo_rows: int) -> list[PartSizes]:
-    """``part``: int32 [N]. ``halo_rows`` are of all: every worker has as many as its share of edges."""
-    schema, split = dataset.schema, np.asarray(dataset.split)
-    degrees = np.diff(np.asarray(dataset.indptr))
-    relation = None if dataset.relation is None else np.asarray(dataset.relation)
-    crossing, parts = np.zeros(world, np.int64), []
-    for first, indptr, indices in in_edge_blocks(dataset, "counting edges between parts"):
-        into = np.repeat(part[first : first + len(indptr) - 1], np.diff(indptr))
-        crossing += np.bincount(into[part[indices] != into], minlength=world)
-    for rank in range(world):
-        own = np.flatnonzero(part == rank)
-        edges = [int(degrees[own].sum())]
-        if relation is not None:
-            at = np.repeat(part == rank, degrees)
-            edges = np.bincount(relation[at], minlength=len(schema.relations)).tolist()
-        share = degrees[own].sum() / max(1, dataset.num_edges)
-        rows = int(halo_rows * share)
-        parts.append(
-            PartSizes(
-                _by_type(schema, own),
-                tuple(edges),
-                rows,
-                rows,
-                int(in_split(split[own], "train").sum()),
-                int((split[own] > 0).sum()),
-                int(crossing[rank]),
-            )
-        )
-    return parts
-
-
-def _by_type(schema: Schema, node_ids: np.ndarray) -> tuple[int, ...]:
-    bounds = schema.bounds(np.asarray(node_ids))
-    return tuple(int(b - a) for a, b in zip(bounds, bounds[1:], strict=False))
 
 
 @dataclass(frozen=True)
@@ -174,8 +113,8 @@ class Opened:
     def bytes(self) -> int:
         return 8 * len(self.part.edge_src) + 60 * len(self.part.node_ids)
 
-    def sources(self, outputs: np.ndarray, layer: int, sample: Sample | None) -> tuple[np.ndarray, int]:
-        """The rows that a layer reads, bool [N + H], and how many edges it has.
+    def mark(self, outputs: np.ndarray, layer: int, sample: Sample | None) -> tuple[np.ndarray, int]:
+        """The rows that a layer reads as sources, bool [N + H], and how many edges it has.
 
         Args:
             outputs: bool [N], own rows that it computes.
@@ -184,34 +123,23 @@ class Opened:
         """
         marks = np.zeros(len(self.read_ids), np.uint8)
         if sample is not None:
-            return self._drawn(outputs, layer, sample, marks)
-        part, relations, edges = self.part, len(self.part.schema.relations), 0
-        src, dst = np.asarray(part.edge_src), np.asarray(part.edge_dst)
-        rows = len(part.node_ids)
-        for group, (a, b) in enumerate(zip(part.edge_offsets, part.edge_offsets[1:], strict=False)):
-            peer = group // relations
-            first, last = 0, rows
-            if peer != self.place:
-                first, last = rows + int(part.halo_offsets[peer]), rows + int(part.halo_offsets[peer + 1])
-            edges += mark_sources(src[a:b], dst[a:b], outputs, marks[first:last])
+            chosen = self.in_edges.keep(by_type(np.flatnonzero(outputs), self.part.row_bounds), layer, sample, marks)
+            return marks.astype(bool), sum(len(kept.sources) for kept in chosen)
+        edges = mark_all(self.part, self.place, outputs, marks)
         if self.loops:  # one each, in place of the data's own
             edges += int(outputs.sum()) - int(self._own_loops[outputs].sum())
         return marks.astype(bool), edges
 
-    def _drawn(self, outputs: np.ndarray, layer: int, sample: Sample, marks: np.ndarray) -> tuple[np.ndarray, int]:
-        edges, bounds = 0, self.part.row_bounds
-        for number, relation in enumerate(self.part.schema.relations):
-            first, last = bounds[relation.destination : relation.destination + 2]
-            rows = (first + np.flatnonzero(outputs[first:last])).astype(np.int32)
-            chosen = self._in_edges.choose(rows, number, layer, sample)
-            marks[chosen.sources] = 1
-            edges += len(chosen.sources)
-        return marks.astype(bool), edges
-
     @cached_property
-    def _in_edges(self) -> InEdges:
+    def in_edges(self) -> InEdges:
         part = with_self_loops(self.part, self.place) if self.loops else self.part
         return InEdges(part, self.place, own_loops=self.loops)
+
+    @property
+    def drawer_bytes(self) -> int:
+        """Of what flows are drawn from (``plan.drawn``). A part with self-loops is none that is mapped from the store."""
+        looped = 8 * (len(self.part.edge_src) + len(self.inner)) if self.loops else 0
+        return self.in_edges.bytes + looped + 4 * len(self.read_ids) + 4 * len(self.part.halo_ids)
 
     @cached_property
     def _own_loops(self) -> np.ndarray:
@@ -228,6 +156,7 @@ class OpenParts:
         store: the partition's folder; None: it is cut from the dataset.
         bounds: what servers preload; None: nothing, and all workers exchange rows with each other.
         columns: what edges carry and the model reads.
+        verify: as of ``open_part``.
 
     Attributes:
         servers: ranks that exchange rows with each other.
@@ -242,9 +171,11 @@ class OpenParts:
         bounds: Bounds | None,
         *,
         columns: Sequence[str],
+        verify: bool = True,
     ) -> None:
-        self._config, self._dataset, self._part, self._store, self._bounds = config, dataset, part, store, bounds
-        self._columns = columns
+        self._config, self._part, self._store, self._bounds = config, part, store, bounds
+        self._dataset = dataclasses.replace(dataset, columns=dataset.columns.only(columns))
+        self._columns, self._verify = columns, verify
         self.num_nodes, self.world = dataset.num_nodes, config.world
         size = self.world // config.num_servers if bounds is not None else self.world
         self.servers = [range(first, first + size) for first in range(0, self.world, size)]
@@ -271,11 +202,11 @@ class OpenParts:
             part = cutter.part(place, cutter.edges(place), nothing)
             inner = hops[part.node_ids] == 0
         elif self._store is not None:
-            part = open_part(self._store, rank, with_features=False)
+            part = with_columns(open_part(self._store, rank, with_features=False, verify=self._verify), self._columns)
         else:
             part = self._cutter.part(rank, self._cutter.edges(rank), nothing)
         inner = np.ones(len(part.node_ids), bool) if inner is None else inner
-        return Opened(with_columns(part, self._columns), place, self._config.add_self_loops, inner)
+        return Opened(part, place, self._config.add_self_loops, inner)
 
     @cached_property
     def _cutter(self) -> Cutter:
@@ -287,6 +218,23 @@ class OpenParts:
             nodes = np.argsort(self._part, kind="stable")
         counts = np.bincount(self._part, minlength=self.world)
         return Cutter(self._dataset, lay_ground(self._dataset, np.concatenate([[0], np.cumsum(counts)]), nodes))
+
+
+def count_parts(parts: OpenParts) -> list[PartSizes]:
+    """By worker."""
+    sizes, sent = [], np.zeros(parts.world, np.int64)
+    for ranks in parts.servers:
+        for rank in ranks:
+            opened = parts[rank]
+            part, inner, types = opened.part, opened.inner, len(opened.part.schema.node_types)
+            sent[ranks.start : ranks.stop] += np.diff(part.halo_offsets)
+            split = np.asarray(part.split) * inner
+            edges = np.diff(part.edge_offsets).reshape(len(ranks), -1).sum(0)
+            rows, own = (np.bincount(opened.types[kept], minlength=types) for kept in (slice(None), inner))
+            targets, in_any = int(in_split(split, "train").sum()), int((split > 0).sum())
+            counted = tuple(rows.tolist()), tuple(edges.tolist()), len(part.halo_ids), 0, targets, in_any
+            sizes.append(PartSizes(*counted, inner=tuple(own.tolist())))
+    return [dataclasses.replace(part_sizes, sent=int(rows)) for part_sizes, rows in zip(sizes, sent, strict=True)]
 
 
 @dataclass(frozen=True)

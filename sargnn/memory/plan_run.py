@@ -22,7 +22,7 @@ from sargnn.engine.segments import KeepLayers, layer_runs
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.memory.budget import MOST_EVALUATION_GROUPS, Search, largest_micro_batch
-from sargnn.memory.plan_parts import PartSizes, Published, parts_of_assignment, parts_of_store
+from sargnn.memory.plan_parts import OpenParts, PartSizes, Published, count_parts
 from sargnn.memory.plan_traffic import CutEdges, Messages, layer_bytes, shape_of, traffic_by_layer, traffic_of
 from sargnn.memory.plan_views import Views, has_views
 from sargnn.memory.plan_worker import Account, Runtime, WorkerPlan
@@ -30,8 +30,7 @@ from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import Stack
 from sargnn.partition import PARTITIONERS, stream
 from sargnn.partition.prepare import partition_path, with_choice
-from sargnn.partition.quality import quality_of
-from sargnn.partition.store import array_of, partition_info
+from sargnn.partition.store import array_of
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.resolve import resolve
 from sargnn.steps import step
@@ -55,8 +54,8 @@ class Cut:
         parts: of each worker.
         halo_rows: of all.
         edges: between parts; None: too many.
-        exact: it is a partition that is there. Else it was made for the plan, with halo rows shared out by edges: streamed
-            where the configured partitioner takes long, with a larger halo than METIS's or KaMinPar's.
+        exact: it is a partition that is there. Else it was made for the plan: streamed where the configured partitioner takes
+            long, with a larger halo than METIS's or KaMinPar's.
         store: the partition's folder, where it is there.
     """
 
@@ -114,32 +113,30 @@ class WorldPlan:
 
 def find_cut(config: RunConfig, dataset: Dataset, name: str) -> Cut:
     """The configured partition where it is there; else a streamed one. ``name``: of the dataset store's folder."""
-    loops, world = int(config.add_self_loops), config.world
     chosen = with_choice(config, dataset, name)
     path, _ = partition_path(chosen, dataset, name)
     if path.exists():
-        info = partition_info(path)
-        part, halo = np.empty(info.num_nodes, np.int32), sum(info.stats.halo_rows)
-        for rank in range(info.world):
-            part[np.asarray(array_of(info.path, rank, "node_ids"))] = rank
-        return Cut(part, parts_of_store(info), halo, CutEdges.of(dataset, part, world, loops), exact=True, store=path)
+        part = np.empty(dataset.num_nodes, np.int32)
+        for rank in range(config.world):
+            part[np.asarray(array_of(path, rank, "node_ids"))] = rank
+        return cut_of(config, dataset, part, path)
     if chosen.partitioner.choice in _QUICK:
         assign = resolve("partitioner", PARTITIONERS, chosen.partitioner.choice)
-        part = np.asarray(assign(dataset, world, chosen.partitioner), np.int32)
+        part = np.asarray(assign(dataset, config.world, chosen.partitioner), np.int32)
     else:
-        step(f"a streamed cut into {world}, for the plan")
+        step(f"a streamed cut into {config.world}, for the plan")
         settings = dataclasses.replace(
             chosen.partitioner, name="stream", passes=_PASSES, balance="both", target=None, file=None
         )
-        part = stream.assign(dataset, world, settings)
-    return cut_of(dataset, part, world, loops)
+        part = stream.assign(dataset, config.world, settings)
+    return cut_of(config, dataset, part)
 
 
-def cut_of(dataset: Dataset, part: np.ndarray, world: int, loops: int) -> Cut:
-    """Of an assignment: ``part``, int32 [N]. ``loops``: self-loops that each node gets."""
-    halo = quality_of(dataset, part, world).halo_rows
-    parts = parts_of_assignment(dataset, part, world, halo)
-    return Cut(part, parts, halo, CutEdges.of(dataset, part, world, loops), exact=False)
+def cut_of(config: RunConfig, dataset: Dataset, part: np.ndarray, store: Path | None = None) -> Cut:
+    """Of an assignment: ``part``, int32 [N]. ``store``: the partition's folder, where it is there."""
+    parts = count_parts(OpenParts(config, dataset, part, store, None, columns=(), verify=False))
+    edges = CutEdges.of(dataset, part, config.world, int(config.add_self_loops))
+    return Cut(part, parts, sum(sizes.halo for sizes in parts), edges, exact=store is not None, store=store)
 
 
 def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) -> WorldPlan:

@@ -78,7 +78,7 @@ def plan_alone(config: RunConfig, store: Path, partition: Path) -> int | None:
     from sargnn.partition.store import ASSIGNMENT
 
     dataset, part = open_dataset(store, verify=False), np.load(partition / f"{ASSIGNMENT}.npy", mmap_mode="r")
-    cut = cut_of(dataset, part, config.world, int(config.add_self_loops))
+    cut = cut_of(config, dataset, part)
     try:
         return max(plan_run(replace(config, processes=None), dataset, cut, Runtime(0, 0)).training)
     except SargnnError:

@@ -134,11 +134,11 @@ def array_of(path: Path, rank: int, name: str) -> np.ndarray:
     return _open(path, rank).array(array_name(rank, name))
 
 
-def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
+def open_part(path: Path, rank: int, *, with_features: bool = True, verify: bool = True) -> Part:
     """One worker's part, arrays memory-mapped; no other part need be here. Raises ``StoreError`` naming a file that is damaged.
 
     Checksums are verified and every array's form; local row numbers lie in their ranges, so that no kernel reads beside them.
-    Without features theirs are not verified.
+    Without features theirs are not verified. Without ``verify`` nothing is: for what only counts.
     """
     store = _open(path, rank)
     with blame_manifest(path, "of the partition"):
@@ -150,7 +150,8 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
     features = [
         array_name(rank, features_name(node_type)) for node_type in range(len(schema.node_types) if with_features else 0)
     ]
-    store.verify([*names.values(), *(array_name(rank, file_of(column)) for column in columns), *features])
+    if verify:
+        store.verify([*names.values(), *(array_name(rank, file_of(column)) for column in columns), *features])
     label_dtype, outputs = label_form(store.dtype(names["labels"]), num_classes)
     forms = _FORMS | {"labels": (label_dtype, (None, *outputs))}
     arrays = {array: store.array(name, *forms[array]) for array, name in names.items()}
@@ -170,8 +171,7 @@ def open_part(path: Path, rank: int, *, with_features: bool = True) -> Part:
         pairs=pairs,
         **{array: arrays[array] for array in PART_ARRAYS},
     )
-    problem = _find_problem(part, arrays, rank % (len(part.halo_offsets) - 1) if preloaded else rank)
-    if problem:
+    if verify and (problem := _find_problem(part, arrays, rank % (len(part.halo_offsets) - 1) if preloaded else rank)):
         raise damage_error(
             path, path / f"{array_name(rank, problem)}.npy", "its numbers do not fit the other arrays of the part"
         )

@@ -121,13 +121,13 @@ class InEdges:
 
     def __init__(self, part: Part, rank: int, *, own_loops: bool) -> None:
         check_edges(part, rank)
-        self._loops = int(own_loops)
+        self._loops, self._relations = int(own_loops), part.schema.relations
         world, relations, bounds = len(part.halo_offsets) - 1, part.schema.relations, part.row_bounds
         src, dst = np.asarray(part.edge_src), np.asarray(part.edge_dst)
         shifts = len(part.node_ids) + np.asarray(part.halo_offsets)
         self.ids = np.concatenate([part.node_ids, part.halo_ids]).astype(np.uint32)
         self._runs: list[tuple[int, np.ndarray]] = []
-        alone = world == 1  # its edges are sorted by relation and destination already
+        self._alone = alone = world == 1  # its edges are sorted by relation and destination already
         sources = np.empty(0 if alone else len(src), np.int32)
         self._edges = np.arange(len(src) if part.columns else 0, dtype=np.int32)
         before = 0
@@ -148,6 +148,12 @@ class InEdges:
         self._sources = src if alone else sources
         self._parallel = any(has_parallel_edges(begins, self._sources) for _, begins in self._runs)
 
+    @property
+    def bytes(self) -> int:
+        """Beside those of the part."""
+        own = [self.ids, self._edges, *(begins for _, begins in self._runs)]
+        return sum(array.nbytes for array in own) + (0 if self._alone else self._sources.nbytes)
+
     def choose(self, rows: np.ndarray, relation: int, layer: int, sample: Sample | None) -> Chosen:
         """The edges into own rows (int32 [M], of the relation's destination type) that a sample keeps; None: all edges."""
         first, begins = self._runs[relation]
@@ -160,6 +166,30 @@ class InEdges:
         given = rows, first, begins, self._sources, self.ids, self._parallel, self._loops
         choose_edges(*given, *draw, offsets, sources, edges)
         return Chosen(offsets, sources, self._edges[edges] if len(edges) else edges)
+
+    def keep(
+        self,
+        outputs: Sequence[np.ndarray],
+        layer: int,
+        sample: Sample | None,
+        marks: np.ndarray,
+        left_out: np.ndarray | None = None,
+    ) -> list[Chosen]:
+        """Per relation the edges into a layer's output rows (int32 per type) that a sample keeps; their sources are marked.
+
+        Args:
+            marks: uint8 [N + H].
+            left_out: keys of edges (``_edge_keys``) that are dropped from these.
+        """
+        kept = []
+        for number, relation in enumerate(self._relations):
+            rows = outputs[relation.destination]
+            edges = self.choose(rows, number, layer, sample)
+            if left_out is not None:
+                edges = edges.without(left_out, rows, self.ids)
+            mark_chosen(edges.sources, marks)
+            kept.append(edges)
+        return kept
 
 
 OutDegrees = tuple[Degrees, ...] | None
@@ -246,12 +276,8 @@ class FlowDrawer(FlowBuilder):
 
         def choose(layer: int, outputs: tuple[np.ndarray, ...], marks: np.ndarray) -> int:
             chosen.clear()
-            for number, relation in enumerate(self._schema.relations if uses_edges[layer] else ()):
-                edges = self._edges.choose(outputs[relation.destination], number, layer, sample)
-                if left_out is not None:
-                    edges = edges.without(left_out, outputs[relation.destination], self._edges.ids)
-                mark_chosen(edges.sources, marks)
-                chosen.append(edges)
+            if uses_edges[layer]:
+                chosen.extend(self._edges.keep(outputs, layer, sample, marks, left_out))
             return sum(len(edges.sources) for edges in chosen)
 
         number = len(uses_edges)

@@ -160,17 +160,12 @@ class FlowBuilder:
         """The part of a layer that computes all own rows of one type from all, and the bounds of its output rows."""
         everything = np.arange(self._num_rows)
         (layer,) = self._from_last(everything[rows], [self._keep_all])
-        return self._restricted(dataclasses.replace(layer, inputs=self._by_type(everything)), self._split_all)
+        return self._restricted(dataclasses.replace(layer, inputs=by_type(everything, self._bounds)), self._split_all)
 
     def counts(self, layers: Sequence[FlowLayer]) -> tuple[RowCounts, ...]:
         """Per layer, its rows over all workers."""
         own = [[sum(map(len, layer.inputs)), sum(map(len, layer.outputs)), int(layer.halo.sum())] for layer in layers]
         return tuple(RowCounts(*totals) for totals in self._exchange.group.sum_(torch.tensor(own)).tolist())
-
-    def _by_type(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Own rows, ascending, type by type: int32."""
-        ends = np.searchsorted(rows, self._bounds)
-        return tuple(np.ascontiguousarray(rows[a:b], np.int32) for a, b in pairwise(ends))
 
     def _from_last(
         self,
@@ -185,7 +180,7 @@ class FlowBuilder:
                 [N + H], and returns how many edges there are.
             hidden: as ``reach``.
         """
-        outputs, reached = self._by_type(wanted), np.zeros(self._num_rows, bool)
+        outputs, reached = by_type(wanted, self._bounds), np.zeros(self._num_rows, bool)
         reached[wanted] = True
         for keep_edges in reversed(keep):
             marks = np.zeros(self._num_rows + len(self._part.halo_ids), np.uint8)
@@ -199,25 +194,16 @@ class FlowBuilder:
                 needed[rows[chosen]] = True
             new = np.flatnonzero(needed & ~reached)
             reached[new] = True
-            both = zip(outputs, self._by_type(new), strict=True)
+            both = zip(outputs, by_type(new, self._bounds), strict=True)
             inputs = tuple(np.concatenate([rows, added]) if len(added) else rows for rows, added in both)
             yield FlowLayer(outputs, inputs, halo.astype(bool), sends, edges)
             outputs = inputs
 
-    def _spans(self) -> Iterator[tuple[slice, slice]]:
-        """By source part and relation: its rows among own and halo rows [N + H], and its edges."""
-        halo = self._num_rows + np.asarray(self._part.halo_offsets)
-        relations = len(self._schema.relations)
-        for group, (a, b) in enumerate(pairwise(self._part.edge_offsets)):
-            peer = group // relations
-            own = peer == self._settings.rank
-            yield slice(0, self._num_rows) if own else slice(halo[peer], halo[peer + 1]), slice(int(a), int(b))
-
     def _keep_all(self, outputs: tuple[np.ndarray, ...], marks: np.ndarray) -> int:
         """All edges into the output rows."""
-        src, dst, wanted = np.asarray(self._part.edge_src), np.asarray(self._part.edge_dst), np.zeros(self._num_rows, bool)
+        wanted = np.zeros(self._num_rows, bool)
         wanted[np.concatenate(outputs)] = True
-        return sum(mark_sources(src[span], dst[span], wanted, marks[rows]) for rows, span in self._spans())
+        return mark_all(self._part, self._settings.rank, wanted, marks)
 
     def _split_all(self, layer: FlowLayer, places: np.ndarray) -> Split:
         """All edges into a layer's output rows."""
@@ -227,7 +213,7 @@ class FlowBuilder:
         edges = np.empty(layer.edges if part.columns else 0, np.int64)
         src, dst, begins = np.asarray(part.edge_src), np.asarray(part.edge_dst), np.empty(len(outputs) + 1, np.int64)
         ends = [0]
-        for rows, span in self._spans():
+        for rows, span in spans_of(part, self._settings.rank):
             kept = count_into(dst[span], out_places, begins) if layer.edges else 0
             at = slice(ends[-1], ends[-1] + kept)
             if kept:
@@ -285,6 +271,27 @@ class FlowBuilder:
         counted = tuple(dataclasses.replace(plan, counts=count) for plan, count in zip(plans, counts, strict=True))
         ends = (torch.from_numpy(np.concatenate(rows).astype(np.int64)) for rows in (layers[0].inputs, layers[-1].outputs))
         return MessageFlow(counted, *(rows.to(self._settings.device, non_blocking=True) for rows in ends))
+
+
+def spans_of(part: Part, rank: int) -> Iterator[tuple[slice, slice]]:
+    """By source part and relation: its rows among own and halo rows [N + H], and its edges. ``rank``: the part's number."""
+    own = len(part.node_ids)
+    halo = own + np.asarray(part.halo_offsets)
+    for group, (a, b) in enumerate(pairwise(part.edge_offsets)):
+        peer = group // len(part.schema.relations)
+        yield slice(0, own) if peer == rank else slice(int(halo[peer]), int(halo[peer + 1])), slice(int(a), int(b))
+
+
+def mark_all(part: Part, rank: int, wanted: np.ndarray, marks: np.ndarray) -> int:
+    """Mark (uint8 [N + H]) the sources of all edges into wanted rows (bool [N]). Returns how many edges there are."""
+    src, dst = np.asarray(part.edge_src), np.asarray(part.edge_dst)
+    return sum(mark_sources(src[span], dst[span], wanted, marks[rows]) for rows, span in spans_of(part, rank))
+
+
+def by_type(rows: np.ndarray, bounds: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Own rows, ascending, type by type: int32. ``bounds``: of the part's rows."""
+    ends = np.searchsorted(rows, bounds)
+    return tuple(np.ascontiguousarray(rows[a:b], np.int32) for a, b in pairwise(ends))
 
 
 def bounds_of(rows: Sequence[np.ndarray]) -> tuple[int, ...]:

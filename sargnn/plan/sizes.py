@@ -87,16 +87,6 @@ class Groups:
     counts: tuple[tuple[RowCounts, ...], ...]
 
 
-def rows_by_depth(types: np.ndarray, depth: np.ndarray, layers: int, num_types: int) -> list[list[int]]:
-    """How many rows of each type are at least so deep [L + 1, T]: layer l reads those of depth l, and computes those of l + 1.
-
-    Args:
-        types: int [N], of rows.
-        depth: int [N], the last layer that computes a row; 0: it is only read, less: it is not.
-    """
-    return [np.bincount(types[depth >= least], minlength=num_types).tolist() for least in range(layers + 1)]
-
-
 def sizes_of_plans(plans: Sequence[LayerPlan], num_rows: int, targets: int) -> Sizes:
     """Of a view whose plans are there. ``num_rows``: N. ``targets``: training rows."""
     rows = [np.diff(plan.row_bounds).tolist() for plan in plans]

@@ -77,21 +77,29 @@ def find_groups(config: BatchesConfig, count: int, targets: TargetRows, group: G
     """
     from sargnn.plan.target_groups import group_targets
 
-    sizes = _sizes(targets, group)
-    least = most_batches(targets, group)
-    if count > least:
-        rank = sizes.index(least)
-        raise ConfigError(
-            f"There are more micro-batches than rank {rank} has training nodes.",
-            given=f"batches.count={count}",
-            allowed=f"1 to {least}",
-        )
+    check_count(count, _sizes(targets, group))
     return group_targets(config.by, targets, count)
 
 
+def check_count(count: int, sizes: Sequence[int]) -> None:
+    """As of ``find_groups``. ``sizes``: each worker's training nodes [P]."""
+    least = most_of(sizes)
+    if count > least:
+        raise ConfigError(
+            f"There are more micro-batches than rank {sizes.index(least)} has training nodes.",
+            given=f"batches.count={count}",
+            allowed=f"1 to {least}",
+        )
+
+
 def most_batches(targets: TargetRows, group: Group) -> int:
-    """Of workers that have training nodes, the least number; every rank must call it."""
-    return min((size for size in _sizes(targets, group) if size), default=1)
+    """The most micro-batches that there can be; every rank must call it."""
+    return most_of(_sizes(targets, group))
+
+
+def most_of(sizes: Sequence[int]) -> int:
+    """Of workers that have training nodes, the least number. ``sizes``: each worker's [P]."""
+    return min((size for size in sizes if size), default=1)
 
 
 def _sizes(targets: TargetRows, group: Group) -> list[int]:

@@ -57,6 +57,12 @@ class Constants:
         return self.table.index_select(0, self.places[rows])
 
 
+def layers_with_edges(model: Model, columns: int, *, holds_constants: bool) -> list[bool]:
+    """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""
+    first, *others = model.uses_edges
+    return [first and (columns > 0 or not holds_constants), *others]
+
+
 class ViewBuilder:
     """Builds a worker's views.
 
@@ -185,9 +191,7 @@ class ViewBuilder:
         return sizes, drawer.counts(layers)
 
     def uses_edges(self, holds_constants: bool) -> list[bool]:
-        """Per layer, whether it aggregates; not the first one where its aggregates are there and there are no labels beside."""
-        first, *others = self.model.uses_edges
-        return [first and (self.task.input_columns > 0 or not holds_constants), *others]
+        return layers_with_edges(self.model, self.task.input_columns, holds_constants=holds_constants)
 
     def groups_of(self, rows: np.ndarray, groups: np.ndarray, count: int, *, holds_constants: bool) -> Groups:
         """What groups of own rows (int64) reach, before their flows are made; all workers must call it.
