@@ -99,31 +99,8 @@ def words_for(count: int, keep: KeepLayers) -> str:
     return batches if keep == "all" else f"{batches} engine.keep_layers={keep}"
 
 
-def largest_micro_batch(
-    accounts: Accounts,
-    sizes: Sequence[Sizes],
-    counts: Sequence[Sequence[RowCounts | None]],
-    keep: KeepLayers,
-    *,
-    constants: bool,
-    all_held: bool,
-) -> int:
-    """What training on micro-batches holds at most on one rank, bytes above its baseline.
-
-    Args:
-        sizes: of each on this rank.
-        counts: of each, per layer over all workers, by which layers choose what they do first.
-        constants: whether they have the first layer's aggregates of constant rows.
-        all_held: whether all their flows stay in memory.
-    """
-    accounts_of = [
-        accounts.step(layer_counts, micro_batches=True, keep_layers=keep, constants=constants) for layer_counts in counts
-    ]
-    return largest_of(accounts_of, sizes, all_held=all_held)
-
-
 def largest_of(accounts: Sequence[StepAccount], sizes: Sequence[Sizes], *, all_held: bool) -> int:
-    """The most that views hold, those of one account one after the other; the arguments as of ``largest_micro_batch``."""
+    """The most that views hold, those of one account one after the other. ``all_held``: as of ``StepAccount.peak``."""
     return max(account.peak(own, all_held=all_held) for account, own in alike(accounts, sizes))
 
 
@@ -170,10 +147,11 @@ class Budget(Search):
 
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
         assert self._candidates is not None
-        groups, constants, held = self.groups(count), self._candidates.holds_constants, self._candidates.all_held
-        return self.everyone(
-            largest_micro_batch(self._accounts, groups.sizes, groups.counts, keep, constants=constants, all_held=held)
-        )
+        groups, constants = self.groups(count), self._candidates.holds_constants
+        accounts = [
+            self._accounts.step(counts, micro_batches=True, keep_layers=keep, constants=constants) for counts in groups.counts
+        ]
+        return self.everyone(largest_of(accounts, groups.sizes, all_held=self._candidates.all_held))
 
     def planned_view(self, sizes: Sizes, counts: Sequence[RowCounts | None], keep: KeepLayers) -> tuple[int, ...]:
         """As ``planned``, of the configuration's own view."""

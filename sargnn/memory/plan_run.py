@@ -21,7 +21,7 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.segments import KeepLayers, layer_runs
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
-from sargnn.memory.budget import MOST_EVALUATION_GROUPS, Search, largest_micro_batch
+from sargnn.memory.budget import MOST_EVALUATION_GROUPS, Search
 from sargnn.memory.plan_parts import OpenParts, PartSizes, Published, count_parts
 from sargnn.memory.plan_traffic import CutEdges, Messages, layer_bytes, shape_of, traffic_by_layer, traffic_of
 from sargnn.memory.plan_views import Views, has_views
@@ -225,19 +225,10 @@ class _PlannedBudget(Search):
         self.bases = [sum(base.values()) for base in every]
 
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
-        planned_bytes = []
-        for rank, part in enumerate(self._parts):
-            own = self._views.worker(rank, count)
-            most = largest_micro_batch(
-                self._account.accounts,
-                [view.sizes for view in own.training],
-                [view.counts for view in own.training],
-                keep,
-                constants=self._account.holds_constants,
-                all_held=self._account.all_held,
-            )
-            planned_bytes.append(most + self._runtime.training + self._account.bytes_since(part, own))
-        return tuple(planned_bytes)
+        return tuple(
+            self._account.training(part, self._views.worker(rank, count), self._runtime, keep)[0]
+            for rank, part in enumerate(self._parts)
+        )
 
     def fits(self, planned: Sequence[int], what: str) -> bool:
         return max(base + own for base, own in zip(self.bases, planned, strict=True)) <= self._limit

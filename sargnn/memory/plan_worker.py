@@ -139,17 +139,13 @@ class Account:
         groups: Sequence[Reached] | None = None,
     ) -> WorkerPlan:
         """Of one worker that trains such views. ``groups``: of an evaluation in several; None: it is in one piece."""
-        config, (parameters, _) = self._config, self._parameters(part)
-        whole = views.whole.sizes if views.whole is not None else self._whole(part, (part.halo,) * self._layers)
-        trained = views.training or (Reached(whole, (), ()),)
-        account, held, travelling = self._held(trained, whole, keep)
-        since = self.bytes_since(part, views)
-        training = held.peak + travelling + runtime.training + since + self.step_bytes
+        config, (parameters, _), whole = self._config, self._parameters(part), self._all_rows(part, views)
+        training, account, held, travelling = self.training(part, views, runtime, keep)
         states = config.optim.tables * parameters
         left = states - 2 * parameters  # Correct & Smooth comes when the optimizer's are gone
-        kept = since
+        kept = self.bytes_since(part, views)
         if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
-            kept += sum(account.brought(view.sizes) for view in trained)
+            kept += sum(account.brought(view.sizes) for view in views.training)
         if groups is None:
             held_there = self._evaluation_bytes(views, whole)
         else:  # of the largest group, and the outputs of groups, then of all together
@@ -195,9 +191,14 @@ class Account:
             table = sum(part.rows) * 8 + views.constant_rows * self.model.inputs.width * self._item
         return table + (views.drawer_bytes if self._config.eval != "sampled" else 0)
 
-    def _held(self, trained: Sequence[Reached], whole: Sizes, keep: KeepLayers) -> tuple[StepAccount, StepMemory, int]:
-        """Of the training views that hold most: their account, what is held, and bytes of halo rows beside it."""
-        config, batched = self._config, trains_in_batches(self._config)
+    def training(
+        self, part: PartSizes, views: WorkerViews, runtime: Runtime, keep: KeepLayers
+    ) -> tuple[int, StepAccount, StepMemory, int]:
+        """What training holds above what was there when it started, bytes, and of the training views that hold most: their
+        account, what is held, and bytes of halo rows beside it.
+        """
+        whole, batched = self._all_rows(part, views), trains_in_batches(self._config)
+        trained = views.training or (Reached(whole, (), ()),)
         accounts = [
             self.accounts.step(
                 view.counts or [None] * self._layers, micro_batches=batched, keep_layers=keep, constants=self.holds_constants
@@ -207,9 +208,10 @@ class Account:
         of_accounts = alike(accounts, [view.sizes for view in trained])
         every = [(account, *account.held(own, all_held=self.all_held)) for account, own in of_accounts]
         account, held, travelling = max(every, key=lambda candidate: candidate[1].peak + candidate[2])
-        if config.labels.reuse:
+        if self._config.labels.reuse:
             travelling = max(travelling, account.halo.peak(whole))
-        return account, held, travelling
+        beside = runtime.training + self.bytes_since(part, views) + self.step_bytes
+        return held.peak + travelling + beside, account, held, travelling
 
     @property
     def all_held(self) -> bool:
@@ -252,6 +254,9 @@ class Account:
         if views.evaluation is not None:
             plan += graph_bytes(part, sum(part.rows) if config.add_self_loops else 0)  # predictions are of all rows
         return held + plan
+
+    def _all_rows(self, part: PartSizes, views: WorkerViews) -> Sizes:
+        return views.whole.sizes if views.whole is not None else self._whole(part, (part.halo,) * self._layers)
 
     def _whole(self, part: PartSizes, halo: tuple[int, ...], results: tuple[int, ...] = ()) -> Sizes:
         loops, labelled = self._config.add_self_loops, self._shape.labelled
