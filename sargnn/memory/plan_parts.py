@@ -104,6 +104,10 @@ class Opened:
         """int64 [N + H], original ids of own rows, then of halo rows."""
         return np.concatenate([self.part.node_ids, self.part.halo_ids]).astype(np.int64)
 
+    @property
+    def own_ids(self) -> np.ndarray:
+        return self.read_ids[: len(self.inner)]
+
     @cached_property
     def types(self) -> np.ndarray:
         """int [N], of own rows."""

@@ -12,7 +12,7 @@ Letters: N own rows of a worker, P workers, K micro-batches, S steps of an epoch
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR, WEIGHT
-from sargnn.memory.plan_parts import Opened, OpenParts, PartSizes, count_parts
+from sargnn.memory.plan_parts import OpenParts, PartSizes, count_parts
 from sargnn.memory.plan_traffic import MOST_CUT_EDGES, CutEdges, Messages
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
@@ -143,16 +143,18 @@ class Views:
         return [self.parts[rank].drawer_bytes if self._config.draws_flows else 0 for rank in range(self._config.world)]
 
     def _make_training(self, count: int) -> list[tuple[Reached, ...]]:
-        config = self._config
+        config, train = self._config, in_split(self._split, "train")
         if not trains_in_batches(config):
             if not config.mfg:
                 return [(self._whole[rank],) for rank in range(config.world)] if self._preloads else [()] * config.world
-            nodes = np.flatnonzero(in_split(self._split, "train"))
+            nodes = np.flatnonzero(train)
             if self._are_all(nodes):
                 return [()] * config.world
             return self._reached([(nodes, None)], self._model.uses_edges)
         check_count(count, self._targets)
-        group_of = self._groups(count)
+        group_of = np.where(train, 0, -1)
+        if count > 1:
+            group_of = self._groups(train, lambda targets: group_targets(config.batches.by, targets, count))
         if not config.draws_flows:
             chosen = [(np.flatnonzero(group_of == number), None) for number in range(count)]
             return self._reached(chosen, self._uses_edges(self._holds_constants))
@@ -171,20 +173,14 @@ class Views:
         """Whether what reaches some nodes is the whole flow: they are all nodes of the labelled type, and nobody has copies."""
         return not self._preloads and len(nodes) == self._dataset.schema.count(self._shape.labelled)
 
-    def _groups(self, count: int) -> np.ndarray:
-        """Each training node's micro-batch, int32 [V]; -1: it is none."""
-        config, train = self._config, in_split(self._split, "train")
-        groups = np.where(train, 0, -1).astype(np.int32)
-        for opened, rows in self._own_rows(train) if count > 1 else ():
-            targets = TargetRows(opened.part, opened.place, rows, config.seed, config.prepare.bytes)
-            groups[np.asarray(opened.part.node_ids)[rows]] = group_targets(config.batches.by, targets, count)
-        return groups
-
-    def _own_rows(self, nodes: np.ndarray) -> Iterator[tuple[Opened, np.ndarray]]:
-        """Each worker's part, and which of its rows are some nodes (bool [V]) and no copies."""
-        for rank in range(self._config.world):
+    def _groups(self, nodes: np.ndarray, group: Callable[[TargetRows], np.ndarray]) -> np.ndarray:
+        """Which group each of some nodes (bool [V]) is in on its worker, int32 [V]; -1: it is none of them."""
+        config, groups = self._config, np.full(len(nodes), -1, np.int32)
+        for rank in range(config.world):
             opened = self.parts[rank]
-            yield opened, np.flatnonzero(nodes[np.asarray(opened.part.node_ids)] & opened.inner)
+            rows = np.flatnonzero(nodes[opened.own_ids] & opened.inner)
+            groups[opened.own_ids[rows]] = group(TargetRows(opened.part, opened.place, rows, config.seed, config.prepare.bytes))
+        return groups
 
     @cached_property
     def _evaluation(self) -> Sequence[Reached | None]:
@@ -200,10 +196,7 @@ class Views:
 
     def evaluation_in_groups(self, count: int) -> list[tuple[Reached, ...]]:
         """By worker, the views of an evaluation in so many groups of its rows, in their order."""
-        group_of = np.full(len(self._split), -1, np.int32)
-        for opened, rows in self._own_rows(self._split > 0):
-            targets = TargetRows(opened.part, opened.place, rows, 0, 0)
-            group_of[np.asarray(opened.part.node_ids)[rows]] = group_in_order(targets, count)
+        group_of = self._groups(self._split > 0, lambda targets: group_in_order(targets, count))
         chosen = [(np.flatnonzero(group_of == number), None) for number in range(count)]
         return self._reached(chosen, self._uses_edges(False))
 
@@ -260,9 +253,9 @@ class Views:
             for place, rank in enumerate(ranks if uses_edges[layer - 1] else ()):
                 opened = self.parts[rank]
                 for number, ((_, sample), depth) in enumerate(zip(chosen, depths, strict=True)):
-                    outputs = depth[opened.read_ids[: len(opened.inner)]] >= layer
+                    outputs = depth[opened.own_ids] >= layer
                     read, edges[number, place, layer - 1] = opened.mark(outputs, layer - 1, sample)
-                    halo[number, place, layer - 1] = read[len(opened.inner) :].sum()
+                    halo[number, place, layer - 1] = read[len(opened.own_ids) :].sum()
                     nodes = opened.read_ids[read]
                     depth[nodes[depth[nodes] < layer - 1]] = layer - 1
         sizes: list[list[Sizes]] = [[] for _ in chosen]
@@ -270,7 +263,7 @@ class Views:
             opened = self.parts[rank]
             edge_bytes = 8 + (self._weight_bytes if opened.part.weighted else 0)
             for number, depth in enumerate(depths):
-                own = depth[opened.read_ids[: len(opened.inner)]]
+                own = depth[opened.own_ids]
                 rows = [np.bincount(opened.types[own >= least], minlength=types).tolist() for least in range(num_layers + 1)]
                 read_and_edges = edges[number, place].tolist(), halo[number, place].tolist(), edge_bytes
                 targets = int((own[opened.inner] == num_layers).sum())

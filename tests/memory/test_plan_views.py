@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
@@ -15,11 +16,13 @@ from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.memory.account_record import SMOOTHING
-from sargnn.memory.plan_run import Cut, WorldPlan, plan_run, plan_views
+from sargnn.memory.plan_run import Cut, WorldPlan, cut_of, plan_run, plan_views
 from sargnn.memory.plan_traffic import shape_of
 from sargnn.memory.plan_views import Views
 from sargnn.memory.plan_worker import BEFORE_TRAINING, Account, Runtime
+from sargnn.partition.cut import parts_of
 from sargnn.plan.sizes import Sizes, sizes_of_plans
+from sargnn.tasks.kinds import in_split
 from sargnn.training.fit import LOOKED_AT
 from sargnn.training.views import View
 from tests.graphs import assign
@@ -121,6 +124,19 @@ def sizes_here(group: Group, config: RunConfig, dataset: Dataset) -> tuple[list[
 def without_targets(sizes: Sizes) -> dict[Any, int]:
     """An evaluation's wanted rows are of any split."""
     return {key: count for key, count in sizes.counts.items() if key[0] != "targets"}
+
+
+@pytest.mark.parametrize("model", ["sage", "rgcn"])
+def test_parts_are_counted_before_there_is_a_partition(model: str) -> None:
+    """Own rows, edges, rows of others and rows that others read, of an assignment alone."""
+    dataset = cases.graph_for(model)
+    part = assign(dataset, "random", 4)
+    counted = cut_of(cases.run_config(cases.model_config(model), world=4), dataset, part).parts
+    for sizes, own in zip(counted, parts_of(dataset, part, 4), strict=True):
+        assert sizes.rows == sizes.inner == tuple(np.diff(own.row_bounds))
+        assert sizes.edges == tuple(np.diff(own.edge_offsets).reshape(4, -1).sum(0))
+        assert (sizes.halo, sizes.sent) == (len(own.halo_ids), len(own.send_rows)) and sizes.halo
+        assert sizes.targets == in_split(own.split, "train").sum() and sizes.split == (own.split > 0).sum()
 
 
 def test_a_budget_that_nothing_fits() -> None:
