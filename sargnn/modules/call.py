@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sargnn.modules.expressions import flat, map_values
-from sargnn.modules.tag import JOINED, Count, Mark, Rows, is_shared, mark_of, set_mark
+from sargnn.modules.tag import JOINED, Count, Mark, Rows, is_shared, mark_of, own_of, set_mark
 
 Kind = Literal["rows", "others", "sum", "mean", "alike", "other"]
 PAIRS, ODD = -2, -3
@@ -174,6 +174,8 @@ def described(value: Any, groups: Groups, describe: Describe) -> Any:
     if isinstance(value, (tuple, list)):
         return kind, *(described(item, groups, describe) for item in value)
     if kind is slice:
+        if isinstance(value.start, Count) or isinstance(value.stop, Count):
+            raise NotTried("rows from or up to a number of rows, which no type ends with")
         return "slice", *(described(item, groups, describe) for item in (value.start, value.stop, value.step))
     if isinstance(value, dict):
         return "dict", *((key, described(item, groups, describe)) for key, item in value.items())
@@ -217,6 +219,11 @@ class Call:
             if key in self.kwargs:
                 return self.kwargs[key]
         return self.args[at] if len(self.args) > at else default
+
+    def on_own_rows(self) -> Any:
+        """What the function itself gives, with numbers of this worker's rows as sizes."""
+        args, kwargs = map_values((self.args, self.kwargs), own_of)
+        return self.func(*args, **kwargs)
 
     def again(self, make: Callable[[], Any]) -> Any:
         """What other calls give in this one's place."""

@@ -42,7 +42,8 @@ from sargnn.modules.functions import (
 )
 from sargnn.modules.judged_calls import READING, JudgedCalls, has_count, totals_in
 from sargnn.modules.lazy import EdgeRows, Ends, Folded, Lazy, numbers
-from sargnn.modules.lazy_calls import lazy_call, made_of_edges
+from sargnn.modules.lazy_calls import lazy_call
+from sargnn.modules.lazy_made import made_of_edges
 from sargnn.modules.row_calls import KEEPS_ROWS, RowCalls, RowDropout, is_temporary
 from sargnn.modules.row_operators import RowOperators
 from sargnn.modules.session import Places, Session
@@ -72,7 +73,8 @@ class StockCalls(JudgedCalls):
         observe: called with every result, for comparisons of worlds.
 
     Attributes:
-        told: numbers of rows that were told as plain numbers, ``int(edge_index.max()) + 1``, and what they are.
+        told: numbers of rows that libraries were told as plain numbers, ``int(edge_index.max()) + 1``, and what they are.
+        sizes: those that the module was told.
         draws_parameters: the pass gives parameters their shapes, and draws them as the module's constructor goes on.
         narrows: whether rows of a layer beside rows of a later one are those that the latter are, as PyG's modules expect.
     """
@@ -82,11 +84,12 @@ class StockCalls(JudgedCalls):
         self.places = places
         self.session: weakref.ref[Session] | None = None
         self.told: dict[int, Count] = {}
+        self.sizes: set[int] = set()
         self.draws_parameters = False
         self.narrows = False
         self.engine, self.group, self.path, self.observe = engine, places.group, path, observe
         operators = RowOperators(engine)
-        self._rows = RowCalls(places.group, operators, RowDropout(engine, places, operators, path))
+        self._rows = RowCalls(places, operators, RowDropout(engine, places, operators, path))
         self._trains = False
         self._outside: list[Tensor] = []
         self._passes: list[AbstractContextManager[None]] = []
@@ -122,6 +125,7 @@ class StockCalls(JudgedCalls):
         """
         self._rows.dropout.begin()
         self.told.clear()
+        self.sizes.clear()
         self._trains = torch.is_grad_enabled()
         self._compares = (
             self.group.world > 1 and self.observe is None and self._trains not in self._compared
@@ -154,7 +158,8 @@ class StockCalls(JudgedCalls):
         if mark.rows is not None:
             count = self.places.count(mark.rows, mark.number)
         else:
-            count = Count(mark.number, lambda: int(self.group.sum_(torch.tensor(mark.number))), "nodes", None, (mark.set, 1, 0))
+            total = int(self.group.sum_(torch.tensor(mark.number)))
+            count = Count(mark.number, total, "nodes", None, (mark.set, 1, 0))
         sizes[mark.dim] = count if mark.is_single else count * (mark.parts * mark.before)
         return torch.Size(sizes)
 
@@ -170,7 +175,14 @@ class StockCalls(JudgedCalls):
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             return sizes if dim is None else sizes[dim]
         if known.is_arithmetic and Ends not in types and has_count(args, kwargs):
-            args, kwargs = totals_in(args), totals_in(kwargs)
+            args, kwargs, self.folds_rows = totals_in(args), totals_in(kwargs), True
+        if known.differentiates and (self.group.world > 1 or kwargs.get("create_graph") or len(args) > 4):
+            what = "of gradients" if kwargs.get("create_graph") or len(args) > 4 else "in a forward"
+            raise self.refused(
+                f"Gradients {what} are not computed over workers",
+                f"'{known.name}'" + (" with create_graph=True" if what == "of gradients" else ""),
+                "a loss without gradients of its own; world=1 with gradients of what forward makes",
+            )
         if known.passes:
             if known.name in ("register_hook", "retain_grad"):
                 args = (numbers(args[0]), *args[1:])
@@ -181,8 +193,6 @@ class StockCalls(JudgedCalls):
                     f"'{known.name}' gives numbers of this worker's rows alone", f"{known.name} of rows", *READING
                 )
             return func(*args, **kwargs)
-        if func is torch.autograd.grad and (kwargs.get("create_graph") or len(args) > 4):
-            raise self.refused("Gradients of gradients are not computed over workers", "autograd.grad with create_graph=True")
         if self._trains:
             check_recomputed()
         if self._compares and is_users_call():
@@ -194,8 +204,8 @@ class StockCalls(JudgedCalls):
         if any(issubclass(kind, Lazy) for kind in types):
             return lazy_call(self, known, func, args, kwargs)
         if (
-            known.name in ("ones", "zeros", "full", "expand")
-            and (made := made_of_edges(known.name, args, kwargs)) is not NotImplemented
+            known.name in ("ones", "zeros", "full", "expand", "new_zeros", "new_ones", "new_full")
+            and (made := made_of_edges(known.name, args, kwargs, self.sizes)) is not NotImplemented
         ):
             return made
         temporary = known.name == "add" and is_temporary(args)
@@ -213,6 +223,7 @@ class StockCalls(JudgedCalls):
         out = NotImplemented
         if known.handler is not None and (marked or known.always):
             out = answer(known.handler, self._rows, call, args=args, kwargs=kwargs)
+            self.folds_rows |= known.name in ("batch_norm", "instance_norm") and out is not NotImplemented
         if out is NotImplemented:
             out = self.judged(known, call)
         elif isinstance(out, Tensor) and mark_of(out) is None and marked:

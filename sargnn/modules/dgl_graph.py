@@ -162,6 +162,15 @@ class AnyGraph:
     def etypes(self) -> list[str]:
         return [name for _, name, _ in self.canonical_etypes]
 
+    def check_all(self, numbers: Any, name: str) -> None:
+        """Raise ``ConfigError`` where a call is of some nodes or edges alone, told by their numbers."""
+        if numbers is not None and not (isinstance(numbers, str) and numbers == "__ALL__"):
+            raise self.session.wrong(
+                "Nodes and edges are not known by their numbers, which mean others on each worker.",
+                given=f"graph.{name} of some",
+                allowed="that of all, and masks of rows, such as torch.where(x[:, :1] > 0, ...)",
+            )
+
     def to(self, *args: Any, **kwargs: Any) -> AnyGraph:
         """Itself: a graph stays where it is."""
         return self
@@ -286,13 +295,13 @@ class ShardedGraph(AnyGraph, Edges):
 
     def in_degrees(self, v: Any = None, etype: Any = None) -> Tensor:
         """int64 [M], edges into each output row in the whole graph."""
-        degrees = self.plan.in_degrees
-        return degrees[v] if isinstance(v, Tensor) else tagged(degrees.clone(), self.dstdata.rows)
+        self.check_all(v, "in_degrees")
+        return tagged(self.plan.in_degrees.clone(), self.dstdata.rows)
 
     def out_degrees(self, u: Any = None, etype: Any = None) -> Tensor:
         """int64 [N], edges out of each input row in the whole graph."""
-        degrees = self.plan.out_degrees
-        return degrees[u] if isinstance(u, Tensor) else tagged(degrees.clone(), self.srcdata.rows)
+        self.check_all(u, "out_degrees")
+        return tagged(self.plan.out_degrees.clone(), self.srcdata.rows)
 
     def __getitem__(self, etype: Any) -> ShardedGraph:
         known = [*self.etypes, *self.canonical_etypes]
@@ -308,10 +317,12 @@ class ShardedGraph(AnyGraph, Edges):
         return ShardedGraph(self.session, self.plan, etype, source, destination, edata.rows, edata, self._totals)
 
     def apply_nodes(self, func: Callable[[Any], dict[str, Any]], v: Any = None, ntype: Any = None) -> None:
+        self.check_all(v, "apply_nodes")
         self.dstdata.update(func(NodeBatch(self.dstdata, {}, self.number_of_dst_nodes(), self.destination_ids())))
 
     def apply_edges(self, func: Any, edges: Any = None, etype: Any = None) -> None:
         """Set fields of the edges to messages, as expressions; nothing is computed yet."""
+        self.check_all(edges, "apply_edges")
         for name, node in message_nodes(self, func).items():
             self.edata[name] = edge_rows(self.bare, node)
 

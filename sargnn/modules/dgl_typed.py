@@ -8,7 +8,6 @@ Letters: T node types, R relations; N_t input rows and M_t output rows of a type
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -93,11 +92,8 @@ class TypedGraph(AnyGraph):
         raise self.session.not_there("a typed sharded graph", name, known, SOME, "graph[etype] is one relation's graph")
 
     def __repr__(self) -> str:
-        nodes = {name: operator.index(self.number_of_src_nodes(name)) for name in self.ntypes}
-        edges = {
-            etype: operator.index(graph.num_edges())
-            for etype, graph in zip(self.relation_types, self.relation_graphs, strict=True)
-        }
+        nodes = {name: self.number_of_src_nodes(name).own for name in self.ntypes}
+        edges = {etype: graph.num_edges().own for etype, graph in zip(self.relation_types, self.relation_graphs, strict=True)}
         return f"TypedGraph(this worker's: nodes {nodes}, edges {edges})"
 
     def all_frames(self) -> Iterable[Frame]:
@@ -220,9 +216,10 @@ class TypedGraph(AnyGraph):
     def apply_edges(self, func: Any, edges: Any = None, etype: Any = None) -> None:
         """Set fields of one relation's edges, or of several: a mapping from relations to functions."""
         for relation, function in func.items() if isinstance(func, Mapping) else [(etype, func)]:
-            self[relation].apply_edges(function)
+            self[relation].apply_edges(function, edges)
 
     def apply_nodes(self, func: Callable[[Any], dict[str, Any]], v: Any = None, ntype: str | None = None) -> None:
+        self.check_all(v, "apply_nodes")
         frame = self._destinations[self._type_number(ntype)]
         frame.update(func(NodeBatch(frame, {}, frame.count, frame[NODE_ID])))
 

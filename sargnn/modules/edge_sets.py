@@ -19,7 +19,7 @@ from torch import Tensor
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.modules.expressions import AtEnd, Call, Changer, Column, Field, Node, Softmax, Where, Written, function_of
 from sargnn.modules.folds import Edges
-from sargnn.modules.lazy import Fold
+from sargnn.modules.pending_fold import Fold
 from sargnn.modules.session import paused
 from sargnn.modules.tag import Mark, set_mark, tag_of
 from sargnn.plan.layer_plan import LayerPlan

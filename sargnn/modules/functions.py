@@ -158,6 +158,7 @@ class Function:
     Attributes:
         name: as PyTorch calls it; a property's own.
         passes: nothing, ever.
+        differentiates: it asks for gradients.
         tells_size: it tells the shape.
         is_arithmetic: a number of rows among its arguments is one to calculate with: that of all workers.
         always: something also where no argument has a mark.
@@ -177,6 +178,7 @@ class Function:
             name = func.__self__.__name__
             self.passes = name not in _TENSOR_PROPERTIES
         self.name = str(name)
+        self.differentiates = func in (torch.autograd.grad, Tensor.backward)
         self.tells_size = name in ("size", "shape", "numel", "nelement")
         self.is_arithmetic = name.strip("_") in _ARITHMETIC
         self.always = name in ALWAYS

@@ -55,7 +55,7 @@ from sargnn.modules.lazy import (
 )
 from sargnn.modules.lazy_folds import SCATTERS, SMALL, shifted_softmax
 from sargnn.modules.session import paused
-from sargnn.modules.tag import JOINED, Mark, Rows, mark_of, set_mark, tagged, total_of
+from sargnn.modules.tag import JOINED, Mark, mark_of, own_of, set_mark, tagged
 
 if TYPE_CHECKING:
     from sargnn.modules.calls import StockCalls
@@ -76,7 +76,7 @@ class Run(NamedTuple):
 
 def run_of(ends: Ends) -> Run:
     """The run that a set's ends are in."""
-    return Run(total_of(ends.first), ends.rows.type)
+    return Run(operator.index(ends.first), ends.rows.type)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class JoinedFold:
 
     def __init__(self, kind: str, parts: list[tuple[Ends, Any]], rows: int, *, plus: float = 0.0) -> None:
         self.kind, self.parts, self._rows, self._plus = kind, parts, rows, plus
-        self._firsts = {run_of(ends): operator.index(ends.first) for ends, _ in parts}
+        self._firsts = {run_of(ends): own_of(ends.first) for ends, _ in parts}
         self._segments: dict[Run, Tensor] = {}
 
     def segments(self) -> dict[Run, Tensor]:
@@ -124,12 +124,12 @@ class JoinedFold:
     def rows_from(self, rows: slice) -> Tensor:
         """Some rows of the table in their order; all workers must ask together."""
         # Told by the numbers of all workers: what a worker takes decides what it waits for in backward.
-        start, stop = (total_of(end) for end in (rows.start or 0, rows.stop))
+        start, stop = rows.start or 0, rows.stop
         for ends, folded in self.parts:
             run = run_of(ends)
-            if run.first == start and stop is not None and folded.edges.number_of_dst_nodes().total == stop - start:
+            if start == run.first and stop is not None and folded.edges.number_of_dst_nodes().total == stop - start:
                 return self.segments()[run]
-        return self.rows()[rows]
+        return self.rows()[own_of(start) : own_of(stop)]
 
     def rows(self) -> Tensor:
         """[M, ...]."""
@@ -301,7 +301,7 @@ def _picked(func: Any, input: Any, dim: int, index: Any) -> Any:
             node: Node = AtEnd(input.fold.parts[0][1].fold.shape, input.dtype, segment, ends.side)
         else:
             check_begin(values(input), ends)
-            node = edges.field(ends.side, tagged(values(input)[operator.index(ends.first) : ends.first + count], ends.rows))
+            node = edges.field(ends.side, tagged(values(input)[(first := own_of(ends.first)) : first + count], ends.rows))
         parts.append(edge_rows(edges, node))
     return _joined(parts)
 
@@ -313,16 +313,8 @@ def check_begin(table: Tensor, ends: Ends) -> None:
     session, mark = ends.edges.session, mark_of(table)
     if session.calls.group.world == 1:
         return
-    parts: tuple[Any, ...] = ()
-    if mark is not None and mark.dim == 0 and mark.is_single and not mark.numbered:
-        if mark.rows is None and isinstance(mark.set, tuple) and mark.set[0] == JOINED:
-            parts = mark.set[1:]
-        elif mark.rows is not None and mark.rows.type < 0:
-            parts = tuple(Rows("nodes", t, mark.rows.level) for t in range(session.calls.places.num_types))
-    begin, asked = (0, 0), (operator.index(ends.first), total_of(ends.first))
-    for part in parts:
-        if not isinstance(part, Rows) or part.kind != "nodes":
-            break
+    begin, asked = (0, 0), (own_of(ends.first), operator.index(ends.first))
+    for part in session.calls.places.types_in(mark):
         if part.type == ends.rows.type and begin == asked:
             return
         size = session.calls.places.size(part)
@@ -339,11 +331,11 @@ def check_runs(all_ends: Sequence[Ends]) -> None:
     the layer reads, behind all those of some other types, and no type's rows go to those of another one.
     """
     edges, places = all_ends[0].edges, all_ends[0].edges.session.calls.places
-    sizes = [places.size(replace(edges.sources, type=t)) for t in range(places.num_types)]
+    sizes = [places.size(replace(edges.sources, type=t)) for t in range(len(places.schema.node_types))]
     begins: dict[int, set[tuple[int, int]]] = {}
     runs = {run_of(ends) for ends in all_ends}
     for ends in all_ends:
-        own, begin = run_of(ends), (operator.index(ends.first), total_of(ends.first))
+        own, begin = run_of(ends), (own_of(ends.first), operator.index(ends.first))
         if own.type not in begins:
             begins[own.type] = {(0, 0)}
             for size in (*sizes[: own.type], *sizes[own.type + 1 :]):

@@ -33,7 +33,7 @@ from sargnn.modules.expressions import flat, map_values
 from sargnn.modules.functions import PAIRING, PICKS, Function, check_writes, unwrapped
 from sargnn.modules.row_calls import RowCalls
 from sargnn.modules.row_folds import OverWorkers, SumOverWorkers, mean_over_workers
-from sargnn.modules.tag import Count, Mark, Rows, is_known, is_own_call, is_shared, mark_of, set_mark, user_line
+from sargnn.modules.tag import Count, Mark, Rows, is_known, is_own_call, is_shared, mark_of, own_of, set_mark, user_line
 from sargnn.modules.trial import verdict_of
 
 
@@ -75,7 +75,7 @@ class JudgedCalls(TorchFunctionMode):
         if self.group.world > 1:
             self._alike((args, kwargs))
         if not call.marked and not groups.numbers:
-            return func(*args, **kwargs)
+            return call.on_own_rows()
         if verdict.by_totals:
             args, kwargs = call.args, call.kwargs = totals_in(args), totals_in(kwargs)
         if verdict.is_random and not call.marked and all(out.dim == -1 for out in verdict.outs):  # of a fixed shape
@@ -88,14 +88,14 @@ class JudgedCalls(TorchFunctionMode):
         if not alone:
             self._check_numbered(call, verdict, groups)
         if not call.marked and all(out.kind == "other" for out in verdict.outs) and not verdict.returns_numbers:
-            out = func(*args, **kwargs)
+            out = call.on_own_rows()
             return (
                 set_mark(out, self._numbered(known.name, out, groups), shared=False)
                 if isinstance(out, Tensor) and out.dim()
                 else out
             )
         if alone or (verdict.is_known and all(out.kind in ("rows", "others", "alike") for out in verdict.outs)):
-            out = self._rows_of(call, verdict) if not writes and _has_none(call.marked) else func(*args, **kwargs)
+            out = self._rows_of(call, verdict) if not writes and _has_none(call.marked) else call.on_own_rows()
             if not alone and any(told.kind == "alike" for told in verdict.outs) and not known.makes:
                 for tensor, told in zip(tensors_of(out), verdict.outs, strict=True):
                     if told.kind == "alike":  # as far as a trial can tell
@@ -106,7 +106,7 @@ class JudgedCalls(TorchFunctionMode):
                 carry(call, out, _as_folds(verdict), groups)
             return out
         if is_own_call():  # of this worker's rows, and knows it
-            return func(*args, **kwargs)
+            return call.on_own_rows()
         if verdict.is_known or (known.rule is not None and not verdict.why):
             if writes:
                 return self._folded_in_place(known, call, verdict, groups)
@@ -119,7 +119,7 @@ class JudgedCalls(TorchFunctionMode):
         """What a function gives where a worker has no rows. Some of PyTorch's fail then: they get one row, whose result is cut
         off, but for how it hangs together with what it was made of: other workers are in backward, too."""
         try:
-            return call.func(*call.args, **call.kwargs)
+            return call.on_own_rows()
         except RuntimeError:
             out = call.func(*_with_one_row(call.args), **_with_one_row(call.kwargs))
         outs = iter(verdict.outs)
@@ -152,6 +152,7 @@ class JudgedCalls(TorchFunctionMode):
             mark = mark_of(call.argument(0, "input"))
             over = OverWorkers(self.group, None if mark is None else mark.dim)
             assert known.rule is not None
+            args, kwargs = map_values((args, kwargs), own_of)
             out = known.rule(over, func, *args, **kwargs)
             if type(out) is tuple or isinstance(out, Tensor):
                 carry(call, out, _as_folds(verdict), groups)
@@ -175,7 +176,7 @@ class JudgedCalls(TorchFunctionMode):
                 own = mean_over_workers(self.group, own, rows, marked)
             return own
 
-        out = func(*args, **kwargs)
+        out = call.on_own_rows()
         out = over_workers(out) if isinstance(out, Tensor) else map_values(out, over_workers)
         carry(call, out, verdict.outs, groups)
         return out
@@ -284,8 +285,7 @@ class JudgedCalls(TorchFunctionMode):
         set_mark(tensor, None, shared=is_shared(tensor))
 
     def compare_numbers(self, name: str, args: Any, kwargs: Any) -> None:
-        """Refuse plain numbers in a call of the user's that are not those of the other workers: made of a number of rows in a
-        way that ``Count`` does not see, as ``2.0 * x.size(0)`` and ``x.shape.numel()``."""
+        """Refuse plain numbers in a call of the user's that are not those of the other workers, as ``random.random()``."""
         given = flat((args, kwargs))
         of_numpy = [v.item() for v in given if isinstance(v, np.generic) or (isinstance(v, np.ndarray) and not v.ndim)]
         numbers = [value for value in given if type(value) in (int, float, complex)] + of_numpy
@@ -296,8 +296,7 @@ class JudgedCalls(TorchFunctionMode):
             raise self.refused(
                 "A plain number is not the same on all workers",
                 f"{name} with {', '.join(map(str, numbers))}",
-                "x.size(0) and len(x) as they are, float(x.size(0)), 2 * x.size(0), x.size(0) ** 0.5: of all workers' rows",
-                "write float(x.size(0)) before a number with a point: 2.0 * float(x.size(0))",
+                "x.size(0), len(x) and what is made of them; x.sum().item() and the like, of what is folded over all rows",
             )
 
     def refused(self, what: str, given: str, allowed: str | None = None, hint: str | None = None) -> ConfigError:
@@ -307,7 +306,7 @@ class JudgedCalls(TorchFunctionMode):
         """The error about a call that is none of what is known; raises PyTorch's own where it fails by itself."""
         name = known.name.strip("_")
         if not verdict.outs and verdict.why:
-            call.func(*call.args, **call.kwargs)
+            call.on_own_rows()
         if name in PAIRING or any(out.kind == "other" and out.dim == PAIRS for out in verdict.outs):
             return self.refused(
                 f"'{known.name}' joins each row with all others, and a worker has some of them alone",
@@ -376,7 +375,7 @@ def _with_one_row(value: Any) -> Any:
     def filled(item: Any) -> Any:
         mark = mark_of(item)
         if mark is None or mark.number:
-            return item
+            return own_of(item)
         sizes = [mark.parts * mark.before if dim == mark.dim else size for dim, size in enumerate(item.shape)]
         return item.new_ones(sizes)
 
@@ -386,7 +385,7 @@ def _with_one_row(value: Any) -> Any:
 def _without_rows(value: Any) -> Any:
     def empty(item: Any) -> Any:
         mark = mark_of(item)
-        return item if mark is None else item.narrow(mark.dim, 0, 0)
+        return own_of(item) if mark is None else item.narrow(mark.dim, 0, 0)
 
     return map_values(value, empty)
 

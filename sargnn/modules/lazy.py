@@ -26,7 +26,6 @@ Letters: N input rows, M output rows, E edges of this worker.
 from __future__ import annotations
 
 import math
-import operator
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +48,8 @@ from sargnn.modules.expressions import (
 )
 from sargnn.modules.folds import Edges
 from sargnn.modules.patterns import unshaped
-from sargnn.modules.tag import FIRST_TOLD, Count, Rows, tagged, total_of, user_line
+from sargnn.modules.pending_fold import Fold
+from sargnn.modules.tag import FIRST_TOLD, Count, Rows, is_librarys_call, own_of, user_line
 from sargnn.rng import Draw
 
 _ABOUT = frozenset(
@@ -61,7 +61,7 @@ _ABOUT = frozenset(
 
 
 _NO_FLOAT = 1 << 1100
-"""Numbers of nodes that ``int(edge_index.max())`` tells begin here: Python makes no float of them."""
+"""Numbers of nodes that ``int(edge_index.max())`` tells libraries begin here: Python makes no float of them."""
 
 
 class Lazy(Tensor):
@@ -87,7 +87,7 @@ class Lazy(Tensor):
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             return args[0].sizes() if dim is None else args[0].sizes()[dim]
         if name == "__len__":
-            return operator.index(args[0].sizes()[0])
+            return own_of(args[0].sizes()[0])
         if name in ("numel", "nelement"):
             return math.prod(args[0].sizes())
         if isinstance(args[0], Largest) and name in ("__int__", "item"):
@@ -114,7 +114,7 @@ class Lazy(Tensor):
         return edge_rows(self.edges, self.node) if isinstance(self, EdgeRows) else self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"{type(self).__name__}(shape={tuple(operator.index(size) for size in own_shape(self))})"
+        return f"{type(self).__name__}(shape={own_shape(self)})"
 
 
 def blank(made: type[Any], shape: Any, dtype: torch.dtype, *, grad: bool = False, **attributes: Any) -> Any:
@@ -123,7 +123,7 @@ def blank(made: type[Any], shape: Any, dtype: torch.dtype, *, grad: bool = False
         number = torch.nan if dtype.is_floating_point else 0 if dtype == torch.bool else torch.iinfo(dtype).min
         nobody = torch.full((), number, dtype=dtype, device=attributes.pop("device", None))
         nobody.requires_grad_(grad and dtype.is_floating_point and torch.is_grad_enabled())
-        lazy = nobody.expand(tuple(operator.index(size) for size in shape)).as_subclass(made)
+        lazy = nobody.expand(tuple(map(own_of, shape))).as_subclass(made)
     for name, value in attributes.items():
         setattr(lazy, name, value)
     lazy.sharers = [weakref.ref(lazy)]
@@ -176,7 +176,7 @@ class Ends(_OfEdges):
 def is_moved(value: Any) -> bool:
     """Whether something was added to numbers of edges' nodes: the same answer on all workers."""
     first = value.first if isinstance(value, EdgeIndex) else (value.first,) if isinstance(value, Ends) else ()
-    return any(total_of(number) != 0 for number in first)
+    return any(number != 0 for number in first)
 
 
 class EdgeRows(_OfEdges):
@@ -222,11 +222,13 @@ class Filled(Lazy):
 
     Attributes:
         number: that number.
+        up_to: how many rows it has, where that is told by the largest of the nodes at some edges' ends.
         became: what was written to it in place; None: nothing was.
     """
 
     number: float
     edges: Edges | None  # type: ignore[assignment]
+    up_to: UpTo | None = None
     became: Any = None
 
 
@@ -236,6 +238,7 @@ class Folded(Lazy):
     fold: Fold
 
     def sizes(self) -> Any:
+        self.fold.check()
         return torch.Size((self.edges.number_of_dst_nodes(), *own_shape(self)[1:]))
 
 
@@ -263,8 +266,8 @@ class JoinedFolded(Folded):
 
 
 class Largest(Lazy):
-    """int64 []. The largest number of a node among the edges' ends; as a Python number it is one that nothing else has, and
-    ``StockCalls.told`` knows what one more is: how many nodes there are.
+    """int64 []. The largest number of a node among the edges' ends. As a Python number libraries get one that nothing else has,
+    and ``StockCalls.told`` knows what one more is: how many nodes there are.
 
     Attributes:
         sides: whose ends: ``u``, ``v`` or both.
@@ -277,14 +280,20 @@ class Largest(Lazy):
         count = edges.number_of_dst_nodes() if sides == "v" else edges.number_of_src_nodes()
         told = edges.session.calls.told
         number = next((number for number, known in told.items() if known.of == count.of), FIRST_TOLD + 2 * len(told) + 1)
-        told[number] = count
+        told[number] = up_to = UpTo(count.own, count.total, count.kind, count.rows, count.of)
         with torch._C.DisableTorchFunction():
             largest: Largest = torch.tensor(number - 1).as_subclass(cls)
         largest.edges, largest.sides = edges, sides
+        up_to.largest = largest
         return largest
 
     def number(self) -> int:
-        """As a Python number: half of it and the like, floats that nobody would know again, are an ``OverflowError``."""
+        """As a Python number. One for libraries has no half of it and the like, which nobody would know again: an
+        ``OverflowError``."""
+        if not is_librarys_call():
+            number = int(self.value())
+            self.edges.session.calls.sizes.add(number + 1)
+            return number
         with torch._C.DisableTorchFunction():
             index = int(self)
         told = self.edges.session.calls.told
@@ -293,75 +302,12 @@ class Largest(Lazy):
 
     def value(self) -> Tensor:
         """The number; all workers must ask together."""
-        plan, schema = self.edges.plan, self.edges.plan.schema
-        largest = torch.tensor(-1)
-        for side, ids in zip("uv", plan.edge_ends(), strict=True):
+        offsets, largest = self.edges.session.calls.places.schema.offsets, torch.tensor(-1)
+        for side, ids in zip("uv", self.edges.plan.edge_ends(), strict=True):
             if side in self.sides and len(ids):
                 rows = self.edges.sources if side == "u" else self.edges.destinations
-                largest = torch.maximum(largest, ids.max() - schema.offsets[max(rows.type, 0)])
+                largest = torch.maximum(largest, ids.max() - offsets[max(rows.type, 0)])
         return torch.stack(self.edges.session.engine.group.gather(largest)).amax()
-
-
-class Fold:
-    """A fold over the edges into each node, computed when somebody asks for its rows.
-
-    Args:
-        edges: which edges.
-        kind: ``sum``, ``mean``, ``max``, ``min`` or ``mul``; ``count``: the number of edges.
-        node: what is folded; None of a count.
-        dtype: of the rows.
-        origin: the expression that ``node`` is of the reversed edges; ``node`` itself if not given.
-    """
-
-    def __init__(self, edges: Edges, kind: str, node: Node | None, dtype: torch.dtype, origin: Node | None = None) -> None:
-        self.edges, self.kind, self.node, self.dtype = edges, kind, node, dtype
-        self.origin = node if origin is None else origin
-        self.at_least, self.plus = 0, 0.0
-        self.shape: tuple[int, ...] = () if node is None else node.shape
-        self._rows: Tensor | None = None
-        self._version = 0
-        self._tracked = torch.is_grad_enabled()
-
-    @property
-    def writes(self) -> int:
-        return 0 if self._rows is None else self._rows._version - self._version
-
-    @property
-    def is_tracked_as_now(self) -> bool:
-        """Whether its rows have a gradient where what is computed now has one."""
-        return self._tracked == torch.is_grad_enabled()
-
-    @property
-    def is_computed(self) -> bool:
-        return self._rows is not None
-
-    def rows(self) -> Tensor:
-        """[M, ...]; all workers must ask together."""
-        if self._rows is not None:
-            return self._rows
-        if self.kind == "count":
-            degrees = self.edges.plan.in_degrees.clamp(min=self.at_least).to(self.dtype)
-            rows = tagged(degrees.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape), self.edges.destinations)
-        else:
-            assert self.node is not None
-            with torch.set_grad_enabled(self._tracked):
-                rows = self.edges.folded(self.kind, self.node, f"{self.kind} over edges")
-                if self.plus:
-                    rows = tagged(rows + self.plus, self.edges.destinations)
-        self._rows, self._version = rows, rows._version
-        return rows
-
-    def with_shape(self, shape: tuple[int, ...], at_least: int | None = None) -> Fold:
-        """A count with further dimensions, or clamped."""
-        other = Fold(self.edges, self.kind, self.node, self.dtype)
-        other.shape, other.at_least = shape, self.at_least if at_least is None else at_least
-        return other
-
-    def with_added(self, number: float) -> Fold:
-        """A sum with a small number added, which its quotients that are a softmax leave out."""
-        other = Fold(self.edges, self.kind, self.node, self.dtype, self.origin)
-        other.plus, other._tracked = self.plus + number, self._tracked
-        return other
 
 
 class EdgeCount(Count):
@@ -372,13 +318,31 @@ class EdgeCount(Count):
     @classmethod
     def from_edges(cls, edges: Edges) -> EdgeCount:
         count = edges.num_edges()
-        made = cls(operator.index(count), count.total, count.kind, count.rows, count.of)
+        made = cls(count.own, count.total, count.kind, count.rows, count.of)
         made.edges = edges
         return made
 
     def __sub__(self, other: Any) -> Any:
         """Of what is left of the edges without a hop: those of a layer."""
         return EdgeCount.from_edges(other.edges) if isinstance(other, Hop) else super().__sub__(other)
+
+
+class UpTo(Count):
+    """How many nodes there are where a library takes them to end with the largest of those at some edges' ends."""
+
+    largest: Largest
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` unless that is the last node; where not all nodes are in the batch, it is taken to be."""
+        edges, of = self.largest.edges, self.rows.type if self.rows is not None else -1
+        schema = edges.session.calls.places.schema
+        whole = schema.num_nodes if of < 0 else schema.count(of)
+        if self.total == whole and int(self.largest.value()) + 1 < whole:
+            raise edges.session.wrong(
+                "Without a number of nodes there are rows up to the last node that has edges, not of all nodes.",
+                given=f"a table of {int(self.largest.value()) + 1} rows for {whole} nodes",
+                allowed="dim_size=x.size(0) or num_nodes=x.size(0), as the function calls it",
+            )
 
 
 class Hop(int):
@@ -425,8 +389,9 @@ def same_number(edges: Edges, shape: tuple[int, ...], dtype: torch.dtype, number
 def filled(shape: Any, dtype: torch.dtype, number: float) -> Any:
     """A table with one number in every place; of edges where its first size is their count."""
     if shape and isinstance(shape[0], EdgeCount):
-        return same_number(shape[0].edges, tuple(operator.index(size) for size in shape[1:]), dtype, number)
-    return blank(Filled, shape, dtype, number=number, edges=None)
+        return same_number(shape[0].edges, tuple(map(own_of, shape[1:])), dtype, number)
+    up_to = shape[0] if shape and isinstance(shape[0], UpTo) else None
+    return blank(Filled, shape, dtype, number=number, edges=None, up_to=up_to)
 
 
 def folded(fold: Fold) -> Folded:
@@ -444,6 +409,7 @@ def own_shape(lazy: Any) -> tuple[int, ...]:
 def values(value: Any) -> Any:
     """What stands for a lazy tensor where a function is called: an expression for each edge, or numbers."""
     if isinstance(value, Folded):
+        value.fold.check()
         return value.fold.rows()
     if isinstance(value, Largest):
         return value.value()

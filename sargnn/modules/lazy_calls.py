@@ -23,7 +23,7 @@ from sargnn.modules.edge_calls import noted_call
 from sargnn.modules.edge_sets import DerivedEdges, is_loop, masked, moved, with_self_loops
 from sargnn.modules.expressions import AtEnd, Call, Column, Field, Node, Written, flat, function_name, map_values
 from sargnn.modules.functions import Function, check_writes, known_function
-from sargnn.modules.joined import join, joined_call, repeated
+from sargnn.modules.joined import join, joined_call
 from sargnn.modules.lazy import (
     EdgeCount,
     EdgeIndex,
@@ -51,7 +51,8 @@ from sargnn.modules.lazy import (
     values,
 )
 from sargnn.modules.lazy_folds import FOLDS, set_loops
-from sargnn.modules.tag import is_shared, mark_of, rows_of
+from sargnn.modules.lazy_made import full_like, new_filled, new_full
+from sargnn.modules.tag import is_shared, mark_of, own_of, rows_of
 
 if TYPE_CHECKING:
     from sargnn.modules.calls import StockCalls
@@ -169,27 +170,6 @@ def _written(calls: StockCalls, known: Function, func: Any, args: tuple[Any, ...
         raise target.edges.session.wrong(f"'{name}' gives what a value of each edge holds another shape or type.")
     target.node = new.node if isinstance(new, EdgeRows) else target.edges.field("e", new)
     return target
-
-
-def made_of_edges(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.ones(edge_index.size(1))`` and its like, ``row.expand(edge_index.size(1), -1)``: the same for each edge;
-    ``NotImplemented`` for other sizes."""
-    if name == "expand":
-        sizes = _sizes(args[1:], kwargs)
-        repeats = bool(sizes) and isinstance(sizes[0], EdgeCount) and args[0].dim() == len(sizes) and len(args[0]) == 1
-        return repeated(args[0], sizes, sizes[0].edges) if repeats and mark_of(args[0]) is None else NotImplemented
-    shape = _sizes(args[:1] if name == "full" else args, kwargs)
-    if not shape or not isinstance(shape[0], EdgeCount):
-        return NotImplemented
-    number = {"ones": 1.0, "zeros": 0.0}.get(name)
-    if number is None:
-        number = kwargs["fill_value"] if "fill_value" in kwargs else args[1]
-    return filled(shape, kwargs.get("dtype") or torch.get_default_dtype(), float(number))
-
-
-def _sizes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    sizes = args or (kwargs.get("size", ()),)
-    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else tuple(sizes)
 
 
 def _now(value: Any, calls: StockCalls) -> Any:
@@ -362,10 +342,13 @@ def _same_shape(func: Any, input: Any, *sizes: Any, **named: Any) -> Any:
     if not (isinstance(input, (Ends, Filled)) or count):
         return NotImplemented
     with torch._C.DisableTorchFunction():
-        given = map_values((sizes, named), lambda value: value.as_subclass(Tensor) if isinstance(value, Tensor) else value)
+        given = map_values(
+            (sizes, named), lambda value: value.as_subclass(Tensor) if isinstance(value, Tensor) else own_of(value)
+        )
         out = func(input.as_subclass(Tensor), *given[0], **given[1])
     if isinstance(input, Filled):
         made = filled(out.shape, out.dtype, input.number)
+        made.up_to = input.up_to
         return made if name == "clone" else share(made, input)
     if isinstance(input, Ends):
         if tuple(out.shape[:1]) != own_shape(input)[:1] or math.prod(out.shape[1:]) < math.prod(own_shape(input)[1:]):
@@ -430,23 +413,6 @@ def _where_loop(loops: Tensor, loop: Any, other: Tensor) -> Tensor:
     return torch.where(loops.view(-1, *[1] * (other.dim() - 1)), loop, other)
 
 
-def _new_full(func: Any, input: Any, size: Any, fill_value: float, *, dtype: Any = None, **named: Any) -> Any:
-    return filled(tuple(size), dtype or input.dtype, float(fill_value))
-
-
-def _new(number: float) -> Handler:
-    """``rows.new_zeros(size)`` and its like."""
-
-    def handler(func: Any, input: Any, *given: Any, size: Any = (), dtype: Any = None, **named: Any) -> Any:
-        return filled(_sizes(given or (size,), {}), dtype or input.dtype, number)
-
-    return handler
-
-
-def _full_like(func: Any, input: Any, fill_value: float, *, dtype: Any = None, **named: Any) -> Any:
-    return filled(input.sizes(), dtype or input.dtype, float(fill_value)) if isinstance(input, Lazy) else NotImplemented
-
-
 def _largest(func: Any, input: Any) -> Any:
     """The largest number of a node."""
     if isinstance(input, Ends):
@@ -486,12 +452,12 @@ _HANDLERS: dict[str, Handler] = {
     "narrow": _narrow,
     "stack": _stack,
     **dict.fromkeys(_SAME_NUMBERS, _same_shape),
-    "new_zeros": _new(0.0),
-    "new_ones": _new(1.0),
-    "new_full": _new_full,
-    "zeros_like": partial(_full_like, fill_value=0.0),
-    "ones_like": partial(_full_like, fill_value=1.0),
-    "full_like": _full_like,
+    "new_zeros": new_filled(0.0),
+    "new_ones": new_filled(1.0),
+    "new_full": new_full,
+    "zeros_like": partial(full_like, fill_value=0.0),
+    "ones_like": partial(full_like, fill_value=1.0),
+    "full_like": full_like,
     **FOLDS,
     "max": _largest,
     **dict.fromkeys("eq ne lt le gt ge".split(), _compared),

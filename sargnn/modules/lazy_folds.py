@@ -19,7 +19,6 @@ from sargnn.modules.lazy import (
     EdgeRows,
     Ends,
     Filled,
-    Fold,
     Folded,
     Handler,
     blank,
@@ -32,6 +31,7 @@ from sargnn.modules.lazy import (
     values,
 )
 from sargnn.modules.patterns import is_weighted, product_of
+from sargnn.modules.pending_fold import Fold
 from sargnn.modules.row_folds import SumOverWorkers
 from sargnn.modules.tag import tag_of, tagged
 
@@ -69,10 +69,21 @@ def _scattered(func: Any, target: Any, dim: int, index: Any, source: Any, reduce
             made = folded(Fold(edges, reduce, node, source.dtype))
         else:
             made = folded(Fold(reverse(edges), reduce, _AtSources(edges).changed(node), source.dtype, node))
+    up_to = target.up_to if isinstance(target, Filled) else None
+    if isinstance(made, Folded):
+        made.fold.up_to = up_to
+    elif up_to is not None:
+        up_to.check()
     is_start = isinstance(target, Filled) and target.number == (1 if reduce == "mul" else 0)
     if not is_start or (include_self and reduce in ("max", "min", "mean")):
         into = edges if index.side == "v" else reverse(edges)
-        rows = _joined_to(values(target), values(made), reduce, into, include_self=include_self)
+        rows = values(made)
+        if isinstance(target, Filled):
+            before = torch.full_like(rows, target.number)
+        else:
+            before = values(target)
+            edges.session.takes_rows(before, index.rows, "what edges are folded into")
+        rows = _joined_to(before, rows, reduce, into, include_self=include_self)
         if name.endswith("_") and not isinstance(target, Filled):
             rows = target.copy_(rows)
         made = tagged(rows, edges.destinations if index.side == "v" else edges.sources)
@@ -162,7 +173,9 @@ def _div(func: Any, input: Any, other: Any) -> Any:
         if fold.kind == "sum" and count.kind == "count" and count.at_least == 1 and not (fold.is_computed or count.is_computed):
             fits = len(fold.shape) == len(count.shape) and torch.broadcast_shapes(fold.shape, count.shape) == fold.shape
             if fold.edges.plan is count.edges.plan and fits and not fold.plus and fold.is_tracked_as_now:
-                return folded(Fold(fold.edges, "mean", fold.node, fold.dtype))
+                mean = Fold(fold.edges, "mean", fold.node, fold.dtype)
+                mean.up_to = fold.up_to
+                return folded(mean)
     if isinstance(input, EdgeRows) and isinstance(other, EdgeRows):
         logits = _logits(input.node, other.node, "v", input.edges)
         if logits is not None:
@@ -249,6 +262,7 @@ def _linear(func: Any, input: Any, weight: Any, bias: Any = None) -> Any:
     mapped: Node = Field((len(weight),), rows.dtype, "u", call(torch.nn.functional.linear, (), (rows.tensor, weight)))
     if pair:
         mapped = Call(mapped.shape, mapped.dtype, torch.mul, (mapped, pair[1]), {})
+    fold.check()
     made = Fold(fold.edges, fold.kind, mapped, fold.dtype)
     return folded(made) if bias is None else call(torch.add, (), (made.rows(), bias))
 

@@ -10,6 +10,7 @@ Letters: E edges.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,9 +20,10 @@ from torch.overrides import TorchFunctionMode
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.modules.call import is_close, tensors_of
 from sargnn.modules.expressions import Call, Field, Item, Node, Where, Written, draw_mask
-from sargnn.modules.functions import check_recomputed
+from sargnn.modules.functions import check_recomputed, known_function
 from sargnn.modules.lazy import EdgeRows
 from sargnn.modules.session import Session, paused
+from sargnn.modules.tag import mark_of
 from sargnn.rng import Draw
 
 if TYPE_CHECKING:
@@ -33,8 +35,10 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "mul": torch.mul,
     "div": torch.div,
 }
-_PROBE_EDGES, _PART = 11, (7, 2, 9, 4, 1)
-"""Made-up edges, and those of them that are tried again."""
+_PROBE_EDGES, _PARTS = 11, ((7, 2, 9, 4, 1), (0, 3, 5, 6, 8, 10))
+"""Made-up edges, and those of them that are tried again: a largest one is in one part alone."""
+_OF_EDGES = "_sargnn_of_edges"
+"""The attribute of a tensor that a user's function has made of made-up edges."""
 
 
 def is_builtin_message(func: Any) -> bool:
@@ -86,8 +90,8 @@ def _builtin(graph: ShardedGraph, func: Any) -> Node:
         ) from error
     dtype = torch.promote_types(a.dtype, b.dtype)
     if operation == "dot":
-        product = Call(shape, dtype, torch.mul, (a, b), {})
-        return Call((*shape[:-1], 1), dtype, torch.sum, (product,), {"dim": -1, "keepdim": True})
+        products = Call(shape, dtype, torch.mul, (a, b), {})
+        return Call((*shape[:-1], 1), dtype, torch.sum, (products,), {"dim": -1, "keepdim": True})
     return Call(shape, dtype, _OPERATIONS[operation], (a, b), {})
 
 
@@ -165,12 +169,15 @@ def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
     def example(where: Where, part: Tensor | None = None) -> Reads:
         def read(name: str) -> Tensor:
             if (where, name) not in made:
-                node = _field(graph, where, name)
+                with torch._C.DisableTorchFunction():
+                    node = _field(graph, where, name)
                 rows = torch.randn(_PROBE_EDGES, *node.shape, generator=generator).to(graph.device, node.dtype)
                 wants_grad = rows.is_floating_point() and torch.is_grad_enabled()
                 made[where, name] = rows.requires_grad_(wants_grad) if rows.is_floating_point() else rows.zero_()
             rows = made[where, name]
-            return rows if part is None else rows.detach()[part]
+            rows = rows if part is None else rows.detach()[part]
+            setattr(rows, _OF_EDGES, True)
+            return rows
 
         return Reads(read, graph.frames[where])
 
@@ -178,14 +185,14 @@ def _written(graph: ShardedGraph, func: Callable[..., Any]) -> dict[str, Node]:
         ids = torch.arange(_PROBE_EDGES) if part is None else part
         return _EdgeBatch({where: example(where, part) for where in graph.frames}, len(ids), lambda: (ids, ids))  # type: ignore[misc, arg-type]
 
-    session, part = graph.session, torch.tensor(_PART)
+    session, parts = graph.session, list(map(torch.tensor, _PARTS))
     with paused():
         whole_batch = batch()
         messages, params = captured_tensors(lambda: func(whole_batch), made.values(), EdgeCalls(session, draws, None))
         _check_messages(session, func, messages, _PROBE_EDGES)
         with torch.no_grad(), EdgeCalls(session, draws, None):
-            of_part = func(batch(part))
-    for name, value in messages.items():
+            of_parts = [func(batch(part)) for part in parts]
+    for (name, value), (part, of_part) in product(messages.items(), zip(parts, of_parts, strict=True)):
         other = of_part.get(name) if isinstance(of_part, Mapping) else None
         if not isinstance(other, Tensor) or not is_close(value.detach()[part], other):
             raise session.wrong(
@@ -249,7 +256,26 @@ class EdgeCalls(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "dropout" or name == "dropout_":
             return self._dropped(*args, **kwargs)
-        return func(*args, **kwargs)
+        if self._run is not None:
+            return func(*args, **kwargs)
+        given = tensors_of((args, kwargs))
+        if self._session.calls.group.world > 1 and any(mark_of(tensor) is not None for tensor in given):
+            raise self._session.wrong(
+                "A function of edges reads rows that are no field of its edges, of which a worker has some.",
+                given=f"{func.__name__} of them",
+                allowed="edges.src, edges.dst and edges.data; what is folded over rows before update_all",
+            )
+        of_edges = any(hasattr(tensor, _OF_EDGES) for tensor in given)
+        if of_edges and (known := known_function(func)).reads and known.name != "__len__":
+            raise self._session.wrong(
+                "A function of edges reads numbers of some edges, which it is called with at a time.",
+                given=f"'{known.name}'",
+                allowed="torch.where for each edge; what is folded over rows before update_all",
+            )
+        out = func(*args, **kwargs)
+        for tensor in tensors_of(out) if of_edges else ():
+            setattr(tensor, _OF_EDGES, True)
+        return out
 
     def _dropped(self, values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0:

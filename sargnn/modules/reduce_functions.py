@@ -11,7 +11,6 @@ Letters: M output rows, E edges, B nodes that are taken together, D edges of eac
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -80,9 +79,18 @@ def reduced(graph: ShardedGraph, messages: dict[str, Node], func: Any, called: s
         )
     messages_of_nodes = Reads(lambda name: mailbox(graph.bare, message(name)), messages)
     session, mode = graph.session, graph.session.engine.mode
+    folds_rows, session.calls.folds_rows = session.calls.folds_rows, False
     try:
         fields = func(NodeBatch(graph.dstdata, messages_of_nodes, graph.number_of_dst_nodes(), graph.destination_ids()))
         _check(graph, func, fields)
+        if session.calls.folds_rows:
+            raise session.wrong(
+                "A reduce function folds over nodes, and gets those of one in-degree at a time.",
+                given=describe(func),
+                place=session.place_of(func),
+                allowed="folds over a node's messages; over nodes after update_all",
+            )
+        session.calls.folds_rows = folds_rows
     except SargnnError:
         raise
     except Exception as error:
@@ -112,7 +120,7 @@ def reduced(graph: ShardedGraph, messages: dict[str, Node], func: Any, called: s
 
 def _check(graph: ShardedGraph, func: Callable[..., Any], fields: Any) -> None:
     """Raise ``ConfigError`` unless a reduce function gave a mapping of tensors with a row per node."""
-    place, count = graph.session.place_of(func), operator.index(graph.number_of_dst_nodes())
+    place, count = graph.session.place_of(func), graph.number_of_dst_nodes().own
     if not isinstance(fields, Mapping) or not fields:
         raise graph.session.wrong(
             "A reduce function gives no rows.",

@@ -12,34 +12,34 @@ Letters: N rows, E edges, W elements of a row.
 from __future__ import annotations
 
 import math
-import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from sargnn.comm.group import Group
 from sargnn.engine.rebuild import rebuild_of, rebuilt_by
 from sargnn.engine.reducers.generic import EdgeRun
 from sargnn.modules.call import Call
-from sargnn.modules.expressions import Written
+from sargnn.modules.expressions import Written, map_values
 from sargnn.modules.lazy import EdgeCount, edge_rows
 from sargnn.modules.row_draws import RowDropout
 from sargnn.modules.row_operators import RowOperators, is_row_major
-from sargnn.modules.tag import JOINED, Count, Mark, Rows, is_plain, is_shared, mark_of, set_mark, tagged
+from sargnn.modules.session import Places
+from sargnn.modules.tag import JOINED, Count, Mark, Rows, is_plain, is_shared, mark_of, own_of, set_mark, tagged
 from sargnn.rng import uniform_numbers
 
 
 @dataclass
 class RowCalls:
-    """What handlers work with: the workers, operators of tables of rows, and dropout of anything."""
+    """What handlers work with: whose rows there are, operators of tables of rows, and dropout of anything."""
 
-    group: Group
+    places: Places
     operators: RowOperators
     dropout: RowDropout
 
@@ -164,11 +164,11 @@ def _reshaped(rows: RowCalls, call: Call, x: Any, /, *given: Any, **named: Any) 
         return NotImplemented
     sizes = list(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else list(given)
     if not x.numel() and all(isinstance(size, int) for size in sizes):
-        sizes = [operator.index(size) for size in sizes]  # of this worker: a ``Count`` of none here need not equal 0
+        sizes = [own_of(size) for size in sizes]  # a ``Count`` of none here need not equal 0
         if sorted(sizes)[:2] == [-1, 0]:
             of_row, known = (math.prod(size for size in shape if size > 0) for shape in (x.shape, sizes))
             given = tuple(of_row // known if size < 0 else size for size in sizes)
-    return rows.operators.same_rows(x, call.func(x, *given, **named))
+    return rows.operators.same_rows(x, call.func(x, *map_values(given, own_of), **map_values(named, own_of)))
 
 
 def _contiguous(rows: RowCalls, call: Call, x: Any, /) -> Any:
@@ -197,7 +197,7 @@ def _uniform(rows: RowCalls, call: Call, *given: Any, size: Any = (), dtype: Any
     if not shape or not isinstance(shape[0], EdgeCount):
         return NotImplemented
     kind = dtype or torch.get_default_dtype()
-    draw, sizes = rows.dropout.draw(0.0, of_edges=True), tuple(operator.index(size) for size in shape[1:])
+    draw, sizes = rows.dropout.draw(0.0, of_edges=True), tuple(map(own_of, shape[1:]))
 
     def numbers_of(run: EdgeRun, fields: Any) -> Tensor:
         return uniform_numbers(run.src_ids, run.dst_ids, math.prod(sizes), draw, kind).view(-1, *sizes)
@@ -241,7 +241,11 @@ def _pick_rows(rows: RowCalls, call: Call, x: Any, key: Any, /) -> Any:
         return NotImplemented
     if by is not None and by.numbered and first.dim() == 1 and by.set == ("numbers", mark.key) and mark.is_single:
         return call.again(lambda: x[(slice(None), *others)])
-    if not isinstance(first, slice) or first.start not in (None, 0) or first.step not in (None, 1):
+    if not isinstance(first, slice) or first.step not in (None, 1):
+        return NotImplemented
+    if (out := _rows_of_types(rows.places, x, mark, first)) is not None:
+        return call.again(lambda: out[(slice(None), *others)]) if others else out
+    if first.start not in (None, 0):
         return NotImplemented
     out = _first_rows(x, mark, first.stop)
     if out is not None and others:
@@ -253,12 +257,26 @@ def _pick_rows(rows: RowCalls, call: Call, x: Any, key: Any, /) -> Any:
     return set_mark(rebuilt_by(out, lambda: rebuild()[:length]), mark_of(out), shared=is_shared(out))
 
 
+def _rows_of_types(places: Places, x: Tensor, mark: Mark, picked: slice) -> Tensor | None:
+    """``x[first:last]`` of several types' rows, one after the other; None where they are not, or no type begins there."""
+    types = places.types_in(mark)
+    begins = [(own_of(begin), int(begin)) for begin in accumulate(map(places.size, types), initial=0)]
+    start = own_of(picked.start or 0), int(picked.start or 0)
+    stop = begins[-1] if picked.stop is None else (own_of(picked.stop), int(picked.stop))
+    if not types or start not in begins or stop not in begins:
+        return None
+    first = len(begins) - 1 - begins[::-1].index(start)
+    part = types[first : max(begins.index(stop), first)]
+    out, rows = x[start[0] : stop[0]], part[0] if len(part) == 1 else None
+    return set_mark(out, Mark(rows, 0, len(out), mark.why, set=rows or (JOINED, *part)), shared=is_shared(x))
+
+
 def _first_rows(x: Tensor, mark: Mark, stop: Any, dim: int = 0) -> Tensor | None:
     """``x.narrow(dim, 0, stop)``; None where these are not the rows of a layer."""
     of = stop.of if isinstance(stop, Count) else (mark.key, 1, 0) if stop is None or stop == sys.maxsize else None
     if of is None or of[1:] != (1, 0) or not mark.is_single:
         return None
-    later, earlier, number = of[0], mark.rows, mark.number if stop is None else operator.index(stop)
+    later, earlier, number = of[0], mark.rows, mark.number if stop is None else own_of(stop)
     if later == mark.key:
         return set_mark(x.narrow(dim, 0, x.shape[dim]), mark, shared=is_shared(x)) if stop is not None else None
     if not isinstance(later, Rows) or earlier is None or (later.kind, later.type) != (earlier.kind, earlier.type):
@@ -286,9 +304,9 @@ def _split_rows(rows: RowCalls, call: Call, x: Any, /, sizes: Any = None, dim: i
     joined = isinstance(mark.set, tuple) and mark.set == (JOINED, *keys)
     types = [key.type for key in keys if isinstance(key, Rows) and key.kind == "nodes"]
     by_type = mark.rows is not None and mark.rows.type < 0 and types == list(range(len(sizes)))
-    if len(of) != len(sizes) or not (joined or by_type) or sum(map(operator.index, sizes)) != x.shape[mark.dim]:
+    if len(of) != len(sizes) or not (joined or by_type) or sum(map(own_of, sizes)) != x.shape[mark.dim]:
         return NotImplemented
-    parts = torch.split(x, [operator.index(size) for size in sizes], mark.dim)
+    parts = torch.split(x, list(map(own_of, sizes)), mark.dim)
     for part, key in zip(parts, keys, strict=True):
         own = Mark(key if isinstance(key, Rows) else None, mark.dim, part.shape[mark.dim], mark.why, set=key)
         set_mark(part, own, shared=is_shared(x))
@@ -324,8 +342,8 @@ def _pick_chosen(call: Call, x: Any, index: Any, source: Any = None) -> Any:
         of_part = mark_of(source)
         if of_part is None or of_part.set != by.set or of_part.dim:
             return NotImplemented
-        return set_mark(call.func(*call.args, **call.kwargs), mark, shared=False)
-    out = call.func(*call.args, **call.kwargs)
+        return set_mark(call.on_own_rows(), mark, shared=False)
+    out = call.on_own_rows()
     return set_mark(out, Mark(None, 0, len(out), "a part of them was taken", 1, by.set), shared=False)
 
 

@@ -98,7 +98,7 @@ def _whole(numbers: RowNumbers, low: int, high: int) -> Tensor:
 
 
 def _randint(numbers: RowNumbers, *given: Any, **named: Any) -> Tensor:
-    limits = [value for value in given if type(value) is int]
+    limits = [value for value in given if isinstance(value, int)]
     low: Any
     high: Any
     low, high = (

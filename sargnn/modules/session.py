@@ -23,7 +23,8 @@ from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Tensors
 from sargnn.errors import ConfigError, nearest
-from sargnn.modules.tag import Count, Rows, mark_of, user_line
+from sargnn.graph.schema import Schema
+from sargnn.modules.tag import JOINED, Count, Mark, Rows, mark_of, user_line
 from sargnn.plan.layer_plan import LayerPlan
 
 if TYPE_CHECKING:
@@ -81,15 +82,26 @@ class Places:
         return Count(own, everywhere if own == here else own, "nodes", rows)
 
     @property
-    def num_types(self) -> int:
-        """How many node types the graph has."""
-        return len(self._plans[0].schema.node_types)
+    def schema(self) -> Schema:
+        """Of the whole graph; a relation's plan has one of its own."""
+        return self._plans[0].schema
 
     def size(self, rows: Rows) -> Count:
         """How many rows of a node type, or of all types, a layer reads, or the last one gives."""
         inputs = rows.level < len(self._plans)
         bounds = self._plans[rows.level].row_bounds if inputs else self._plans[-1].out_bounds
         return self.count(rows, int(bounds[-1] if rows.type < 0 else bounds[rows.type + 1] - bounds[rows.type]))
+
+    def types_in(self, mark: Mark | None) -> tuple[Rows, ...]:
+        """The node types' rows that a table has one after the other; nothing where it is no such table."""
+        if mark is None or mark.dim or not mark.is_single or mark.numbered:
+            return ()
+        parts: tuple[Any, ...] = ()
+        if mark.rows is not None and mark.rows.type < 0:
+            parts = tuple(Rows("nodes", t, mark.rows.level) for t in range(len(self.schema.node_types)))
+        elif mark.rows is None and isinstance(mark.set, tuple) and mark.set[0] == JOINED:
+            parts = mark.set[1:]
+        return parts if all(isinstance(part, Rows) and part.kind == "nodes" for part in parts) else ()
 
     def first_node_ids(self, rows: Rows, count: int) -> Tensor:
         """The original ids of the first ``count`` rows, int64 [count].

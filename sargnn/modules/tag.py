@@ -23,7 +23,8 @@ T = TypeVar("T")
 Kind = Literal["nodes", "edges"]
 _TAG = "_sargnn_tag"
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_PYG = os.path.join(os.path.dirname(os.path.dirname(_TORCH)), "torch_geometric", "")
 _ON_BEHALF = tuple(
     os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     for name in (
@@ -35,6 +36,8 @@ _ON_BEHALF = tuple(
         "lazy",
         "lazy_calls",
         "lazy_folds",
+        "lazy_made",
+        "pending_fold",
         "joined",
         "edge_calls",
     )
@@ -42,6 +45,8 @@ _ON_BEHALF = tuple(
 """Files whose calls of PyTorch's functions are the module's own, handed on."""
 _LIBRARIES = (f"{os.sep}dgl{os.sep}", "torch_geometric", "contextlib")
 """In the paths of other libraries' files; PyG also writes some to the temporary folder."""
+_NUM_NODES = os.path.join(_PYG, "utils", "num_nodes.py")
+"""PyG's file that tells who calls it how many nodes there are."""
 
 
 @dataclass(frozen=True)
@@ -212,63 +217,54 @@ FIRST_TOLD = 1 << 40
 """As Python numbers of nodes that ``edge_index.max()`` tells begin here: no graph has as many."""
 
 
-def total_of(number: Any) -> Any:
-    """A number of rows of all workers together; another number as it is."""
-    return number.total if isinstance(number, Count) else number
+def own_of(number: Any) -> Any:
+    """A number of rows of this worker, for the size of a tensor; another number as it is."""
+    return number.own if isinstance(number, Count) else number
 
 
 class Count(int):
-    """A number of rows or edges. As the size of a tensor it is this worker's. Who compares it, or calculates with it as in the
-    ``x.sum() / x.size(0)`` of a mean, does so with that of all workers, so that a layer takes the same branch on each of them.
+    """A number of rows or edges: that of all workers, to whoever compares it, or calculates with it as in the
+    ``x.sum() / x.size(0)`` of a mean, so that a layer takes the same branch on each of them. As the size of a tensor PyTorch's
+    functions get ``own`` in its place.
 
     Args:
         own: of this worker.
-        total: of all workers, or what finds it out when somebody asks; all workers ask together.
+        total: of all workers.
         kind: of what; None: it was made of another.
         rows: which rows these are, where they are one table's.
         of: which set of rows (``Mark.key``), and a and b where it is a times their number plus b; None: not known.
     """
 
+    own: int
     kind: Kind | None
     rows: Rows | None
     of: tuple[Hashable, int, int] | None
-    _total: int | Callable[[], int]
 
     def __new__(
         cls,
         own: int,
-        total: int | Callable[[], int],
+        total: int,
         kind: Kind | None,
         rows: Rows | None = None,
         of: tuple[Hashable, int, int] | None = None,
     ) -> Count:
-        self = super().__new__(cls, own)
-        self._total, self.kind, self.rows = total, kind, rows
+        self = super().__new__(cls, total)
+        self.own, self.kind, self.rows = own, kind, rows
         self.of = (rows, 1, 0) if of is None and rows is not None else of
         return self
 
     @property
-    def own(self) -> int:
-        return operator.index(self)
-
-    @property
     def total(self) -> int:
-        known: int | Callable[[], int] = self._total
-        if callable(known):
-            known = self._total = known()
-        return known
+        return int(self)
 
     def __eq__(self, other: object) -> bool:
-        """Of the same rows, or of as many; a plain number is one of all workers' rows."""
-        if isinstance(other, Count):
-            return (self.of is not None and self.of == other.of) or self.total == other.total
-        return isinstance(other, (int, float)) and (self.total == other or other >= FIRST_TOLD)
+        """Also of what stands for the number of nodes."""
+        return self.total == other or (isinstance(other, (int, float)) and other >= FIRST_TOLD)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __bool__(self) -> bool:
-        return self.total > 0
+    __hash__ = int.__hash__
 
     def _made(self, by: Callable[[Any, Any], Any], other: Any, factor: int = 1, shift: int = 0) -> Any:
         """A number made of this one: a size again where the other one is whole, else that of all workers."""
@@ -280,11 +276,11 @@ class Count(int):
                 and by in (operator.add, operator.sub)
             )
             of = (self.of[0], by(self.of[1], other.of[1]), by(self.of[2], other.of[2])) if same else None  # type: ignore[index]
-            return Count(by(self.own, other.own), lambda: by(self.total, other.total), None, of=of)
+            return Count(by(self.own, other.own), by(self.total, other.total), None, of=of)
         if type(other) is not int:
             return by(self.total, other)
         of = None if self.of is None else (self.of[0], self.of[1] * factor, self.of[2] * factor + shift)
-        return Count(by(self.own, other), lambda: by(self.total, other), None, of=of)
+        return Count(by(self.own, other), by(self.total, other), None, of=of)
 
     def __add__(self, other: Any) -> Any:
         return self._made(operator.add, other, shift=other if type(other) is int else 0)
@@ -310,14 +306,8 @@ class Count(int):
     def __floordiv__(self, other: Any) -> Any:
         if type(other) is int and self.of is not None and other and not (self.of[1] % other or self.of[2] % other):
             of = (self.of[0], self.of[1] // other, self.of[2] // other)
-            return Count(self.own // other, lambda: self.total // other, None, of=of)
-        return self.total // (other.total if isinstance(other, Count) else other)
-
-    def __float__(self) -> float:
-        return float(self.total)
-
-    def __int__(self) -> int:
-        return self.total
+            return Count(self.own // other, self.total // other, None, of=of)
+        return self.total // other
 
     def __abs__(self) -> Any:
         return self if self.total >= 0 else -self
@@ -330,36 +320,8 @@ class Count(int):
     def __round__(self, digits: Any = None) -> Any:
         return self if digits is None or digits >= 0 else round(self.total, digits)
 
-    def __divmod__(self, other: Any) -> Any:
-        return self // other, self % other
-
-    def bit_length(self) -> int:
-        return self.total.bit_length()
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return getattr(ufunc, method)(*(value.total if isinstance(value, Count) else value for value in inputs), **kwargs)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Count, (self.own, self.total, self.kind, self.rows, self.of)
-
-    def __hash__(self) -> int:
-        return int.__hash__(self)
-
-
-def _of_totals(function: Callable[..., Any], *, swapped: bool = False) -> Callable[..., Any]:
-    def calculate(self: Count, *others: Any) -> Any:
-        given = [self.total, *(other.total if isinstance(other, Count) else other for other in others)]
-        return function(*given[::-1] if swapped else given)
-
-    return calculate
-
-
-for _name in "lt le gt ge mod truediv lshift rshift and or xor invert".split():
-    setattr(Count, f"__{_name}__", _of_totals(getattr(operator, f"__{_name}__")))
-for _name in "mod truediv floordiv lshift rshift and or xor".split():
-    setattr(Count, f"__r{_name}__", _of_totals(getattr(operator, f"__{_name}__"), swapped=True))
-Count.__pow__, Count.__rpow__ = _of_totals(pow), _of_totals(pow, swapped=True)  # type: ignore[method-assign]
-Count.__rdivmod__ = _of_totals(divmod, swapped=True)  # type: ignore[method-assign]
 
 
 def user_line(path: str | None = None) -> str:
@@ -377,20 +339,29 @@ def user_line(path: str | None = None) -> str:
     return innermost or "unknown place"
 
 
+def _caller(*skipped: str) -> str:
+    """The file of the innermost call that is in none of these files and folders; empty: there is none."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, *_ON_BEHALF, *skipped)):
+        frame = frame.f_back  # type: ignore[assignment]
+    return "" if frame is None else frame.f_code.co_filename
+
+
 def is_own_call() -> bool:
     """Whether code of this package, not the user's or a library's layer, has called the PyTorch function under way."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(("<", _TORCH, *_ON_BEHALF)):
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and frame.f_code.co_filename.startswith(_OWN)
+    return _caller("<").startswith(_OWN)
 
 
 def is_users_call() -> bool:
-    """Whether the user's code, not this package's or a library's, has called the PyTorch function under way."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, *_ON_BEHALF)):
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and (frame.f_code.co_filename == "<string>" or not is_library(frame.f_code.co_filename))
+    """Whether the user's code, perhaps by one of PyG's functions, has called the PyTorch function under way."""
+    name = _caller(_PYG)
+    return name == "<string>" or bool(name) and not is_library(name)
+
+
+def is_librarys_call() -> bool:
+    """Whether a library has called it, to go on with what it gives."""
+    name = _caller(_NUM_NODES)
+    return name != "<string>" and is_library(name)
 
 
 def is_library(name: str) -> bool:

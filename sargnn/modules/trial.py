@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -307,7 +306,7 @@ class Round:
             ends = (value.start, value.stop, value.step)
             return slice(*(self._argument(end, part, rows) for end, part in zip(ends, described[1:], strict=True)))
         if isinstance(value, Count):
-            return operator.index(value)
+            return value.own
         if self.most is not None and type(value) is int and abs(value) > _SMALL:
             return self.most if value > 0 else -self.most
         return value

@@ -129,6 +129,33 @@ WRONG: dict[str, tuple[str, str]] = {
     "a reduce that is no mapping": (
         module('graph.ndata["h"] = x\ngraph.update_all(copy, lambda n: n.mailbox["m"].sum(1))  # here'), "",
     ),
+    "a message of a number that is read": (
+        module('graph.ndata["h"] = x\ngraph.update_all(lambda e: {"m": e.src["h"] * float(e.src["h"].max())}, add)  # here'),
+        "reads numbers of some edges",
+    ),
+    "a message of the larger half": (
+        module('graph.ndata["h"] = x\ngraph.update_all(lambda e: {"m": e.src["h"] * e.src["h"].max()}, add)  # here'),
+        "depends on other edges",
+    ),
+    "a message of rows beside the fields": (
+        module('graph.ndata["h"] = x\ngraph.update_all(lambda e: {"m": e.src["h"] * x.mean(0)}, add)  # here'),
+        "reads rows that are no field",
+    ),
+    "a reduce over nodes": (
+        module('graph.ndata["h"] = x\ngraph.update_all(copy, lambda n: {"s": n.mailbox["m"].sum(1).softmax(0)})  # here'),
+        "folds over nodes",
+    ),
+    "a reduce by how many nodes there are": (
+        module('graph.ndata["h"] = x\ngraph.update_all(copy, lambda n: {"s": n.mailbox["m"].sum(1) / n.batch_size()})  # here'),
+        "folds over nodes",
+    ),
+    "degrees of some nodes": (module("return self.linear(x) * graph.in_degrees([1, 2])[0]  # here"), "by their numbers"),
+    "a function of some edges": (
+        module('graph.ndata["h"] = x\ngraph.apply_edges(lambda e: {"m": e.src["h"]}, edges=[0])  # here'), "by their numbers",
+    ),
+    "a function of some nodes": (
+        module('graph.ndata["h"] = x\ngraph.apply_nodes(lambda n: {"h": n.data["h"]}, [0])  # here'), "by their numbers",
+    ),
     "something a graph does not have": (module("graph.adj()  # here"), "no 'adj'"),
     "self-loops": (
         module("import dgl\ngraph = dgl.add_self_loop(graph)  # here\nreturn x"), "dataset.add_self_loops=true",

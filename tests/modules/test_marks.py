@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import sargnn
+from sargnn.modules import tag
 from sargnn.modules.tag import Count, Mark, Rows, mark_of, rows_of
 from tests.modules.fake import calls_on, rows
 
@@ -127,3 +130,11 @@ def test_a_number_of_rows_is_rounded_as_that_of_all_workers() -> None:
     count = Count(7, 149, "nodes", Rows("nodes"))
     assert [abs(-count) == 149, round(count) == 149, round(count, 1) == 149, round(count, -2) == 100] == [True] * 4
     assert (abs(-count) + 0).own == 7
+
+
+def test_who_calls() -> None:
+    """PyG's files lie beside PyTorch's, in a folder whose name begins alike."""
+    beside = f"{os.path.dirname(torch.__file__)}_geometric/x.py"
+    own = eval(compile("lambda call: call()", sargnn.__file__, "eval"))
+    asked = eval(compile("lambda: (is_own_call(), is_users_call(), is_librarys_call())", beside, "eval"), vars(tag))
+    assert asked() == (False, True, True) and own(asked) == (False, False, True)

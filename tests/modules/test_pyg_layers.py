@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.utils import add_self_loops, remove_self_loops
+from torch_geometric.utils import add_self_loops, degree, remove_self_loops, scatter
+from torch_geometric.utils.num_nodes import maybe_num_nodes
 
 from sargnn.comm.group import Group
 from sargnn.engine.aggregate import Engine, EngineSettings
@@ -267,6 +268,14 @@ def differentiates_ends(x: torch.Tensor, index: torch.Tensor, weight: torch.Tens
     return Doubled.apply(index[0])
 
 
+def averages_up_to_the_last_edge(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * scatter(x[index[0]], index[1]).mean(0)
+
+
+def counts_up_to_the_last_edge(x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * degree(index[1]).mean()
+
+
 TWO_SHAPES, WRITTEN, ADDED = "known in two shapes", "was written to before", "that something was added to"
 READS, LOOPS = "reads the numbers", "to edges that have some"
 WRONG: dict[Forward, str] = {
@@ -280,6 +289,7 @@ WRONG: dict[Forward, str] = {
     reads_a_view_of_ends: READS, reads_an_end: READS, reads_an_end_of_an_edge: READS, compares_all_ends: READS,
     adds_up_some_columns: READS, adds_up_into_some_columns: READS, adds_up_into_more_rows: READS,
     adds_loops_beside_loops: LOOPS, adds_loops_twice: LOOPS,
+    **dict.fromkeys((averages_up_to_the_last_edge, counts_up_to_the_last_edge), "rows up to the last node"),
 }  # fmt: skip
 
 
@@ -292,8 +302,13 @@ def test_what_would_be_computed_wrongly_is_refused(forward: Forward) -> None:
 
 @pytest.mark.parametrize("calculate", [lambda n: n / 2, lambda n: 0.5 * n, lambda n: n**0.5, float])
 def test_no_float_is_made_of_a_number_that_stands_for_the_largest(calculate: Callable[[int], float]) -> None:
+    """In a library's file; a module is told the number itself."""
+    library = eval(compile("lambda index: int(index.max()) + 1", "torch_geometric/utils/x.py", "eval"))
     with pytest.raises(OverflowError):
-        on_one_worker(lambda x, index, weight: x * calculate(int(index.max()) + 1))
+        on_one_worker(lambda x, index, weight: x * calculate(library(index)))
+    told: list[float] = []
+    on_one_worker(lambda x, index, weight: told.append(calculate(maybe_num_nodes(index))))
+    assert told == [calculate(int(GRAPH.indices.max()) + 1)]
 
 
 def on_one_worker(forward: Forward) -> None:

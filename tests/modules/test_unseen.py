@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -106,9 +107,10 @@ ELSEWHERE: dict[str, Callable[[Tensor], Any]] = {
     "iterated": lambda x: [row.sum() for row in x], "contains": lambda x: 0.5 in x,
     "hook": lambda x: (x * 1).register_hook(lambda grad: grad / grad.norm()),
     "random hook": lambda x: (x * 1).register_hook(lambda grad: grad * torch.rand_like(grad)),
-    "vmap": lambda x: torch.vmap(lambda row: row * 2)(x) + x, "2.0 * rows": lambda x: x.sum(0) / (2.0 * x.size(0)),
-    "numel of the shape": lambda x: x.sum(0) / x.shape.numel(), "log": lambda x: x.sum(0) * math.log(x.size(0) + 1),
+    "vmap": lambda x: torch.vmap(lambda row: row * 2)(x) + x, "a number": lambda x: x.sum(0) / next(NUMBERS),
+    "gradient": lambda x: torch.autograd.grad(x.sum(), x), "backward": lambda x: x.sum().backward(),
 }  # fmt: skip
+NUMBERS = itertools.count(1)
 ALLOWED: dict[str, Callable[[Tensor], Any]] = {
     "constant": lambda x: x + torch.from_numpy(np.arange(3.0)), "sum": lambda x: float(x.sum().detach()) + x.mean(0).sum().detach().item(),
     "hook": lambda x: (x * 1).register_hook(lambda grad: grad.clamp(-1, 1)), "silent": lambda x: (x * 1).register_hook(lambda grad: None),
@@ -167,6 +169,12 @@ ROWS_OF_ALL: list[Callable[[Tensor], Tensor]] = [
     lambda x: torch.ones(3) * int(x.size(0)), lambda x: torch.ones(3) * abs(round(x.size(0))),
     lambda x: torch.ones(3) * divmod(x.size(0), 2)[1], lambda x: torch.ones(3) * (x.size(0) << 1),
     lambda x: torch.ones(3) * x.size(0).bit_length(), lambda x: torch.ones(3) / float(x.size(0)),
+    lambda x: torch.ones(3) * (2.0 * x.size(0)), lambda x: torch.ones(3) * x.shape.numel(),
+    lambda x: torch.ones(3) * math.log(x.size(0)), lambda x: torch.ones(3) * math.isqrt(x.size(0)),
+    lambda x: torch.ones(3) * math.gcd(x.size(0), 14), lambda x: torch.ones(3) * {7: 2.0}.get(x.size(0), 3.0),
+    lambda x: torch.ones(3) * (x.size(0) in {4, 7}), lambda x: torch.ones(3) * int(f"{x.size(0)}"),
+    lambda x: torch.ones(3) * list(range(9))[x.size(0)], lambda x: torch.ones(3) * len([0] * x.size(0)),
+    lambda x: torch.ones(9)[: x.size(0)] * 2,
 ]  # fmt: skip
 
 
