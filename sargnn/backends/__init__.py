@@ -6,7 +6,7 @@ device; and DGL's operators, the baseline.
 
 KERNELS = {
     "fused": "sargnn.backends.cpu.kernel:FusedKernel",
-    "triton": "sargnn.backends.cuda.kernel:TritonKernel",
+    "triton": "sargnn.backends.cuda.device:TritonKernel",
     "dgl": "sargnn.backends.torch.dgl_kernel:DglKernel",
     "reference": "sargnn.backends.torch.reference:ReferenceKernel",
 }
@@ -19,13 +19,13 @@ OPERATIONS = {
         "reference": "sargnn.backends.torch.reference:ReferenceSum",
     },
     "max": {
-        "fused": "sargnn.backends.cpu.maxima:FusedMax",
-        "triton": "sargnn.backends.cuda.maxima:TritonMax",
+        "fused": "sargnn.backends.cpu.sums:FusedMax",
+        "triton": "sargnn.backends.cuda.sums:TritonMax",
         "dgl": "sargnn.backends.torch.dgl_operations:DglMax",
         "reference": "sargnn.backends.torch.reference:ReferenceMax",
     },
     "gine": {
-        "fused": "sargnn.backends.cpu.gine:FusedGine",
+        "fused": "sargnn.backends.cpu.sums:FusedGine",
         "dgl": "sargnn.backends.torch.reference:ReferenceGine",
         "reference": "sargnn.backends.torch.reference:ReferenceGine",
     },
@@ -62,7 +62,7 @@ OPERATIONS = {
 read features of edges."""
 BACKENDS = {
     "cpu": "sargnn.backends.cpu.kernel:CpuBackend",
-    "cuda": "sargnn.backends.cuda.kernel:CudaBackend",
+    "cuda": "sargnn.backends.cuda.device:CudaBackend",
     "torch": "sargnn.backends.torch.backend:TorchBackend",
 }
 """Who does all else: ``cpu`` on a CPU; elsewhere ``cuda``, or ``torch`` without Triton."""

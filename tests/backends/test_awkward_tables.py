@@ -12,8 +12,8 @@ from sargnn import native
 from sargnn.backends.base import Activation, NormVectors
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu.folds import CpuFolds, CpuMoves
-from sargnn.backends.cpu.maxima import FusedMax
 from sargnn.backends.cpu.rows import CpuRows
+from sargnn.backends.cpu.sums import FusedMax
 from sargnn.bf16 import wide
 from sargnn.rng import Draw, Purpose, dropout_rows
 from tests.backends.rows_cases import drawn

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.cpu.block_arrays import edges_of
-from sargnn.backends.cpu.edge_features import features_of, table_of
+from sargnn.backends.cpu.block_arrays import edges_of, features_of, table_of
 from sargnn.backends.operations import (
     Attention,
     AttentionGradients,

@@ -27,7 +27,7 @@ from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cuda import attention_gradients as gradients
 from sargnn.backends.cuda import attention_kernels as kernels
 from sargnn.backends.cuda import launch
-from sargnn.backends.cuda.runs import Runs, Walk, walk
+from sargnn.backends.cuda.launch import Runs, Walk, walk
 from sargnn.backends.cuda.sums import sum_hubs_apart, sum_rows
 from sargnn.backends.operations import (
     Attention,

@@ -1,15 +1,18 @@
-"""The GPU of a process: all that asks CUDA's runtime for something. It imports neither CUDA nor Triton until it is used."""
+"""The GPU of a process, which asks CUDA's runtime, its backend and its kernel. Neither CUDA nor Triton is imported until it is
+used."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sargnn.backends.base import Backend, Kernel, operations_of
 from sargnn.backends.device import Device
 from sargnn.errors import SargnnError
 
@@ -17,6 +20,7 @@ TIMED_ON = ""
 """The GPUs that the kernels have been timed on; empty: none yet."""
 _LOADED_BYTES = 1 << 26
 """Of a table that are on their way at a time, so that the host makes no second copy of it in another dtype."""
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 class CudaDevice(Device):
@@ -99,3 +103,34 @@ class CudaDevice(Device):
             return [f"no GPU. {self.unavailable}", backend]
         gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
         return [*(f"cuda:{n} {gpu.name}, {gpu.total_memory / 1e9:.1f} GB" for n, gpu in enumerate(gpus)), backend]
+
+
+class CudaBackend(Backend):
+    """One pass of a Triton kernel for each operator on rows; products are PyTorch's."""
+
+    def __init__(self, device: torch.device) -> None:
+        from sargnn.backends.cuda.folds import CudaFolds, CudaMoves
+        from sargnn.backends.cuda.rows import CudaRows
+
+        super().__init__(device)
+        self.rows, self.folds, self.moves = CudaRows(), CudaFolds(), CudaMoves()
+
+
+class TritonKernel(Kernel):
+    """Edge operations by Triton kernels: by destination forward, by source backward, no atomics. On a GPU; on a CPU only in
+    Triton's interpreter, for tests."""
+
+    name = "triton"
+    backend = CudaBackend
+    reads_bf16 = True
+    operations = operations_of("triton")
+
+    def unavailable_reasons(self, device: torch.device, dtype: torch.dtype) -> list[str]:
+        reasons = []
+        if find_spec("triton") is None:
+            reasons.append("Triton is not installed")
+        if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+            reasons.append("it runs on a GPU, not on cpu")
+        if dtype not in _DTYPES:
+            reasons.append(f"it is written for fp32, fp64 and bf16, not for {dtype}")
+        return reasons

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cuda import launch
-from sargnn.backends.cuda.launch import WORDS, drawn
-from sargnn.backends.cuda.runs import walk
+from sargnn.backends.cuda.launch import WORDS, drawn, walk
 from sargnn.backends.torch.backend import TorchFolds, TorchMoves
 from sargnn.bf16 import wide
 from sargnn.rng import Draw

@@ -25,9 +25,9 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sargnn.backends.cuda import launch, runs
+from sargnn.backends.cuda import launch
+from sargnn.backends.cuda.device import TritonKernel
 from sargnn.backends.cuda.folds import CudaFolds, CudaMoves
-from sargnn.backends.cuda.kernel import TritonKernel
 from sargnn.backends.cuda.rows import CudaRows
 from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.bf16 import ROW_DTYPES, wide
@@ -139,7 +139,7 @@ def main(choices: list[str]) -> None:
     warnings.simplefilter("ignore")
     for choice in choices:
         precision, gpu = choice.split(":")
-        with patch.object(launch, "run", Compiler(int(gpu)).run), patch.object(runs, "LONGEST", 4):
+        with patch.object(launch, "run", Compiler(int(gpu)).run), patch.object(launch, "LONGEST", 4):
             everything(ROW_DTYPES[precision])
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
-from sargnn.backends.cuda import runs
-from sargnn.backends.cuda.kernel import TritonKernel
-from sargnn.backends.cuda.maxima import TritonMax
+from sargnn.backends.cuda import launch
+from sargnn.backends.cuda.device import TritonKernel
+from sargnn.backends.cuda.sums import TritonMax
 from sargnn.backends.operations import Attention, AttentionGradients, AttentionInputs, RunningSoftmax
 from sargnn.backends.torch.reference import ReferenceDot, ReferenceMax
 from sargnn.bf16 import wide
@@ -33,7 +33,7 @@ CLOSE = {torch.float64: 1e-11, torch.float32: 3e-5, torch.bfloat16: 2e-2}
 
 @pytest.fixture(autouse=True)
 def hubs_of_few_edges() -> Iterator[None]:
-    with patch.object(runs, "LONGEST", 3):
+    with patch.object(launch, "LONGEST", 3):
         yield
 
 
