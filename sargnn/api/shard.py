@@ -40,7 +40,7 @@ from sargnn.plan.graph import WorkerGraph, degree_histogram, find_labelled
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.resolve import resolve
 from sargnn.rng import Purpose
-from sargnn.run.gpus import local_device_index
+from sargnn.run.env import local_device_index
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.tasks.kinds import in_split
 from sargnn.training.build import check_edge_weights, edge_width, make_model, number_formats

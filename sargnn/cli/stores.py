@@ -261,10 +261,9 @@ def info(line: CommandLine) -> int:
     from sargnn.backends import DEVICES, KERNELS
     from sargnn.backends.choose import make_kernel
     from sargnn.backends.device import device_of
-    from sargnn.cpu import describe_bf16
     from sargnn.native import describe
     from sargnn.tracking.mlflow.store import database_of, default_uri
-    from sargnn.tracking.provenance import versions
+    from sargnn.tracking.provenance import describe_bf16, versions
 
     memory = psutil.virtual_memory()
     rows = [("", f"{name} {version}") for name, version in versions().items() if name != "instructions"]

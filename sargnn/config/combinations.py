@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from sargnn.config.fields import written
-from sargnn.config.links import DECODERS, LINK_METRICS
+from sargnn.config.groups import DECODERS, LINK_METRICS
 from sargnn.errors import ConfigError
 
 _ABSENT = object()

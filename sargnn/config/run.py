@@ -45,8 +45,11 @@ from sargnn.config.groups import (
     BufferConfig,
     CheckpointConfig,
     CommConfig,
+    EdgesConfig,
     EngineConfig,
     LabelsConfig,
+    LinkMetric,
+    LinksConfig,
     MemoryConfig,
     OptimConfig,
     Precision,
@@ -55,7 +58,6 @@ from sargnn.config.groups import (
     SmoothConfig,
     TrackingConfig,
 )
-from sargnn.config.links import EdgesConfig, LinkMetric, LinksConfig
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.errors import ConfigError
 from sargnn.resolve import is_target

@@ -25,8 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import wide
 from sargnn.engine.rebuild import keep, kept
-from sargnn.engine.rounding import empty_sums
-from sargnn.engine.workspace import Workspace
+from sargnn.engine.workspace import Workspace, empty_sums
 from sargnn.plan.layer_plan import LayerPlan
 
 _CHUNK_ROWS = 8192

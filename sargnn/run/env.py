@@ -1,9 +1,11 @@
-"""The environment of worker processes, and of the process that starts them, complete before torch is imported."""
+"""The environment of worker processes, and of the process that starts them, complete before torch is imported; where they are,
+and which GPU each computes on: one for each process of a host, as far as they go."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -79,3 +81,24 @@ def prepare_process(config: RunConfig) -> RunConfig:
     config = with_threads(config)
     os.environ.update(worker_environment(config.threads or 1))
     return config
+
+
+def local_device_index(process: int, gpus: int, environment: Mapping[str, str]) -> int:
+    """A process's GPU among those that its host shows it, of which ``CUDA_VISIBLE_DEVICES`` may name some.
+
+    ``LOCAL_RANK``, the process's number on its host, goes before its number ``process``.
+    """
+    return int(environment.get("LOCAL_RANK") or process) % gpus
+
+
+def gpu_lines(config: RunConfig) -> list[str]:
+    """What is said where more processes share this machine's GPUs than there are."""
+    if config.device != "cuda":
+        return []
+    import torch
+
+    processes, gpus = config.num_processes, torch.cuda.device_count()
+    if not gpus or processes <= gpus:
+        return []
+    usual = max(count for count in range(1, gpus + 1) if config.world % count == 0)
+    return [f"{processes} processes share {gpus} GPU{'s' * (gpus > 1)}: processes={usual} would need less memory"]

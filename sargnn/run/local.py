@@ -14,21 +14,19 @@ from pathlib import Path
 
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig, load, parts_of
-from sargnn.cpu import without_bf16
 from sargnn.errors import SargnnError, WorkerError
 from sargnn.memory.plan_stores import plan_alone
 from sargnn.memory.settle import Machine, settle
 from sargnn.run.check import Stores, check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_checkpoint, check_epochs_left, choose_checkpoint, find_start
-from sargnn.run.env import places_of, prepare_process, usual_processes, with_processes, workers_of
-from sargnn.run.gpus import gpu_lines
+from sargnn.run.env import gpu_lines, places_of, prepare_process, usual_processes, with_processes, workers_of
 from sargnn.run.processes import Failure, Workers, WorkerSettings, start_fork_server
 from sargnn.run.run_folder import begin_run, hold_run_dir, make_run_dir
 from sargnn.tracking import files
 from sargnn.tracking.files import CONFIG, Inputs, write_inputs
 from sargnn.tracking.follow import Follower, Sender
 from sargnn.tracking.progress import Steps, say
-from sargnn.tracking.provenance import usable_cores
+from sargnn.tracking.provenance import usable_cores, without_bf16
 from sargnn.tracking.summary import FAILED, FINISHED, INTERRUPTED, Summary, read_summary, write_summary
 from sargnn.tracking.target import target_of
 

@@ -23,16 +23,16 @@ from sargnn.backends.memory import Pool
 from sargnn.comm.group import Group, Traffic
 from sargnn.config.losses import loss_lines
 from sargnn.config.run import RunConfig, parts_of
-from sargnn.cpu import without_bf16
 from sargnn.engine.serving import baseline_lines, usable_device
 from sargnn.errors import SargnnError
 from sargnn.native import set_threads
 from sargnn.partition.store import PartitionInfo, open_part, partition_info
 from sargnn.profile import Profile
-from sargnn.run.gpus import local_device_index
+from sargnn.run.env import local_device_index
 from sargnn.tracking import files
 from sargnn.tracking.files import Inputs, read_inputs
 from sargnn.tracking.memory import PeakMeter, SharedMeter, private_bytes, resident_bytes
+from sargnn.tracking.provenance import without_bf16
 from sargnn.tracking.summary import FINISHED, INTERRUPTED, Summary, write_summary
 from sargnn.training import checkpoint
 from sargnn.training.build import make_trainer

@@ -1,4 +1,4 @@
-"""Scores of pairs of nodes from their embeddings. ``sargnn.config.links`` lists the names.
+"""Scores of pairs of nodes from their embeddings. ``sargnn.config.groups`` lists the names.
 
 Of links, ``DECODERS``, which give [P] for heads and tails [P, F] and relations int64 [P]:
 
@@ -29,7 +29,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from sargnn.config.links import EdgesConfig, LinksConfig
+from sargnn.config.groups import EdgesConfig, LinksConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.resolve import is_target, place_of, resolve
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sargnn.config.links import LINK_METRICS
+from sargnn.config.groups import LINK_METRICS
 from sargnn.config.run import Metric
 from sargnn.errors import ConfigError
 from sargnn.graph.schema import SPLITS

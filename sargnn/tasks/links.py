@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sargnn.comm.group import Group
-from sargnn.config.links import LinksConfig
+from sargnn.config.groups import LinksConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset

@@ -23,7 +23,7 @@ import torch
 
 from sargnn.comm.directory import Directory
 from sargnn.comm.group import Group
-from sargnn.config.links import Corrupt, LinksConfig
+from sargnn.config.groups import Corrupt, LinksConfig
 from sargnn.graph.pairs import Known
 from sargnn.graph.schema import Schema
 from sargnn.rng import Purpose, philox

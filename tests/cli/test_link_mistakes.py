@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.config.links import EdgesConfig, LinksConfig
+from sargnn.config.groups import EdgesConfig, LinksConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import write_dataset
 from sargnn.sources.links import draw_links

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from sargnn.config.groups import BatchesConfig, LabelsConfig, SampleConfig
-from sargnn.config.links import DECODERS, EDGE_DECODERS, EdgesConfig, LinksConfig
+from sargnn.config.groups import DECODERS, EDGE_DECODERS, BatchesConfig, EdgesConfig, LabelsConfig, LinksConfig, SampleConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError

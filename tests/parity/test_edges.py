@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig, SampleConfig
-from sargnn.config.links import EDGE_DECODERS, EdgesConfig
+from sargnn.config.groups import EDGE_DECODERS, BatchesConfig, EdgesConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, EdgeColumns

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig, SampleConfig
-from sargnn.config.links import DECODERS, LinksConfig
+from sargnn.config.groups import DECODERS, BatchesConfig, LinksConfig, SampleConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset, by_destination

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sargnn.errors import ConfigError
-from sargnn.run.gpus import gpu_lines, local_device_index
+from sargnn.run.env import gpu_lines, local_device_index
 from tests.configs import config
 
 

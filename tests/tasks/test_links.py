@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig, SampleConfig
-from sargnn.config.links import DECODERS, LinksConfig
+from sargnn.config.groups import DECODERS, BatchesConfig, LinksConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS

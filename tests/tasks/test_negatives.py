@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 
 from sargnn.comm.directory import Directory
 from sargnn.comm.group import Group
-from sargnn.config.links import LinksConfig
+from sargnn.config.groups import LinksConfig
 from sargnn.graph.pairs import Known
 from sargnn.graph.schema import Schema
 from sargnn.sources.links import draw_links

@@ -23,8 +23,7 @@ from sargnn.tracking.files import Inputs, write_inputs
 from sargnn.tracking.find_runs import label_of, write_points
 from sargnn.tracking.mlflow.figures import EpochFigures, SteadyMedian, settled_figures, single_figures
 from sargnn.tracking.mlflow.run import MlflowRun
-from sargnn.tracking.mlflow.store import find_runs_page, make_client, open_store
-from sargnn.tracking.mlflow.view import VIEW_KEY, VIEW_TAG
+from sargnn.tracking.mlflow.store import VIEW_KEY, VIEW_TAG, find_runs_page, make_client, open_store
 from sargnn.tracking.scores import column_of
 from sargnn.tracking.summary import Summary, read_summary, write_summary
 from sargnn.tracking.target import Target, target_of

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from sargnn.cli.compose import compose_verb
 from sargnn.config.groups import PRECISIONS
 from sargnn.config.run import load, parse, save
-from sargnn.cpu import bf16_instructions, describe_bf16, without_bf16
 from sargnn.errors import ConfigError
 from sargnn.tasks.base import Counted, Targets
+from sargnn.tracking.provenance import bf16_instructions, describe_bf16, without_bf16
 from sargnn.training.optim import Adam, AdamW
 from tests.in_process import sargnn_here
 from tests.tasks.made import node_task
@@ -79,11 +79,11 @@ def test_what_the_cpu_has(tmp_path: Path) -> None:
 
 
 def test_one_line_where_bf16_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sargnn.cpu.bf16_instructions", tuple)
+    monkeypatch.setattr("sargnn.tracking.provenance.bf16_instructions", tuple)
     assert [one for one in PRECISIONS if without_bf16(one)] == ["bf16", "mixed"]
-    monkeypatch.setattr("sargnn.cpu.bf16_instructions", lambda: ("AVX512-BF16",))
+    monkeypatch.setattr("sargnn.tracking.provenance.bf16_instructions", lambda: ("AVX512-BF16",))
     assert [one for one in PRECISIONS if without_bf16(one)] == ["mixed"]
-    monkeypatch.setattr("sargnn.cpu.bf16_instructions", lambda: ("AMX",))
+    monkeypatch.setattr("sargnn.tracking.provenance.bf16_instructions", lambda: ("AMX",))
     assert not any(without_bf16(one) for one in PRECISIONS)
     assert not any(without_bf16(one, "cuda") for one in PRECISIONS)
 

@@ -35,8 +35,7 @@ from sargnn.backends.memory import Pool
 from sargnn.backends.operations import AutogradOperation, Operation, takes_weights
 from sargnn.bf16 import wide
 from sargnn.comm.lists import Columns, Layout, PartialRound, Piece
-from sargnn.engine.rounding import narrowed
-from sargnn.engine.workspace import where_products_are
+from sargnn.engine.workspace import narrowed, where_products_are
 from sargnn.errors import KernelError
 from sargnn.plan.layer_plan import LayerPlan, Partials, Shard
 from sargnn.profile import Profile

@@ -42,7 +42,7 @@ from sargnn.engine.reducers.base import (
     check_weights,
     served_shard,
 )
-from sargnn.engine.rounding import empty_sums, zero_sums
+from sargnn.engine.workspace import empty_sums, zero_sums
 from sargnn.errors import KernelError
 from sargnn.plan.layer_plan import Shard
 from sargnn.rng import Draw

@@ -28,7 +28,7 @@ from torch import Tensor
 from sargnn.backends.operations import GineOperation
 from sargnn.comm.lists import Column, PartialRound, Piece
 from sargnn.engine.reducers.base import Fold, PartialColumns, Reducer, Saved, Tensors, WithPartials, served_shard
-from sargnn.engine.rounding import widened, zero_sums
+from sargnn.engine.workspace import widened, zero_sums
 from sargnn.plan.layer_plan import Shard
 
 _Fold = Fold[GineOperation]

@@ -23,7 +23,7 @@ from torch import Tensor
 from sargnn.backends.operations import Operation
 from sargnn.bf16 import wide
 from sargnn.engine.reducers.base import Fold, Reducer, Saved, Tensors
-from sargnn.engine.rounding import zero_sums
+from sargnn.engine.workspace import zero_sums
 from sargnn.plan.layer_plan import Shard
 from sargnn.rng import Draw, Purpose, neighbour_keys
 

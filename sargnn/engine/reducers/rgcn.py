@@ -51,7 +51,7 @@ from sargnn.engine.reducers.base import (
     served_shard,
     weight_argument,
 )
-from sargnn.engine.rounding import widened, zero_sums
+from sargnn.engine.workspace import widened, zero_sums
 from sargnn.plan.layer_plan import Joint, LayerPlan, RelationBlock, Shard
 
 _Fold = Fold[SumOperation]

@@ -30,7 +30,7 @@ from sargnn.engine.reducers.base import (
     weight_argument,
     without_weights,
 )
-from sargnn.engine.rounding import widened, zero_sums
+from sargnn.engine.workspace import widened, zero_sums
 from sargnn.plan.layer_plan import LayerPlan, Shard
 from sargnn.rng import Draw
 

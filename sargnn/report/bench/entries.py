@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from sargnn.config.choices import ModeConfig
-from sargnn.config.groups import Precision, PreloadConfig
-from sargnn.config.links import LinksConfig
+from sargnn.config.groups import LinksConfig, Precision, PreloadConfig
 from sargnn.config.run import RunConfig
 from sargnn.interop.dgl import NOT_INSTALLED, is_installed
 from sargnn.report.bench.settings import DGL_MODELS, FORMS, FREE_OF_LINKS, PYG_MODELS, SAMPLED_MODELS, BenchTableConfig

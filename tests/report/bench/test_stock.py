@@ -11,7 +11,7 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config.choices import KernelConfig
-from sargnn.config.links import LinksConfig
+from sargnn.config.groups import LinksConfig
 from sargnn.config.models import CustomSettings, StackSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
