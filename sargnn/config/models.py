@@ -308,7 +308,7 @@ class AppnpSettings(SymmetricSums, StackSettings):
     alpha: float = field(metadata=FRACTION | starts(0.1))
     edge_dropout: float = field(metadata=PROBABILITY | starts(0.0))
 
-    builder = "sargnn.models.appnp:AppnpModel"
+    builder = "sargnn.models.sgc:AppnpModel"
     has_embeddings = True
 
     @property
@@ -334,7 +334,7 @@ class GcniiSettings(SymmetricSums, StackSettings):
     alpha: float = field(metadata=FRACTION | starts(0.1))
     theta: float = field(metadata=POSITIVE | starts(0.5))
 
-    builder = "sargnn.models.gcnii:build"
+    builder = "sargnn.models.gcn:build_gcnii"
     has_embeddings = True
 
 
@@ -350,7 +350,7 @@ class ResGcnSettings(BuiltIn, StackSettings):
     num_layers: int = field(metadata=number(low=1, high=253) | starts(28))
     conv: Literal["gcn", "sage"] = field(metadata=starts("sage"))
 
-    builder = "sargnn.models.resgcn:build"
+    builder = "sargnn.models.gcn:build_resgcn"
     divides_by_weights = True
     has_embeddings = True
 
@@ -397,7 +397,7 @@ class RgatSettings(BuiltIn, AttentionSettings):
 class MlpSettings(BuiltIn, StackSettings):
     """A multi-layer perceptron, or with one layer a linear classifier. It reads no edges."""
 
-    builder = "sargnn.models.mlp:build"
+    builder = "sargnn.models.stack:build_mlp"
     aggregations = 0
     operations = ()
 

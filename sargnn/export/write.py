@@ -30,19 +30,16 @@ from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import WEIGHT
 from sargnn.graph.store import Store
-from sargnn.models.appnp import AppnpModel
 from sargnn.models.base import Model
 from sargnn.models.gat import GatLayer, GatV2Layer
-from sargnn.models.gcn import GcnLayer
-from sargnn.models.gcnii import GcniiLayer
+from sargnn.models.gcn import GcniiLayer, GcnLayer
 from sargnn.models.gin import GinLayer
 from sargnn.models.inputs import TypedRows
-from sargnn.models.mlp import MlpLayer
 from sargnn.models.rgat import RgatLayer
 from sargnn.models.rgcn import RgcnLayer
 from sargnn.models.sage import LstmLayer, PoolLayer, SageLayer
-from sargnn.models.sgc import SgcModel
-from sargnn.models.stack import GraphLayer, Stack
+from sargnn.models.sgc import AppnpModel, SgcModel
+from sargnn.models.stack import GraphLayer, MlpLayer, Stack
 from sargnn.training.build import edge_width, make_model, shape_of, uses_edge_weights
 
 MODEL, PARAMETERS = "model.py", "parameters.safetensors"

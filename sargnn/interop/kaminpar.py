@@ -1,7 +1,7 @@
 """KaMinPar's graph file and its cut, in a process of its own.
 
 A process of its own because KaMinPar ends its process where it finds a fault in a file, takes memory that is wanted back at
-once, and can be ended like any other when a person has had enough.
+once, and can be ended like any other when a person has had enough. It ends with its parent, and what ended it can be said.
 
 The file is ParHIP's binary form, which is read into a compressed graph: a header of three 64-bit numbers (flags, N, M), N + 1
 64-bit addresses of rows, M 32-bit neighbours, 32-bit node weights if there are any, 32-bit edge weights if there are any.
@@ -12,20 +12,40 @@ Letters: N nodes, M entries of the symmetric graph, P parts.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from sargnn.errors import ConfigError
-from sargnn.interop.process import end_with_parent, reason_of_end
 
+
+def end_with_parent(parent: int) -> None:
+    """Have Linux end this process when process ``parent``, which started it, ends, however that does; at once if it is gone."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            sys.exit(1)
+
+
+def reason_of_end(code: int, said: str) -> str:
+    """Why a process ended, from its exit code and the last line that it wrote."""
+    last = said.strip().splitlines()[-1:]
+    ended = (
+        f"ended by signal {-code}" + (", as where memory is short" if code == -9 else "") if code < 0 else f"exit code {code}"
+    )
+    return " ".join([ended, *last])
+
+
+_PR_SET_PDEATHSIG = 1
 PRESETS = {"fast": "fast", "default": "default", "eco": "eco", "strong": "strong", "large": "largek"}
 """What a preset is called there."""
 _MOST_SEED, _LEAST_IMBALANCE = 2**31, 1e-6
@@ -36,17 +56,16 @@ _NO_EDGE_WEIGHTS, _NO_NODE_WEIGHTS, _NARROW = 1, 2, 8 | 16 | 32
 _HEADER_BYTES, _ID_BYTES, _ADDRESS_BYTES, _WEIGHT_BYTES = 24, 4, 8, 4
 
 
-class Block(Protocol):
-    """Some nodes' neighbours, as ``partition.both_ways.Rows``."""
+@dataclass(frozen=True)
+class Rows:
+    """The neighbours of some nodes from ``first`` on, int64 or int32 [M], ascending in each row; ``weights``, int32 [M], count
+    the directed edges that join two nodes, or half of them.
+    """
 
-    @property
-    def first(self) -> int: ...
-    @property
-    def degrees(self) -> np.ndarray: ...
-    @property
-    def neighbours(self) -> np.ndarray: ...
-    @property
-    def weights(self) -> np.ndarray: ...
+    first: int
+    degrees: np.ndarray
+    neighbours: np.ndarray
+    weights: np.ndarray
 
 
 def file_bytes(num_nodes: int, entries: float) -> float:
@@ -54,7 +73,7 @@ def file_bytes(num_nodes: int, entries: float) -> float:
     return _HEADER_BYTES + num_nodes * (_ADDRESS_BYTES + _WEIGHT_BYTES) + entries * (_ID_BYTES + 2 * _WEIGHT_BYTES)
 
 
-def write_graph(path: Path, num_nodes: int, blocks: Iterator[Block], node_weights: np.ndarray | None = None) -> int:
+def write_graph(path: Path, num_nodes: int, blocks: Iterator[Rows], node_weights: np.ndarray | None = None) -> int:
     """Write a symmetric graph that comes row block by row block; gives M. ``node_weights``: integers [N] from 1 to below
     2^32.
     """

@@ -1,4 +1,4 @@
-"""Models, a file each: layers and what builds them. Their settings are in ``sargnn.config.models``."""
+"""Models, a file for each family: layers and what builds them. Their settings are in ``sargnn.config.models``."""
 
 MODELS = {
     "sage": "sargnn.config.models:SageSettings",

@@ -1,4 +1,5 @@
-"""GCN (Kipf and Welling, 2017), and propagation along edges without parameters, which SGC, APPNP and GCNII are made of, too.
+"""GCN (Kipf and Welling, 2017); propagation along edges without parameters, which SGC, APPNP and GCNII are made of, too; and
+two deep networks, GCNII and ResGCN+.
 
     h'_i = W (S h)_i + b        (S h)_i = sum over edges j -> i of h_j / sqrt(d_out(j) d_in(i))
 
@@ -13,19 +14,22 @@ Letters: N input rows, M output rows, F features.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from sargnn.bf16 import wide
-from sargnn.config.models import GcnSettings
+from sargnn.config.models import GcniiSettings, GcnSettings, ResGcnSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.sum import DroppedSum, Sum
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, input_rows
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack
+from sargnn.models.sage import SageLayer
+from sargnn.models.stack import GraphLayer, LayerSpec, MlpLayer, Stack, build_stack
 from sargnn.models.tuned import build_tuned
-from sargnn.plan.layer_plan import LayerPlan
+from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Purpose
 
 
@@ -97,3 +101,79 @@ class GcnLayer(GraphLayer):
 
 def build(config: GcnSettings, shape: GraphShape) -> Stack:
     return build_tuned(config, input_rows(shape, config.name, config.hidden), shape, GcnLayer)
+
+
+class GcniiLayer(GraphLayer):
+    """One convolution of GCNII, a deep GCN with initial residuals and identity maps (Chen et al., 2020), of L.
+
+        H_0 = relu(W_in X + b_in)
+        H_l = relu(((1 - alpha) S H_(l-1) + alpha H_0) ((1 - beta_l) I + beta_l W_l))    beta_l = log(theta / l + 1), l = 1 .. L
+        logits = W_out H_L + b_out
+
+    with self-loops; dropout before every map and convolution. A convolution keeps two tables [N, hidden] for backward, the
+    inputs of its map and of its activation; its own input is propagated linearly and not kept. Initialised as the authors'
+    code: W_l uniform within 1 / sqrt(hidden), the others as PyTorch's linear layer.
+
+    ``spec.index`` is l. Its output is as wide as its input.
+    """
+
+    reads_initial = True
+    decay_group = "convolutions"
+    reducer = Sum(weighted=True)
+
+    def __init__(self, spec: LayerSpec, config: GcniiSettings) -> None:
+        super().__init__(spec)
+        self.alpha, self.beta = config.alpha, math.log(config.theta / spec.index + 1)
+        bound = 1 / math.sqrt(self.out_width)
+        self.weight = nn.Parameter(torch.empty(self.out_width, self.in_width).uniform_(-bound, bound))
+
+    def transforms_first(self, counts: RowCounts | None) -> bool:
+        """The map needs the first rows, too."""
+        return False
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        assert x.initial is not None
+        gathered = symmetric_sum(engine, plan, x.rows)
+        mixed = gathered.mul_(1 - self.alpha).add_(plan.self_rows(x.initial), alpha=self.alpha)
+        identity = torch.eye(self.out_width, device=self.weight.device, dtype=self.weight.dtype)
+        return engine.operators.linear([mixed], torch.lerp(identity, self.weight, self.beta), None)
+
+
+def build_gcnii(config: GcniiSettings, shape: GraphShape) -> Stack:
+    def layer(spec: LayerSpec) -> GraphLayer:
+        return MlpLayer(spec) if spec.index == 0 or spec.last else GcniiLayer(spec, config)
+
+    return build_stack(config, input_rows(shape, config.name, config.hidden), shape, layer, depth=config.num_layers + 2)
+
+
+class PreActivationStack(Stack):
+    """ResGCN+, L pre-activation residual blocks (Li et al., "DeeperGCN", 2020; the model of Song et al., 2023).
+
+        h_0 = W_in x + b_in
+        h_l = h_(l-1) + conv_l(dropout(relu(norm_(l-1)(h_(l-1)))))        l = 1 .. L
+        logits = W_out dropout(relu(norm_L(h_L))) + b_out
+
+    conv is a GCN layer or a GraphSage layer (``models.sage``). A block keeps one table [N, hidden] for backward, h_(l-1): what
+    its norm reads. The rows that the convolution maps are computed again from it.
+
+    ``LayerInput.initial`` is the stream of rows that layers add to; each reads it normalised, activated and dropped.
+    """
+
+    def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
+        stream = self.layers[index](engine, plan, LayerInput(x.rows, x.labels))
+        if x.initial is not None:
+            stream = engine.operators.add(stream, plan.self_rows(x.initial))
+        read, stream = engine.operators.fork(stream)
+        draw = engine.draw(Purpose.DROPOUT, index, self.dropout if self.training else 0.0)
+        h = self._activated(engine, index, plan, read, draw)
+        return LayerInput(h, initial=stream)
+
+
+def build_resgcn(config: ResGcnSettings, shape: GraphShape) -> Stack:
+    def layer(spec: LayerSpec) -> GraphLayer:
+        if spec.index == 0 or spec.last:
+            return MlpLayer(spec)
+        return GcnLayer(spec) if config.conv == "gcn" else SageLayer(spec)
+
+    inputs = input_rows(shape, config.name, config.hidden)
+    return build_stack(config, inputs, shape, layer, depth=config.num_layers + 2, kind=PreActivationStack)

@@ -41,8 +41,7 @@ from sargnn.engine.segments import on_tape
 from sargnn.errors import ConfigError
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, Inputs
-from sargnn.models.mlp import MlpLayer
-from sargnn.models.stack import NORMS, GraphLayer, LayerSpec, Stack
+from sargnn.models.stack import NORMS, GraphLayer, LayerSpec, MlpLayer, Stack
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
 from sargnn.tracking.memory import trim

@@ -1,12 +1,19 @@
-"""SGC, simple graph convolution (Wu et al., 2019).
+"""SGC, simple graph convolution (Wu et al., 2019), and APPNP, personalized propagation of neural predictions (Gasteiger et al.,
+2019).
 
-    logits = S^K X W + b        S as in ``models.gcn``, with self-loops
+    SGC     logits = S^K X W + b
+    APPNP   H = MLP(X)        Z_0 = H        Z_(t+1) = (1 - alpha) S Z_t + alpha H        logits = Z_K
 
-Constant features are propagated once, and S^K X alone is kept. Labels beside them and features that are dropped are propagated
-in every epoch, these on the narrower side of the map, S^K (X W) or (S^K X) W; nothing is saved for backward but the map's
-input. Initialised as DGL's ``SGConv``: Glorot uniform, bias 0.
+S as in ``models.gcn``, with self-loops.
 
-Letters: N input rows, M output rows, F features, C outputs, K steps.
+Of SGC constant features are propagated once, and S^K X alone is kept. Labels beside them and features that are dropped are
+propagated in every epoch, these on the narrower side of the map, S^K (X W) or (S^K X) W; nothing is saved for backward but the
+map's input. Initialised as DGL's ``SGConv``: Glorot uniform, bias 0.
+
+APPNP's propagation is linear and saves nothing for backward, so beside what the perceptron keeps a step's memory is a few
+tables [N, C] for any K. Initialised as PyTorch's linear layers.
+
+Letters: N input rows, M output rows, F features, C outputs, K steps, L layers of the perceptron.
 """
 
 from __future__ import annotations
@@ -16,12 +23,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from sargnn.config.models import SgcSettings
+from sargnn.config.models import AppnpSettings, SgcSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.models.base import LayerInput
 from sargnn.models.gcn import PropagationStep
 from sargnn.models.inputs import GraphShape, input_rows
-from sargnn.models.stack import GraphLayer, LayeredModel
+from sargnn.models.stack import GraphLayer, LayeredModel, MlpLayer, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 
 _LEARNED = 64
@@ -69,3 +76,33 @@ class SgcModel(LayeredModel):
         for step, plan in zip(self.steps, plans, strict=True):
             rows = step(engine, plan, LayerInput(rows))
         return rows
+
+
+class AppnpModel(LayeredModel):
+    """L + K layers, of which the last K read edges."""
+
+    def __init__(self, config: AppnpSettings, shape: GraphShape) -> None:
+        super().__init__()
+        self.mlp = build_stack(config, input_rows(shape, config.name, config.hidden), shape, MlpLayer)
+        self.inputs, self.alpha = self.mlp.inputs, config.alpha
+        steps = [PropagationStep(k, shape.num_classes, edge_dropout=config.edge_dropout) for k in range(config.steps)]
+        self.steps = nn.ModuleList(steps)
+
+    @property
+    def graph_layers(self) -> list[GraphLayer]:
+        return [*self.mlp.graph_layers, *(step for step in self.steps if isinstance(step, PropagationStep))]
+
+    @property
+    def num_kept(self) -> int:
+        return self.mlp.num_kept
+
+    def decay_groups(self) -> dict[str, list[nn.Parameter]]:
+        return self.mlp.decay_groups()
+
+    def forward(self, engine: Engine, plans: Sequence[LayerPlan], x: LayerInput, *, hidden: bool = False) -> Tensor:
+        first = len(self.mlp.layers)
+        z = h = self.mlp(engine, plans[:first], x, hidden=hidden)
+        for step, plan in zip(self.steps, plans[first:], strict=True):
+            h = plan.self_rows(h)
+            z = step(engine, plan, LayerInput(z)).mul_(1 - self.alpha).add_(h, alpha=self.alpha)
+        return z

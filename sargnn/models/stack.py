@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sargnn.config.models import StackSettings
+from sargnn.config.models import MlpSettings, StackSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
@@ -27,7 +27,7 @@ from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.row_norm import LayerNorm, RowNorm
 from sargnn.engine.segments import computed_again, layer_runs
 from sargnn.models.base import LayerInput, Model
-from sargnn.models.inputs import GraphShape, Inputs
+from sargnn.models.inputs import GraphShape, Inputs, input_rows
 from sargnn.plan.cover import Costs
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Draw, Purpose
@@ -324,3 +324,26 @@ def build_stack(
         for index in range(depth)
     ]
     return kind(inputs, layers, config, len(shape.schema.node_types))
+
+
+class MlpLayer(GraphLayer):
+    """``h'_i = W h_i + b``, of a perceptron, the baseline that reads no edges; initialised as PyTorch's linear layer."""
+
+    uses_edges = False
+    reads_blocks = True
+    reads_out_degrees = False
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self.linear = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
+
+    @property
+    def reducer(self) -> Reducer:
+        raise AssertionError("this layer aggregates nothing")
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        return engine.operators.linear(x.self_rows(plan), self.linear.weight, self.linear.bias)
+
+
+def build_mlp(config: MlpSettings, shape: GraphShape) -> Stack:
+    return build_stack(config, input_rows(shape, config.name, config.hidden), shape, MlpLayer)

@@ -25,7 +25,7 @@ from typing import Any
 
 from sargnn import errors
 from sargnn.errors import SargnnError, StoreError
-from sargnn.interop.process import end_with_parent, reason_of_end
+from sargnn.interop.kaminpar import end_with_parent, reason_of_end
 from sargnn.partition.sort_edges import Report
 from sargnn.resolve import load_attribute
 from sargnn.steps import step

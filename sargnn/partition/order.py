@@ -19,9 +19,8 @@ from scipy import sparse
 from sargnn.errors import ConfigError
 from sargnn.graph.claim import scratch_folder
 from sargnn.graph.dataset import Dataset, group_by
-from sargnn.interop.kaminpar import cut, write_graph
+from sargnn.interop.kaminpar import Rows, cut, write_graph
 from sargnn.native import Entry
-from sargnn.partition.both_ways import Rows
 from sargnn.partition.ground import places_of
 from sargnn.partition.metis import kway
 from sargnn.partition.sort_edges import gather_sources

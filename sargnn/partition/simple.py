@@ -20,9 +20,8 @@ from numpy.lib import format as npy_format
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.errors import ConfigError
-from sargnn.graph.dataset import Dataset
+from sargnn.graph.dataset import Dataset, induced
 from sargnn.graph.manifest import read_header
-from sargnn.graph.subgraph import induced
 from sargnn.partition import PARTITIONERS
 from sargnn.partition.balance import Room, runs_of_nodes
 from sargnn.partition.memory import available_bytes, cutting_bytes

@@ -124,8 +124,7 @@ def _folder(config: RunConfig) -> Iterator[Path]:
 
 def _small_graph(config: RunConfig, path: Path, folder: Path) -> tuple[Path, Graph]:
     """The dataset store to train on: that at ``path``, or one in ``folder`` with a part of the graph."""
-    from sargnn.graph.dataset import open_dataset, write_dataset
-    from sargnn.graph.subgraph import cut_surroundings
+    from sargnn.graph.dataset import cut_surroundings, open_dataset, write_dataset
     from sargnn.steps import step
 
     dataset = open_dataset(path, verify=False)

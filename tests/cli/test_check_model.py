@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sargnn.graph.dataset import write_dataset
+from sargnn.graph.dataset import cut_surroundings, write_dataset
 from sargnn.graph.schema import SPLITS
-from sargnn.graph.subgraph import cut_surroundings
 from sargnn.run import compare_worlds
 from tests.graphs import nasty_graph, typed_graph
 from tests.in_process import sargnn_here

@@ -10,11 +10,10 @@ import pytest
 from scipy import sparse
 
 from sargnn.graph.dataset import Dataset
-from sargnn.interop.kaminpar import GraphFile, write_graph
-from sargnn.partition import clusters, kaminpar
+from sargnn.interop.kaminpar import GraphFile, Rows, write_graph
+from sargnn.partition import kaminpar
 from sargnn.partition.balance import Room
-from sargnn.partition.both_ways import Rows, rows_both_ways
-from sargnn.partition.clusters import clusters_graph, find_clusters, refine
+from sargnn.partition.kaminpar import clusters_graph, find_clusters, refine, rows_both_ways
 from sargnn.partition.metis import symmetric
 from tests.graphs import nasty_graph
 from tests.partition.cuts import config, cut_of, matrix, two_ways
@@ -57,8 +56,8 @@ def test_the_graph_of_clusters_is_a_product(
     weighted: bool, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S^T A S without its diagonal, for the matrix S of who is in which cluster; clusters are no heavier than they may be."""
-    monkeypatch.setattr(clusters, "_BLOCK_ENTRIES", block)
-    monkeypatch.setattr(clusters, "_ROOM", 1)
+    monkeypatch.setattr(kaminpar, "_BLOCK_ENTRIES", block)
+    monkeypatch.setattr(kaminpar, "_ROOM", 1)
     graph = GRAPHS["one way"]
     weights = own_weights(graph, weighted)
     file = write(graph, tmp_path, weights)

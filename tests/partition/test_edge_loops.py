@@ -9,8 +9,8 @@ import pytest
 
 from sargnn.graph.dataset import Dataset, group_by
 from sargnn.graph.edge_columns import WEIGHT, EdgeColumns
-from sargnn.partition.both_ways import goes_both_ways, rows_both_ways
 from sargnn.partition.ground import lay_ground
+from sargnn.partition.kaminpar import goes_both_ways, rows_both_ways
 from sargnn.partition.sort_edges import Wanted, sort_edges
 
 N = 400

@@ -17,10 +17,11 @@ from sargnn.errors import ConfigError
 from sargnn.graph import dataset as dataset_module
 from sargnn.graph.dataset import by_destination
 from sargnn.interop import kaminpar as interop
+from sargnn.interop.kaminpar import Rows
 from sargnn.memory.plan_traffic import CutEdges
-from sargnn.partition import both_ways, kaminpar, memory, stream
+from sargnn.partition import kaminpar, memory, stream
 from sargnn.partition.balance import Room, even_out, node_weights, weight_columns
-from sargnn.partition.both_ways import Rows, goes_both_ways, rows_both_ways
+from sargnn.partition.kaminpar import goes_both_ways, rows_both_ways
 from sargnn.partition.memory import check, cutting_bytes
 from sargnn.partition.simple import choose
 from tests.configs import config as run_config
@@ -36,7 +37,7 @@ GRAPHS = {"one way": nasty_graph(), "typed": typed_graph(), "both ways": two_way
 def test_the_symmetric_graph(name: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row block by row block it is A + A^T, or half of it where A = A^T."""
     monkeypatch.setattr(dataset_module, "_BLOCK_EDGES", chunk)
-    monkeypatch.setattr(both_ways, "_CHUNK_EDGES", chunk)
+    monkeypatch.setattr(kaminpar, "_CHUNK_EDGES", chunk)
     graph, want = GRAPHS[name], matrix(GRAPHS[name])
     assert goes_both_ways(graph) == (name == "both ways")
     rows = list(rows_both_ways(graph, tmp_path, 40 * chunk))

@@ -12,9 +12,8 @@ import pytest
 
 from sargnn.config.partitioner import PartitionerConfig
 from sargnn.errors import StoreError
-from sargnn.graph.dataset import Dataset, group_by
+from sargnn.graph.dataset import Dataset, group_by, induced
 from sargnn.graph.store import StoreWriter
-from sargnn.graph.subgraph import induced
 from sargnn.partition.metis import assign as metis
 from sargnn.partition.part import Part
 from sargnn.partition.preload import Bounds, find_hops, write_preloaded

@@ -17,9 +17,8 @@ from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.check import weight_range
-from sargnn.graph.dataset import Dataset, write_dataset
+from sargnn.graph.dataset import Dataset, cut_surroundings, write_dataset
 from sargnn.graph.edge_columns import EdgeColumns
-from sargnn.graph.subgraph import cut_surroundings
 from sargnn.partition.cut import parts_of
 from sargnn.training.build import check_edge_weights, make_trainer
 from tests.graphs import nasty_graph, typed_graph, with_weights
