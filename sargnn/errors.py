@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 MOST_SHOWN = 8
 """Names that a message lists."""
@@ -40,6 +41,15 @@ class SargnnError(Exception):
 
 class ConfigError(SargnnError):
     """A setting that does not exist or has a value that cannot be used."""
+
+
+@contextmanager
+def writing(what: str, place: object, hint: str | None = None) -> Iterator[None]:
+    """Within it a place that cannot be written, called ``what``, is a ``ConfigError``."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{what} cannot be written: {error.strerror}.", given=str(place), hint=hint) from error
 
 
 class DataError(SargnnError):

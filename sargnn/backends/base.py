@@ -144,8 +144,7 @@ class Rows(ABC):
     ) -> None:
         """``d_x = slope (d_x - mean_grad - xhat mean_product)``, in place.
 
-        Args:
-            counted: uint8 [N], 0 for rows that no statistics are taken of: theirs is ``slope d_x``; None: of all.
+        ``counted``: uint8 [N], 0 for rows that no statistics are taken of: theirs is ``slope d_x``; None: of all.
         """
 
     @abstractmethod

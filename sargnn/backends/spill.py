@@ -153,8 +153,7 @@ class SpillingPool(Pool):
         budget: bytes that the process may have in memory, file pages that the kernel can drop aside; None: as many as it takes.
         spills_all: what is kept until backward goes to disk in any case.
 
-    Raises:
-        SargnnError: this PyTorch does not count who holds a tensor's memory.
+    Raises ``SargnnError``: this PyTorch does not count who holds a tensor's memory.
     """
 
     spills = True

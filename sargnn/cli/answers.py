@@ -151,8 +151,7 @@ class Known:
 def read_known(config: str, overrides: Iterable[str], folders: ConfFolders, own: Iterable[str] = ()) -> Known:
     """What can be set, and what ``overrides`` choose. Files that cannot be read are left out.
 
-    Args:
-        own: settings that the verb reads itself.
+    ``own``: settings that the verb reads itself.
     """
     groups = folders.groups(config)
     try:
@@ -329,8 +328,7 @@ def settings_class(config: str, group: str | None, words: Iterable[str], folders
 def allowed_values(config: str, key: str, words: Iterable[str], folders: ConfFolders) -> list[str]:
     """The values that a setting may have, where they are few; else none.
 
-    Args:
-        words: the other words of the command line.
+    ``words``: the other words of the command line.
     """
     group, _, name = key.rpartition(".")
     settings_type = settings_class(config, group or None, words, folders)

@@ -17,7 +17,7 @@ from typing import IO
 from rich.console import Console
 
 from sargnn.cli.command_line import CommandLine
-from sargnn.errors import ConfigError, SargnnError
+from sargnn.errors import ConfigError, SargnnError, writing
 from sargnn.report.charts import make_pictures
 from sargnn.report.groups import losses_equal, make_groups
 from sargnn.report.runs import find_folders, no_run_left, read_runs
@@ -76,7 +76,7 @@ def main(line: CommandLine) -> int:
         say(text)
     if (asked["json"] or asked["csv"]) and not asked["out"]:
         return int(not equal)
-    try:
+    with writing("The report" if is_page else "The folder", out):
         if is_page:
             from sargnn.cli.resume import command_of
             from sargnn.report.page import write_page
@@ -88,9 +88,6 @@ def main(line: CommandLine) -> int:
 
             out.mkdir(parents=True, exist_ok=True)
             say(f"plots: {', '.join(str(path) for path in write_pngs(pictures, out))}")
-    except OSError as error:
-        what = "The report" if is_page else "The folder"
-        raise ConfigError(f"{what} cannot be written: {error.strerror}.", given=str(out)) from error
     return int(not equal)
 
 

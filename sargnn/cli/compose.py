@@ -52,8 +52,7 @@ def compose_verb(
         keep: of the latter, what is wanted nonetheless.
         folders: where options are looked for; None: as without ``--config-dir``.
 
-    Raises:
-        ConfigError: an override that cannot be understood or applied, or a setting that must be given.
+    Raises ``ConfigError``: an override that cannot be understood or applied, or a setting that must be given.
     """
     folders = folders or find_folders()
     config = _without_hydra(_composed(verb, overrides, folders))
@@ -87,11 +86,7 @@ def provisional(mapping: dict[str, Any]) -> dict[str, Any]:
 def says_how_labels_are_read(task: Any, *, trains: bool = True) -> bool:
     """Whether a value of ``task`` is short for ``dataset.task``; else it names the task itself, or nothing.
 
-    Args:
-        trains: the verb trains, so that there is a task to name.
-
-    Raises:
-        ConfigError: it is neither.
+    ``trains``: the verb trains, so that there is a task to name. Raises ``ConfigError``: it is neither.
     """
     if task is None or (trains and (str(task) in TASKS or is_target(str(task)))):
         return False
@@ -122,8 +117,7 @@ def _refuse_hydra(key: str, value: str, given: str) -> None:
 
     This project composes with Hydra and runs by itself; only what makes an experiment a sweep is read.
 
-    Args:
-        given: how it was given, or where.
+    ``given``: how it was given, or where.
     """
     key = key.lstrip("+~")
     if not re.match(r"hydra([./@]|$)", key) or re.match(r"hydra\.(mode|sweeper\.params)(\.|$)", key):
@@ -283,8 +277,7 @@ def sweep_points(
     A sweep is asked for with ``-m``, or by an experiment that sets ``hydra.mode`` and ``hydra.sweeper.params``. The product of
     all lists is taken, the last one varying fastest.
 
-    Raises:
-        ConfigError: several values without ``-m``, or an override that cannot be read.
+    Raises ``ConfigError``: several values without ``-m``, or an override that cannot be read.
     """
     folders = folders or find_folders()
     parsed = parse_overrides(overrides) if multirun else read_overrides(overrides)

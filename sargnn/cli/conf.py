@@ -332,10 +332,7 @@ class ConfFolders:
 
     def settings_of(self, group: str, option: str) -> dict[str, FileSetting]:
         """What an option has, of its class and of files that it builds on, by dotted key; nothing for one that is not there.
-
-        Raises:
-            ConfigError: a file that cannot be read.
-        """
+        Raises ``ConfigError``: a file that cannot be read."""
         by_key: dict[str, FileSetting] = {}
         files = list(self.files(group, option))
         _put(by_key, _of_classes(self._starts_of(group, files)))
@@ -474,11 +471,8 @@ def built_in_folder() -> ConfFolders:
 
 
 def find_folders(given: str | None = None) -> ConfFolders:
-    """The folders of a command: the package's, and ``--config-dir`` or else ``conf/`` in the working directory.
-
-    Raises:
-        ConfigError: the folder given does not exist.
-    """
+    """The folders of a command: the package's, and ``--config-dir`` or else ``conf/`` in the working directory. Raises
+    ``ConfigError``: the folder given does not exist."""
     built_in = conf_dir().resolve()
     if given is None:
         own = Path.cwd() / "conf"

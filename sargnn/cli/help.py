@@ -54,8 +54,7 @@ def help_text(verb: Verb, words: Sequence[str] = (), folders: ConfFolders | None
         words: the others of the command line: what they choose is shown, and what a group, an option or a setting alone names.
         folders: of a verb that composes.
 
-    Raises:
-        ConfigError: a word chooses an option that does not exist, or a file cannot be read.
+    Raises ``ConfigError``: a word chooses an option that does not exist, or a file cannot be read.
     """
     lines = [f"usage: {verb.command} {verb.usage}", "", *_wrap(verb.text)]
     if verb.verbs:
@@ -188,11 +187,7 @@ def _wrap(text: str, width: int = WIDTH) -> list[str]:
 
 def topics(words: Sequence[str], folders: ConfFolders) -> str:
     """What ``sargnn help WORD ...`` prints: the answers of ``docs/answers.md`` whose title or other names have the words; else
-    what is known of a setting or an option of that name.
-
-    Raises:
-        ConfigError: nothing is.
-    """
+    what is known of a setting or an option of that name. Raises ``ConfigError``: nothing is."""
     asked = _plain(" ".join(words))
     answers = _answers()
     exact = [title for title, (names, _) in answers.items() if asked in names]

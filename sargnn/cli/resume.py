@@ -32,8 +32,7 @@ def read_resumed(
         folders: where options that are changed are looked for; None: as without ``--config-dir``.
         trains: it is to train on; then ``precision`` may change, and ``epochs`` where the learning rate does not depend on it.
 
-    Raises:
-        ConfigError: no such run, a setting that cannot be changed, or one that would change the losses.
+    Raises ``ConfigError``: no such run, a setting that cannot be changed, or one that would change the losses.
     """
     named = [override.partition("=")[2].strip("'\"") for override in overrides if override.startswith("resume=")]
     if not named or named[-1] in ("", "null"):

@@ -20,7 +20,7 @@ from typing import Any
 from sargnn.cli.compose import compose_verb, provisional
 from sargnn.cli.conf import ConfFolders
 from sargnn.config.run import RunConfig, parse
-from sargnn.errors import ConfigError, SargnnError
+from sargnn.errors import ConfigError, SargnnError, writing
 from sargnn.run.check import check_network, check_strategies
 from sargnn.run.processes import end_process
 from sargnn.tracking.find_runs import write_points
@@ -149,10 +149,8 @@ def run_sweep(points: Sequence[Point], folders: ConfFolders) -> int:
 
 def note_points(plan: Plan) -> None:
     """Write down which points a sweep's folder has. Raises ``ConfigError``: it cannot be written."""
-    try:
+    with writing("The sweep's folder", plan.folder):
         write_points(plan.folder, plan.labels, plan.points)
-    except OSError as error:
-        raise ConfigError(f"The sweep's folder cannot be written: {error.strerror}.", given=str(plan.folder)) from error
 
 
 def run_points(plan: Plan, folders: ConfFolders) -> list[Outcome]:

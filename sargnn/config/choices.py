@@ -89,9 +89,8 @@ class DatasetSettings(ABC):
     def title_of(self, stored: str) -> str:
         """The title where a store is there.
 
-        Args:
-            stored: what the store says. It was made for the first of all datasets with the same content, so that it counts only
-                where these settings have no title of their own.
+        ``stored``: what the store says. It was made for the first of all datasets with the same content, so that it counts only
+        where these settings have no title of their own.
         """
         return stored if self.title == self.name else self.title
 

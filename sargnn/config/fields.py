@@ -121,8 +121,7 @@ def written(value: Any) -> str:
 def build(cls: type[T], mapping: Any, prefix: str) -> T:
     """An instance of the dataclass ``cls``. Raises ``ConfigError`` for unknown and missing keys, wrong types, and bounds.
 
-    Args:
-        prefix: of the keys' names, with its dot.
+    ``prefix``: of the keys' names, with its dot.
     """
     if not isinstance(mapping, dict):
         what = f"'{prefix.rstrip('.')}' must be a group of settings." if prefix else "A configuration is a mapping of settings."
@@ -392,11 +391,8 @@ class _PlainLoader(yaml.SafeLoader):
 def read_yaml(path: Path, what: str) -> Any:
     """The file's document, of plain values.
 
-    Args:
-        what: the file's role ("A run's configuration"), for the message.
-
-    Raises:
-        ConfigError: the file cannot be read, is no YAML, is nested too deeply or has aliases.
+    ``what``: the file's role ("A run's configuration"), for the message. Raises ``ConfigError``: the file cannot be read, is no
+    YAML, is nested too deeply or has aliases.
     """
     try:
         return yaml.load(path.read_text(), Loader=_PlainLoader)  # a SafeLoader

@@ -37,9 +37,8 @@ class LossSetting:
 def losses_depend_on(config: RunConfig, *, norms_over_rows: bool) -> list[LossSetting]:
     """The run's settings of this kind.
 
-    Args:
-        norms_over_rows: whether the model has norms whose statistics are of rows that are computed together; of a module of a
-            user's only the module that is built says so (``models.base.Model``).
+    ``norms_over_rows``: whether the model has norms whose statistics are of rows that are computed together; of a module of a
+    user's only the module that is built says so (``models.base.Model``).
     """
     settings: list[LossSetting] = []
     other_norm = "nn.LayerNorm in the module" if config.model.reads_target else "model.norm=layer"

@@ -91,11 +91,8 @@ class PartitionerConfig(Strategy):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the assignment, JSON-able, for the key of a partition store; of files, the content.
-
-        Raises:
-            ConfigError: a file that cannot be read.
-        """
+        """What decides the assignment, JSON-able, for the key of a partition store; of files, the content. Raises
+        ``ConfigError``: a file that cannot be read."""
         values = as_mapping(self)
         del values["file"], values["threads"]
         for name in ("balance", "preset", "coarsen", "passes"):  # what is as it was before there was a choice stays out

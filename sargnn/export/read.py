@@ -71,8 +71,7 @@ def read(config: RunConfig, dataset: Dataset, model: Model, file: Path) -> State
         model: the run's, not trained.
         file: a state_dict, ``.safetensors`` or by ``torch.save``.
 
-    Raises:
-        ConfigError: it cannot be read, or does not fit the model; the first names that do not are listed.
+    Raises ``ConfigError``: it cannot be read, or does not fit the model; the first names that do not are listed.
     """
     if config.predicts_pairs:
         raise ConfigError("Parameters are read for labels of nodes.", given=f"task={config.task}", allowed="task=nodes")

@@ -244,9 +244,8 @@ class Store:
         kind, version: what the caller can read.
         only: how the names of the files begin that the caller needs; others need not be here.
 
-    Raises:
-        StoreError: no manifest, another kind or version, a malformed entry, a missing or truncated file, or one that lies
-            outside the store; the file is named.
+    Raises ``StoreError``: no manifest, another kind or version, a malformed entry, a missing or truncated file, or one that
+    lies outside the store; the file is named.
     """
 
     def __init__(self, path: Path, kind: str, version: int, only: str = "") -> None:

@@ -70,8 +70,7 @@ def typed_dataset(
         relations: where some have a column, the edges of the others carry what added ones do: a weight of 1, else 0.
         labelled: the type that has labels, of any task (``graph.schema``), and the split, uint8.
 
-    Raises:
-        DataError: more relations than can be numbered, or edge features of different widths.
+    Raises ``DataError``: more relations than can be numbered, or edge features of different widths.
     """
     if len(relations) > MAX_RELATIONS:
         raise DataError("The graph has too many relations.", given=len(relations), allowed=f"at most {MAX_RELATIONS}")

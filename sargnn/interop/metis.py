@@ -35,8 +35,7 @@ def balanced_kway(
         vertex_weights: integers [N, weights]; each column is balanced over the parts.
         imbalance: how much larger than the mean a part may be, in each column.
 
-    Raises:
-        ConfigError: this build of pymetis hides METIS's functions, or METIS fails.
+    Raises ``ConfigError``: this build of pymetis hides METIS's functions, or METIS fails.
     """
     from pymetis import _internal
 

@@ -129,8 +129,7 @@ class TypedRows(Inputs):
             ``otherwise`` where no type has features or their widths differ.
         as_they_are: nothing is mapped: D is the largest width; rows of a narrower type have zeros behind their columns.
 
-    Raises:
-        ConfigError: a width is given of a type that learns no rows, or by type where all rows are as wide.
+    Raises ``ConfigError``: a width is given of a type that learns no rows, or by type where all rows are as wide.
     """
 
     def __init__(

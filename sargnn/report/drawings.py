@@ -14,9 +14,10 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from sargnn.errors import ConfigError
+from sargnn.errors import writing
 from sargnn.report.draw import COLOURS, MARKERS, save, styled
 from sargnn.report.study import Cell, FigureSpec
+from sargnn.report.table import markdown_table
 from sargnn.report.values import VALUES, PanelData, RunFigures, gather
 
 WIDTHS = (8, 4)
@@ -260,7 +261,7 @@ def table_of(panels: Sequence[Sequence[PanelData]], x: str) -> list[str]:
         if any(data.paper for data in row):
             unit = row[0].panel.published.unit
             heads.append(f"the paper{f', {unit}' if unit else ''}")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    rows = []
     for of_group in flat:
         for place, label in enumerate(of_group[0].x):
             for series in of_group[0].ours:
@@ -277,8 +278,8 @@ def table_of(panels: Sequence[Sequence[PanelData]], x: str) -> list[str]:
                     if any(other.paper for other in panels[number]):
                         given = data.paper.get(series, [None] * len(data.x))[place]
                         cells.append("" if given is None else f"{given:g}")
-                lines.append(f"| {' | '.join(cells)} |")
-    return lines
+                rows.append(cells)
+    return markdown_table(heads, rows)
 
 
 def write_figure(
@@ -291,12 +292,10 @@ def write_figure(
     table = table_of(panels, spec.x.name)
     lines = [f"# {name}: {spec.title}", "", f"{spec.shows} {spec.paper}.", "", f"![{spec.title}]({paths[0].name})", ""]
     lines += [*table, "", caption, "", spec.differs, ""]
-    try:
+    with writing("The figure", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for path, width in zip([*paths, folder / f"{name}.svg"], (*WIDTHS, WIDTHS[0]), strict=True):
             picture = draw_figure(spec.kind, panels, title=spec.title, x=spec.x.name, caption=caption, width=width)
             save(picture, path, _DPI)
         (folder / f"{name}.md").write_text("\n".join(lines))
-    except OSError as error:
-        raise ConfigError(f"The figure cannot be written: {error.strerror}.", given=str(folder)) from error
     return [*table, "", caption, spec.differs], paths[:1]

@@ -238,11 +238,8 @@ class Deviation:
 
 
 def deviation(losses: Sequence[float], wanted: Sequence[float], precision: str) -> Deviation:
-    """How far ``losses`` are from ``wanted``, over the epochs that both have.
-
-    Raises:
-        ConfigError: they have no epoch in common, or the contract says nothing of this precision.
-    """
+    """How far ``losses`` are from ``wanted``, over the epochs that both have. Raises ``ConfigError``: they have no epoch in
+    common, or the contract says nothing of this precision."""
     if precision not in TOLERANCES:
         raise ConfigError("The exactness contract has no tolerance for this precision.", given=precision, allowed=TOLERANCES)
     pairs = list(zip(losses, wanted, strict=False))
@@ -276,11 +273,8 @@ DECIDES_NO_CURVE = ("epochs:", "model.order:")
 
 
 def losses_equal(runs: Sequence[Run]) -> tuple[bool, list[str]]:
-    """Whether each run's losses are within the exactness contract of the first one's, and what to say of each.
-
-    Raises:
-        ConfigError: fewer than two runs, or runs whose settings that decide losses differ.
-    """
+    """Whether each run's losses are within the exactness contract of the first one's, and what to say of each. Raises
+    ``ConfigError``: fewer than two runs, or runs whose settings that decide losses differ."""
     if len(runs) < 2:
         raise ConfigError("Losses are compared between finished runs.", given=f"{len(runs)}", allowed="at least 2")
     wanted = runs[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sargnn.config.run import RunConfig
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, writing
 from sargnn.graph.dataset import Dataset
 from sargnn.memory.plan_run import WorldPlan
 from sargnn.memory.plan_traffic import CutEdges, traffic_of
@@ -93,8 +93,7 @@ def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int
         path: a PNG or SVG file.
         limit: bytes of a worker, drawn as a line.
 
-    Raises:
-        ConfigError: the file cannot be written.
+    Raises ``ConfigError``: the file cannot be written.
     """
     from sargnn.report.draw import draw, save
 
@@ -104,7 +103,5 @@ def draw_plans(plans: Sequence[WorldPlan], path: Path, *, title: str, limit: int
     if limit is not None:
         what, line = f"{what}; dashed: the budget", limit / 1e9
     names = [f"{plan.mode}, {plan.world}" for plan in plans]
-    try:
+    with writing("The picture", path):
         save(draw(Picture("plans", title, [Chart("stack", f"{title}\n{what}", "", series, names, line)])), path, 130)
-    except OSError as error:
-        raise ConfigError(f"The picture cannot be written: {error.strerror}.", given=str(path)) from error

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from sargnn.errors import ConfigError
+from sargnn.errors import writing
 from sargnn.report.charts import Chart, Picture, mean_curves
 from sargnn.report.draw import write_pngs
 from sargnn.report.study import RaceSpec
+from sargnn.report.table import markdown_table
 from sargnn.tasks.kinds import is_better
 
 Point = tuple[float, int, float, float | None]
@@ -66,7 +67,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 def table_of(spec: RaceSpec, ran: Mapping[str, Sequence[Ran]]) -> list[str]:
     """Lines of Markdown: a row for each way; of targets the seconds and optimizer steps, and how many runs reached it."""
     heads = ["way", "steps", "seconds", "best validation", "test then", *(f"to {target:g}" for target in spec.targets)]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    rows = []
     for way, runs in ran.items():
         best = [run.best for run in runs]
         cells = [
@@ -84,8 +85,8 @@ def table_of(spec: RaceSpec, ran: Mapping[str, Sequence[Ran]]) -> list[str]:
             of = "" if len(there) == len(runs) else f", {len(there)} of {len(runs)} runs"
             seconds, steps = spread([point[0] for point in there], 1), mean([point[1] for point in there])
             cells.append(f"{seconds} s, {steps:.0f} steps{of}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        rows.append(cells)
+    return markdown_table(heads, rows)
 
 
 def pictures_of(spec: RaceSpec, ran: Mapping[str, Sequence[Ran]]) -> list[Picture]:
@@ -117,10 +118,8 @@ def write_race(
         "where": where,
         "runs": [asdict(run) for runs in ran.values() for run in runs],
     }
-    try:
+    with writing("The race's folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "race.md").write_text("\n".join([*notes, *lines, ""]))
         (folder / "race.json").write_text(json.dumps(content, indent=1))
         return lines, write_pngs(pictures_of(spec, ran), folder)
-    except OSError as error:
-        raise ConfigError(f"The race's folder cannot be written: {error.strerror}.", given=str(folder)) from error

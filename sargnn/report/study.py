@@ -186,11 +186,8 @@ class Cell:
 def read_spec(path: Path, kind: type[S], find: Callable[[str], Path | None] | None = None) -> S:
     """A study's file. One that is ``like`` another has its keys; its own take their place, its settings stand behind others.
 
-    Args:
-        find: of a name the file; None: it lies beside this one.
-
-    Raises:
-        ConfigError: naming the file and the first key that is wrong.
+    ``find``: of a name the file; None: it lies beside this one. Raises ``ConfigError``: naming the file and the first key that
+    is wrong.
     """
     try:
         spec = build(kind, _mapping(path, find or (lambda name: path.with_name(f"{name}.yaml")), ()), "")
@@ -220,11 +217,8 @@ def _mapping(path: Path, find: Callable[[str], Path | None], above: tuple[Path, 
 def cells_of(study: FigureSpec | RaceSpec, overrides: Sequence[str] = ()) -> list[Cell]:
     """Its runs: of a figure group by group, at each x all series; of a race way by way.
 
-    Args:
-        overrides: settings of all runs beside its own; of a figure ``world=N`` is the largest number of workers.
-
-    Raises:
-        ConfigError: an override of what the study itself varies.
+    ``overrides``: settings of all runs beside its own; of a figure ``world=N`` is the largest number of workers. Raises
+    ``ConfigError``: an override of what the study itself varies.
     """
     if isinstance(study, RaceSpec):
         return _of_race(study, overrides)

@@ -10,7 +10,7 @@ import io
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,3 +254,8 @@ def as_csv(runs: Sequence[Run], groups: Sequence[Group]) -> str:
 
 def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) > 1000 else repr(value)
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of Markdown."""
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]

@@ -16,7 +16,7 @@ from typing import Any
 from filelock import Timeout
 
 from sargnn.config.run import RunConfig, fixed_settings, load, save
-from sargnn.errors import ConfigError, SargnnError
+from sargnn.errors import ConfigError, SargnnError, writing
 from sargnn.run.run_folder import LOCK, hold_run_dir
 from sargnn.run.slurm import Job, SlurmConfig, check_syntax, comment, quoted, render, run_dir_line
 from sargnn.tracking import files
@@ -207,11 +207,9 @@ def submit_text(job: Job, scripts: Sequence[Path], labels: Sequence[str]) -> str
 def write_submit(text: str, folder: Path) -> Path:
     """Its path. Raises ``ConfigError`` where the folder cannot be written."""
     path = folder / SUBMIT
-    try:
+    with writing("The script", path):
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755)
-    except OSError as error:
-        raise ConfigError(f"The script cannot be written: {error.strerror}.", given=str(path)) from error
     return path
 
 

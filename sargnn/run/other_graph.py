@@ -137,8 +137,7 @@ def learned_rows(checkpoint: Store, trained: Dataset, other: Dataset, folder: Pa
         folder: where the tables go, [N of the type, D] each.
         new_rows: what nodes get that were not there: refuse or mean.
 
-    Raises:
-        ConfigError: nodes were not there, and ``new_rows`` is refuse.
+    Raises ``ConfigError``: nodes were not there, and ``new_rows`` is refuse.
     """
     names = {name: int(match[1]) for name in checkpoint.files if (match := _EMBEDDING.fullmatch(name))}
     tables: dict[str, np.ndarray] = {}

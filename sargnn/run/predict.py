@@ -29,7 +29,7 @@ from pyarrow import csv, parquet
 
 from sargnn.config.groups import BatchesConfig, MemoryConfig, PreloadConfig, SampleConfig
 from sargnn.config.run import RunConfig, load, save
-from sargnn.errors import ConfigError, DataError, SargnnError
+from sargnn.errors import ConfigError, DataError, SargnnError, writing
 from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
@@ -215,8 +215,7 @@ def predict(
         new_rows: what nodes of another graph get for which no row was learned (``run.other_graph``).
         asked: what of.
 
-    Raises:
-        SargnnError: anything a user can cause.
+    Raises ``SargnnError``: anything a user can cause.
     """
     started_at = time.time()
     trained = dataclasses.replace(config, dataset=load(run_dir / files.CONFIG).dataset) if other_graph else config
@@ -344,13 +343,9 @@ def _is_same(config: RunConfig, dataset_hash: str) -> bool:
 @contextmanager
 def _held_empty(folder: Path) -> Iterator[None]:
     """The folder, made or emptied, and held against other processes. Raises ``ConfigError`` where it holds something else."""
-    try:
+    with writing("The folder", folder, hint="choose another: out=FOLDER"):
         folder.mkdir(parents=True, exist_ok=True)
         lock = hold_run_dir(folder, "Another process is writing predictions into this folder.")
-    except OSError as error:
-        raise ConfigError(
-            f"The folder cannot be written: {error.strerror}.", given=str(folder), hint="choose another: out=FOLDER"
-        ) from error
     try:
         _check_folder(folder)
         for path in folder.iterdir():

@@ -37,8 +37,7 @@ def begin_run(
         alone: bytes, what training is to hold in a worker that has a process of its own; None: not planned.
         processes: that its workers live in, where the configuration leaves that open.
 
-    Raises:
-        ConfigError: the run is over, or has no checkpoint to go on from, or one of another dataset or other settings.
+    Raises ``ConfigError``: the run is over, or has no checkpoint to go on from, or one of another dataset or other settings.
     """
     from sargnn.tracking.provenance import git_sha
 

@@ -96,8 +96,7 @@ def files_of(pattern: str, folder: Path, table: str) -> list[File]:
         folder: where a relative one starts.
         table: what messages call the table.
 
-    Raises:
-        DataError: there are none.
+    Raises ``DataError``: there are none.
     """
     if "://" in pattern:
         files = _remote_files(pattern)

@@ -33,9 +33,7 @@ def find_runs(word: str) -> list[Path]:
     """The runs that a word names: a run folder, a folder of runs such as a sweep's, the name of either, or a pattern of these.
 
     A name without a folder is looked for here, then in ``runs/``, then in ``sweeps/``; so is a pattern (``*``, ``?``, ``[]``).
-
-    Raises:
-        ConfigError: there is none; the message has the names that are most like the word.
+    Raises ``ConfigError``: there is none; the message has the names that are most like the word.
     """
     given = os.path.expanduser(word)
     for start in (Path(), RUNS, SWEEPS):

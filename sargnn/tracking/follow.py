@@ -104,11 +104,8 @@ class Follower(threading.Thread):
 def follow(run_dir: Path, ended: threading.Event) -> Summary | None:
     """Send a run's figures while it trains in other processes; its summary, if there is one.
 
-    Args:
-        ended: set once nobody wants to wait any longer; what comes within ``_LAST_ROWS_S`` is still sent.
-
-    Raises:
-        ConfigError: not a run folder, or one whose run has not begun.
+    ``ended``: set once nobody wants to wait any longer; what comes within ``_LAST_ROWS_S`` is still sent. Raises
+    ``ConfigError``: not a run folder, or one whose run has not begun.
     """
     if not (run_dir / files.CONFIG).is_file() or not (run_dir / files.INPUTS).is_file():
         raise ConfigError("No run has begun in this folder.", given=str(run_dir), hint="a run that has holds inputs.json")

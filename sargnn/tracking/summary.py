@@ -207,11 +207,8 @@ class Summary(_Held, _Took, _Learned, _Ran, _Ended):
 
 
 def read_summary(run_dir: Path) -> Summary | None:
-    """A run's summary; None if it has none yet.
-
-    Raises:
-        SargnnError: the file is damaged or holds other types than a run writes; the message names it.
-    """
+    """A run's summary; None if it has none yet. Raises ``SargnnError``: the file is damaged or holds other types than a run
+    writes; the message names it."""
     path = run_dir / SUMMARY
     if not path.exists():
         return None

@@ -32,6 +32,7 @@ from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.profile import AGGREGATION, CATEGORIES, EVALUATION, LINEAR, NODEWISE, PACKING, SHARDS
 from sargnn.report.bench.settings import machine, open_folder
+from sargnn.report.table import markdown_table
 from sargnn.run.env import worker_environment
 
 _ROWS, _WIDTH = 100_000, 256
@@ -199,9 +200,8 @@ def run(config: RunConfig, bench_dir: Path) -> tuple[list[tuple[str, ...]], str,
     Returns:
         The table's cells, as ``HEADS`` names them, the machine's limits in one line, and the run's folder.
 
-    Raises:
-        SargnnError: as ``run.local.train``; also if the folder cannot be written, the mode's work is not counted, or the run
-            ends after one epoch.
+    Raises ``SargnnError``: as ``run.local.train``; also if the folder cannot be written, the mode's work is not counted, or the
+    run ends after one epoch.
     """
     from sargnn.run.check import check_strategies
     from sargnn.run.env import prepare_process, with_processes
@@ -306,8 +306,7 @@ def limit_line(roofline: Roofline) -> str:
 
 
 def markdown(parts: Sequence[Part], cores: int, shards: Sequence[ShardPart] = ()) -> list[str]:
-    rows = rows_of(parts, cores, shards)
-    return [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return markdown_table(HEADS, rows_of(parts, cores, shards))
 
 
 if __name__ == "__main__":

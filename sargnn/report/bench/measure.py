@@ -239,11 +239,8 @@ def _output(command: Sequence[str], kept: Kept, environment: dict[str, str], mos
 
 
 def run(table: BenchTableConfig, cases: Sequence[Case]) -> list[Found]:
-    """Measure what is not there yet; write ``table.md``, ``table.json`` and ``memory-CASE.png`` into ``bench_dir``.
-
-    Raises:
-        SargnnError: what a user can cause; a row that fails, with the end of what it printed.
-    """
+    """Measure what is not there yet; write ``table.md``, ``table.json`` and ``memory-CASE.png`` into ``bench_dir``. Raises
+    ``SargnnError``: what a user can cause; a row that fails, with the end of what it printed."""
     for mode in table.modes:
         resolve("mode", MODES, mode)
     if left := [mode for mode in table.one_process if mode not in table.modes or mode == "domain_parallel"]:

@@ -14,7 +14,7 @@ import psutil
 from sargnn.config.choices import DATASETS, DatasetSettings
 from sargnn.config.fields import AT_LEAST_ONE, build, gone
 from sargnn.config.groups import GONE_PRECISIONS, Precision
-from sargnn.errors import ConfigError
+from sargnn.errors import ConfigError, writing
 from sargnn.tracking.provenance import versions
 
 
@@ -93,14 +93,10 @@ def machine() -> dict[str, Any]:
 
 def open_folder(folder: Path, names: Sequence[str]) -> None:
     """Make it and its files, before anything long is begun. Raises ``ConfigError`` where they cannot be written."""
-    try:
+    with writing("The folder", folder, hint="choose another bench_dir"):
         folder.mkdir(parents=True, exist_ok=True)
         for name in names:
             (folder / name).open("a").close()
-    except OSError as error:
-        raise ConfigError(
-            f"The folder cannot be written: {error.strerror}.", given=str(folder), hint="choose another bench_dir"
-        ) from error
 
 
 DGL_MODELS = {

@@ -39,8 +39,7 @@ def export(dataset: Dataset, root: Path, layout: str, *, symmetric: bool) -> Non
         layout: ``csv``, ``binary`` or ``typed``.
         symmetric: every edge is there in both directions, carrying the same.
 
-    Raises:
-        ConfigError: the folder exists, or the layout cannot hold the graph.
+    Raises ``ConfigError``: the folder exists, or the layout cannot hold the graph.
     """
     if dataset.task != "classes":
         raise ConfigError(

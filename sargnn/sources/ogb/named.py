@@ -135,8 +135,7 @@ def fetch(address: str, archive: Path, by_hand: str) -> None:
         archive: where it goes; its beginning is kept as ``archive.part`` until it is whole.
         by_hand: what a person without a network can do, for the error.
 
-    Raises:
-        DataError: no network, an answer other than the file, or fewer bytes than promised.
+    Raises ``DataError``: no network, an answer other than the file, or fewer bytes than promised.
     """
     part = archive.with_name(f"{archive.name}.part")
     archive.parent.mkdir(parents=True, exist_ok=True)

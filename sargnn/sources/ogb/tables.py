@@ -102,10 +102,7 @@ def read_table(path: Path, dtype: type, *, may_be_empty: bool = False) -> np.nda
 
 def table_pieces(path: Path, dtype: type, rows: int, columns: int, total: int) -> Iterator[tuple[int, np.ndarray]]:
     """A headerless CSV of ``total`` rows piece by piece: the first row's number, and a writable [at most ``rows``, columns].
-
-    Raises:
-        DataError: a file that cannot be read, or another number of rows or columns than expected.
-    """
+    Raises ``DataError``: a file that cannot be read, or another number of rows or columns than expected."""
     first, last = 0, np.zeros((0, columns))
     for piece in _pieces(path, dtype, rows, may_be_empty=not total):
         if piece.shape[1] != columns or first + len(last) + len(piece) > total:

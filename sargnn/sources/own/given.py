@@ -97,8 +97,7 @@ def known_names(
         unread: gets what messages call the others.
         without: given names that mean nothing here.
 
-    Raises:
-        DataError: one that is nearly known, or two that mean the same.
+    Raises ``DataError``: one that is nearly known, or two that mean the same.
     """
     called = names if isinstance(names, Mapping) else {name: f"'{name}'" for name in names}
     given_names: dict[str, str] = {}
@@ -343,8 +342,7 @@ def read_labels(given: GivenArray, task: Task | None, unit: str = "node") -> np.
         task: what they are; None: classes, which is refused where they do not look like it.
         unit: what has them.
 
-    Raises:
-        DataError: they are none of the task; the array and the node are named.
+    Raises ``DataError``: they are none of the task; the array and the node are named.
     """
     if len(given.shape) not in (1, 2) or 0 in given.shape[1:]:
         raise DataError(

@@ -73,8 +73,7 @@ def labelled_pairs(split: str, index: GivenArray, labels: GivenArray | None) -> 
         index: integers [2, P].
         labels: [P], 1 of a link and 0 of a negative; None: all are links.
 
-    Raises:
-        DataError: another shape, or a label that is neither.
+    Raises ``DataError``: another shape, or a label that is neither.
     """
     if len(index.shape) != 2 or index.shape[0] != 2:
         raise DataError(

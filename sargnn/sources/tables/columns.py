@@ -266,8 +266,7 @@ def column_of(name: str, of: str, kind: Kind | None, arrow: pa.DataType, known: 
         kind: what the spec says; None: as its type says.
         known: its encoding in another dataset, which decides.
 
-    Raises:
-        DataError: values of that type cannot become features, or not of that kind.
+    Raises ``DataError``: values of that type cannot become features, or not of that kind.
     """
     arrow, guessed = plain_type(arrow), kind is None
     family = family_of(arrow)

@@ -59,8 +59,7 @@ class Table:
         label: of a single column of texts, which are classes, or of lists.
         kept: bool [rows], those that can be used, behind the first pass.
 
-    Raises:
-        DataError: no file, one that cannot be read, or a column that is missing or of another type; the file is named.
+    Raises ``DataError``: no file, one that cannot be read, or a column that is missing or of another type; the file is named.
     """
 
     def __init__(

@@ -32,8 +32,7 @@ class MlflowRun(Tracker):
     Each epoch is sent once: a run that goes on where it was interrupted, on whatever world, fills in the epochs that MLflow
     lacks, and leaves those that it has.
 
-    Raises:
-        SargnnError: the tracking store cannot be used, or ``metrics.jsonl`` is damaged.
+    Raises ``SargnnError``: the tracking store cannot be used, or ``metrics.jsonl`` is damaged.
     """
 
     title = "MLflow"
