@@ -34,7 +34,7 @@ def ask(request: dict[str, Any], *, quiet: bool, callbacks: Sequence[Any] = ()) 
 
     Args:
         request: as ``sargnn.run.child`` reads it.
-        callbacks: what is called while a run trains (``api.callbacks``).
+        callbacks: what is called while a run trains (``Callback``).
 
     Raises:
         SargnnError: what went wrong there, of the same class.

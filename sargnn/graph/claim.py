@@ -87,6 +87,14 @@ def holder_of(folder: Path) -> str:
     return "another process"
 
 
+def remove(path: Path) -> None:
+    """A file, a link or a folder; none is no error."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def remove_claimed(folder: Path) -> None:
     """Remove a folder that this process has the claim on: the lock last, for from then on others may claim what is there.
 
@@ -94,7 +102,7 @@ def remove_claimed(folder: Path) -> None:
     """
     for path in folder.iterdir():
         if path.name != LOCK:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            remove(path)
     (folder / LOCK).unlink(missing_ok=True)
     with suppress(OSError):  # another has claimed it
         folder.rmdir()

@@ -35,7 +35,7 @@ import numpy as np
 
 from sargnn.config.run import parts_of
 from sargnn.errors import StoreError
-from sargnn.graph.claim import LOCK, Claim, claim, holder_of, remove_claimed
+from sargnn.graph.claim import LOCK, Claim, claim, holder_of, remove, remove_claimed
 from sargnn.graph.dataset import group_by, open_dataset
 from sargnn.graph.manifest import digest_of
 from sargnn.graph.schema import Schema
@@ -220,13 +220,6 @@ def read_record(folder: Path, name: str, of: str, files: Path | None = None, *, 
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return content
-
-
-def remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 _GROUPED = "grouped"

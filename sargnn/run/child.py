@@ -19,6 +19,7 @@ from typing import Any
 
 from sargnn.config.run import parse
 from sargnn.errors import SargnnError
+from sargnn.tracking.files import write_json
 
 BEGUN = "begun.json"
 """Beside the request: what a run's folder is, once it has one."""
@@ -41,9 +42,7 @@ def main() -> int:
         answer = {"error": type(error).__name__, "text": str(error), "signal": getattr(error, "signal_number", None)}
     except KeyboardInterrupt:
         answer = {"error": "Interrupted", "text": "Interrupted by SIGINT.", "signal": int(signal.SIGINT)}
-    temporary = answer_path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(answer))
-    temporary.replace(answer_path)
+    write_json(answer_path, answer)
     return 0
 
 
@@ -57,10 +56,7 @@ def _do(request: dict[str, Any], begun_path: Path) -> dict[str, Any]:
 
         def say_where(folder: Path, epoch: int) -> None:
             checkpoints = [path.name for path in (folder / "checkpoints").glob("epoch_*")]
-            begun = json.dumps({"run_dir": str(folder), "first_epoch": epoch, "checkpoints": checkpoints})
-            temporary = begun_path.with_suffix(".tmp")
-            temporary.write_text(begun)
-            temporary.replace(begun_path)
+            write_json(begun_path, {"run_dir": str(folder), "first_epoch": epoch, "checkpoints": checkpoints})
 
         _, run_dir = train(config, resume=Path(resume) if resume else None, on_begin=say_where)
         return {"run_dir": str(run_dir)}

@@ -16,7 +16,6 @@ Letters: n rows of a piece, C outputs.
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from pyarrow import csv, parquet
 from sargnn.config.groups import BatchesConfig, MemoryConfig, PreloadConfig, SampleConfig
 from sargnn.config.run import RunConfig, load, save
 from sargnn.errors import ConfigError, DataError, SargnnError, writing
+from sargnn.graph.claim import remove
 from sargnn.graph.dataset import Dataset, open_dataset
 from sargnn.run.check import check_network, check_strategies, prepare_stores
 from sargnn.run.checkpoints import check_made_for, newest_whole
@@ -349,10 +349,8 @@ def _held_empty(folder: Path) -> Iterator[None]:
     try:
         _check_folder(folder)
         for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name != LOCK:
-                path.unlink()
+            if path.name != LOCK:
+                remove(path)
         yield
     finally:
         lock.release()
