@@ -1,18 +1,27 @@
 """METIS: k-way partitioning that minimises the edge cut at balanced node counts.
 
-Through pymetis; where several node types must be balanced at once, through METIS's own interface.
+Through pymetis; where several node types must be balanced at once, through METIS's documented C interface: pymetis carries
+METIS in its extension module and leaves the library's functions visible there. DGL's METIS takes several weights too, but its
+answer then changes from call to call.
 """
 
 from __future__ import annotations
+
+import ctypes
+from typing import Any
 
 import numpy as np
 import pymetis
 from scipy import sparse
 
 from sargnn.config.partitioner import PartitionerConfig
+from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
-from sargnn.interop.metis import balanced_kway
 from sargnn.partition.balance import Room, node_weights, runs_of_nodes, trivial
+
+_NUM_OPTIONS = 40
+_SEED = 8
+_OK = 1
 
 
 def symmetric(directed: sparse.csr_array) -> sparse.csr_array:
@@ -49,6 +58,58 @@ def kway(
     return np.asarray(assignment, dtype=np.int32)
 
 
+def _balanced_kway(
+    graph: sparse.csr_array, vertex_weights: np.ndarray, parts: int, *, seed: int, imbalance: float
+) -> np.ndarray:
+    """As ``kway``, with each column of ``vertex_weights``, integers [N, weights], balanced over the parts.
+
+    Raises ``ConfigError``: this build of pymetis hides METIS's functions, or METIS fails.
+    """
+    from pymetis import _internal
+
+    integer: Any = pymetis.zero_copy_dtype()
+    try:
+        library = ctypes.CDLL(_internal.__file__)
+        set_defaults, part_graph = library.METIS_SetDefaultOptions, library.METIS_PartGraphKway
+    except (AttributeError, OSError) as error:
+        raise ConfigError(
+            "METIS cannot balance several node types here: this build of pymetis hides its functions.",
+            given=str(error),
+            hint="partitioner=random or partitioner=range work everywhere",
+        ) from error
+    options = np.zeros(_NUM_OPTIONS, integer)
+    set_defaults(_pointer(options))
+    options[_SEED] = seed
+    counts = np.array([graph.shape[0], vertex_weights.shape[1], parts, 0], integer)
+    arrays = [np.ascontiguousarray(array, integer) for array in (graph.indptr, graph.indices, vertex_weights, graph.data)]
+    pointers, neighbours, weights, lengths = (_pointer(array) for array in arrays)
+    tolerance = np.full(vertex_weights.shape[1], 1.0 + imbalance, np.float32)  # METIS's real_t
+    assignment = np.zeros(graph.shape[0], integer)
+    n, num_weights, k, cut = (_pointer(counts[i : i + 1]) for i in range(4))
+    status = part_graph(
+        n,
+        num_weights,
+        pointers,
+        neighbours,
+        weights,
+        None,
+        lengths,
+        k,
+        None,
+        _pointer(tolerance),
+        _pointer(options),
+        cut,
+        _pointer(assignment),
+    )
+    if status != _OK:
+        raise ConfigError("METIS could not partition the graph.", given=f"status {status}", hint="try partitioner=random")
+    return assignment.astype(np.int32)
+
+
+def _pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
 def assign(dataset: Dataset, world: int, config: PartitionerConfig, room: Room | None = None) -> np.ndarray:
     """int32 [N]; the same seed gives the same. A typed graph is cut as a homogeneous one, with every node type balanced."""
     if (uncut := trivial(dataset.num_nodes, world)) is not None:
@@ -74,9 +135,7 @@ def _typed(dataset: Dataset, graph: sparse.csr_array, world: int, config: Partit
         columns.append(np.ones(dataset.num_nodes, bool))
     if (weights := node_weights(dataset, config.balance)) is not None:
         columns.append(weights)
-    assignment = balanced_kway(
-        graph.indptr, graph.indices, graph.data, np.stack(columns, 1), world, seed=config.seed, imbalance=config.imbalance
-    )
+    assignment = _balanced_kway(graph, np.stack(columns, 1), world, seed=config.seed, imbalance=config.imbalance)
     for t in np.flatnonzero(small):
         _even_out(graph, assignment, range(schema.offsets[t], schema.offsets[t + 1]), world)
     return assignment
