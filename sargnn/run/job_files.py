@@ -17,7 +17,7 @@ from filelock import Timeout
 
 from sargnn.config.run import RunConfig, fixed_settings, load, save
 from sargnn.errors import ConfigError, SargnnError, writing
-from sargnn.run.run_folder import LOCK, hold_run_dir
+from sargnn.run.run_folder import LOCK, hold_run_dir, numbered
 from sargnn.run.slurm import Job, SlurmConfig, check_syntax, comment, quoted, render, run_dir_line
 from sargnn.tracking import files
 from sargnn.tracking.files import file_lock
@@ -85,12 +85,7 @@ def choose_run_dir(config: RunConfig) -> Path:
             given=str(run_dir),
             hint=f"choose another run_dir, or sargnn slurm resume={run_dir} to go on with it",
         )
-    base = Path("runs").resolve() / config.name
-    number, candidate = 1, base
-    while not _usable(config, candidate):
-        number += 1
-        candidate = base.with_name(f"{base.name}-{number}")
-    return candidate
+    return next(path for path in numbered(Path("runs").resolve() / config.name) if _usable(config, path))
 
 
 def _usable(config: RunConfig, run_dir: Path) -> bool:
@@ -148,10 +143,9 @@ def write(slurm: SlurmConfig, job: Job, configs: Sequence[RunConfig], template: 
     """
     text = script_text(slurm, job, template)
     name = job.name if job.is_array else job.run_dirs[0].name
-    script, number = scripts.resolve() / f"{name}.sbatch", 1
-    while script.exists() and run_dir_line(job) not in script.read_text(errors="replace").splitlines():  # another run's
-        number += 1
-        script = scripts.resolve() / f"{name}-{number}.sbatch"
+    for script in numbered(scripts.resolve() / name, ".sbatch"):
+        if not script.exists() or run_dir_line(job) in script.read_text(errors="replace").splitlines():  # not another run's
+            break
     try:
         for config, run_dir in zip(configs, job.run_dirs, strict=True):
             run_dir.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from filelock import BaseFileLock, Timeout
@@ -86,11 +88,14 @@ def choose_run_dir(given: str | None, name: str) -> Path:
     base = Path("runs").resolve() / name
     if base.parent.exists() and not base.parent.is_dir():
         raise ConfigError("'runs' is a file, where run folders should go.", given=str(base.parent), hint="choose a run_dir")
-    candidate, number = base, 1
-    while candidate.exists():
-        number += 1
-        candidate = base.with_name(f"{base.name}-{number}")
-    return candidate
+    return next(path for path in numbered(base) if not path.exists())
+
+
+def numbered(base: Path, suffix: str = "") -> Iterator[Path]:
+    """``BASE``, ``BASE-2``, ``BASE-3``, ..., each with the suffix."""
+    yield base.with_name(f"{base.name}{suffix}")
+    for number in count(2):
+        yield base.with_name(f"{base.name}-{number}{suffix}")
 
 
 def make_run_dir(given: str | None, name: str) -> Path:
