@@ -30,7 +30,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.engine.row_norm import RowNorm
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, Inputs
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, MlpLayer, Stack, build_stack
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
 
@@ -149,8 +149,6 @@ def build_tuned(
         return build_reversible(config, inputs, shape, make_layer, hidden_width or config.hidden)
     if config.is_plain:
         return build_stack(config, inputs, shape, make_layer, hidden_width)
-    from sargnn.models.mlp import MlpLayer
-
     depth = config.num_layers + config.input_linear + (config.head == "linear")
 
     def layer(spec: LayerSpec) -> GraphLayer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,7 @@ def test_autograd_functions_that_are_none_of_each_row(name: str) -> None:
         pool(3)(differentiated, name)
 
 
+NUMBERS: Iterator[int] = itertools.count(1)
 ELSEWHERE: dict[str, Callable[[Tensor], Any]] = {
     "numpy": lambda x: torch.from_numpy(np.asarray(x.detach().tolist())), "numpy()": lambda x: x.detach().numpy(),
     "script": lambda x: scripted(x) + 1, "item": lambda x: x[:, 0].item(), "bool": lambda x: bool(x.sum(1)),
@@ -110,7 +111,6 @@ ELSEWHERE: dict[str, Callable[[Tensor], Any]] = {
     "vmap": lambda x: torch.vmap(lambda row: row * 2)(x) + x, "a number": lambda x: x.sum(0) / next(NUMBERS),
     "gradient": lambda x: torch.autograd.grad(x.sum(), x), "backward": lambda x: x.sum().backward(),
 }  # fmt: skip
-NUMBERS = itertools.count(1)
 ALLOWED: dict[str, Callable[[Tensor], Any]] = {
     "constant": lambda x: x + torch.from_numpy(np.arange(3.0)), "sum": lambda x: float(x.sum().detach()) + x.mean(0).sum().detach().item(),
     "hook": lambda x: (x * 1).register_hook(lambda grad: grad.clamp(-1, 1)), "silent": lambda x: (x * 1).register_hook(lambda grad: None),
