@@ -240,14 +240,15 @@ _PAIRS = (
         "memory_budget=null",
         "batches.steps=S and batches.count=K hold less at a time; spill=auto keeps to a budget by tables on disk",
     ),
+    Row("Rows alone say nothing of classes.", "task=nodes model=none", hint="task=links, or another model"),
     Row(
         "A model without parameters gives no embeddings to train.",
         "task=links,edges !model.trains model=*",
         hint="model=sage",
     ),
     Row(
-        "The decoder 'complex' takes half of an embedding as real parts and half as imaginary ones.",
-        "task=links links.decoder=complex links.embedding_dim=*",
+        "The decoder '{run.links.decoder}' takes half of an embedding as real parts and half as imaginary ones.",
+        "task=links links.decoder=complex,rotate links.embedding_dim=*",
         lambda run: [f"an even number in place of {run.num_outputs(0)}"],
         "links.embedding_dim=F, an even number; without it they have model.hidden numbers",
         test=lambda run: run.num_outputs(0) % 2,

@@ -29,7 +29,7 @@ from sargnn.errors import ConfigError
 AUTO = "auto"
 Adjacency = Literal["dad", "da", "ad"]
 """D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
-DECODERS = ("dot", "cosine", "mlp", "bilinear", "distmult", "complex")
+DECODERS = ("dot", "cosine", "mlp", "bilinear", "distmult", "complex", "transe", "rotate")
 EDGE_DECODERS = ("concat", "product")
 LinkMetric = Literal["auc", "ap", "mrr", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50", "hits@100"]
 LINK_METRICS: tuple[LinkMetric, ...] = get_args(LinkMetric)
@@ -376,7 +376,7 @@ class LinksConfig:
     """How links are predicted from the embeddings that the model gives.
 
     Attributes:
-        decoder: dot, cosine, mlp, bilinear, distmult, complex, or FILE.py:CLASS of a module.
+        decoder: dot, cosine, mlp, bilinear, distmult, complex, transe, rotate, or FILE.py:CLASS of a module.
         embedding_dim: the model's outputs; null: as many as model.hidden.
         mlp_hidden: of the decoder mlp; null: as wide as an embedding.
         temperature: scores are divided by it; null: by what makes the first step's 1/4, as root of their mean square.
@@ -413,11 +413,11 @@ class EdgesConfig:
         embedding_dim: the model's outputs; null: as many as model.hidden.
         mlp_hidden: of the decoder; null: as wide as an embedding.
         features: the decoder reads the edge's own features, too.
-        scale: what the decoder reads of rows is divided by it; null: by the root of its mean square in the first step.
+        divisor: what the decoder reads of rows is divided by it; null: by the root of its mean square in the first step.
     """
 
     decoder: str = field(default="concat", metadata=one_of(EDGE_DECODERS))
     embedding_dim: int | None = field(default=None, metadata=AT_LEAST_ONE)
     mlp_hidden: int | None = field(default=None, metadata=AT_LEAST_ONE)
     features: bool = True
-    scale: float | None = field(default=1.0, metadata=POSITIVE | starts(1.0, edges=None))
+    divisor: float | None = field(default=1.0, metadata=POSITIVE | starts(1.0, edges=None))

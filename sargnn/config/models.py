@@ -403,6 +403,22 @@ class MlpSettings(BuiltIn, StackSettings):
 
 
 @dataclass(frozen=True)
+class RowsSettings(BuiltIn, ModelSettings):
+    """A row for each node, which is learned, and nothing else: what decoders of knowledge graphs are usually trained with.
+
+    Attributes:
+        hidden: numbers in a row.
+    """
+
+    hidden: int = field(metadata=AT_LEAST_ONE | starts(256))
+
+    builder = "sargnn.models.stack:build_rows"
+    aggregations = 0
+    operations = ()
+    draws_by_id = True
+
+
+@dataclass(frozen=True)
 class LabelPropagationSettings(BuiltIn, ModelSettings):
     """Label propagation: nothing is trained (``engine/propagate.py`` has the equation).
 

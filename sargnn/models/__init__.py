@@ -13,6 +13,7 @@ MODELS = {
     "rgat": "sargnn.config.models:RgatSettings",
     "mlp": "sargnn.config.models:MlpSettings",
     "linear": "sargnn.config.models:MlpSettings",
+    "none": "sargnn.config.models:RowsSettings",
     "label_propagation": "sargnn.config.models:LabelPropagationSettings",
     "custom": "sargnn.config.models:CustomSettings",
 }

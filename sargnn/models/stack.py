@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from sargnn.config.models import MlpSettings, StackSettings
+from sargnn.config.models import MlpSettings, RowsSettings, StackSettings
 from sargnn.engine.aggregate import Engine
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
@@ -27,7 +27,7 @@ from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.row_norm import LayerNorm, RowNorm
 from sargnn.engine.segments import computed_again, layer_runs
 from sargnn.models.base import LayerInput, Model
-from sargnn.models.inputs import GraphShape, Inputs, input_rows
+from sargnn.models.inputs import GraphShape, Inputs, TypedRows, input_rows
 from sargnn.plan.cover import Costs
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Draw, Purpose
@@ -343,6 +343,27 @@ class MlpLayer(GraphLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         return engine.operators.linear(x.self_rows(plan), self.linear.weight, self.linear.bias)
+
+
+class Rows(GraphLayer):
+    """``h'_i = h_i``."""
+
+    uses_edges = False
+    reads_out_degrees = False
+
+    @property
+    def reducer(self) -> Reducer:
+        raise AssertionError("this layer aggregates nothing")
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        return plan.self_rows(x.joined())
+
+
+def build_rows(config: RowsSettings, shape: GraphShape) -> Stack:
+    """Learned rows of all types, whatever features there are."""
+    width, types = shape.num_classes, len(shape.schema.node_types)
+    inputs = TypedRows(replace(shape, feature_widths=(0,) * types), width, width)
+    return Stack(inputs, [Rows(LayerSpec(0, True, width, width, bias=False))], num_types=types)
 
 
 def build_mlp(config: MlpSettings, shape: GraphShape) -> Stack:

@@ -49,7 +49,7 @@ from sargnn.modules.expressions import (
 from sargnn.modules.folds import Edges
 from sargnn.modules.patterns import unshaped
 from sargnn.modules.pending_fold import Fold
-from sargnn.modules.tag import FIRST_TOLD, Count, Rows, is_librarys_call, own_of, user_line
+from sargnn.modules.tag import FIRST_TOLD, Count, Rows, is_convolutions_call, is_librarys_call, own_of, user_line
 from sargnn.rng import Draw
 
 _ABOUT = frozenset(
@@ -298,6 +298,7 @@ class Largest(Lazy):
             index = int(self)
         told = self.edges.session.calls.told
         told[_NO_FLOAT + index + 1] = told[index + 1]
+        told[index + 1].is_trusted = is_convolutions_call()
         return _NO_FLOAT + index
 
     def value(self) -> Tensor:
@@ -331,9 +332,13 @@ class UpTo(Count):
     """How many nodes there are where a library takes them to end with the largest of those at some edges' ends."""
 
     largest: Largest
+    is_trusted = False
+    """PyG's convolutions read such a table where edges end, and nowhere else."""
 
     def check(self) -> None:
         """Raise ``ConfigError`` unless that is the last node; where not all nodes are in the batch, it is taken to be."""
+        if self.is_trusted:
+            return
         edges, of = self.largest.edges, self.rows.type if self.rows is not None else -1
         schema = edges.session.calls.places.schema
         whole = schema.num_nodes if of < 0 else schema.count(of)

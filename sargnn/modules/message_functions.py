@@ -259,6 +259,8 @@ class EdgeCalls(TorchFunctionMode):
         if self._run is not None:
             return func(*args, **kwargs)
         given = tensors_of((args, kwargs))
+        if name == "__get__" and not isinstance(told := func(*args, **kwargs), Tensor):  # a dtype, a shape
+            return told
         if self._session.calls.group.world > 1 and any(mark_of(tensor) is not None for tensor in given):
             raise self._session.wrong(
                 "A function of edges reads rows that are no field of its edges, of which a worker has some.",

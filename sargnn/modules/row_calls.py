@@ -267,6 +267,8 @@ def _rows_of_types(places: Places, x: Tensor, mark: Mark, picked: slice) -> Tens
         return None
     first = len(begins) - 1 - begins[::-1].index(start)
     part = types[first : max(begins.index(stop), first)]
+    if len(part) == len(types):
+        return set_mark(x[:], mark, shared=is_shared(x))
     out, rows = x[start[0] : stop[0]], part[0] if len(part) == 1 else None
     return set_mark(out, Mark(rows, 0, len(out), mark.why, set=rows or (JOINED, *part)), shared=is_shared(x))
 

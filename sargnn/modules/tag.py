@@ -364,6 +364,11 @@ def is_librarys_call() -> bool:
     return name != "<string>" and is_library(name)
 
 
+def is_convolutions_call() -> bool:
+    """Whether one of PyG's own convolutions has called it, perhaps by its ``utils``."""
+    return _caller(_NUM_NODES, os.path.join(_PYG, "utils", "")).startswith(os.path.join(_PYG, "nn", "conv", ""))
+
+
 def is_library(name: str) -> bool:
     """Whether a file of this name is of this package, PyTorch, PyG or DGL, so that no line of it is the user's."""
     return name.startswith(("<", _OWN, _TORCH)) or any(part in name for part in _LIBRARIES)

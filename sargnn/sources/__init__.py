@@ -8,6 +8,7 @@ DATASETS = {
     "proteins_like": "sargnn.sources.settings:ProteinsLikeConfig",
     "arrays": "sargnn.sources.settings:ArraysConfig",
     "tables": "sargnn.sources.settings:TablesConfig",
+    "triples": "sargnn.sources.settings:TriplesConfig",
     "python": "sargnn.sources.settings:PythonConfig",
     "stored": "sargnn.sources.settings:StoredConfig",
     "ogb_dir": "sargnn.sources.settings:OgbDirConfig",

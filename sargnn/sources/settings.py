@@ -302,6 +302,24 @@ class ArraysConfig(OwnGraphConfig):
 
 
 @dataclass(frozen=True)
+class TriplesConfig(OwnGraphConfig):
+    """A knowledge graph as text (``sources/own/triples.py``).
+
+    Attributes:
+        root: the folder with train.txt, valid.txt and test.txt.
+    """
+
+    root: str = field(metadata=RUN | PATH)
+
+    read_by: ClassVar[str] = "sargnn.sources.own.triples:triples_reader"
+
+    def check_files(self) -> None:
+        from sargnn.sources.own.triples import find_triples
+
+        find_triples(self)
+
+
+@dataclass(frozen=True)
 class TablesConfig(OwnGraphConfig):
     """Tables with ids, in many files, which a YAML file lists (``sources/tables``).
 

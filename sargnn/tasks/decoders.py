@@ -8,8 +8,10 @@ Of links, ``DECODERS``, which give [P] for heads and tails [P, F] and relations 
     distmult   <h, w_r, t>                                  Yang et al., 2015
     complex    Re <h, w_r, conj(t)>                         Trouillon et al., 2016; the first half of a row are real parts
     mlp        W_2 relu(W_1 (h * t) + b_1) + b_2
+    transe     g - |h + w_r - t|                            Bordes et al., 2013
+    rotate     g - sum_k |h_k exp(i w_rk) - t_k|            Sun et al., 2019; the first half of a row are real parts
 
-All but the last are products <q(h, r), k(t)> of a query and a key, so that a head is scored with many tails by one matrix
+All but the last three are products <q(h, r), k(t)> of a query and a key, so that a head is scored with many tails by one matrix
 product, and a tail with many heads likewise. A graph with one relation has r = 0 throughout.
 
 Of labelled edges with features e [P, D], ``EDGE_DECODERS``, which give [P, C]:
@@ -124,6 +126,54 @@ class ComplEx(DistMult):
         return self._turn(tails, relation, -1.0)
 
 
+class Distance(nn.Module, ABC):
+    """A decoder whose score is a learned number less the distance of a head, moved as its relation says, from the tail."""
+
+    def __init__(self, width: int, relations: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(relations, self.columns(width)))
+        self.margin = nn.Parameter(torch.zeros(()))
+
+    @staticmethod
+    def columns(width: int) -> int:
+        """Of a relation's row."""
+        return width
+
+    @abstractmethod
+    def distance(self, heads: Tensor, tails: Tensor, weight: Tensor) -> Tensor:
+        """[P]. ``weight``: each pair's relation's row."""
+
+    def forward(self, heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
+        return self.margin - self.distance(heads, tails, self.weight[relation])
+
+
+class TransE(Distance):
+    def __init__(self, width: int, relations: int) -> None:
+        super().__init__(width, relations)
+        nn.init.xavier_uniform_(self.weight)
+
+    def distance(self, heads: Tensor, tails: Tensor, weight: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(heads + weight - tails, dim=1)
+
+
+class RotatE(Distance):
+    """``weight`` has angles."""
+
+    def __init__(self, width: int, relations: int) -> None:
+        super().__init__(width, relations)
+        nn.init.uniform_(self.weight, -torch.pi, torch.pi)
+
+    @staticmethod
+    def columns(width: int) -> int:
+        return width // 2
+
+    def distance(self, heads: Tensor, tails: Tensor, weight: Tensor) -> Tensor:
+        (a, b), (c, d), cos, sin = heads.chunk(2, 1), tails.chunk(2, 1), weight.cos(), weight.sin()
+        squares = (a * cos - b * sin - c).square() + (a * sin + b * cos - d).square()
+        is_apart = squares > 0
+        return torch.where(is_apart, torch.where(is_apart, squares, 1.0).sqrt(), 0.0).sum(1)
+
+
 class Perceptron(nn.Module, ABC):
     """A decoder with maps of its own, which expect numbers of size 1 while a model's outputs are of any size.
 
@@ -172,12 +222,14 @@ class Mlp(Perceptron):
         return heads * tails
 
 
-DECODERS: Mapping[str, type[Factored]] = {
+DECODERS: Mapping[str, type[Factored] | type[Distance]] = {
     "dot": Dot,
     "cosine": Cosine,
     "bilinear": Bilinear,
     "distmult": DistMult,
     "complex": ComplEx,
+    "transe": TransE,
+    "rotate": RotatE,
 }
 
 

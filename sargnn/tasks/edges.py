@@ -78,7 +78,7 @@ class EdgeTask(PairTask):
         self._features = pairs.features if config.edges.features else None
         sizes = outputs, len(part.schema.relations), _width(config, pairs), pairs.outputs
         self.decoder = make_edge_decoder(config.edges, *sizes, config.seed).to(self._device, self._dtype)
-        self._rescale(config.edges.scale)
+        self._rescale(config.edges.divisor)
 
     @property
     def reads_features(self) -> bool:

@@ -145,6 +145,7 @@ MODEL_CASES: dict[str, ModelCase] = {
     "resgcn": ModelCase({**_STACK, "conv": "sage"}, Definition(oracle.resgcn, ends=oracle.perceptron), folds_as="sage"),
     "mlp": ModelCase(_STACK, Definition(oracle.perceptron, reads_edges=False)),
     "linear": ModelCase({**_STACK, "num_layers": 1}, Definition(oracle.perceptron, reads_edges=False)),
+    "none": ModelCase({"hidden": 6}, Definition(oracle.rows_alone, reads_edges=False, stack=False)),
     "label_propagation": ModelCase(
         {"adjacency": "dad", "alpha": 0.9, "steps": 6}, Definition(oracle.label_propagation, stack=False)
     ),

@@ -112,7 +112,7 @@ class Definition:
         """Of what is no stack: per layer, whether it reads edges."""
         if isinstance(model, AppnpSettings):
             return [False] * model.num_layers + [True] * model.steps
-        return [True] * model.steps if isinstance(model, SgcSettings) else [True]
+        return [True] * model.steps if isinstance(model, SgcSettings) else [self.reads_edges]
 
 
 def adjacency(dataset: Dataset, add_self_loops: bool, *, weighted: bool = False) -> Tensor:
@@ -518,6 +518,10 @@ def rgat(place: Place, h: Tensor, params: Params) -> Tensor:
 def perceptron(place: Place, h: Tensor, params: Params) -> Tensor:
     """h W: no edges."""
     return h @ params["linear.weight"].T
+
+
+def rows_alone(place: Place, h: Tensor, params: Params) -> Tensor:
+    return h
 
 
 def label_propagation(place: Place, h: Tensor, params: Params) -> Tensor:

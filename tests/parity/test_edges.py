@@ -159,7 +159,7 @@ def test_curve(
     name: str, kind: str, mode: str, world: int, partitioner: str, steps: int, count: int, fanouts: list[int] | None
 ) -> None:
     """Steps, micro-batches and samples are the same on any number of workers, and so is what evaluations measure."""
-    edges = EdgesConfig("concat", 6, scale=None)
+    edges = EdgesConfig("concat", 6, divisor=None)
     how = {"batches": BatchesConfig(steps=steps, count=count), "sample": SampleConfig(fanouts=fanouts), "epochs": 6}
     alone = cases.curve(Group.single(), edges_config(name, edges, **how), graph(kind))
     config = edges_config(name, edges, mode=mode, world=world, partitioner=partitioner, **how)

@@ -114,6 +114,12 @@ def decoded(links: LinksConfig, params: dict[str, Tensor], heads: Tensor, tails:
         complexes = (torch.complex(rows[..., :half], rows[..., half:]) for rows in (heads, own["weight"][relation], tails))
         head, weight, tail = complexes
         return (head * weight * tail.conj()).sum(1).real
+    if links.decoder == "transe":
+        return own["margin"] - (heads + own["weight"][relation] - tails).square().sum(1).sqrt()
+    if links.decoder == "rotate":
+        head, tail = (torch.complex(*rows.chunk(2, 1)) for rows in (heads, tails))
+        turn = torch.polar(torch.ones_like(own["weight"]), own["weight"])[relation]
+        return own["margin"] - (head * turn - tail).abs().sum(1)
     return (heads * tails).sum(1)
 
 
@@ -192,6 +198,9 @@ def test_first_step(
         ("gcn", "no features", "dot", "sar", 2),
         ("sage", "no features", "mlp", "no_remat", 4),
         ("gat", "no features", "cosine", "one_shot", 2),
+        ("none", "typed", "transe", "sar", 4),
+        ("none", "directed", "complex", "no_remat", 2),
+        ("rgat", "typed", "rotate", "domain_parallel", 2),
     ],
 )
 def test_types_and_learned_rows(model: str, graph: str, decoder: str, mode: str, world: int) -> None:
