@@ -297,8 +297,9 @@ class Largest(Lazy):
         with torch._C.DisableTorchFunction():
             index = int(self)
         told = self.edges.session.calls.told
-        told[_NO_FLOAT + index + 1] = told[index + 1]
-        told[index + 1].is_trusted = is_convolutions_call()
+        told[_NO_FLOAT + index + 1] = up_to = told[index + 1]
+        if isinstance(up_to, UpTo):
+            up_to.is_trusted = is_convolutions_call()
         return _NO_FLOAT + index
 
     def value(self) -> Tensor:

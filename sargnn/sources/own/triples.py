@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def triples_reader(config: TriplesConfig) -> Reader:
     entities, ends = np.unique(every[[0, 2]], return_inverse=True)
     names, relation = np.unique(every[1], return_inverse=True)
     ends, bounds = ends.reshape(2, -1), np.cumsum([0, *(triples.shape[1] for triples in texts.values())])
-    graph: dict[str, Mapping[object, object]] = {"num_nodes": {_ENTITY: len(entities)}}
+    graph: dict[str, Mapping[Any, Any]] = {"num_nodes": {_ENTITY: len(entities)}}
     for split, first, last in zip(texts, bounds, bounds[1:], strict=False):
         own, of = ends[:, first:last], relation[first:last]
         every_name = {(_ENTITY, str(name), _ENTITY): own[:, of == number] for number, name in enumerate(names)}
