@@ -87,8 +87,8 @@ def measured_runtime(config: RunConfig, *, typed: bool) -> Runtime:
 
 
 def _model_of(config: RunConfig, *, typed: bool) -> str:
-    """The model that stands for it: a user's own needs settings that are not known here."""
-    if config.model.name in MODELS and config.model.name != "custom":
+    """The model that stands for it: a user's own needs settings that are not known here, rows alone predict no classes."""
+    if config.model.name in MODELS and config.model.name not in ("custom", "none"):
         return config.model.name
     return "rgcn" if typed else "sage"
 
