@@ -59,6 +59,7 @@ REFUSED = [
     "dataset.link_split=[0.5,0.3,0.2]",
     *(f"{_LINKS} {key}" for key in ("labels=masked", "smooth=cs", "preload=auto", "mfg=true", "eval=sampled")),
     f"{_LINKS} batches.count=auto",
+    "model=none",
     f"{_LINKS} memory_budget=6GB",
     f"{_LINKS} model=label_propagation",
     f"{_LINKS} links.decoder=complex links.embedding_dim=9",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from functools import cache
 from pathlib import Path
 
@@ -27,11 +28,13 @@ NEEDED = {
     "custom": ["model.target=package.module:Model"],
     "given": ["partitioner.file=x.npy"],
     "ogb_dir": ["dataset.root=x"],
+    "model=none": ["task=links"],
     "optim=custom": ["optim.target=torch.optim:SGD"],
     "python": ["dataset.target=package.module:graph"],
     "shared": ["servers=2"],
     "stored": ["dataset.root=x"],
     "tables": ["dataset.root=x.yaml"],
+    "triples": ["dataset.root=x"],
 }
 """Of an option, the settings that have no default."""
 
@@ -232,19 +235,22 @@ def test_every_entry_is_a_class_of_settings(table: dict[str, str]) -> None:
 def test_what_is_known_of_each_model() -> None:
     @cache
     def model(*overrides: str) -> ModelSettings:
-        return config(*overrides, *(NEEDED["custom"] if "model=custom" in overrides else ())).model
+        needed = [NEEDED.get(word, NEEDED.get(word.removeprefix("model="), [])) for word in overrides[:1]]
+        return config(*overrides, *itertools.chain(*needed)).model
 
     operations = {name: model(f"model={name}").operations for name in MODELS}
     assert operations == {
         "sage": ("sum",), "gcn": ("sum",), "gat": ("gat",), "sgc": ("sum",), "appnp": ("sum",), "gcnii": ("sum",),
         "gin": ("sum",), "resgcn": ("sum",),
-        "rgcn": ("sum",), "rgat": ("gat",), "mlp": (), "linear": (),
+        "rgcn": ("sum",), "rgat": ("gat",), "mlp": (), "linear": (), "none": (),
         "label_propagation": ("sum",), "custom": ("sum",),
     }  # fmt: skip
     assert model("model.aggregator=max").operations == ("max",) and model("model=gat", "model.v2=true").operations == ("gatv2",)
     assert [name for name in MODELS if model(f"model={name}").adds_self_loops] == ["gat", "gcn", "sgc", "appnp", "gcnii"]
     assert [name for name in MODELS if not model(f"model={name}").trains] == ["label_propagation"]
-    assert [name for name in MODELS if not model(f"model={name}").has_embeddings] == ["linear", "label_propagation", "custom"]
+    assert [name for name in MODELS if not model(f"model={name}").has_embeddings] == [
+        "linear", "none", "label_propagation", "custom",
+    ]  # fmt: skip
     assert model("model.aggregator=pool").operations == ("max",)
     lstm = model("model.aggregator=lstm", "model.dropout=0", "mode=one_shot")
     assert lstm.draws_by_id and not model("model.aggregator=pool", "model.dropout=0").draws_by_id
