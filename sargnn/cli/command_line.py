@@ -200,7 +200,10 @@ def _bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolder
     if options := known.options_called(word):
         *others, last = (f"'{option.partition('=')[0]}'" for option in options)
         groups = f"{', '.join(others)} and {last}" if others else last
-        return ConfigError(f"'{word}' is an option of {groups}.", hint=" or ".join(options))
+        several = len(options) > 1
+        return ConfigError(
+            f"'{word}' is an option of {groups}.", allowed=options if several else (), hint=None if several else options[0]
+        )
     if keys:
         return _without_value(known, verb, word, keys)
     if (key_and_value := _other_sign(known, word)) is not None:

@@ -73,8 +73,8 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     # options
     "train gat": ("'gat' is an option of 'model'", None, None, "model=gat"),
     "train none": (
-        "'none' is an option of 'model', 'labels', 'smooth', 'preload' and 'tracking'", None, None,
-        "model=none or labels=none or smooth=none or preload=none or tracking=none",
+        "'none' is an option of 'model', 'labels', 'smooth', 'preload' and 'tracking'", None,
+        "model=none, labels=none, smooth=none, preload=none, tracking=none", None,
     ),
     "train gatt": (
         "A word cannot", "gatt",

@@ -176,6 +176,8 @@ def test_a_sum_in_cpp(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's file in C++ beside the package's headers, built for this processor."""
     ((place, text),) = CPP.items()
     assert Path(place).parent == Path("sargnn/native/src")
+    one = torch.zeros(1, dtype=torch.int32)
+    _ = EdgeBlock(one, one, 1, 1)  # what a block calls is found in the package's library, which has all functions
     sources = mine / "package" / "native" / "src"
     shutil.copytree(
         build.SOURCES, sources, ignore=lambda _, names: {name for name in names if name.endswith(".cpp")} - {"threads.cpp"}
@@ -187,8 +189,6 @@ def test_a_sum_in_cpp(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     except build.BuildError as error:
         pytest.skip(str(error))
     own = ctypes.CDLL(str(build.library_path(native.chosen(), mine / "lib")))
-    one = torch.zeros(1, dtype=torch.int32)
-    _ = EdgeBlock(one, one, 1, 1)  # what a block calls is found in the package's library, which has all functions
     monkeypatch.setattr(native, "library", lambda of: own)
     for name in ("sargnn.backends.squares", "sargnn.backends.squares.reference", "sargnn.backends.squares.fused"):
         module = ModuleType(name)
