@@ -198,12 +198,9 @@ def _bare_word(verb: Verb, words: Sequence[str], place: int, folders: ConfFolder
     if len(keys) == 1 and after and "=" not in after and not after.startswith("-") and not known.called(after):
         return ConfigError(_ONE_WORD, given=f"{word} {after}", hint=known.words(keys[0], after))
     if options := known.options_called(word):
-        *others, last = (f"'{option.partition('=')[0]}'" for option in options)
-        groups = f"{', '.join(others)} and {last}" if others else last
-        several = len(options) > 1
-        return ConfigError(
-            f"'{word}' is an option of {groups}.", allowed=options if several else (), hint=None if several else options[0]
-        )
+        if len(options) > 1:
+            return ConfigError(f"'{word}' is an option of several groups.", allowed=options)
+        return ConfigError(f"'{word}' is an option of '{options[0].partition('=')[0]}'.", hint=options[0])
     if keys:
         return _without_value(known, verb, word, keys)
     if (key_and_value := _other_sign(known, word)) is not None:

@@ -73,7 +73,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     # options
     "train gat": ("'gat' is an option of 'model'", None, None, "model=gat"),
     "train none": (
-        "'none' is an option of 'model', 'labels', 'smooth', 'preload' and 'tracking'", None,
+        "'none' is an option of several groups", None,
         "model=none, labels=none, smooth=none, preload=none, tracking=none", None,
     ),
     "train gatt": (
