@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def check(case: Case) -> None:
         reject()
     assume(np.isfinite(loss))  # a step may have no targets
     try:
-        answers = (near if case.near else pool)(config.world)(first_step, config, graph)
+        answers = (near if case.near else pool)(config.world)(partial(first_step, unwritten=True), config, graph)
     except AssertionError as error:
         if isinstance(error.__cause__, REFUSED):
             reject()

@@ -79,11 +79,12 @@ def check(model: cases.Model, kind: str = "", definition: Definition | None = No
         assert np.linalg.norm(found - grad.numpy()) <= tolerance * max(float(grad.norm()), 1e-3 * everything), name
 
 
-def first_step(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
-    """The loss of a first step, the gradients, and what batch norms have moved to; sharded rows by original id."""
+def first_step(group: Group, config: RunConfig, dataset: Dataset, *, unwritten: bool = False) -> dict[str, Any]:
+    """The loss of a first step, the gradients, and what batch norms have moved to; sharded rows by original id. ``unwritten``:
+    memory that nobody has written to is NaN."""
     trainer = cases.trainer_of(group, config, dataset)
     trainer.model.train()
-    torch.use_deterministic_algorithms(True, warn_only=True)  # memory that nobody has written to is NaN
+    torch.use_deterministic_algorithms(unwritten, warn_only=True)
     try:
         loss = trainer.loop.gradients().value
     finally:
