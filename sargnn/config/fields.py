@@ -111,6 +111,22 @@ def brief(value: Any) -> str:
         return f"a value of type {type(value).__name__} that is too long to show"
 
 
+def check_plain(value: Any, key: str) -> None:
+    """Refuse what cannot be written to a file and compared. Raises ``ConfigError``."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                hint = f"{{'{name}': ...}}" if isinstance(name, int | float) else None
+                raise ConfigError(f"'{key}' has a name that is no text.", given=brief(name), allowed="{name: value}", hint=hint)
+            check_plain(inner, f"{key}.{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            check_plain(inner, f"{key}[{index}]")
+    elif not isinstance(value, str | int | float | None):
+        allowed = "a number, a text, true, false, null, a list or a mapping"
+        raise ConfigError(f"'{key}' has a value that no setting can have.", given=brief(value), allowed=allowed)
+
+
 def written(value: Any) -> str:
     """As a command line and a file of options have it."""
     if isinstance(value, list | tuple):

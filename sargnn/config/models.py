@@ -18,7 +18,7 @@ from sargnn.config.fields import (
     POSITIVE,
     PROBABILITY,
     RUN,
-    brief,
+    check_plain,
     hashed_as,
     number,
     one_of,
@@ -465,7 +465,7 @@ class CustomSettings(BuiltIn, ModelSettings):
 
     def __post_init__(self) -> None:
         for name, value in self.args.items():
-            _check_plain(value, f"model.args.{name}")
+            check_plain(value, f"model.args.{name}")
         if self.content is None and self.target is not None:
             object.__setattr__(self, "content", self._content_now())
 
@@ -490,19 +490,3 @@ class CustomSettings(BuiltIn, ModelSettings):
                 given=self.target,
                 hint="undo the change, or train anew, without model.content",
             )
-
-
-def _check_plain(value: Any, key: str) -> None:
-    """Refuse what cannot be written to a file and compared. Raises ``ConfigError``."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if not isinstance(name, str):
-                hint = f"{{'{name}': ...}}" if isinstance(name, int | float) else None
-                raise ConfigError(f"'{key}' has a name that is no text.", given=brief(name), allowed="{name: value}", hint=hint)
-            _check_plain(inner, f"{key}.{name}")
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            _check_plain(inner, f"{key}[{index}]")
-    elif not isinstance(value, str | int | float | None):
-        allowed = "a number, a text, true, false, null, a list or a mapping"
-        raise ConfigError(f"'{key}' has a value that no setting can have.", given=brief(value), allowed=allowed)

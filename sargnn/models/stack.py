@@ -326,27 +326,8 @@ def build_stack(
     return kind(inputs, layers, config, len(shape.schema.node_types))
 
 
-class MlpLayer(GraphLayer):
-    """``h'_i = W h_i + b``, of a perceptron, the baseline that reads no edges; initialised as PyTorch's linear layer."""
-
-    uses_edges = False
-    reads_blocks = True
-    reads_out_degrees = False
-
-    def __init__(self, spec: LayerSpec) -> None:
-        super().__init__(spec)
-        self.linear = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
-
-    @property
-    def reducer(self) -> Reducer:
-        raise AssertionError("this layer aggregates nothing")
-
-    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        return engine.operators.linear(x.self_rows(plan), self.linear.weight, self.linear.bias)
-
-
 class Rows(GraphLayer):
-    """``h'_i = h_i``."""
+    """``h'_i = h_i``: it aggregates nothing."""
 
     uses_edges = False
     reads_out_degrees = False
@@ -357,6 +338,19 @@ class Rows(GraphLayer):
 
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
         return plan.self_rows(x.joined())
+
+
+class MlpLayer(Rows):
+    """``h'_i = W h_i + b``, of a perceptron, the baseline that reads no edges; initialised as PyTorch's linear layer."""
+
+    reads_blocks = True
+
+    def __init__(self, spec: LayerSpec) -> None:
+        super().__init__(spec)
+        self.linear = nn.Linear(self.in_width, self.out_width, bias=spec.bias)
+
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+        return engine.operators.linear(x.self_rows(plan), self.linear.weight, self.linear.bias)
 
 
 def build_rows(config: RowsSettings, shape: GraphShape) -> Stack:

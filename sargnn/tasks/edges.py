@@ -106,7 +106,7 @@ class EdgeTask(PairTask):
     def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
         assert isinstance(targets, PairTargets) and isinstance(targets.batch, EdgeBatch)
         batch = targets.batch
-        logits = self._score(batch.lists, outputs, None, batch.features, (self._pairs.outputs,))
+        logits = self._score(batch.lists, outputs, batch.features, (self._pairs.outputs,))
         return self.label_loss(logits, batch.labels) / max(counted.total(targets), 1)
 
     def logits(self, outputs: Tensor, which: np.ndarray, output_rows: Tensor | None = None) -> Tensor:
@@ -124,13 +124,13 @@ class EdgeTask(PairTask):
                 some = which[first : first + _AT_ONCE]
                 lists = self._route(*self._ends(some))
                 features = self._features_of(some, lists)
-                pieces.append(self._score(lists.among(output_rows), outputs, None, features, (self._pairs.outputs,)))
+                pieces.append(self._score(lists.among(output_rows), outputs, features, (self._pairs.outputs,)))
         return torch.cat(pieces)
 
     def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
         lists = self._route(heads, tails, np.full(len(heads), relation))
         with torch.no_grad():
-            return self._score(lists, outputs, None, None, (self._pairs.outputs,))
+            return self._score(lists, outputs, None, (self._pairs.outputs,))
 
     def validation_loss(self, outputs: Tensor, targets: Targets) -> float | None:
         assert isinstance(targets, PairTargets)

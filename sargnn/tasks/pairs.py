@@ -86,9 +86,8 @@ class PairTask(Task):
     def begin(self, of_first_step: Callable[[Of], Tensor]) -> None:
         decoder = self.decoder
         if isinstance(decoder, Perceptron) and decoder.scale is not None and decoder.scale.isnan():
-            decoder.scale.fill_(
-                self._root(of_first_step, lambda lists, outputs: self._score(lists, outputs, ReadSquares(decoder)))
-            )
+            read = ReadSquares(decoder)
+            decoder.scale.fill_(self._root(of_first_step, lambda lists, outputs: self._score(lists, outputs, decoder=read)))
 
     def _root(self, of_first_step: Callable[[Of], Tensor], squares: Callable[[PairLists, Tensor], Tensor]) -> float:
         """The root of the mean of what is given for each pair of the first step; 1 where it is 0 or not finite."""
@@ -163,9 +162,9 @@ class PairTask(Task):
         self,
         lists: PairLists,
         outputs: Tensor,
-        decoder: nn.Module | None = None,
         features: Tensor | None = None,
         shape: tuple[int, ...] = (),
+        decoder: nn.Module | None = None,
     ) -> Tensor:
         """``decoder``: in place of the task's own."""
         assert self._exchange is not None
