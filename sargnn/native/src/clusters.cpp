@@ -1,4 +1,4 @@
-// Clusters of a graph on disk (sargnn/partition/clusters.py): nodes join their neighbours', clusters become nodes, nodes move to
+// Clusters of a graph on disk (sargnn/partition/kaminpar.py): nodes join their neighbours', clusters become nodes, nodes move to
 // their neighbours' part.
 #include "indices.hpp"
 #include "sorting.hpp"

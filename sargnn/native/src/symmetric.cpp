@@ -1,5 +1,5 @@
 // The symmetric graph A + A^T without self-loops, of which an entry counts directed edges: of all nodes (sargnn/partition/
-// both_ways.py) and of those of a part (order.py).
+// kaminpar.py) and of those of a part (order.py).
 #include "indices.hpp"
 #include "sorting.hpp"
 
