@@ -15,7 +15,17 @@ from tests.in_process import points_here, sargnn_here
 from tests.parity.covering import only
 from tests.processes import ROOT, run_command
 
-OF_DATA = ("export", "own-arrays", "own-tables", "own-function", "edge-weights", "edge-features", "labels", "links", "knowledge-graphs")
+OF_DATA = (
+    "export",
+    "own-arrays",
+    "own-tables",
+    "own-function",
+    "edge-weights",
+    "edge-features",
+    "labels",
+    "links",
+    "knowledge-graphs",
+)
 OF_PYTHON = ("from-python", "own-loop")
 SAME_GRAPH = ("sage-sar-w2-s0", "sage-sar-w2-s0-2", "sage-sar-w2-s0-3")
 """Runs of own-function.md, on a mapping, a DGLGraph and a Data."""
