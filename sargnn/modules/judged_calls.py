@@ -120,7 +120,7 @@ class JudgedCalls(TorchFunctionMode):
         off, but for how it hangs together with what it was made of: other workers are in backward, too."""
         try:
             return call.on_own_rows()
-        except RuntimeError:
+        except (RuntimeError, ValueError):  # the second of PyTorch's own Python
             out = call.func(*_with_one_row(call.args), **_with_one_row(call.kwargs))
         outs = iter(verdict.outs)
         zero = sum((t.sum() * 0 for t, _ in call.marked if t.requires_grad), torch.zeros((), dtype=torch.float64))
@@ -370,9 +370,11 @@ def _has_none(marked: Sequence[tuple[Tensor, Mark]]) -> bool:
 
 
 def _with_one_row(value: Any) -> Any:
-    """The same arguments with one row of ones where there are none."""
+    """The same arguments with one row of ones where there are none, and numbers of rows as they are then."""
 
     def filled(item: Any) -> Any:
+        if isinstance(item, Count) and item.of is not None and item.own == item.of[2]:
+            return sum(item.of[1:])
         mark = mark_of(item)
         if mark is None or mark.number:
             return own_of(item)

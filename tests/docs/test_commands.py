@@ -53,6 +53,7 @@ OF_OWN_FILES = (
     "roads.py",
     "payments.py",
     "by_degree",
+    "lines",
     "examples/layers/pyg_deeper.py",
     "examples/layers/sgformer.py",
 )
