@@ -222,28 +222,29 @@ DRAWN = (
     Row("No relation's edges are links.", "dataset.link_relations=[]", hint="dataset.link_relations=null takes all"),
 )
 """What links cannot be drawn by."""
+_ANSWERS = "A model that is asked gives scores by itself, of every node."
 _PAIRS = (
     Row(
         "Links are drawn to be predicted, and held-out ones are no edges of the graph.",
         "task=nodes dataset.link_split!=null",
         hint="task=links or task=edges, or leave dataset.link_split out",
     ),
-    Row("Labels are of nodes, and pairs have none.", "task=links,edges labels!=none"),
-    Row("Correct & Smooth spreads the shares of classes of nodes.", "task=links,edges smooth!=none"),
-    Row("Any node may be an end of a pair.", "task=links,edges preload!=none"),
-    Row("Any node may be an end of a pair, so all rows are computed.", "task=links,edges mfg!=false"),
-    Row("Pairs are measured with all edges.", "task=links,edges eval!=full"),
-    Row("Nobody plans micro-batches of pairs.", "task=links,edges batches.count=auto", "batches.count=K"),
+    Row("Labels are of nodes, and pairs have none.", "task=links,edges,queries labels!=none"),
+    Row("Correct & Smooth spreads the shares of classes of nodes.", "task=links,edges,queries smooth!=none"),
+    Row("Any node may be an end of a pair.", "task=links,edges,queries preload!=none"),
+    Row("Any node may be an end of a pair, so all rows are computed.", "task=links,edges,queries mfg!=false"),
+    Row("Pairs are measured with all edges.", "task=links,edges,queries eval!=full"),
+    Row("Nobody plans micro-batches of pairs.", "task=links,edges,queries batches.count=auto", "batches.count=K"),
     Row(
         "The memory of predicting pairs is not planned.",
-        "task=links,edges memory_budget.limits !spills memory_budget.size=*",
+        "task=links,edges,queries memory_budget.limits !spills memory_budget.size=*",
         "memory_budget=null",
         "batches.steps=S and batches.count=K hold less at a time; spill=auto keeps to a budget by tables on disk",
     ),
     Row("Rows alone say nothing of classes.", "task=nodes model=none", hint="task=links, or another model"),
     Row(
         "A model without parameters gives no embeddings to train.",
-        "task=links,edges !model.trains model=*",
+        "task=links,edges,queries !model.trains model=*",
         hint="model=sage",
     ),
     Row(
@@ -268,11 +269,37 @@ _PAIRS = (
         "task=links links.shared=true links.strict=true",
         hint="leave one of them out",
     ),
-    Row("Validation pairs have no loss, which is of negatives that are drawn.", "task=links select!=val_metric"),
-    Row("A pair has no classes to spread a label's weight over.", "task=links optim.label_smoothing!=0.0"),
-    Row("A pair has no class that could have a weight.", "task=links optim.class_weights!=null"),
-    Row("What is minimised of pairs is links.loss.", "task=links optim.loss!=null"),
-    Row("'{run.metric}' is no metric of links.", f"task=links metric!=null,{','.join(LINK_METRICS)}", lambda _: LINK_METRICS),
+    Row("Other nodes are scored for each query, and links have a score each.", "task=links links.negatives=all", "links.negatives=K"),
+    Row(
+        "Only softmax needs no scores of all nodes in one place.",
+        "task=queries links.negatives=all links.loss!=softmax",
+        hint="links.negatives=K draws some",
+    ),
+    Row(
+        "Rows of this model do not depend on what is asked.",
+        "task=queries !model.reads_target model=*",
+        "model=custom model.target=FILE.py:CLASS, whose forward takes queries",
+        "examples/layers/nbfnet.py has one; task=links scores pairs of this model's rows",
+    ),
+    *(
+        Row(_ANSWERS, f"task=queries {setting}", hint="leave it out")
+        for setting in (
+            "links.decoder!=dot",
+            "links.embedding_dim!=null",
+            "links.mlp_hidden!=null",
+            "links.temperature!=null,1.0",
+            "links.corrupt!=tail",
+            "links.shared=true",
+        )
+    ),
+    Row("A step of queries has as many as links.queries says.", "task=queries batches.steps!=1", hint="links.queries=Q"),
+    Row("A step of queries computes all rows, from all edges.", "task=queries sample.fanouts!=null"),
+    Row("Queries are measured by ranks.", "task=queries metric=auc,ap", "metric=mrr, hits@1, hits@3, hits@10, ..."),
+    Row("Validation pairs have no loss, which is of negatives that are drawn.", "task=links,queries select!=val_metric"),
+    Row("A pair has no classes to spread a label's weight over.", "task=links,queries optim.label_smoothing!=0.0"),
+    Row("A pair has no class that could have a weight.", "task=links,queries optim.class_weights!=null"),
+    Row("What is minimised of pairs is links.loss.", "task=links,queries optim.loss!=null"),
+    Row("'{run.metric}' is no metric of links.", f"task=links,queries metric!=null,{','.join(LINK_METRICS)}", lambda _: LINK_METRICS),
 )
 SERVERS = Row(
     "All servers have the same number of workers.",

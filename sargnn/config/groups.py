@@ -61,7 +61,7 @@ class OptimConfig:
     """
 
     name: Literal["adam", "adamw", "custom"]
-    lr: float = field(metadata=POSITIVE | starts(0.01, links=0.002, edges=0.002))
+    lr: float = field(metadata=POSITIVE | starts(0.01, links=0.002, edges=0.002, queries=0.002))
     weight_decay: float = field(metadata=NOT_NEGATIVE | starts(0.0))
     schedule: Literal["constant", "cosine", "step"] = field(metadata=starts("constant"))
     warmup: int = field(default=0, metadata=NOT_NEGATIVE | starts(0, links=10, edges=10))
@@ -382,26 +382,28 @@ class LinksConfig:
         temperature: scores are divided by it; null: by what makes the first step's 1/4, as root of their mean square.
         loss: bce, softmax (of a pair among its negatives) or margin.
         margin: of that loss.
-        negatives: drawn for each pair in every step.
+        negatives: drawn for each pair in every step; all: task=queries: all nodes but the known answers.
         corrupt: which end of a negative is drawn: tail, head, one of both, or both ends.
         shared: all pairs of a step have the same negatives.
         degree_power: draw nodes in proportion to their degree to this power; 0: uniformly.
         strict: leave known links out.
-        rank: which end of a pair is ranked among all nodes: both, tail or head.
+        rank: which end of a pair is ranked among all nodes, or asked for: both, tail or head.
+        queries: task=queries: that a view asks at most; a step has batches.count views.
     """
 
     decoder: str = field(default="dot", metadata=one_of(DECODERS))
     embedding_dim: int | None = field(default=None, metadata=AT_LEAST_ONE)
     mlp_hidden: int | None = field(default=None, metadata=AT_LEAST_ONE)
     temperature: float | None = field(default=1.0, metadata=POSITIVE | starts(1.0, links=None))
-    loss: Literal["bce", "softmax", "margin"] = "bce"
+    loss: Literal["bce", "softmax", "margin"] = field(default="bce", metadata=starts("bce", queries="softmax"))
     margin: float = field(default=1.0, metadata=POSITIVE)
-    negatives: int = field(default=1, metadata=AT_LEAST_ONE)
+    negatives: int | Literal["all"] = field(default=1, metadata=AT_LEAST_ONE | starts(1, queries="all"))
     corrupt: Corrupt = "tail"
     shared: bool = False
     degree_power: float = field(default=0.0, metadata=NOT_NEGATIVE)
-    strict: bool = False
+    strict: bool = field(default=False, metadata=starts(False, queries=True))
     rank: Ranked = field(default="both", metadata=RUN)
+    queries: int = field(default=64, metadata=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,12 @@ class RunConfig:
     @property
     def predicts_links(self) -> bool:
         """Whether it is predicted which nodes are linked."""
-        return self.task == "links"
+        return self.task == "links" or self.asks_queries
+
+    @property
+    def asks_queries(self) -> bool:
+        """Whether links are predicted by a model whose rows depend on what it is asked."""
+        return self.task == "queries"
 
     @property
     def predicts_edges(self) -> bool:
@@ -242,7 +247,8 @@ class RunConfig:
     @property
     def trains_on_flows(self) -> bool:
         """Whether a training step computes only rows that reach its training nodes."""
-        return self.mfg or self.draws_flows or self.batches.count not in (1, "auto")
+        several = self.batches.count not in (1, "auto") and not self.asks_queries  # whose views compute all rows
+        return self.mfg or self.draws_flows or several
 
     @property
     def num_servers(self) -> int:

@@ -25,6 +25,7 @@ from sargnn.rng import Purpose
 
 if TYPE_CHECKING:
     from sargnn.modules.calls import Observe
+    from sargnn.modules.queries import Queries
     from sargnn.modules.session import Places
 
 
@@ -37,12 +38,14 @@ class LayerInput:
         labels: [N, C], without gradient. They change every epoch, also where ``rows`` are constant.
         initial: [N, hidden], what a stack's first layer gave, activated and not dropped; or the rows that layers add to.
         jumped: [N, ...], the rows of all layers so far, joined, for the last layer (``models.tuned``).
+        queries: what a model is asked whose rows depend on it.
     """
 
     rows: Tensor
     labels: Tensor | None = None
     initial: Tensor | None = None
     jumped: Tensor | None = None
+    queries: Queries | None = None
 
     @property
     def blocks(self) -> list[Tensor]:

@@ -26,7 +26,7 @@ from sargnn.engine.aggregate import Engine
 from sargnn.errors import ConfigError, SargnnError, nearest
 from sargnn.interop.dgl import missing_in
 from sargnn.models.base import LayerInput, Model
-from sargnn.models.inputs import EVERY_TYPE, GraphShape, Inputs, TypedRows, input_rows
+from sargnn.models.inputs import EVERY_TYPE, GraphShape, Inputs, NoRows, TypedRows, input_rows
 from sargnn.models.probe import try_module, try_without_edges
 from sargnn.modules.calls import StockCalls
 from sargnn.modules.dgl_typed import GraphMaker
@@ -293,6 +293,10 @@ class CustomModel(Model):
         if shape.schema.typed and len(set(self.widths)) > 1 and joins_types(signature_of(self.module)):
             self.inputs = TypedRows(shape, embedding, _EMBEDDING)  # all types are one graph, whose rows are as wide
             self._build(shape)
+        signature = signature_of(self.module)
+        if signature is not None and signature.asks and signature.rows is None:
+            self.inputs = NoRows()
+            self.widths = (0,) * len(shape.schema.node_types)
         count_lengths(self.module)
         self.num_outputs, self.labelled = shape.num_classes, shape.labelled
         self.num_layers: int | None = None
@@ -382,16 +386,17 @@ class CustomModel(Model):
                 out = self.module(graph, rows)
             else:
                 whole = tagged(joined, Rows("nodes", -1), shared=True)
-                out = PygGraph(session, graph, rows, whole, self.labelled).call(self.module, self.signature)
+                given = session, graph, rows, whole, self.labelled, x.queries
+                out = PygGraph(*given).call(self.module, self.signature)
         self.folds_rows = self.folds_rows or calls.folds_rows
         if any(tensor._version != version or not (old is None or torch.equal(tensor, old)) for tensor, version, old in before):
             raise self.wrong(
                 "The model's forward writes to its input rows, which the next epoch reads again.",
                 hint="x = x + ... in place of x += ..., relu(x) in place of relu_(x)",
             )
-        return self._checked(out, engine, plans[-1])
+        return self._checked(out, engine, plans[-1], self.num_outputs if x.queries is None else len(x.queries))
 
-    def _checked(self, out: Any, engine: Engine, plan: LayerPlan) -> Tensor:
+    def _checked(self, out: Any, engine: Engine, plan: LayerPlan, width: int) -> Tensor:
         """The labelled type's rows [M, C] of what forward gave. Raises ``ConfigError`` for anything else."""
         types, number = plan.schema.node_types, self.labelled
         if number == EVERY_TYPE and isinstance(out, Mapping) and all(name in out for name in types):
@@ -406,7 +411,7 @@ class CustomModel(Model):
                     allowed=f"rows of '{types[number]}', or of more types",
                 )
             out = out[types[number]]
-        wanted = f"a tensor [nodes, {self.num_outputs}] of {engine.dtype}"
+        wanted = f"a tensor [nodes, {width}] of {engine.dtype}"
         if plan.schema.typed:
             wanted += f", or a mapping with one for '{types[number]}'"
         if not isinstance(out, Tensor):
@@ -415,7 +420,7 @@ class CustomModel(Model):
                 given = f"a mapping with {', '.join(str(key) for key in out)}"
             raise self.wrong("The model's forward returns no tensor.", given=given, allowed=wanted)
         rows, shown = plan.out_bounds[last] - plan.out_bounds[first], list(out.shape)
-        if out.dim() != 2 or out.shape[1] != self.num_outputs:
+        if out.dim() != 2 or out.shape[1] != width:
             hint = "the rows' heads are joined by h.mean(1) or h.flatten(1)" if out.dim() == 3 else None
             raise self.wrong(
                 "The model's output has another width than there are outputs.",

@@ -107,6 +107,15 @@ class Features(Inputs):
         return features
 
 
+class NoRows(Inputs):
+    """Of a model that reads no rows."""
+
+    width, constant = 0, True
+
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
+        return torch.empty(len(part.node_ids), 0, device=device, dtype=dtype)
+
+
 def input_rows(shape: GraphShape, model: str, otherwise: int) -> Inputs:
     """The features of a graph without types; learned rows of width ``otherwise`` where it has none.
 

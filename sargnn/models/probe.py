@@ -32,6 +32,7 @@ from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS
 from sargnn.modules.pyg import FLOWS
+from sargnn.modules.queries import Queries
 from sargnn.partition.part import Part, WeightedDegrees
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.load import PlanSettings
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 NODES = 6
 """Of each type."""
+_QUERIES = 3
 
 
 def try_module(model: CustomModel, config: RunConfig, shape: GraphShape) -> None:
@@ -143,6 +145,10 @@ class _Trial:
         self.rows = model.inputs.load(part, config.seed, device, dtype)
         labels = torch.zeros(len(self.rows), shape.label_columns, device=device, dtype=dtype)
         self.labels = labels if shape.label_columns else None
+        self.queries: Queries | None = None
+        if config.asks_queries:
+            numbers = torch.arange(_QUERIES)
+            self.queries = Queries.of(numbers, numbers % len(shape.schema.relations), len(self.rows), dtype)
 
     def run(self) -> None:
         layers = self._find_layers()
@@ -250,7 +256,7 @@ class _Trial:
         self.model.prepare(self.engine, flow.plans)
         rows = flow.own_inputs(self.model.inputs(self.rows)) if rows is None else rows
         labels = None if self.labels is None else flow.own_inputs(self.labels)
-        out: Tensor = self.model(self.engine, flow.plans, LayerInput(rows, labels))
+        out: Tensor = self.model(self.engine, flow.plans, LayerInput(rows, labels, queries=self.queries))
         return out
 
     def _reaches_further(self) -> bool:

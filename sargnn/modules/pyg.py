@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sargnn.graph.edge_columns import ATTR
 from sargnn.modules.dgl_graph import FEATURES, WEIGHT
+from sargnn.modules.queries import Queries
 from sargnn.modules.lazy import EdgeRows, Hop, edge_index, edge_rows, values
 from sargnn.modules.session import Session, paused
 from sargnn.modules.tag import Rows, constant, mark_of, set_mark, tagged
@@ -32,7 +33,8 @@ _HOPS = ("num_sampled_nodes_per_hop", "num_sampled_edges_per_hop", "num_sampled_
 FLOWS = "trim_to_layer with num_sampled_edges_per_hop, or an argument edge_indices with the edges of each layer"
 """How a forward takes a graph for each layer."""
 _OF_EDGES = ("edge_weight", "edge_weight_dict", "edge_attr", "edge_attr_dict")
-KNOWN = (*_ONE_INDEX, *_BY_LAYER, *_BY_RELATION, *_OF_EDGES, "edge_type", "node_type", *_HOPS)
+QUERIES = "queries"
+KNOWN = (*_ONE_INDEX, *_BY_LAYER, *_BY_RELATION, *_OF_EDGES, "edge_type", "node_type", QUERIES, *_HOPS)
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,24 @@ class Signature:
     Attributes:
         names: of all arguments that are no collections of others, in their order.
         required: those without a default.
-        rows: the argument that gets the rows; None: one object with everything.
+        rows: the argument that gets the rows; None: there is none.
+        wraps: the only argument is an object with everything.
     """
 
     names: tuple[str, ...]
     required: frozenset[str]
     rows: str | None
+    wraps: bool = False
 
     @property
     def unknown(self) -> list[str]:
         """Required arguments that nothing is known for."""
-        return [name for name in self.names if name in self.required and name not in (*KNOWN, self.rows)] if self.rows else []
+        return [] if self.wraps else [name for name in self.names if name in self.required and name not in (*KNOWN, self.rows)]
+
+    @property
+    def asks(self) -> bool:
+        """Whether it reads queries."""
+        return QUERIES in self.names
 
     @property
     def trims(self) -> bool:
@@ -86,10 +95,10 @@ def signature_of(module: nn.Module) -> Signature | None:
 
 def _signature(names: tuple[str, ...], required: frozenset[str]) -> Signature | None:
     if len(required) == 1 and names[0] in required and names[0] in _DATA:
-        return Signature(names, required, None)
+        return Signature(names, required, None, wraps=True)
     edges = [name for name in names if name in (*_ONE_INDEX, *_BY_LAYER, *_BY_RELATION)]
     rows = next((name for name in names if name not in KNOWN), None)
-    return Signature(names, required, rows) if edges and rows is not None else None
+    return Signature(names, required, rows) if edges and (rows is not None or QUERIES in names) else None
 
 
 class HopCounts(list[Any]):
@@ -115,10 +124,13 @@ class PygGraph:
         rows: [N, F]; of typed graphs by node type.
         joined: of typed graphs [N, F], the rows of all types.
         labelled: the node type that has labels; below 0: all rows are outputs.
+        queries: what is asked of the model; None: nothing.
     """
 
-    def __init__(self, session: Session, graph: Any, rows: Any, joined: Tensor, labelled: int) -> None:
-        self._session, self._graph, self._rows = session, graph, rows
+    def __init__(
+        self, session: Session, graph: Any, rows: Any, joined: Tensor, labelled: int, queries: Queries | None = None
+    ) -> None:
+        self._session, self._graph, self._rows, self._queries = session, graph, rows, queries
         self._joined_rows, self._labelled = joined, labelled
         self._typed = isinstance(rows, Mapping)
         self._homogeneous: Any = None
@@ -128,7 +140,7 @@ class PygGraph:
         for part in module.modules():
             if hasattr(part, "is_sorted") and hasattr(part, "num_types") and not isinstance(part.forward, _MapByType):
                 part.forward = _MapByType(part.forward)
-        if signature.rows is None:
+        if signature.wraps:
             return _numbers(module(_Data(self)))
         joins = self._typed and joins_types(signature)
         if joins:
@@ -165,6 +177,9 @@ class PygGraph:
 
     def argument(self, name: str, *, trims: bool = False) -> Any:
         """What an argument of that name gets; None: the graph has no such thing."""
+        if name == QUERIES:
+            joined = Rows("nodes", -1) if self._homogeneous is not None else Rows("nodes")
+            return None if self._queries is None else self._queries.known(joined)
         if name in _BY_LAYER:
             return _Layers(self._graph.blocks, self._index_of)
         if name in ("num_sampled_nodes_per_hop", "num_sampled_nodes_dict"):
@@ -216,6 +231,7 @@ class _MapByType:
 
 NO_FEATURES = "the run's graph has no edge features (sargnn help own data)"
 _WHY_NOT = {
+    QUERIES: "task=queries asks",
     "edge_weight": "the run's graph has no edge weights (sargnn help own data)",
     "edge_type": "the run's graph has one relation",
     **dict.fromkeys(("edge_attr", "edge_attr_dict"), NO_FEATURES),

@@ -272,7 +272,7 @@ class OwnGraphConfig(_ReadDataset, ABC):
         edge_categories: edge features: each column's number of categories, as [5,0,7], embedded; 0: numbers, as they are.
     """
 
-    add_inverse_edges: bool = field(metadata=starts(False))
+    add_inverse_edges: bool = field(metadata=starts(False, queries=True))
     homogenize: bool = field(metadata=starts(False))
     split: list[float] | None = field(metadata=starts(None))
     split_seed: int = field(metadata=number(low=0, high=2**32 - 1) | starts(0))

@@ -26,6 +26,7 @@ from sargnn.tasks.kinds import Scores
 
 if TYPE_CHECKING:
     from sargnn.graph.dataset import Dataset
+    from sargnn.modules.queries import Queries
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Targets:
         global_counts: split name -> known labels in it over all workers; of a part of a step those of the whole step.
         trained: int64, on the host, the own rows that ``rows["train"]`` are; None: that is not known.
         ids: int64 [M], on the host, numbers in the whole graph; None: no metric asks for them.
+        queries: what the model is asked; None: its rows depend on no query.
     """
 
     labels: Tensor
@@ -45,6 +47,7 @@ class Targets:
     global_counts: Mapping[str, int]
     trained: Tensor | None = None
     ids: Tensor | None = None
+    queries: Queries | None = None
 
     @staticmethod
     def join(parts: Sequence[Targets]) -> Targets:
@@ -162,6 +165,10 @@ class Task(ABC):
         A worker without labels gives a zero that is still differentiable. Of bf16 outputs [M, C] the loss and its gradient are
         computed in fp32.
         """
+
+    def kept_of(self, outputs: Tensor, targets: Targets) -> Tensor:
+        """What an evaluation keeps of a view's outputs for ``metrics``, [M, ...]. All workers must call it together."""
+        return outputs
 
     @abstractmethod
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:

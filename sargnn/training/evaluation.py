@@ -100,7 +100,7 @@ class Evaluator(Listener):
         for number in range(len(self.views)):
             view = self.views[number]
             out = self._forward(view, columns)
-            logits.append(out.to(wide(out.dtype)))
+            logits.append(self._task.kept_of(out.to(wide(out.dtype)), view.targets))
             targets.append(view.targets)
             del view, out
         joined = logits[0] if len(logits) == 1 else torch.cat(logits)

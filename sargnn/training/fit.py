@@ -41,7 +41,7 @@ def trains_in_batches(config: RunConfig) -> bool:
 
     Not with batch norm where the number of micro-batches is free: they would have statistics of their own.
     """
-    if config.draws_flows:
+    if config.draws_flows or config.asks_queries:
         return True
     return config.batches.count != 1 and not (config.batches.count == "auto" and config.norms_over_rows)
 
@@ -142,6 +142,10 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
     config, engine, graph, builder, group = setup.config, setup.engine, setup.graph, setup.builder, setup.engine.group
+    if config.asks_queries:
+        from sargnn.training.queries import fit_queries
+
+        return fit_queries(setup)
     if config.predicts_pairs:  # others do not load what predicts pairs
         from sargnn.training.pairs import pair_steps
 

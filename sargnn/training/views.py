@@ -268,7 +268,7 @@ class Forward:
         flow = view.flow
         self.engine.keeps_constants = view.recurring
         rows = view.inputs if view.inputs is not None else self._builder.inputs_of(flow)
-        x = LayerInput(rows, None if columns is None else flow.own_inputs(columns))
+        x = LayerInput(rows, None if columns is None else flow.own_inputs(columns), queries=view.targets.queries)
         with self.engine.rounds_products():
             out: Tensor = self.model(self.engine, flow.plans, x, hidden=hidden)
         if self.on_output is not None:

@@ -1,0 +1,224 @@
+"""Models that are asked: losses, gradients and ranks against the same module in plain PyTorch and PyG, on any workers."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sargnn.comm.group import Group
+from sargnn.config.groups import BatchesConfig, LinksConfig
+from sargnn.config.models import CustomSettings
+from sargnn.config.run import RunConfig
+from sargnn.graph.dataset import Dataset
+from sargnn.graph.schema import SPLITS, Relation
+from sargnn.graph.typed import Edges, typed_dataset
+from sargnn.modules.queries import Queries
+from sargnn.resolve import resolve
+from sargnn.sources.links import draw_links
+from sargnn.tasks.metrics import gather_rows
+from sargnn.tasks.queries import QueryTask, QueryTargets
+from tests.parity import cases
+from tests.pool import pool
+
+FILE = Path(__file__).parents[2] / "examples" / "layers" / "nbfnet.py"
+ARGS = {"hidden": 5, "num_layers": 3}
+
+
+def asked_graph(num_nodes: int = 40, seed: int = 0) -> Dataset:
+    """One type, three relations and their inverses; the last node has no edge; some of the edges are links."""
+    rng = np.random.default_rng(seed)
+    pairs = rng.integers(num_nodes - 1, size=(2, 300))
+    relations = [Edges(Relation(0, name, 0), *pairs[:, rng.random(300) < 0.4]) for name in ("is", "has", "likes")]
+    relations += [edges.inverse() for edges in relations]
+    nothing = [np.zeros((num_nodes, 0), np.float32)]
+    labels, split = np.zeros(num_nodes, np.int64), np.ones(num_nodes, np.uint8)
+    return draw_links(typed_dataset("asked", 2, ["thing"], nothing, relations, 0, labels, split), [0.6, 0.2, 0.2])
+
+
+GRAPH = asked_graph()
+
+
+def asking(links: LinksConfig, **choices: Any) -> RunConfig:
+    settings = CustomSettings("custom", target=f"{FILE}:NBFNet", args=ARGS)
+    return dataclasses.replace(cases.run_config(settings, **choices), task="queries", links=links, metric="mrr")
+
+
+CASES = {
+    "all": LinksConfig(loss="softmax", negatives="all", queries=20),
+    "tails": LinksConfig(loss="softmax", negatives="all", queries=15, rank="tail"),
+    "heads": LinksConfig(loss="softmax", negatives="all", queries=15, rank="head"),
+    "bce": LinksConfig(loss="bce", negatives=4, strict=True, queries=20),
+    "softmax": LinksConfig(loss="softmax", negatives=4, queries=20),
+    "margin": LinksConfig(loss="margin", negatives=3, strict=True, queries=20),
+}
+
+
+def first_step(group: Group, config: RunConfig, graph: Dataset) -> dict[str, Any]:
+    """The first step's queries, loss and gradients, and what an evaluation of the untrained model gives."""
+    trainer = cases.trainer_of(group, config, graph)
+    task, steps = trainer.task, trainer.loop.steps
+    assert isinstance(task, QueryTask)
+    steps.begin(0)
+    shown = []
+    for view in steps.views(0):
+        targets = view.targets
+        assert isinstance(targets, QueryTargets) and targets.queries is not None
+        rows, of = torch.nonzero(targets.queries.is_head, as_tuple=True)
+        heads = gather_rows(group, torch.stack([of, trainer.ids[rows]], 1))
+        answers = gather_rows(group, torch.stack([targets.answers.queries, trainer.ids[targets.answers.rows]], 1))
+        negatives = None
+        if targets.negatives is not None:
+            own, place = targets.negatives
+            negatives = gather_rows(group, torch.stack([place, trainer.ids[own.rows]], 1))
+        counts = None if targets.counts is None else targets.counts.numpy()
+        shown.append((heads.numpy(), targets.queries.relations.numpy(), answers.numpy(), negatives, counts))
+    loss = trainer.loop.gradients(0)
+    gradients = {name: p.grad.numpy() for name, p in trainer.model.named_parameters() if p.grad is not None}
+    asked = [task.edges_of(np.flatnonzero(steps._run_of == run)) for run in range(steps.count * steps.batches)]
+    evaluation = trainer.evaluator.evaluate()
+    return {
+        "shown": shown,
+        "loss": loss.value,
+        "labels": loss.labels,
+        "gradients": gradients,
+        "asked": gather_rows(group, torch.from_numpy(np.concatenate(asked))).numpy(),
+        "scores": evaluation.scores,
+        "measured": {split: dict(values) for split, values in task.measured.items()},
+    }
+
+
+def plain_module(config: RunConfig) -> torch.nn.Module:
+    torch.manual_seed(config.seed)
+    make = resolve("model", {}, f"{FILE}:NBFNet")
+    module: torch.nn.Module = make(num_relations=len(GRAPH.schema.relations), **ARGS).double()
+    return module
+
+
+def edges_without(pairs: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The graph's edges but those between two ends of pairs, either way."""
+    sources = np.asarray(GRAPH.indices).astype(np.int64)
+    destinations = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
+    gone = {(a, b) for h, t in pairs.tolist() for a, b in ((h, t), (t, h))}
+    keeps = np.array([(a, b) not in gone for a, b in zip(sources.tolist(), destinations.tolist(), strict=True)])
+    assert GRAPH.relation is not None
+    index = torch.from_numpy(np.stack([sources[keeps], destinations[keeps]]))
+    return index, torch.from_numpy(np.asarray(GRAPH.relation)[keeps].astype(np.int64))
+
+
+def links_of(*splits: str) -> set[tuple[int, int, int]]:
+    """(head, relation, tail) of some splits, and the same by inverse relations."""
+    pairs = GRAPH.pairs
+    assert pairs is not None and pairs.relation is not None
+    found = set()
+    for head, tail, relation, split in zip(*map(np.ndarray.tolist, (pairs.heads, pairs.tails, pairs.relation, pairs.split)), strict=True):
+        if split in [SPLITS[name] for name in splits]:
+            found |= {(head, relation, tail), (tail, relation + 3, head)}
+    return found
+
+
+def loss_of(config: RunConfig, module: torch.nn.Module, shown: Any, total: int) -> Tensor:
+    """A view's share of a step's loss, written out."""
+    heads, relations, answers, negatives, counts = shown
+    heads, answers = heads[np.argsort(heads[:, 0]), 1], answers[np.argsort(answers[:, 0]), 1]
+    index, types = edges_without(np.stack([heads, answers], 1))
+    queries = Queries.of(torch.from_numpy(heads), torch.from_numpy(relations), GRAPH.num_nodes, torch.float64)
+    scores = module(index, types, queries)
+    known, loss, links = links_of("train"), torch.zeros((), dtype=torch.float64), config.links
+    for q, (head, relation, answer) in enumerate(zip(heads.tolist(), relations.tolist(), answers.tolist(), strict=True)):
+        own = scores[answer, q]
+        if links.negatives == "all":
+            others = [c for c in range(GRAPH.num_nodes) if c == answer or (head, relation, c) not in known]
+            loss = loss + scores[others, q].logsumexp(0) - own
+            continue
+        k = links.negatives
+        chosen = dict(negatives.tolist())
+        others = [chosen[q * k + i] for i in range(k) if counts[q, i]]
+        if links.strict:
+            assert all((head, relation, c) not in known and c != head for c in others)
+        s = scores[others, q]
+        if links.loss == "bce":
+            loss = loss + (torch.nn.functional.softplus(-own) + torch.nn.functional.softplus(s).sum()) / (1 + k)
+        elif links.loss == "margin":
+            loss = loss + (links.margin - own + s).clamp(min=0).sum() / k
+        else:
+            loss = loss + torch.cat([own[None], s]).logsumexp(0) - own
+    return loss / total
+
+
+def ranks_of(config: RunConfig, split: str) -> list[float]:
+    """Of the untrained module, written out."""
+    module, every, known = plain_module(config), sorted(links_of(split)), set()
+    pairs = GRAPH.pairs
+    assert pairs is not None and pairs.known.relation is not None
+    heads = np.repeat(np.arange(GRAPH.num_nodes), np.diff(pairs.known.indptr))
+    for head, relation, tail in zip(heads.tolist(), pairs.known.relation.tolist(), pairs.known.tails.tolist(), strict=True):
+        known |= {(head, relation, tail), (tail, relation + 3, head)}
+    every = [q for q in every if config.links.rank == "both" or (q[1] < 3) == (config.links.rank == "tail")]
+    heads, relations = (torch.tensor([q[place] for q in every]) for place in (0, 1))
+    with torch.no_grad():
+        scores = module(*edges_without(np.zeros((0, 2), int)), Queries.of(heads, relations, GRAPH.num_nodes, torch.float64))
+    ranks = []
+    for q, (head, relation, answer) in enumerate(every):
+        others = [c for c in range(GRAPH.num_nodes) if c != answer and (head, relation, c) not in known]
+        own = scores[answer, q]
+        ranks.append(float(1 + (scores[others, q] > own).sum() + (scores[others, q] == own).sum() / 2))
+    return ranks
+
+
+@cache
+def on_one_worker(name: str) -> dict[str, Any]:
+    return first_step(Group.single(), asking(CASES[name]), GRAPH)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_step_is_that_of_plain_pytorch(name: str, world: int) -> None:
+    config = asking(CASES[name], world=world)
+    found = [on_one_worker(name)] if world == 1 else pool(world)(first_step, config, GRAPH)
+    module = plain_module(config)
+    (shown,) = found[0]["shown"]
+    loss = loss_of(config, module, shown, found[0]["labels"])
+    loss.backward()
+    assert found[0]["loss"] == pytest.approx(float(loss.detach()), rel=1e-12)
+    for key, gradient in found[0]["gradients"].items():
+        own = dict(module.named_parameters())[key.removeprefix("module.")].grad
+        assert own is not None
+        np.testing.assert_allclose(gradient, own.numpy(), rtol=1e-10, atol=1e-12, err_msg=key)
+    assert len(found[0]["gradients"]) == len(dict(module.named_parameters()))
+    every = {tuple(pair) for pair in found[0]["asked"].tolist()}
+    assert every == {(h, t) for h, r, t in links_of("train") if r < 3}
+    for split in ("valid", "test"):
+        ranks = np.array(ranks_of(config, split))
+        assert found[0]["measured"][split]["mrr"] == pytest.approx(float(np.mean(1 / ranks)), rel=1e-10)
+        assert found[0]["measured"][split]["mean_rank"] == pytest.approx(float(ranks.mean()), rel=1e-10)
+
+
+def losses(group: Group, config: RunConfig, graph: Dataset) -> tuple[list[float], Any]:
+    trainer = cases.trainer_of(group, config, graph)
+    history = trainer.run()
+    return history.losses, history.scores
+
+
+@pytest.mark.parametrize("mode", ["sar", "no_remat", "one_shot", "domain_parallel"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_epochs_are_those_of_one_worker(mode: str, world: int) -> None:
+    alone, _ = losses(Group.single(), asking(CASES["all"], epochs=2), GRAPH)
+    several = pool(world)(losses, asking(CASES["all"], epochs=2, mode=mode, world=world), GRAPH)
+    assert several[0][0] == pytest.approx(alone, rel=1e-8)
+
+
+def test_micro_batches_add_up() -> None:
+    """Of half as many queries in a view and two views a step, which leave other edges out."""
+    links = dataclasses.replace(CASES["all"], queries=10)
+    config = asking(links, batches=BatchesConfig(count=2))
+    found = first_step(Group.single(), config, GRAPH)
+    assert len(found["shown"]) == 2
+    loss = sum(loss_of(config, plain_module(config), shown, found["labels"]) for shown in found["shown"])
+    assert found["loss"] == pytest.approx(float(loss.detach()), rel=1e-12)  # type: ignore[union-attr]
