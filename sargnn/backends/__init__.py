@@ -29,6 +29,11 @@ OPERATIONS = {
         "dgl": "sargnn.backends.torch.reference:ReferenceGine",
         "reference": "sargnn.backends.torch.reference:ReferenceGine",
     },
+    "scaled_sum": {
+        "fused": "sargnn.backends.cpu.sums:FusedScaledSum",
+        "dgl": "sargnn.backends.torch.reference:ReferenceScaledSum",
+        "reference": "sargnn.backends.torch.reference:ReferenceScaledSum",
+    },
     "gat": {
         "fused": "sargnn.backends.cpu.attention:FusedGat",
         "triton": "sargnn.backends.cuda.attention:TritonGat",

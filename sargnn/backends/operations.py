@@ -365,3 +365,34 @@ class GineOperation(Operation):
             out: [S, F], d z, like z: overwritten, or with ``add`` added to; None: it is not wanted.
             d_maps: added to.
         """
+
+
+class ScaledSumOperation(Operation):
+    """Sums of rows times a vector of each edge's kind. For autograd: ``operation(block, z [S, B D], w [K, D], kinds [E])``, which
+    gives [M, B D].
+
+    With k the kind of an edge e = j -> i, and rows as B blocks of D columns:
+
+        out_i[b] += sum of z_j[b] * w_k        d z_j[b] = sum of g_i[b] * w_k        d w_k += sum over e and b of z_j[b] * g_i[b]
+
+    w, sums and their gradients are wide; kinds are int32, in the order of ``block.src``.
+    """
+
+    forward_rows = MovedRows(per_edge=1, per_destination=2)
+    backward_rows = MovedRows(per_edge=1, per_source=2)
+
+    @abstractmethod
+    def forward(self, block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor, out: Tensor) -> None:
+        """Add to ``out`` [M, B D]. z: [S, B D]."""
+
+    @abstractmethod
+    def backward(
+        self, block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor, grad: Tensor, out: Tensor | None, d_w: Tensor, *, add: bool = False
+    ) -> None:
+        """Gradients.
+
+        Args:
+            grad: [M, B D], like z.
+            out: [S, B D], d z, like z: overwritten, or with ``add`` added to; None: it is not wanted.
+            d_w: [K, D], added to.
+        """

@@ -4,6 +4,7 @@
 |---|---|
 | ``copy_u``, sum, mean or max | ``Sum``, ``Mean``, ``Max`` |
 | ``u_mul_e`` with one number per edge, sum or mean | ``WeightedSum``, ``WeightedMean`` |
+| ``u_mul_e`` with a row of a table for each edge, by its number, the same in all blocks of a row; sum | ``ScaledSum`` |
 | GAT's: u_add_v, LeakyReLU, edge softmax, dropout, u_mul_e, sum | ``Gat`` |
 | GATv2's: u_add_v, LeakyReLU, a product with a vector summed, edge softmax, dropout, u_mul_e, sum | ``GatV2`` |
 | ``u_dot_v``, times numbers, edge softmax, dropout, u_mul_e, sum | ``DotAttention`` |
@@ -26,10 +27,10 @@ from torch import Tensor
 from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, Gat, GatV2
 from sargnn.engine.reducers.max import Max
-from sargnn.engine.reducers.sum import Mean, Sum, WeightedMean, WeightedSum
+from sargnn.engine.reducers.sum import Mean, ScaledSum, Sum, WeightedMean, WeightedSum
 from sargnn.modules.expressions import Call, Column, Dropped, Field, Node, Softmax, Written, flat, function_of
 from sargnn.modules.session import paused
-from sargnn.modules.tag import tagged
+from sargnn.modules.tag import mark_of, tagged
 from sargnn.rng import Draw
 
 if TYPE_CHECKING:
@@ -207,6 +208,25 @@ class Fused:
     of_edges: tuple[Tensor, int] | None = None
 
 
+def table_rows(node: Any) -> tuple[Field, Tensor] | None:
+    """Of ``w[k]`` with whole numbers k of the edges: k, and w [K, D], the same on all workers."""
+    name = function_of(node)
+    if name == "embedding":
+        options = [*node.args[2:], *node.kwargs.values()]
+        given = (node.args[1], node.args[0]) if all(value in (None, False, 2.0) for value in options) else ()
+    elif name in ("getitem", "__getitem__"):
+        given = node.args
+    elif name == "index_select" and len(node.args) == 3 and node.args[1] == 0:
+        given = node.args[::2]
+    else:
+        return None
+    if len(given) != 2 or not isinstance(given[0], Tensor) or given[0].dim() != 2 or mark_of(given[0]) is not None:
+        return None
+    table, kinds = given
+    whole = isinstance(kinds, Field) and kinds.where == "e" and not kinds.shape and not kinds.dtype.is_floating_point
+    return (kinds, table) if whole and kinds.dtype != torch.bool else None
+
+
 def softmax_of(node: Any) -> Softmax | None:
     """The softmax that a node is, perhaps dropped or in another shape."""
     node = unshaped(node)
@@ -237,6 +257,11 @@ def recognise(fold: str, node: Node, read: Read) -> Fused | str:
     rows, weight = pair[0], unshaped(pair[1])
     if isinstance(weight, Field):
         return _weighted(fold, rows, weight, read)
+    if fold == "sum" and (table := table_rows(weight)) is not None:
+        kinds, vectors = table
+        width = vectors.shape[1]
+        if math.prod(pair[1].shape) == width == pair[1].shape[-1] == rows.shape[-1]:
+            return Fused(ScaledSum(), (_flat(read(rows.tensor)),), (kinds.tensor,), (vectors.to(rows.dtype),), rows.shape)
     if fold != "sum":
         return f"attention is summed, not '{fold}'"
     softmax = softmax_of(weight)

@@ -1,5 +1,5 @@
 """Sums and maxima over edges on a CPU: they accumulate straight into the destination rows, in the library's ``sums.cpp``,
-``maxima.cpp`` and ``gine.cpp``.
+``maxima.cpp``, ``gine.cpp`` and ``scaled.cpp``.
 
 Rows may be bf16; what multiplies them, and sums on their way, are fp32 then.
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock
 from sargnn.backends.cpu.block_arrays import edges_of, features_of, table_of
-from sargnn.backends.operations import GineOperation, Maps, MaxOperation
+from sargnn.backends.operations import GineOperation, Maps, MaxOperation, ScaledSumOperation
 from sargnn.backends.walks import Direction, Factors, WalkedSum, finds_edges
 from sargnn.native import Entry
 
@@ -25,6 +25,10 @@ _max_gradients = Entry("max_gradients", "edges edges", "grad x M F", "winner i M
 _GINE = "edges edges", "z xs S F", "features f N C", "places i? E", "map w C+1 F", "weight w? E"
 _gine = Entry("gine_forward", *_GINE, "out w M F")
 _gine_gradients = Entry("gine_backward", *_GINE, "order i E", "grad x M F", "out x? S F", "adds int", "totals d LC F")
+
+_SCALED = "edges edges", "z x S F", "kinds i E", "w w K D"
+_scaled = Entry("scaled_forward", *_SCALED, "out w M F")
+_scaled_gradients = Entry("scaled_backward", *_SCALED, "order i E", "grad x M F", "out x? S F", "adds int", "totals d LK D")
 
 
 class FusedSum(WalkedSum):
@@ -91,3 +95,21 @@ class FusedGine(GineOperation):
         total = totals.view(edges.chunks, *table.shape).sum(0).to(bias.dtype)
         d_maps[0].add_(total[:-1].T)
         d_maps[1].add_(total[-1])
+
+
+class FusedScaledSum(ScaledSumOperation):
+    """Nothing of size E x F is held. Backward walks sources in lanes, each with gradients of w of its own."""
+
+    def forward(self, block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor, out: Tensor) -> None:
+        if block.num_edges:
+            _scaled(edges_of(block, "forward"), z, kinds, w, out)
+
+    def backward(
+        self, block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor, grad: Tensor, out: Tensor | None, d_w: Tensor, *, add: bool = False
+    ) -> None:
+        if not finds_edges(block, () if out is None else (out,), add=add):
+            return
+        edges = edges_of(block, "backward", by_lane=True)
+        totals = torch.zeros(edges.chunks * len(w), w.shape[1], dtype=torch.float64)
+        _scaled_gradients(edges, z, kinds, w, block.t_edge, grad, out, add, totals)
+        d_w.add_(totals.view(edges.chunks, *w.shape).sum(0).to(d_w.dtype))

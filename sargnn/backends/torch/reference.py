@@ -23,6 +23,7 @@ from sargnn.backends.operations import (
     Maps,
     MaxOperation,
     RunningSoftmax,
+    ScaledSumOperation,
     WeightedSumOperation,
 )
 from sargnn.backends.walks import AttentionBackward, WalkedAttention
@@ -361,6 +362,32 @@ class ReferenceGine(GineOperation):
             (out if add else out.zero_()).index_add_(0, block.src.long(), gradients)
         d_maps[0].add_(gradients.T @ block.columns.tensor(ATTR, z))
         d_maps[1].add_(gradients.sum(0))
+
+
+def scaled_sum_autograd(block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor) -> Tensor:
+    messages = _scaled(z[block.src.long()], w[kinds.long()])
+    return messages.new_zeros(block.num_dst, z.shape[1]).index_add(0, block.dst_per_edge(), messages)
+
+
+class ReferenceScaledSum(ScaledSumOperation):
+    autograd = staticmethod(scaled_sum_autograd)
+
+    def forward(self, block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor, out: Tensor) -> None:
+        out.index_add_(0, block.dst_per_edge(), _scaled(z[block.src.long()], w[kinds.long()]))
+
+    def backward(
+        self, block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor, grad: Tensor, out: Tensor | None, d_w: Tensor, *, add: bool = False
+    ) -> None:
+        gradients = grad[block.dst_per_edge()]
+        if out is not None:
+            (out if add else out.zero_()).index_add_(0, block.src.long(), _scaled(gradients, w[kinds.long()]))
+        products = (z[block.src.long()] * gradients).view(len(kinds), -1, w.shape[1]).sum(1)
+        d_w.index_add_(0, kinds.long(), products.to(d_w.dtype))
+
+
+def _scaled(rows: Tensor, w: Tensor) -> Tensor:
+    """[E, B D], of rows like that and w [E, D]."""
+    return (rows.view(len(rows), -1, w.shape[1]) * w[:, None]).view(rows.shape)
 
 
 def _changed(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
