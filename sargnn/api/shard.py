@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -180,10 +180,10 @@ class GraphShard:
         self.train_mask, self.val_mask, self.test_mask = (in_split(split, name) for name in ("train", "valid", "test"))
         rows = self.part.features[0] if not info.schema.typed else np.zeros((len(self.ids), 0), np.float32)
         self.features = torch.from_numpy(np.array(rows)).to(device, self.engine.dtype)
-        self._graphs: dict[tuple[bool, bool], WorkerGraph] = {}
+        self._graphs: dict[tuple[bool, bool | str], WorkerGraph] = {}
         self._models: set[nn.Module] = set()
 
-    def graph(self, *, add_self_loops: bool, by_relation: bool = False) -> WorkerGraph:
+    def graph(self, *, add_self_loops: bool, by_relation: bool | Literal["joined"] = False) -> WorkerGraph:
         """The part as the engine has it, made the first time; all ranks must call it together. See ``WorkerGraph``."""
         from sargnn.training.build import plan_settings
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -99,8 +99,8 @@ class Model(nn.Module, ABC):
     """Whether it reads how many edges start from a row."""
     takes_flows: bool = True
     """Whether each of its layers works on a graph of its own, so that it can compute some rows alone."""
-    by_relation: bool = False
-    """Its layers' plans of a typed graph are those of single relations (``plan.relations``)."""
+    by_relation: bool | Literal["joined"] = False
+    """Its layers' plans of a typed graph are those of single relations (``plan.relations``), or of all joined."""
 
     @property
     @abstractmethod

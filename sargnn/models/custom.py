@@ -276,8 +276,6 @@ class CustomModel(Model):
         signature: how it takes PyG's edges; None: it takes a graph as DGL has it.
     """
 
-    by_relation = True
-
     def __init__(self, settings: CustomSettings, shape: GraphShape) -> None:
         super().__init__()
         settings.check_target()
@@ -305,6 +303,7 @@ class CustomModel(Model):
         self.note: str | None = None
         self.group: Group | None = None
         self.signature = signature_of(self.module)
+        self.by_relation = "joined" if joins_types(self.signature) else True
         self._seen: LayerPlan | None = None
         self._graphs = GraphMaker(self.source.file)
 

@@ -9,6 +9,7 @@ Letters: T node types, R relations; N_t input rows and M_t output rows of a type
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,16 +66,20 @@ class TypedGraph(AnyGraph):
         self.is_block = session.totals(plan).is_block
         self._sources = [self._frame(t, outputs=False) for t in range(len(self.ntypes))]
         self._destinations = [self._frame(t, outputs=True) for t in range(len(self.ntypes))] if self.is_block else self._sources
-        self.relation_graphs = [
+
+    @cached_property
+    def relation_graphs(self) -> list[ShardedGraph]:
+        assert self.plan.relations is not None
+        return [
             ShardedGraph(
-                session,
-                plan.relations.plans[number],
+                self.session,
+                self.plan.relations.plans[number],
                 self.relation_types[number],
                 self._sources[relation.source],
                 self._destinations[relation.destination],
-                Rows("edges", number, level),
+                Rows("edges", number, self.level),
             )
-            for number, relation in enumerate(schema.relations)
+            for number, relation in enumerate(self.plan.schema.relations)
         ]
 
     def _frame(self, node_type: int, *, outputs: bool) -> Frame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -74,7 +74,8 @@ class WorkerGraph:
         settings: what all of its plans have in common; where they have no limit of a message's rows, it is
             ``usual_message_rows``.
         add_self_loops: whether the model adds one per node; the data's own stay in ``neighbourhood``.
-        by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them.
+        by_relation: give the plans of a typed graph ``relations``, one plan each, in place of shards with all of them; joined:
+            ``relations`` that know all of them as one graph alone.
         labelled: the node type that has labels, where it is known already; below 0: the last layer computes all rows; None: all
             workers find it together.
         copies: of a part that has some.
@@ -88,7 +89,7 @@ class WorkerGraph:
         settings: PlanSettings,
         *,
         add_self_loops: bool,
-        by_relation: bool = False,
+        by_relation: bool | Literal["joined"] = False,
         labelled: int | None = None,
         sharing: Sharing | None = None,
         copies: Copies | None = None,
@@ -105,7 +106,7 @@ class WorkerGraph:
         if by_relation and part.schema.typed:
             from sargnn.plan.relations import RelationSplitter
 
-            self._splitter = RelationSplitter(part, exchange, settings)
+            self._splitter = RelationSplitter(part, exchange, settings, only_joined=by_relation == "joined")
         self._split: LayerPlan | None = None
         self._plans: dict[Share | None, LayerPlan] = {}
         self._flows: dict[int, MessageFlow] = {}

@@ -238,7 +238,7 @@ class Relations:
     """A typed graph's layer: each relation by itself, and all joined (``plan.relations``).
 
     ``plans``: per relation, from input rows of its source type to output rows of its destination type, with degrees of that
-    relation in the whole graph and lists of the rows that it reads.
+    relation in the whole graph and lists of the rows that it reads; none where nobody calls a relation by itself.
     """
 
     plans: tuple[LayerPlan, ...]
@@ -352,7 +352,7 @@ class LayerPlan:
     def num_edges(self) -> int:
         """Into this worker's output rows."""
         if self.relations is not None:
-            return sum(plan.num_edges for plan in self.relations.plans)
+            return sum(plan.num_edges for plan in self.relations.plans or self.relations.joined[:1])
         elsewhere = 0 if self.partials is None else self.partials.num_edges
         return elsewhere + sum(part.block.num_edges for shard in self._all_shards().values() for part in shard.relations)
 
@@ -399,7 +399,7 @@ class LayerPlan:
 
     def column_width(self, name: str) -> int | None:
         """D of what edges carry of one name, [E, D]; None: they do not carry it. All relations carry the same."""
-        plan = self if self.relations is None else self.relations.plans[0]
+        plan = self if self.relations is None else (self.relations.plans or self.relations.joined[:1])[0]
         columns = next(iter(plan._all_shards().values())).block.columns
         return int(columns.columns[name].array.shape[1]) if name in columns else None
 

@@ -67,12 +67,13 @@ class _Reads:
 
 class RelationSplitter:
     """Makes the plans of single relations for any layer of one worker's typed graph. Collective: all ranks make one, and split
-    the same layers in the same order."""
+    the same layers in the same order. ``only_joined``: no relation is called by itself."""
 
-    def __init__(self, part: Part, exchange: Exchange, settings: PlanSettings) -> None:
+    def __init__(self, part: Part, exchange: Exchange, settings: PlanSettings, *, only_joined: bool = False) -> None:
         self._exchange, self._settings, self._row_bounds = exchange, settings, part.row_bounds
         lists = halo_lists(part, torch.device("cpu"))
-        self._degrees = [self._count(part, lists, r) for r in range(len(part.schema.relations))]
+        self._split_up = () if only_joined else tuple(enumerate(part.schema.relations))
+        self._degrees = [self._count(part, lists, number) for number, _ in self._split_up]
 
     def split(
         self,
@@ -92,7 +93,7 @@ class RelationSplitter:
         part, bounds = restrict()
         common = load_plan(part, dataclasses.replace(self._settings, layout=None), out_bounds=bounds)
         plans = []
-        for number, relation in enumerate(part.schema.relations):
+        for number, relation in self._split_up:
             (a, b), (c, d) = _ends(part.row_bounds, relation.source), _ends(bounds, relation.destination)
             sources = slice(None) if inputs is None else inputs[a:b] - self._row_bounds[relation.source]
             inward: Degrees
