@@ -368,12 +368,12 @@ class GineOperation(Operation):
 
 
 class ScaledSumOperation(Operation):
-    """Sums of rows times a vector of each edge's kind. For autograd: ``operation(block, z [S, B D], w [K, D], kinds [E])``, which
+    """Sums of rows times a vector of each edge's kind. For autograd: ``operation(block, z [S, B D], w [K, D], kinds [E])``
     gives [M, B D].
 
     With k the kind of an edge e = j -> i, and rows as B blocks of D columns:
 
-        out_i[b] += sum of z_j[b] * w_k        d z_j[b] = sum of g_i[b] * w_k        d w_k += sum over e and b of z_j[b] * g_i[b]
+        out_i[b] += sum of z_j[b] * w_k        d z_j[b] = sum of g_i[b] * w_k        d w_k += sum of z_j[b] * g_i[b]
 
     w, sums and their gradients are wide; kinds are int32, in the order of ``block.src``.
     """
@@ -387,7 +387,16 @@ class ScaledSumOperation(Operation):
 
     @abstractmethod
     def backward(
-        self, block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor, grad: Tensor, out: Tensor | None, d_w: Tensor, *, add: bool = False
+        self,
+        block: EdgeBlock,
+        z: Tensor,
+        w: Tensor,
+        kinds: Tensor,
+        grad: Tensor,
+        out: Tensor | None,
+        d_w: Tensor,
+        *,
+        add: bool = False,
     ) -> None:
         """Gradients.
 

@@ -269,10 +269,14 @@ _PAIRS = (
         "task=links links.shared=true links.strict=true",
         hint="leave one of them out",
     ),
-    Row("Other nodes are scored for each query, and links have a score each.", "task=links links.negatives=all", "links.negatives=K"),
+    Row(
+        "Other nodes are scored for each query, and links have a score each.",
+        "task=links links.negatives=0",
+        "links.negatives=K",
+    ),
     Row(
         "Only softmax needs no scores of all nodes in one place.",
-        "task=queries links.negatives=all links.loss!=softmax",
+        "task=queries links.negatives=0 links.loss!=softmax",
         hint="links.negatives=K draws some",
     ),
     Row(
@@ -299,7 +303,11 @@ _PAIRS = (
     Row("A pair has no classes to spread a label's weight over.", "task=links,queries optim.label_smoothing!=0.0"),
     Row("A pair has no class that could have a weight.", "task=links,queries optim.class_weights!=null"),
     Row("What is minimised of pairs is links.loss.", "task=links,queries optim.loss!=null"),
-    Row("'{run.metric}' is no metric of links.", f"task=links,queries metric!=null,{','.join(LINK_METRICS)}", lambda _: LINK_METRICS),
+    Row(
+        "'{run.metric}' is no metric of links.",
+        f"task=links,queries metric!=null,{','.join(LINK_METRICS)}",
+        lambda _: LINK_METRICS,
+    ),
 )
 SERVERS = Row(
     "All servers have the same number of workers.",

@@ -382,7 +382,7 @@ class LinksConfig:
         temperature: scores are divided by it; null: by what makes the first step's 1/4, as root of their mean square.
         loss: bce, softmax (of a pair among its negatives) or margin.
         margin: of that loss.
-        negatives: drawn for each pair in every step; all: task=queries: all nodes but the known answers.
+        negatives: drawn for each pair in every step; 0: none, of task=queries all nodes that are no known answer.
         corrupt: which end of a negative is drawn: tail, head, one of both, or both ends.
         shared: all pairs of a step have the same negatives.
         degree_power: draw nodes in proportion to their degree to this power; 0: uniformly.
@@ -397,7 +397,7 @@ class LinksConfig:
     temperature: float | None = field(default=1.0, metadata=POSITIVE | starts(1.0, links=None))
     loss: Literal["bce", "softmax", "margin"] = field(default="bce", metadata=starts("bce", queries="softmax"))
     margin: float = field(default=1.0, metadata=POSITIVE)
-    negatives: int | Literal["all"] = field(default=1, metadata=AT_LEAST_ONE | starts(1, queries="all"))
+    negatives: int = field(default=1, metadata=NOT_NEGATIVE | starts(1, queries=0))
     corrupt: Corrupt = "tail"
     shared: bool = False
     degree_power: float = field(default=0.0, metadata=NOT_NEGATIVE)

@@ -24,8 +24,8 @@ from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Purpose
 
 if TYPE_CHECKING:
+    from sargnn.graph.queries import Queries
     from sargnn.modules.calls import Observe
-    from sargnn.modules.queries import Queries
     from sargnn.modules.session import Places
 
 

@@ -31,7 +31,7 @@ from sargnn.models.probe import try_module, try_without_edges
 from sargnn.modules.calls import StockCalls
 from sargnn.modules.dgl_typed import GraphMaker
 from sargnn.modules.functions import count_lengths, describe_replaced
-from sargnn.modules.pyg import KNOWN, NO_FEATURES, PygGraph, joins_types, signature_of
+from sargnn.modules.pyg import KNOWN, NO_FEATURES, PygGraph, Signature, joins_types, signature_of
 from sargnn.modules.session import Asked, Places
 from sargnn.modules.tag import Rows, constant, mark_of, rows_of, tagged
 from sargnn.plan.layer_plan import LayerPlan
@@ -287,14 +287,12 @@ class CustomModel(Model):
             self.inputs = TypedRows(shape, embedding, _EMBEDDING, as_they_are=as_they_are)
         else:
             self.inputs = input_rows(shape, settings.name, embedding or _EMBEDDING)
-        self._build(shape)
-        if shape.schema.typed and len(set(self.widths)) > 1 and joins_types(signature_of(self.module)):
+        self.module, self.signature, self.widths = self._build(shape)
+        if shape.schema.typed and len(set(self.widths)) > 1 and joins_types(self.signature):
             self.inputs = TypedRows(shape, embedding, _EMBEDDING)  # all types are one graph, whose rows are as wide
-            self._build(shape)
-        signature = signature_of(self.module)
-        if signature is not None and signature.asks and signature.rows is None:
-            self.inputs = NoRows()
-            self.widths = (0,) * len(shape.schema.node_types)
+            self.module, self.signature, self.widths = self._build(shape)
+        if self.signature is not None and self.signature.asks and self.signature.rows is None:
+            self.inputs, self.widths = NoRows(), (0,) * len(self.widths)
         count_lengths(self.module)
         self.num_outputs, self.labelled = shape.num_classes, shape.labelled
         self.num_layers: int | None = None
@@ -302,19 +300,20 @@ class CustomModel(Model):
         self.folds_rows = self.draws_parameters = False
         self.note: str | None = None
         self.group: Group | None = None
-        self.signature = signature_of(self.module)
         self.by_relation = "joined" if joins_types(self.signature) else True
         self._seen: LayerPlan | None = None
         self._graphs = GraphMaker(self.source.file)
 
-    def _build(self, shape: GraphShape) -> None:
+    def _build(self, shape: GraphShape) -> tuple[nn.Module, Signature | None, tuple[int, ...]]:
+        """The module, how it takes its graph, and the widths of the rows of each node type."""
         types, columns = shape.schema.node_types, shape.label_columns
-        self.widths = self.inputs.widths if isinstance(self.inputs, TypedRows) else (self.inputs.width,)
-        same = len(set(self.widths)) == 1
-        by_type = {name: width + columns for name, width in zip(types, self.widths, strict=False)}
-        in_width = self.widths[0] + columns if same else by_type
+        widths = self.inputs.widths if isinstance(self.inputs, TypedRows) else (self.inputs.width,)
+        same = len(set(widths)) == 1
+        by_type = {name: width + columns for name, width in zip(types, widths, strict=False)}
+        in_width = widths[0] + columns if same else by_type
         self.from_data = self.source.from_data(in_width, shape.num_classes, self.settings.args, shape)
-        self.module = self.source.build({**self.from_data, **self.settings.args})
+        module = self.source.build({**self.from_data, **self.settings.args})
+        return module, signature_of(module), widths
 
     @property
     def uses_edges(self) -> list[bool]:
@@ -385,8 +384,8 @@ class CustomModel(Model):
                 out = self.module(graph, rows)
             else:
                 whole = tagged(joined, Rows("nodes", -1), shared=True)
-                given = session, graph, rows, whole, self.labelled, x.queries
-                out = PygGraph(*given).call(self.module, self.signature)
+                sharded = PygGraph(session, graph, rows, whole, self.labelled, x.queries)
+                out = sharded.call(self.module, self.signature)
         self.folds_rows = self.folds_rows or calls.folds_rows
         if any(tensor._version != version or not (old is None or torch.equal(tensor, old)) for tensor, version, old in before):
             raise self.wrong(

@@ -27,12 +27,12 @@ from sargnn.engine.serving import check_serves, engine_alone
 from sargnn.errors import ConfigError
 from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.graph.examine_edges import ALL_RELATIONS
+from sargnn.graph.queries import Queries
 from sargnn.graph.schema import Relation, Schema, zero_labels
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape
 from sargnn.modules.dgl_graph import MOST_BLOCKS
 from sargnn.modules.pyg import FLOWS
-from sargnn.modules.queries import Queries
 from sargnn.partition.part import Part, WeightedDegrees
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.load import PlanSettings

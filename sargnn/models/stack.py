@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -241,12 +242,13 @@ class Stack(LayeredModel):
 
     def _computed_again(self, engine: Engine, layers: range, plans: Sequence[LayerPlan], x: LayerInput) -> LayerInput:
         """What a run of hidden layers gives; nothing between is kept."""
-        streams = {name: rows for name in _STREAMS if (rows := getattr(x, name)) is not None}
+        streams: dict[str, Any] = {name: rows for name in _STREAMS if (rows := getattr(x, name)) is not None}
         given_back: list[str] = []
 
         def run(*given: Tensor) -> tuple[Tensor, ...]:
             rows, *others = given
-            h = LayerInput(rows, x.labels, **dict(zip(streams, others, strict=True)))
+            before: dict[str, Any] = dict(zip(streams, others, strict=True))
+            h = LayerInput(rows, x.labels, **before)
             for index in layers:
                 h = self._hidden_layer(engine, index, plans[index], h)
             given_back[:] = [name for name in _STREAMS if getattr(h, name) is not None]
@@ -256,7 +258,8 @@ class Stack(LayeredModel):
             module for group in (self.layers, self.norms, self.residuals) for module in group[layers.start : layers.stop]
         ]
         rows, *others = computed_again(run, modules, [x.rows, *streams.values()])
-        return LayerInput(rows, **dict(zip(given_back, others, strict=True)))
+        after: dict[str, Any] = dict(zip(given_back, others, strict=True))
+        return LayerInput(rows, **after)
 
     def _last_input(self, x: LayerInput) -> LayerInput:
         return x

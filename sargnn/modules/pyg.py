@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.graph.edge_columns import ATTR
+from sargnn.graph.queries import Queries
 from sargnn.modules.dgl_graph import FEATURES, WEIGHT
-from sargnn.modules.queries import Queries
 from sargnn.modules.lazy import EdgeRows, Hop, edge_index, edge_rows, values
 from sargnn.modules.session import Session, paused
 from sargnn.modules.tag import Rows, constant, mark_of, set_mark, tagged
@@ -179,7 +179,7 @@ class PygGraph:
         """What an argument of that name gets; None: the graph has no such thing."""
         if name == QUERIES:
             joined = Rows("nodes", -1) if self._homogeneous is not None else Rows("nodes")
-            return None if self._queries is None else self._queries.known(joined)
+            return None if self._queries is None else _known(self._queries, joined)
         if name in _BY_LAYER:
             return _Layers(self._graph.blocks, self._index_of)
         if name in ("num_sampled_nodes_per_hop", "num_sampled_nodes_dict"):
@@ -240,6 +240,13 @@ _WHY_NOT = {
 
 def _relation(blocks: Any, etype: Any, number: int) -> Any:
     return blocks[number][etype]
+
+
+def _known(queries: Queries, rows: Rows) -> Queries:
+    """The same, noted to have these rows."""
+    relations, is_head = queries.relations, queries.is_head
+    relations = constant(set_mark(relations.view_as(relations), None, shared=True))
+    return Queries(relations, tagged(is_head.view_as(is_head), rows, shared=True))
 
 
 def _numbers(out: Any) -> Any:

@@ -26,7 +26,7 @@ from sargnn.tasks.kinds import Scores
 
 if TYPE_CHECKING:
     from sargnn.graph.dataset import Dataset
-    from sargnn.modules.queries import Queries
+    from sargnn.graph.queries import Queries
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.pairs import MEASURED, Known
-from sargnn.modules.queries import Queries
+from sargnn.graph.queries import Queries
 from sargnn.partition.part import Part
 from sargnn.sources.given_pairs import inverse_relations
 from sargnn.tasks.base import Counted, Targets
@@ -134,7 +134,7 @@ class QueryTask(PairTask):
 
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         super().__init__(config, part, outputs, group)
-        self.name, self._config, self.metric = "queries", config.links, config.metric or "mrr"
+        self.name, self._config, self.metric = "links", config.links, config.metric or "mrr"
         self.decoder = nn.Identity()
         both_ways, relations = self._pairs.both_ways, len(part.schema.relations)
         inverses = inverse_relations(part.schema)
@@ -151,7 +151,7 @@ class QueryTask(PairTask):
         relation = np.zeros_like(heads) if known.relation is None else np.asarray(known.relation).astype(np.int64)
         self._all = self._known(heads, np.asarray(known.tails), relation)
         self._sampler: Sampler | None = None
-        if config.links.negatives != "all":
+        if config.links.negatives:
             given = config.seed, self.directory, self._trained, part.in_degrees, self._ids
             self._sampler = Sampler(group, config.links, part.schema, *given)
 
@@ -194,7 +194,7 @@ class QueryTask(PairTask):
         own, weights = np.concatenate(ends), np.concatenate([weights.astype(np.float64)] * len(ends))
         negatives = None
         if step is not None and self._sampler is not None:
-            drawn = self._sampler.draw(*own.T, step)
+            drawn = self._sampler.draw(own[:, 0], own[:, 1], own[:, 2], step)
             negatives = drawn.tails if drawn.are_none is None else np.where(drawn.are_none, -1, drawn.tails)
             own = np.concatenate([own, negatives], 1)
         every = gather_rows(self.group, torch.from_numpy(own)).numpy()

@@ -1,4 +1,4 @@
-"""The steps and the evaluations of ``task=queries``: which queries a view asks, on the graph without the links that they ask for.
+"""The steps and evaluations of ``task=queries``: which queries a view asks, on the graph without the links that these ask for.
 
 Training pairs are dealt into steps as those of links are (``training.pairs``). A step computes all rows, but no message of it
 goes along an edge between the two ends of one of its pairs: the answer would be written there.
@@ -62,9 +62,7 @@ class MeasuredQueries(Sequence[View]):
         self._builder, self._task = builder, task
         share = max(1, per_view // (task.sides * task.group.world))
         self._runs = [
-            (split, first, first + share)
-            for split, count in task.measured_pairs().items()
-            for first in range(0, count, share)
+            (split, first, first + share) for split, count in task.measured_pairs().items() for first in range(0, count, share)
         ]
 
     def __len__(self) -> int:

@@ -17,13 +17,14 @@ from sargnn.config.groups import BatchesConfig, LinksConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset
+from sargnn.graph.queries import Queries
 from sargnn.graph.schema import SPLITS, Relation
 from sargnn.graph.typed import Edges, typed_dataset
-from sargnn.modules.queries import Queries
 from sargnn.resolve import resolve
 from sargnn.sources.links import draw_links
 from sargnn.tasks.metrics import gather_rows
-from sargnn.tasks.queries import QueryTask, QueryTargets
+from sargnn.tasks.queries import QueryTargets, QueryTask
+from sargnn.training.queries import QuerySteps
 from tests.parity import cases
 from tests.pool import pool
 
@@ -51,9 +52,9 @@ def asking(links: LinksConfig, **choices: Any) -> RunConfig:
 
 
 CASES = {
-    "all": LinksConfig(loss="softmax", negatives="all", queries=20),
-    "tails": LinksConfig(loss="softmax", negatives="all", queries=15, rank="tail"),
-    "heads": LinksConfig(loss="softmax", negatives="all", queries=15, rank="head"),
+    "all": LinksConfig(loss="softmax", negatives=0, queries=20),
+    "tails": LinksConfig(loss="softmax", negatives=0, queries=15, rank="tail"),
+    "heads": LinksConfig(loss="softmax", negatives=0, queries=15, rank="head"),
     "bce": LinksConfig(loss="bce", negatives=4, strict=True, queries=20),
     "softmax": LinksConfig(loss="softmax", negatives=4, queries=20),
     "margin": LinksConfig(loss="margin", negatives=3, strict=True, queries=20),
@@ -64,7 +65,7 @@ def first_step(group: Group, config: RunConfig, graph: Dataset) -> dict[str, Any
     """The first step's queries, loss and gradients, and what an evaluation of the untrained model gives."""
     trainer = cases.trainer_of(group, config, graph)
     task, steps = trainer.task, trainer.loop.steps
-    assert isinstance(task, QueryTask)
+    assert isinstance(task, QueryTask) and isinstance(steps, QuerySteps)
     steps.begin(0)
     shown = []
     for view in steps.views(0):
@@ -117,7 +118,9 @@ def links_of(*splits: str) -> set[tuple[int, int, int]]:
     pairs = GRAPH.pairs
     assert pairs is not None and pairs.relation is not None
     found = set()
-    for head, tail, relation, split in zip(*map(np.ndarray.tolist, (pairs.heads, pairs.tails, pairs.relation, pairs.split)), strict=True):
+    for head, tail, relation, split in zip(
+        *map(np.ndarray.tolist, (pairs.heads, pairs.tails, pairs.relation, pairs.split)), strict=True
+    ):
         if split in [SPLITS[name] for name in splits]:
             found |= {(head, relation, tail), (tail, relation + 3, head)}
     return found
@@ -133,7 +136,7 @@ def loss_of(config: RunConfig, module: torch.nn.Module, shown: Any, total: int) 
     known, loss, links = links_of("train"), torch.zeros((), dtype=torch.float64), config.links
     for q, (head, relation, answer) in enumerate(zip(heads.tolist(), relations.tolist(), answers.tolist(), strict=True)):
         own = scores[answer, q]
-        if links.negatives == "all":
+        if not links.negatives:
             others = [c for c in range(GRAPH.num_nodes) if c == answer or (head, relation, c) not in known]
             loss = loss + scores[others, q].logsumexp(0) - own
             continue
@@ -154,11 +157,11 @@ def loss_of(config: RunConfig, module: torch.nn.Module, shown: Any, total: int) 
 
 def ranks_of(config: RunConfig, split: str) -> list[float]:
     """Of the untrained module, written out."""
-    module, every, known = plain_module(config), sorted(links_of(split)), set()
+    module, every, known = plain_module(config), sorted(links_of(split)), set[tuple[int, int, int]]()
     pairs = GRAPH.pairs
     assert pairs is not None and pairs.known.relation is not None
-    heads = np.repeat(np.arange(GRAPH.num_nodes), np.diff(pairs.known.indptr))
-    for head, relation, tail in zip(heads.tolist(), pairs.known.relation.tolist(), pairs.known.tails.tolist(), strict=True):
+    of_known = np.repeat(np.arange(GRAPH.num_nodes), np.diff(pairs.known.indptr))
+    for head, relation, tail in zip(of_known.tolist(), pairs.known.relation.tolist(), pairs.known.tails.tolist(), strict=True):
         known |= {(head, relation, tail), (tail, relation + 3, head)}
     every = [q for q in every if config.links.rank == "both" or (q[1] < 3) == (config.links.rank == "tail")]
     heads, relations = (torch.tensor([q[place] for q in every]) for place in (0, 1))

@@ -105,7 +105,16 @@ class FusedScaledSum(ScaledSumOperation):
             _scaled(edges_of(block, "forward"), z, kinds, w, out)
 
     def backward(
-        self, block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor, grad: Tensor, out: Tensor | None, d_w: Tensor, *, add: bool = False
+        self,
+        block: EdgeBlock,
+        z: Tensor,
+        w: Tensor,
+        kinds: Tensor,
+        grad: Tensor,
+        out: Tensor | None,
+        d_w: Tensor,
+        *,
+        add: bool = False,
     ) -> None:
         if not finds_edges(block, () if out is None else (out,), add=add):
             return

@@ -376,7 +376,16 @@ class ReferenceScaledSum(ScaledSumOperation):
         out.index_add_(0, block.dst_per_edge(), _scaled(z[block.src.long()], w[kinds.long()]))
 
     def backward(
-        self, block: EdgeBlock, z: Tensor, w: Tensor, kinds: Tensor, grad: Tensor, out: Tensor | None, d_w: Tensor, *, add: bool = False
+        self,
+        block: EdgeBlock,
+        z: Tensor,
+        w: Tensor,
+        kinds: Tensor,
+        grad: Tensor,
+        out: Tensor | None,
+        d_w: Tensor,
+        *,
+        add: bool = False,
     ) -> None:
         gradients = grad[block.dst_per_edge()]
         if out is not None:

@@ -358,11 +358,11 @@ class _ScaledBackward:
 class ScaledSum(Reducer[ScaledSumOperation, tuple[Tensor, Tensor], _ScaledBackward]):
     """``out_i[b] = sum of z_j[b] * w_k over edges e from j to i`` of kind k, as NBFNet's messages are (Zhu et al., 2021).
 
-    ``exchanged`` is (z [N, B D],), ``dest_local`` (kinds,): int [E], 0 to below K, in the worker's numbering of edges; ``params``
-    are (w [K, D],). Isolated destinations give zeros.
+    ``exchanged`` is (z [N, B D],), ``dest_local`` (kinds,): int [E], 0 to below K, in the worker's numbering of edges;
+    ``params`` are (w [K, D],). Isolated destinations give zeros.
 
-    Backward: ``d z_j[b] = sum of g_i[b] * w_k``, ``d w_k = sum over edges and b of z_j[b] * g_i[b]``, which needs source rows (case
-    2). Saves what the mode says. Memory beside input and output: 4 bytes an edge, d w for each of a few lanes.
+    Backward: ``d z_j[b] = sum of g_i[b] * w_k``, ``d w_k = sum over edges and b of z_j[b] * g_i[b]``, which needs source rows
+    (case 2). Saves what the mode says. Memory beside input and output: 4 bytes an edge, d w for each of a few lanes.
     """
 
     name = "scaled_sum"
@@ -372,7 +372,11 @@ class ScaledSum(Reducer[ScaledSumOperation, tuple[Tensor, Tensor], _ScaledBackwa
     def init(
         self, fold: Fold[ScaledSumOperation], exchanged: Tensors, dest_local: Tensors, params: Tensors
     ) -> tuple[Tensor, Tensor]:
-        total, (kinds,), count = fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0]), dest_local, len(params[0])
+        total, (kinds,), count = (
+            fold.pool.zeros(fold.plan.num_out, exchanged[0].shape[1], exchanged[0]),
+            dest_local,
+            len(params[0]),
+        )
         if len(kinds) and not 0 <= int(kinds.min()) <= int(kinds.max()) < count:
             raise IndexError(f"an edge is of kind {int(kinds.min())} or {int(kinds.max())}, and there are {count}")
         return total, kinds.to(torch.int32)

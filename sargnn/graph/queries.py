@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sargnn.modules.tag import Rows, constant, set_mark, tagged
-
 
 @dataclass(frozen=True, eq=False)
 class Queries:
@@ -46,8 +44,3 @@ class Queries:
     def at_heads(self, vectors: Tensor) -> Tensor:
         """[N, Q, D] of vectors [Q, D]: h_vq = x_q where v is the head of q, else 0."""
         return self.is_head.unsqueeze(2) * vectors
-
-    def known(self, rows: Rows) -> Queries:
-        """The same, noted to have these rows."""
-        relations = constant(set_mark(self.relations.view_as(self.relations), None, shared=True))
-        return Queries(relations, tagged(self.is_head.view_as(self.is_head), rows, shared=True))
