@@ -209,7 +209,7 @@ class Fused:
 
 
 def table_rows(node: Any) -> tuple[Field, Tensor] | None:
-    """Of ``w[k]`` with whole numbers k of the edges: k, and w [K, D], the same on all workers."""
+    """Of ``w[k]`` with whole numbers k of the edges: k, and w [K, ...], the same on all workers."""
     name = function_of(node)
     if name == "embedding":
         options = [*node.args[2:], *node.kwargs.values()]
@@ -220,7 +220,7 @@ def table_rows(node: Any) -> tuple[Field, Tensor] | None:
         given = node.args[::2]
     else:
         return None
-    if len(given) != 2 or not isinstance(given[0], Tensor) or given[0].dim() != 2 or mark_of(given[0]) is not None:
+    if len(given) != 2 or not isinstance(given[0], Tensor) or given[0].dim() < 2 or mark_of(given[0]) is not None:
         return None
     table, kinds = given
     whole = isinstance(kinds, Field) and kinds.where == "e" and not kinds.shape and not kinds.dtype.is_floating_point
@@ -259,9 +259,10 @@ def recognise(fold: str, node: Node, read: Read) -> Fused | str:
         return _weighted(fold, rows, weight, read)
     if fold == "sum" and (table := table_rows(weight)) is not None:
         kinds, vectors = table
-        width = vectors.shape[1]
-        if math.prod(pair[1].shape) == width == pair[1].shape[-1] == rows.shape[-1]:
-            return Fused(ScaledSum(), (_flat(read(rows.tensor)),), (kinds.tensor,), (vectors.to(rows.dtype),), rows.shape)
+        shape = tuple(vectors.shape[1:])
+        if rows.shape[-len(shape) :] == shape and pair[1].shape == (1,) * (len(pair[1].shape) - len(shape)) + shape:
+            vectors = vectors.reshape(len(vectors), math.prod(shape)).to(rows.dtype)
+            return Fused(ScaledSum(), (_flat(read(rows.tensor)),), (kinds.tensor,), (vectors,), rows.shape)
     if fold != "sum":
         return f"attention is summed, not '{fold}'"
     softmax = softmax_of(weight)

@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -110,6 +110,22 @@ def _edge_keys(rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return (rows.astype(np.int64) << 32) | ids.astype(np.int64)
 
 
+class LeftOut(NamedTuple):
+    """Edges into own rows from sources by their original ids, int64 [n] each. ``relation``: of each; None: of all relations."""
+
+    rows: np.ndarray
+    sources: np.ndarray
+    relation: np.ndarray | None = None
+
+    def keys(self, relations: int) -> list[np.ndarray]:
+        """Of each relation, ascending (``_edge_keys``)."""
+        keys = _edge_keys(self.rows, self.sources)
+        if self.relation is None:
+            return [np.unique(keys)] * relations
+        order = np.lexsort((keys, self.relation))
+        return np.split(keys[order], np.searchsorted(self.relation[order], np.arange(1, relations)))
+
+
 class InEdges:
     """A part's edges into each own row, whichever worker their sources are of: what samples are drawn from.
 
@@ -173,20 +189,20 @@ class InEdges:
         layer: int,
         sample: Sample | None,
         marks: np.ndarray,
-        left_out: np.ndarray | None = None,
+        left_out: Sequence[np.ndarray] | None = None,
     ) -> list[Chosen]:
         """Per relation the edges into a layer's output rows (int32 per type) that a sample keeps; their sources are marked.
 
         Args:
             marks: uint8 [N + H].
-            left_out: keys of edges (``_edge_keys``) that are dropped from these.
+            left_out: per relation keys of edges (``_edge_keys``) that are dropped from these.
         """
         kept = []
         for number, relation in enumerate(self._relations):
             rows = outputs[relation.destination]
             edges = self.choose(rows, number, layer, sample)
             if left_out is not None:
-                edges = edges.without(left_out, rows, self.ids)
+                edges = edges.without(left_out[number], rows, self.ids)
             mark_chosen(edges.sources, marks)
             kept.append(edges)
         return kept
@@ -244,7 +260,7 @@ class FlowDrawer(FlowBuilder):
         sample: Sample | None,
         *,
         outward: bool,
-        left_out: tuple[np.ndarray, np.ndarray] | None = None,
+        left_out: LeftOut | None = None,
     ) -> tuple[DrawnLayer, ...]:
         """What the wanted rows depend on.
 
@@ -253,9 +269,9 @@ class FlowDrawer(FlowBuilder):
             uses_edges: per layer, whether it aggregates.
             sample: which edges are kept; None: all.
             outward: count also the edges out of rows.
-            left_out: int64 own rows, and the original ids of their sources: edges that are dropped from what a sample keeps.
+            left_out: edges that are dropped from what a sample keeps.
         """
-        keys = None if left_out is None else np.unique(_edge_keys(*left_out))
+        keys = None if left_out is None else left_out.keys(len(self._schema.relations))
         return tuple(self._drawn(wanted, uses_edges, sample, keys, outward=outward))[::-1]
 
     def outward(self, wanted: np.ndarray, uses_edges: Sequence[bool], sample: Sample | None) -> list[OutDegrees]:
@@ -267,11 +283,11 @@ class FlowDrawer(FlowBuilder):
         wanted: np.ndarray,
         uses_edges: Sequence[bool],
         sample: Sample | None,
-        left_out: np.ndarray | None,
+        left_out: Sequence[np.ndarray] | None,
         *,
         outward: bool,
     ) -> Iterator[DrawnLayer]:
-        """From the last layer to the first. left_out: keys of edges."""
+        """From the last layer to the first. left_out: per relation keys of edges."""
         chosen: list[Chosen] = []
 
         def choose(layer: int, outputs: tuple[np.ndarray, ...], marks: np.ndarray) -> int:

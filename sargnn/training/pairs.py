@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.graph.schema import Schema
-from sargnn.plan.drawn import Sample
+from sargnn.plan.drawn import LeftOut, Sample
 from sargnn.sources.links import read_pairs, relation_of
 from sargnn.tasks.base import Task
 from sargnn.tasks.edges import EdgeTask
@@ -109,13 +109,12 @@ class PairSteps(Steps):
         self._last = dataclasses.replace(view, targets=self._task.targets_of(batch, view.flow.output_rows, total))
         return self._last
 
-    def _edges_of(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _edges_of(self, pairs: np.ndarray) -> LeftOut:
         """The edges between the ends of pairs (int64 [P, 2]) that all workers have in hand, both ways, that end in own rows:
         these rows, and the original ids of their sources.
         """
         ends, others = np.concatenate([pairs[:, 0], pairs[:, 1]]), np.concatenate([pairs[:, 1], pairs[:, 0]])
-        rows, sources = self._task.directory.send(ends, others)
-        return rows, sources
+        return LeftOut(*self._task.directory.send(ends, others))
 
     @property
     def last_view(self) -> View | None:

@@ -48,7 +48,7 @@ class QuerySteps(PairSteps):
         at, total = self.epoch * self.count + step, int(self._totals[step])
         chosen = np.flatnonzero(self._run_of == step * self._batches + number)
         assert self._sample is not None
-        left_out = self._edges_of(self._asks.edges_of(chosen))
+        left_out = self._asks.edges_of(chosen)
         targets = self._asks.training_targets(chosen, at, total)
         view = self._builder.drawn(self._asks.rows(), total, self._sample(at, self.epoch), left_out=left_out)
         self._last = dataclasses.replace(view, targets=targets)

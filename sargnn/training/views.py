@@ -26,7 +26,7 @@ from sargnn.plan.sizes import Groups, Sizes, sizes_of_layers
 from sargnn.tasks.base import Targets, Task
 
 if TYPE_CHECKING:
-    from sargnn.plan.drawn import OutDegrees, Sample
+    from sargnn.plan.drawn import LeftOut, OutDegrees, Sample
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class ViewBuilder:
         outward: Sequence[OutDegrees] | None = None,
         *,
         recurring: bool = False,
-        left_out: tuple[np.ndarray, np.ndarray] | None = None,
+        left_out: LeftOut | None = None,
     ) -> View:
         """A step, or a part of one, on a message flow that is drawn. All workers must call it.
 

@@ -82,7 +82,8 @@ def first_step(group: Group, config: RunConfig, graph: Dataset) -> dict[str, Any
         shown.append((heads.numpy(), targets.queries.relations.numpy(), answers.numpy(), negatives, counts))
     loss = trainer.loop.gradients(0)
     gradients = {name: p.grad.numpy() for name, p in trainer.model.named_parameters() if p.grad is not None}
-    asked = [task.edges_of(np.flatnonzero(steps._run_of == run)) for run in range(steps.count * steps.batches)]
+    every = [np.flatnonzero(steps._run_of == run) for run in range(steps.count * steps.batches)]
+    asked = [np.stack(task._ends(task._training[own]), 1) for own in every]
     evaluation = trainer.evaluator.evaluate()
     return {
         "shown": shown,
@@ -102,13 +103,14 @@ def plain_module(config: RunConfig) -> torch.nn.Module:
     return module
 
 
-def edges_without(pairs: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The graph's edges but those between two ends of pairs, either way."""
+def edges_without(links: set[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
+    """The graph's edges but some, (head, relation, tail), and those of the inverse relation."""
     sources = np.asarray(GRAPH.indices).astype(np.int64)
     destinations = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
-    gone = {(a, b) for h, t in pairs.tolist() for a, b in ((h, t), (t, h))}
-    keeps = np.array([(a, b) not in gone for a, b in zip(sources.tolist(), destinations.tolist(), strict=True)])
     assert GRAPH.relation is not None
+    gone = {link for h, r, t in links for link in ((h, r, t), (t, (r + 3) % 6, h))}
+    ends = zip(sources.tolist(), np.asarray(GRAPH.relation).tolist(), destinations.tolist(), strict=True)
+    keeps = np.array([edge not in gone for edge in ends])
     index = torch.from_numpy(np.stack([sources[keeps], destinations[keeps]]))
     return index, torch.from_numpy(np.asarray(GRAPH.relation)[keeps].astype(np.int64))
 
@@ -130,7 +132,7 @@ def loss_of(config: RunConfig, module: torch.nn.Module, shown: Any, total: int) 
     """A view's share of a step's loss, written out."""
     heads, relations, answers, negatives, counts = shown
     heads, answers = heads[np.argsort(heads[:, 0]), 1], answers[np.argsort(answers[:, 0]), 1]
-    index, types = edges_without(np.stack([heads, answers], 1))
+    index, types = edges_without(set(zip(heads.tolist(), relations.tolist(), answers.tolist(), strict=True)))
     queries = Queries.of(torch.from_numpy(heads), torch.from_numpy(relations), GRAPH.num_nodes, torch.float64)
     scores = module(index, types, queries)
     known, loss, links = links_of("train"), torch.zeros((), dtype=torch.float64), config.links
@@ -166,7 +168,7 @@ def ranks_of(config: RunConfig, split: str) -> list[float]:
     every = [q for q in every if config.links.rank == "both" or (q[1] < 3) == (config.links.rank == "tail")]
     heads, relations = (torch.tensor([q[place] for q in every]) for place in (0, 1))
     with torch.no_grad():
-        scores = module(*edges_without(np.zeros((0, 2), int)), Queries.of(heads, relations, GRAPH.num_nodes, torch.float64))
+        scores = module(*edges_without(set()), Queries.of(heads, relations, GRAPH.num_nodes, torch.float64))
     ranks = []
     for q, (head, relation, answer) in enumerate(every):
         others = [c for c in range(GRAPH.num_nodes) if c != answer and (head, relation, c) not in known]
@@ -196,7 +198,7 @@ def test_a_step_is_that_of_plain_pytorch(name: str, world: int) -> None:
         np.testing.assert_allclose(gradient, own.numpy(), rtol=1e-10, atol=1e-12, err_msg=key)
     assert len(found[0]["gradients"]) == len(dict(module.named_parameters()))
     every = {tuple(pair) for pair in found[0]["asked"].tolist()}
-    assert every == {(h, t) for h, r, t in links_of("train") if r < 3}
+    assert every == {(h, t, r) for h, r, t in links_of("train") if r < 3}
     for split in ("valid", "test"):
         ranks = np.array(ranks_of(config, split))
         assert found[0]["measured"][split]["mrr"] == pytest.approx(float(np.mean(1 / ranks)), rel=1e-10)
