@@ -214,7 +214,7 @@ def table_rows(node: Any) -> tuple[Field, Tensor] | None:
     if name == "embedding":
         options = [*node.args[2:], *node.kwargs.values()]
         given = (node.args[1], node.args[0]) if all(value in (None, False, 2.0) for value in options) else ()
-    elif name in ("getitem", "__getitem__"):
+    elif name == "rows_by_number":
         given = node.args
     elif name == "index_select" and len(node.args) == 3 and node.args[1] == 0:
         given = node.args[::2]

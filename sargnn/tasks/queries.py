@@ -42,7 +42,7 @@ from sargnn.tasks.kinds import Scores
 from sargnn.tasks.links import loss_sum
 from sargnn.tasks.metrics import gather_rows, measure_ranks
 from sargnn.tasks.negatives import Sampler
-from sargnn.tasks.pairs import PairTask, check_counts
+from sargnn.tasks.pairs import PairBatch, PairTask, check_counts
 
 
 @dataclass(frozen=True)
@@ -271,6 +271,34 @@ class QueryTask(PairTask):
         rows, about = self.directory.send(np.concatenate([tails, heads[turns]]), np.stack([sources, of], 1))
         return LeftOut(rows, about[:, 0], about[:, 1])
 
+    def asked_targets(self, heads: np.ndarray, relation: int) -> QueryTargets:
+        """Of (head, relation, ?) for each of some nodes (original ids, int64 [Q]), the same on all workers; known answers and
+        the node itself are left out. All workers must call it together."""
+        asked = Asked(heads, heads, np.full(len(heads), relation), np.ones(len(heads)))
+        return self._targets(asked, self._all, {}, {})
+
+    def best(self, outputs: Tensor, targets: QueryTargets, count: int) -> tuple[Tensor, Tensor]:
+        """Each query's ``count`` best answers: original ids, int64 [Q, K], the best first, of equal scores the smallest id, -1
+        where there are no more; and scores [Q, K]. All workers must call it together.
+        """
+        scores = self._candidates(outputs, targets)
+        scores[targets.answers.rows, targets.answers.queries] = -torch.inf
+        ids = torch.from_numpy(self._ids).to(self._device)[:, None].expand_as(scores)
+        own = _best(scores, ids, count)
+        every = [
+            torch.cat(self.group.gather(torch.nn.functional.pad(t, (0, 0, 0, count - len(t)), value=v)))
+            for t, v in zip(own, (-torch.inf, -1), strict=True)
+        ]
+        best, answers = _best(every[0], every[1], count)
+        return answers.where(best > -torch.inf, -1).T, best.T
+
+    def scores_of(self, outputs: Tensor, tails: np.ndarray, queries: np.ndarray) -> Tensor:
+        """[n], of nodes (original ids, int64 [n]) and numbers of queries. All workers must call it together."""
+        here, rows = self._own(tails)
+        found = outputs.new_zeros(len(tails))
+        found[here] = outputs[rows, queries[here]]
+        return self.group.sum_(found)
+
     def count_pairs(self, split: str) -> int:
         """Of all workers, which must call it together."""
         return int(self.group.sum_(torch.tensor(len(self._pairs.of_split(split)))))
@@ -343,11 +371,18 @@ class QueryTask(PairTask):
         }
         return {"train": None, **{split: values.get(self.metric) for split, values in self.measured.items()}}
 
-    def batch(self, chosen: np.ndarray, step: int) -> Any:
-        raise NotImplementedError
+    def batch(self, chosen: np.ndarray, step: int) -> PairBatch:
+        raise NotImplementedError("queries are asked by views of their own")
 
     def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
-        raise NotImplementedError
+        raise NotImplementedError("rows depend on what is asked")
+
+
+def _best(scores: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Each query's largest of scores [n, Q], at most ``count``, and their ids; of equal ones those of the smallest ids [n, Q]."""
+    order = ids.argsort(dim=0, stable=True)
+    scores, place = scores.gather(0, order).sort(dim=0, descending=True, stable=True)
+    return scores[:count], ids.gather(0, order).gather(0, place)[:count]
 
 
 def step_bytes(config: LinksConfig, nodes: int, queries: int) -> int:

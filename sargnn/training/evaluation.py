@@ -188,6 +188,11 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_
             temporary.replace(folder / name)
             files.append(name)
 
+    if trainer.config.asks_queries:
+        from sargnn.training.queries import write_answers
+
+        write_answers(trainer, of_pairs, write)
+        return {"node_type": ", ".join(part.schema.node_types), "nodes": part.schema.num_nodes, "files": files}
     logits = trainer.evaluator.predictions()
     if trainer.config.predicts_pairs:
         from sargnn.training.pairs import write_pairs

@@ -10,15 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from sargnn.plan.drawn import Sample
-from sargnn.tasks.queries import QueryTask
+from sargnn.sources.links import read_pairs, relation_of
+from sargnn.tasks.queries import QueryTargets, QueryTask
 from sargnn.tracking.memory import trim
 from sargnn.training.fit import SLACK, Fitted, Setup
-from sargnn.training.pairs import PairSteps
+from sargnn.training.pairs import PARTNER_SCORES, PARTNERS, SCORES, PairSteps, Write
 from sargnn.training.views import View, ViewBuilder
+
+if TYPE_CHECKING:
+    from sargnn.training.trainer import Trainer
 
 
 class QuerySteps(PairSteps):
@@ -87,3 +95,46 @@ def fit_queries(setup: Setup) -> Fitted:
     setup.engine.reset_tables()
     trim()
     return Fitted(steps, evaluations)
+
+
+def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> None:
+    """Write what was asked for (``training.pairs.write_pairs`` has the files): each node's best answers, or scores of pairs. All
+    workers must call it together.
+    """
+    task, group, schema = trainer.task, trainer.engine.group, trainer.graph.part.schema
+    assert isinstance(task, QueryTask)
+    number, per_view = relation_of(schema, asked["relation"]), trainer.config.links.queries
+    first_head, first_tail = (
+        schema.offsets[end] for end in (schema.relations[number].source, schema.relations[number].destination)
+    )
+
+    def outputs(heads: np.ndarray) -> tuple[Tensor, QueryTargets]:
+        targets = task.asked_targets(heads, number)
+        view = dataclasses.replace(trainer.builder.whole(), targets=targets)
+        with torch.no_grad():
+            return trainer.forward.logits(view), targets
+
+    trainer.model.eval()
+    if asked["pairs"]:
+        pairs = read_pairs(Path(asked["pairs"]))
+        heads, of = np.unique(pairs[0], return_inverse=True)
+        scores = torch.zeros(pairs.shape[1])
+        for at in range(0, len(heads), per_view):
+            which = np.flatnonzero((of >= at) & (of < at + per_view))
+            out, _ = outputs(heads[at : at + per_view] + first_head)
+            scores[torch.from_numpy(which)] = task.scores_of(out, pairs[1, which] + first_tail, of[which] - at).float().cpu()
+        own = np.arange(group.rank, pairs.shape[1], group.world)
+        write(SCORES, scores[torch.from_numpy(own)], own)
+    if asked["top"]:
+        count, own = int(asked["top"]), np.zeros(0, np.int64)
+        tables: list[tuple[Tensor, Tensor]] = []
+        heads = np.arange(schema.offsets[schema.relations[number].source + 1] - first_head)
+        for at in range(0, len(heads), per_view):
+            now = heads[at : at + per_view]
+            partners, best = task.best(*outputs(now + first_head), count)
+            mine = np.arange(group.rank, len(now), group.world)
+            own = np.concatenate([own, now[mine]])
+            tables.append((partners[torch.from_numpy(mine)], best[torch.from_numpy(mine)]))
+        partners, best = (torch.cat(each) for each in zip(*tables, strict=True))
+        write(PARTNERS, torch.where(partners >= 0, partners - first_tail, partners), own)
+        write(PARTNER_SCORES, best, own)
