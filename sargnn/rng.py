@@ -34,6 +34,7 @@ MAX_ID = 2**32
 """Original ids stay below this wherever something is drawn for them."""
 _dropout = Entry("dropout", "x x N F", "ids l N", "draw draw", "out x N F")
 _uniform = Entry("uniform", "ids l N", "draw draw", "bound float", "out f N F")
+_pair_keys = Entry("pair_keys", "first l P, second l P, relation l P, tag int, seed int, epoch int, keys l P")
 
 
 class Purpose(IntEnum):
@@ -161,6 +162,15 @@ def neighbour_keys(source_ids: Tensor, destination_ids: Tensor, draw: Draw) -> T
     zeros = torch.zeros_like(source_ids)
     words = philox(source_ids, destination_ids, zeros, torch.full_like(zeros, draw.tag), draw.seed, draw.epoch)
     return (words[0] << 31) | (words[1] >> 1)
+
+
+def pair_keys(
+    first: np.ndarray, second: np.ndarray, relation: np.ndarray, seed: int, purpose: Purpose, epoch: int = 0
+) -> np.ndarray:
+    """As ``neighbour_keys``, of pairs (int64 [P] each, ids below 2**32) instead of edges."""
+    keys = np.empty(len(first), np.int64)
+    _pair_keys(first, second, relation, int(purpose) << 24, seed, epoch, keys)
+    return keys
 
 
 def dropout_rows(x: Tensor, ids: Tensor, draw: Draw, out: Tensor | None = None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sargnn.rng import Draw, Purpose, dropout_mask, dropout_rows, philox
+from sargnn.rng import Draw, Purpose, dropout_mask, dropout_rows, neighbour_keys, pair_keys, philox
 
 # The three published test vectors of Philox 4x32-10: counter, key, output.
 KNOWN = [
@@ -34,6 +34,19 @@ def test_compiled_equals_plain(width: int, dtype: torch.dtype) -> None:
     scaled = x * torch.tensor(draw.scale, dtype=dtype)
     assert torch.equal(dropout_rows(x, ids, draw), torch.where(dropout_mask(ids, width, draw), scaled, 0.0))
     assert torch.equal(dropout_rows(x.clone(), ids, draw, out=x), torch.where(dropout_mask(ids, width, draw), scaled, 0.0))
+
+
+def test_keys_of_pairs() -> None:
+    """Compiled, as those of edges are drawn in plain operations; of several relations, in any number of chunks."""
+    first, second = torch.randint(2**32, (2, 20_000), generator=torch.Generator().manual_seed(0))
+    relation = torch.arange(20_000) % 3
+    keys = pair_keys(first.numpy(), second.numpy(), relation.numpy(), 2**32 - 1, Purpose.PAIR_STEP, 7)
+    for number in range(3):
+        own, tag = relation == number, (int(Purpose.PAIR_STEP) << 24) | number
+        words = philox(first[own], second[own], torch.zeros(1).long(), torch.tensor([tag]), 2**32 - 1, 7)
+        assert torch.equal(torch.from_numpy(keys)[own], (words[0] << 31) | (words[1] >> 1))
+    draw = Draw(2**32 - 1, 7, Purpose.PAIR_STEP, 0, 0.0)
+    assert torch.equal(torch.from_numpy(keys)[relation == 0], neighbour_keys(first, second, draw)[relation == 0])
 
 
 def test_mask_follows_the_id_not_the_row() -> None:

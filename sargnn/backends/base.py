@@ -295,6 +295,14 @@ class Moves(ABC):
     def add(self, target: Tensor, rows: Tensor, values: Tensor) -> None:
         """``target[rows[r]] += values[r]``; no row twice."""
 
+    def add_each(self, target: Tensor, rows: Tensor, values: Tensor) -> None:
+        """The same of rows that may repeat, in their order; of one dtype, fp32 or fp64."""
+        target.index_add_(0, rows, values)
+
+    def add_scaled(self, target: Tensor, to: Tensor, weights: Tensor, source: Tensor, rows: Tensor) -> None:
+        """``target[to[r]] += weights[r] * source[rows[r]]``, likewise; ``source`` may be bf16."""
+        self.add_each(target, to, weights[:, None] * source.index_select(0, rows).to(target.dtype))
+
     def take_runs(self, sources: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, out: Tensor) -> None:
         """``take`` of several tables: each run of ``out`` from its own. ``runs`` are of [0, R), one behind the other."""
         for source, run in zip(sources, runs, strict=True):

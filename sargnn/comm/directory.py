@@ -16,8 +16,11 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
+from sargnn.native import Entry
 
 _ROW_BITS = 31
+_list_distinct = Entry("list_distinct", "numbers l M, distinct l M, place i M")
+_group = Entry("group", "keys * E, values l? E, indptr l K+1, order l E")
 
 
 class Directory:
@@ -44,7 +47,8 @@ class Directory:
         """Which rank each node is on, and which row it is there: int64, of the shape of ``ids`` (int64, original ids)."""
         if self._group.world == 1:
             return np.zeros_like(ids), self._places[ids]
-        asked, back = np.unique(ids, return_inverse=True)
+        asked, back = np.empty(ids.size, np.int64), np.empty(ids.size, np.int32)
+        asked = asked[: _list_distinct(np.ravel(ids), asked, back)]
         questions = swap(self._group, [asked[piece] for piece in self._by_keeper(asked)], "asking who has which node")
         answers = swap(self._group, [self._places[nodes - self._first] for nodes in questions], "asking who has which node")
         places = np.concatenate(answers)[back].reshape(ids.shape)
@@ -88,5 +92,6 @@ class Directory:
 
 def by_rank(ranks: np.ndarray, world: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """Places of entries by the rank that each belongs to (int64 [n]): all in a row, and those of each rank; the order stays."""
-    order = np.argsort(ranks, kind="stable")
-    return order, np.split(order, np.searchsorted(ranks[order], np.arange(1, world)))
+    order, begins = np.empty(len(ranks), np.int64), np.empty(world + 1, np.int64)
+    _group(ranks, None, begins, order)
+    return order, np.split(order, begins[1:-1])

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from sargnn.config.choices import DatasetSettings
 from sargnn.errors import ConfigError, DataError, nearest
 from sargnn.graph.dataset import Dataset, InMemoryReader, open_dataset
 from sargnn.graph.pairs import Known, Pairs
 from sargnn.graph.schema import SPLITS, Schema, has_label
-from sargnn.rng import MAX_ID, Purpose, philox
+from sargnn.rng import MAX_ID, Purpose, pair_keys
 from sargnn.sources.given_pairs import inverse_relations, same_both_ways, with_links, without_labelled
 
 _PIECE = 1 << 20
@@ -167,10 +166,8 @@ def splits_of(heads: np.ndarray, tails: np.ndarray, shares: tuple[float, ...] | 
     split = np.zeros(len(heads), np.uint8)
     for start in range(0, len(heads), _PIECE):
         piece = slice(start, start + _PIECE)
-        low, high = (torch.from_numpy(end(heads[piece], tails[piece])) for end in (np.minimum, np.maximum))
-        tag = torch.full_like(low, int(Purpose.PAIR_SPLIT) << 24)
-        words = philox(low, high, torch.zeros_like(low), tag, seed, 0)
-        number = ((words[0] << 20) | (words[1] >> 12)).numpy() / 2.0**52
+        low, high = (end(heads[piece], tails[piece]) for end in (np.minimum, np.maximum))
+        number = (pair_keys(low, high, np.zeros_like(low), seed, Purpose.PAIR_SPLIT) >> 11) / 2.0**52
         place = np.searchsorted(bounds, number, side="right")
         split[piece] = np.where(place < 3, place + 1, 0)
     return split

@@ -17,6 +17,7 @@ Letters: P pairs, K negatives of a pair, N nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
@@ -26,9 +27,16 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import Corrupt, LinksConfig
 from sargnn.graph.pairs import Known
 from sargnn.graph.schema import Schema
-from sargnn.rng import Purpose, philox
+from sargnn.native import Entry
+from sargnn.rng import Purpose
 
 ATTEMPTS = 16
+_draw = Entry(
+    "draw_negatives",
+    "heads l P, tails l P, relation l P, places l",
+    "attempt int, step int, seed int, tag int, corrupt int, shared int",
+    "sources l R 2, destinations l R 2, sums l?, new_heads l P K, new_tails l P K",
+)
 
 
 @dataclass(frozen=True)
@@ -68,9 +76,9 @@ class Sampler:
     ) -> None:
         self._group, self._config, self._schema, self._seed = group, config, schema, seed
         self._directory, self._known = directory, known
-        self._sources = np.array([relation.source for relation in schema.relations])
-        self._destinations = np.array([relation.destination for relation in schema.relations])
-        self._offsets = np.asarray(schema.offsets)
+        spans = np.lib.stride_tricks.sliding_window_view(np.asarray(schema.offsets, np.int64), 2)
+        ends = np.array([(relation.source, relation.destination) for relation in schema.relations])
+        self._sources, self._destinations = spans[ends[:, 0]], spans[ends[:, 1]]
         self._sums: np.ndarray | None = None
         if config.degree_power:
             self._sums = _degree_sums(group, np.asarray(degrees), np.asarray(ids), schema.num_nodes, config.degree_power)
@@ -100,60 +108,36 @@ class Sampler:
         strict: bool,
         shared: bool,
     ) -> Negatives:
-        new_heads, new_tails = (np.repeat(ends[:, None], count, 1) for ends in (heads, tails))
+        new_heads, new_tails = np.empty((2, len(heads), count), np.int64)
         left = np.arange(new_heads.size)
-        relations = np.repeat(relation, count)
-        wrong = np.zeros(0, bool)
         for attempt in range(ATTEMPTS if strict else 1):
-            pair, k = np.divmod(left, count)
-            drawn = self._ends(heads[pair], tails[pair], relations[left], k + count * attempt, step, corrupt, shared=shared)
-            new_heads.flat[left], new_tails.flat[left] = drawn
+            _draw(
+                heads,
+                tails,
+                relation,
+                left,
+                attempt,
+                step,
+                self._seed,
+                int(Purpose.NEGATIVES) << 24,
+                get_args(Corrupt).index(corrupt),
+                shared,
+                self._sources,
+                self._destinations,
+                self._sums,
+                new_heads,
+                new_tails,
+            )
             if not strict:
                 return Negatives(new_heads, new_tails)
-            wrong = self.are_links(*drawn, relations[left]) | (drawn[0] == drawn[1])
+            drawn = new_heads.ravel()[left], new_tails.ravel()[left]
+            wrong = self.are_links(*drawn, relation[left // count]) | (drawn[0] == drawn[1])
             left = left[wrong]
             if not int(self._group.sum_(torch.tensor(len(left)))):
                 break
         are_none = np.zeros(new_heads.shape, bool)
         are_none.flat[left] = True
         return Negatives(new_heads, new_tails, are_none)
-
-    def _ends(
-        self,
-        heads: np.ndarray,
-        tails: np.ndarray,
-        relation: np.ndarray,
-        number: np.ndarray,
-        step: int,
-        corrupt: Corrupt,
-        *,
-        shared: bool,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        counter = [np.zeros_like(heads), np.zeros_like(tails)] if shared else [heads, tails]
-        tag = (int(Purpose.NEGATIVES) << 24) | relation
-        c0, c1, c2, c3 = (torch.from_numpy(np.ascontiguousarray(word)) for word in (*counter, number, tag))
-        words = philox(c0, c1, c2, c3, self._seed, step)
-        first, second = (((words[i] << 20) | (words[i + 1] >> 12)).double().numpy() / 2.0**52 for i in (0, 2))
-        if corrupt == "tail":
-            return heads, self._nodes(first, self._destinations[relation])
-        if corrupt == "head":
-            return self._nodes(first, self._sources[relation]), tails
-        if corrupt == "ends":
-            return self._nodes(first, self._sources[relation]), self._nodes(second, self._destinations[relation])
-        is_head = (words[3] & 1).bool().numpy()
-        drawn = self._nodes(first, np.where(is_head, self._sources[relation], self._destinations[relation]))
-        return np.where(is_head, drawn, heads), np.where(is_head, tails, drawn)
-
-    def _nodes(self, numbers: np.ndarray, types: np.ndarray) -> np.ndarray:
-        """Original ids of nodes of some types, for numbers from [0, 1)."""
-        begin, end = self._offsets[types], self._offsets[types + 1]
-        uniform: np.ndarray = begin + np.minimum((numbers * (end - begin)).astype(np.int64), end - begin - 1)
-        if self._sums is None:
-            return uniform
-        low, high = self._sums[begin], self._sums[end]
-        wanted = low + np.minimum((numbers * (high - low)).astype(np.int64), high - low - 1)
-        by_degree = np.searchsorted(self._sums, wanted, side="right") - 1
-        return np.where(high > low, by_degree, uniform)  # no node of the type has an edge into it
 
     def are_links(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> np.ndarray:
         """bool: which pairs (int64 [n], original ids) are known links of their relations."""

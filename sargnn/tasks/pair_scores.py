@@ -32,7 +32,13 @@ from sargnn.comm.directory import by_rank
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.comm.lists import HaloLists, Piece
+from sargnn.native import Entry
+from sargnn.tasks.decoders import Dot
 
+_arrange = Entry(
+    "arrange_pairs",
+    "pairs i S 4, rank int, by_head int, order i S, heads i S, tails i S, relation l, wanted i S, counts l W",
+)
 _SCRATCH_NUMBERS = 1 << 17
 """Of the rows of pairs that are scored at a time."""
 SCRATCH_BYTES = 8 * 4 * _SCRATCH_NUMBERS
@@ -133,50 +139,36 @@ def route(group: Group, asked: Questions, message_rows: int, near: range, device
     ``message_rows`` and ``near`` are as of ``HaloLists``; ``device``: where rows lie.
     """
     rank, world = group.rank, group.world
-    table = np.stack([asked.heads, asked.tail_ranks, asked.tails, asked.relation], 1).astype(np.int32)
-    if world == 1:
-        pieces, back = [table], np.arange(len(table))
-    else:
+    table = np.empty((len(asked.heads), 4), np.int32)
+    for column, numbers in enumerate((asked.heads, asked.tail_ranks, asked.tails, asked.relation)):
+        table[:, column] = numbers
+    pieces, given = [table], [len(table)]
+    if world > 1:
         by_head, places = by_rank(asked.head_ranks, world)
-        back = np.empty_like(by_head)
-        back[by_head] = np.arange(len(by_head))
-        pieces = swap(group, [table[piece] for piece in places], "asking for scores")
-    given = tuple(np.bincount(asked.head_ranks, minlength=world).tolist())
+        pieces, given = swap(group, [table[piece] for piece in places], "asking for scores"), [len(piece) for piece in places]
     received = np.concatenate(pieces)
-    turn = (received[:, 1].astype(np.int64) - rank) % world  # own tails first, then rank by rank
-    order = np.lexsort((received[:, 0], received[:, 2], turn)) if world > 1 else np.argsort(received[:, 2], kind="stable")
-    received = received[order]
-    tail_ranks, tails = received[:, 1], received[:, 2].astype(np.int64)
-    num_own = int((tail_ranks == rank).sum())
-    wanted = [np.unique(tails[tail_ranks == q]) if q != rank else tails[:0] for q in range(world)]
-    starts = np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])])
-    for q in range(world):
-        if q != rank:
-            of_peer = tail_ranks == q
-            tails[of_peer] = starts[q] + np.searchsorted(wanted[q], tails[of_peer])
-    sends = swap(group, [rows.astype(np.int32) for rows in wanted], "asking for rows of pairs") if world > 1 else wanted
-    sends = [rows if q != rank else rows[:0] for q, rows in enumerate(sends)]
-    by_halo = np.concatenate([np.arange(num_own), num_own + np.argsort(tails[num_own:], kind="stable")])
-    received, tails, order = received[by_halo], tails[by_halo], order[by_halo]
+    order, heads, tails, wanted = np.empty((4, len(received)), np.int32)
+    relation, counts = np.empty(len(received) if asked.several else 0, np.int64), np.empty(world, np.int64)
+    num_own = _arrange(received, rank, world > 1, order, heads, tails, relation, wanted, counts)
+    rows = np.split(wanted[: counts.sum()], np.cumsum(counts[:-1]))
+    sends = swap(group, rows, "asking for rows of pairs") if world > 1 else rows
+    asked_order = by_head if world > 1 else order  # world 1: what goes back is in the order in which it is scored
+    back = np.empty_like(asked_order)
+    back[asked_order] = np.arange(len(back))
 
     def on_device(array: np.ndarray, dtype: torch.dtype = torch.int32) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, dtype)
+        return torch.from_numpy(array).to(device, dtype)
 
-    if world == 1:  # what goes back is in the order in which it is scored
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(len(order))
-        back, order = inverse, np.arange(len(order))
     nothing = torch.zeros(1, dtype=torch.int64, device=device).expand(len(order))
-    relation = on_device(received[:, 3], torch.int64) if asked.several else nothing
     return PairLists(
-        heads=on_device(received[:, 0]),
+        heads=on_device(heads),
         tails=on_device(tails),
-        relation=relation,
+        relation=on_device(relation, torch.int64) if asked.several else nothing,
         num_own=num_own,
-        lists=HaloLists(tuple(on_device(rows, torch.int32) for rows in sends), tuple(map(len, wanted)), message_rows, near),
-        order=on_device(order),
+        lists=HaloLists(tuple(on_device(rows) for rows in sends), tuple(counts.tolist()), message_rows, near),
+        order=on_device(order if world > 1 else np.arange(len(order), dtype=np.int32)),
         asked=tuple(map(len, pieces)),
-        given=given,
+        given=tuple(given),
         back=on_device(back),
     )
 
@@ -263,6 +255,10 @@ class _Scores(torch.autograd.Function):
         def add(run: slice, shift: int, there: Tensor, d_there: Tensor) -> None:
             for chunk in _chunks(run, rows.shape[1]):
                 head_rows, tail_rows = pairs.heads[chunk], pairs.tails[chunk] - shift
+                if isinstance(decoder, Dot):  # as below, without the rows in between
+                    exchange.moves.add_scaled(d_rows, head_rows, weights[chunk], there, tail_rows)
+                    exchange.moves.add_scaled(d_there, tail_rows, weights[chunk], rows, head_rows)
+                    continue
                 heads = rows.index_select(0, head_rows).to(dtype).requires_grad_()
                 tails = there.index_select(0, tail_rows).to(dtype).requires_grad_()
                 with torch.enable_grad():
@@ -271,8 +267,8 @@ class _Scores(torch.autograd.Function):
                     total = torch.dot(scores.flatten(), weights[chunk].flatten())
                 inputs = [heads, tails, *(p for p in parameters if p.requires_grad)]
                 grads = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
-                d_rows.index_add_(0, head_rows, grads[0])
-                d_there.index_add_(0, tail_rows, grads[1])
+                exchange.moves.add_each(d_rows, head_rows, grads[0])
+                exchange.moves.add_each(d_there, tail_rows, grads[1])
                 for gradient, given in zip(trained, grads[2:], strict=True):
                     gradient += given
 

@@ -22,7 +22,7 @@ from sargnn.errors import ConfigError
 from sargnn.graph.pairs import Pairs
 from sargnn.partition.pairs import PartPairs
 from sargnn.partition.part import Part
-from sargnn.rng import Purpose, philox
+from sargnn.rng import Purpose, pair_keys
 from sargnn.tasks.base import Counted, Of, Targets, Task
 from sargnn.tasks.decoders import Perceptron, ReadSquares
 from sargnn.tasks.pair_scores import PairLists, Questions, route, score_pairs
@@ -119,12 +119,8 @@ class PairTask(Task):
 
     def step_keys(self, epoch: int) -> np.ndarray:
         """int64, below 2**63: what this worker's training pairs are sorted by in an epoch, to be dealt into steps."""
-        heads, tails = self._ids[self._pairs.heads[self._training]], np.asarray(self._pairs.tails)[self._training]
-        tag = (int(Purpose.PAIR_STEP) << 24) | self._relation[self._training]
-        c0, c1, c2, c3 = (torch.from_numpy(word) for word in (heads, tails, np.zeros_like(heads), tag))
-        words = philox(c0, c1, c2, c3, self._seed, epoch)
-        keys: np.ndarray = ((words[0] << 31) | (words[1] >> 1)).numpy()
-        return keys
+        heads, tails, relation = self._ends(self._training)
+        return pair_keys(heads, tails, relation, self._seed, Purpose.PAIR_STEP, epoch)
 
     @abstractmethod
     def known_labels(self) -> np.ndarray:
@@ -153,9 +149,8 @@ class PairTask(Task):
 
     def _route(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> PairLists:
         """Who scores pairs that this worker asks for (int64 [A], original ids)."""
-        asked = Questions(
-            *self.directory.locate(heads), *self.directory.locate(tails), relation, self._pairs.relation is not None
-        )
+        ranks, rows = self.directory.locate(np.stack([heads, tails]))
+        asked = Questions(ranks[0], rows[0], ranks[1], rows[1], relation, self._pairs.relation is not None)
         return route(self.group, asked, self._message_rows, self._near, self._device)
 
     def _score(

@@ -100,8 +100,12 @@ def folds_of(by: Folds, dtype: torch.dtype, width: int) -> list[Tensor]:
 
 
 def moves_of(by: Moves, dtype: torch.dtype) -> list[Tensor]:
-    """Rows that are taken, and added the other way round."""
+    """Rows that are taken, added the other way round, and added again and again."""
     table, rows = drawn(30, 7, dtype=dtype), torch.tensor([29, 0, 4], dtype=torch.int32)
     message = by.take(table, rows, torch.empty(3, 7, dtype=torch.bfloat16 if dtype == torch.float32 else dtype))
     by.add(table, rows.flip(0), message)
-    return [table, message]
+    held = wide(dtype)
+    total, again = torch.ones(30, 7, dtype=held), torch.tensor([4, 4, 0, 29, 4, 0, 4], dtype=torch.int32)
+    by.add_each(total, again, drawn(7, 7, dtype=held, seed=1))
+    by.add_scaled(total, again.flip(0), drawn(14, dtype=held, seed=2)[::2], table, again)
+    return [table, message, total]

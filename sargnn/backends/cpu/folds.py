@@ -41,6 +41,7 @@ _drop_weights = Entry(
 )
 _take_rows = Entry("take_rows", "sources xs S F", "ends l", "rows i R", "out y R F")
 _add_rows = Entry("add_rows", "targets xs S F", "ends l", "rows i R", "values y R F")
+_add_scaled = Entry("add_scaled_rows", "source x S F, rows i R, weights w R, to i R, target w M F")
 
 
 class CpuFolds(Folds):
@@ -98,6 +99,12 @@ class CpuMoves(Moves):
 
     def add(self, target: Tensor, rows: Tensor, values: Tensor) -> None:
         self.add_runs([target], [slice(0, len(rows))], rows, values)
+
+    def add_each(self, target: Tensor, rows: Tensor, values: Tensor) -> None:
+        _add_to_starts(values.contiguous(), rows.int(), target)
+
+    def add_scaled(self, target: Tensor, to: Tensor, weights: Tensor, source: Tensor, rows: Tensor) -> None:
+        _add_scaled(source, rows.int(), weights.contiguous(), to.int(), target)
 
     def take_runs(self, sources: Sequence[Tensor], runs: Sequence[slice], rows: Tensor, out: Tensor) -> None:
         if len(rows):

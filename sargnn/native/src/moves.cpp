@@ -64,3 +64,35 @@ ENTRY(add_rows, MovesCall, c) {
         });
     });
 }
+
+namespace {
+
+struct ScaledCall {
+    Table source;   // [S, F]
+    Table rows;     // int32 [R]
+    Table weights;  // [R], wide
+    Table to;       // int32 [R]
+    Table target;   // [M, F], wide
+};
+
+}  // namespace
+
+// target[to[r]] += weights[r] source[rows[r]]; rows may repeat, so each thread has columns of its own
+ENTRY(add_scaled_rows, ScaledCall, c) {
+    return for_rows(c.source.type, [&]<class R>() INLINED {
+        typedef Wide<R> T;
+        const int32_t *rows = c.rows.as<const int32_t>(), *to = c.to.as<const int32_t>();
+        const T *weights = c.weights.as<const T>();
+        const int64_t width = c.target.width;
+        const int64_t slabs = larger(smaller(num_threads(), width / LANES<T>), int64_t(1));
+        parallel(slabs, [&](int64_t slab) {
+            const int64_t first = width * slab / slabs, last = width * (slab + 1) / slabs;
+            for (int64_t r = 0; r < c.to.rows; ++r) {
+                T *row = c.target.row<T>(to[r]) + first;
+                const R *x = c.source.row<const R>(rows[r]) + first;
+                const T weight = weights[r];
+                each_column(last - first, [&](int64_t f) INLINED { row[f] += weight * widen(x[f]); });
+            }
+        });
+    });
+}
