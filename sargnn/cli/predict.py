@@ -79,12 +79,6 @@ def evaluate(line: CommandLine) -> int:
         made_of, node_type_name, written = (manifest[key] for key in ("dataset_hash", "node_type", "files"))
     except (SargnnError, KeyError) as error:
         raise _damaged(folder / MANIFEST, run_dir) from error
-    if load(run_dir / files.CONFIG).predicts_links:
-        raise ConfigError(
-            "Links are measured while they are trained.",
-            given=str(run_dir),
-            hint="summary.json has them under 'metrics'",
-        )
     config = load(folder / files.CONFIG)  # the run's, with what predict was told to change
     trained = load(run_dir / files.CONFIG)
     groups = ("model", "optim", "labels", "seed", *(() if manifest.get("other_graph") else ("dataset",)))
@@ -95,8 +89,10 @@ def evaluate(line: CommandLine) -> int:
         dataset = open_dataset(prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes), verify=False)
     if dataset.content_hash != made_of:
         raise ConfigError("The predictions are of another dataset.", given=made_of, allowed=dataset.content_hash)
-    of_nodes, types = not config.predicts_edges, dataset.schema.node_types
-    if (of_nodes and node_type_name not in types) or not isinstance(written, list):
+    unit = "edges" if config.predicts_edges else "pairs" if config.predicts_links else "nodes"
+    of_nodes, types = not config.predicts_pairs, dataset.schema.node_types
+    lacks = node_type_name not in types if of_nodes else unit == "pairs" and "evaluation" not in manifest
+    if lacks or not isinstance(written, list):
         raise _damaged(folder / MANIFEST, run_dir)
     first = types.index(node_type_name) if of_nodes else 0
     nodes = slice(*dataset.schema.offsets[first : first + 2]) if of_nodes else None
@@ -110,9 +106,11 @@ def evaluate(line: CommandLine) -> int:
             raise _damaged(folder / name, run_dir)
         return array
 
-    content, judge = judge_predictions(judged_of(dataset, nodes), config.metric, read, written)
+    if config.predicts_links:  # the workers that wrote them have measured them
+        content, judge = manifest["evaluation"], "sargnn"
+    else:
+        content, judge = judge_predictions(judged_of(dataset, nodes), config.metric, read, written)
     files.write_json(folder / "evaluation.json", content)
-    unit = "edges" if config.predicts_edges else "nodes"
     score_table(content["metric"], judge, content["scores"], unit, content[unit])
     return 0
 

@@ -238,7 +238,7 @@ _EVALUATE = Verb(
     "score predictions, with OGB's evaluator where it has the metric",
     usage="RUN [predictions=FOLDER]",
     text="Score the predictions of a run by its metric, split by split, and write evaluation.json beside them. Accuracy and "
-    "rocauc come from OGB's evaluator.",
+    "rocauc come from OGB's evaluator. Links are measured by predict, as while they were trained.",
     entry="sargnn.cli.predict:evaluate",
     examples=(
         ("evaluate sage-sar-w4-s0", "its name in runs/, or its folder"),

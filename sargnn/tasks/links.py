@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -145,6 +146,21 @@ class LinkTask(PairTask):
         measured = {split: self._measure(split, outputs, targets.output_rows) for split in MEASURED}
         self.measured = measured
         return {"train": None, **{split: values.get(self.metric) for split, values in measured.items()}}
+
+    def judged(self, outputs: Tensor) -> dict[str, Any]:
+        """What ``evaluation.json`` holds of them (``sargnn evaluate``). ``outputs``: [N, F], of all own rows. All workers must
+        call it together.
+        """
+        with torch.no_grad():
+            scores = self.metrics(outputs, self.targets(None))
+        counts = self.group.sum_(torch.tensor([len(self._pairs.of_split(split)) for split in MEASURED])).tolist()
+        return {
+            "task": self.name,
+            "metric": self.metric,
+            "scores": {"predictions": {split: scores[split] for split in MEASURED}},
+            "metrics": self.measured,
+            "pairs": dict(zip(MEASURED, counts, strict=True)),
+        }
 
     def partners(self, outputs: Tensor, count: int, relation: int) -> tuple[Tensor, Tensor]:
         """Each own head's ``count`` best tails in a relation, known links left out: original ids, int64 [heads, K], -1 where

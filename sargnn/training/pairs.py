@@ -174,7 +174,7 @@ def pair_steps(setup: Setup) -> PairSteps:
 
 def write_pairs(
     task: Task, outputs: Tensor, schema: Schema, ids: np.ndarray, asked: dict[str, Any], write: Write
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """Write what was asked for; all workers must call it together. Numbers are within node types.
 
     | file | |
@@ -192,13 +192,14 @@ def write_pairs(
             None or 0 for what is not wanted.
 
     Returns:
-        How many edges have predictions, where there are any.
+        How many edges have predictions; of links what ``evaluation.json`` holds.
     """
     assert isinstance(task, PairTask)
-    more = {"edges": task.total} if isinstance(task, EdgeTask) else {}
+    more: dict[str, Any] = {"evaluation": task.judged(outputs)} if isinstance(task, LinkTask) else {}
     if asked["embeddings"] or isinstance(task, LinkTask):
         write(EMBEDDINGS, outputs, ids)
     if isinstance(task, EdgeTask):
+        more["edges"] = task.total
         logits = task.logits(outputs, np.arange(len(task.numbers)))
         write(LOGITS, logits, task.numbers)
         write(PREDICTIONS, task.kind.predictions(logits), task.numbers)

@@ -62,6 +62,13 @@ def test_links(folder: Path) -> None:
         np.testing.assert_allclose(np.load(where / "partner_scores.npy"), wanted, rtol=1e-4, atol=1e-5)
         partners = np.load(where / "partners.npy")
         assert not known[np.arange(NODES)[:, None], partners].any()
+        done = run(folder, "evaluate", "run=links", f"predictions={where}")
+        assert done.returncode == 0 and "pairs" in done.stdout, done.stderr
+        content = json.loads((where / "evaluation.json").read_text())
+        summary = json.loads((folder / "links" / "summary.json").read_text())
+        for split in ("valid", "test"):
+            assert content["metrics"][split] == pytest.approx(summary["metrics"][split], abs=1e-6)
+        assert content["scores"]["predictions"]["test"] == content["metrics"]["test"]["auc"] and content["pairs"]["test"] > 0
 
 
 def test_edges(folder: Path) -> None:
