@@ -52,7 +52,9 @@ class Directory:
         questions = swap(self._group, [asked[piece] for piece in self._by_keeper(asked)], "asking who has which node")
         answers = swap(self._group, [self._places[nodes - self._first] for nodes in questions], "asking who has which node")
         places = np.concatenate(answers)[back].reshape(ids.shape)
-        return places >> _ROW_BITS, places & (2**_ROW_BITS - 1)
+        ranks = places >> _ROW_BITS
+        places &= 2**_ROW_BITS - 1
+        return ranks, places
 
     def send(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Give each node's owner (int64 [n], original ids) a row [n, ...] about it; all ranks must call it together.

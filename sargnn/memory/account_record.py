@@ -48,11 +48,14 @@ from sargnn.partition.pairs import PartPairs
 from sargnn.partition.part import Part, WeightedDegrees
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.sizes import sizes_of_plans
+from sargnn.tasks.base import Targets, Task
 from sargnn.tasks.correct_smooth import correct_and_smooth
 from sargnn.tasks.kinds import make_split
 from sargnn.training.build import layer_shares, make_trainer
+from sargnn.training.fit import draws_views
 from sargnn.training.steps import OneStep
 from sargnn.training.trainer import Trainer
+from sargnn.training.views import View
 
 SMOOTHING = "smoothing"
 _TARGETS, _BEYOND, _WITH_LESS = 1117, 331, 5
@@ -170,6 +173,14 @@ def _batches_of(model: Model, plans: Sequence[LayerPlan]) -> tuple[NodeBatches, 
             degree = int(degrees[largest])
             batches.append(NodeBatches(number, min(int(nodes[largest]), max(1, most // max(degree, 1))), degree, most))
     return tuple(batches)
+
+
+def _without_pairs(task: Task, view: View) -> Targets:
+    """Of a view of a step without any pair."""
+    from sargnn.tasks.pairs import PairTask
+
+    assert isinstance(task, PairTask)
+    return task.targets_of(task.batch(np.zeros(0, np.int64), 0), view.flow.output_rows, 1)
 
 
 @dataclass(frozen=True)
@@ -291,14 +302,16 @@ class Accounts:
         view, rows = trainer.training, trainer.task.rows("train")
         if recorded.micro_batches:
             brought = trainer.builder.first_constants([rows]) if recorded.constants else None
-            view = trainer.builder.micro_batch(rows, brought, finds_others=not self._config.draws_flows)
+            view = trainer.builder.micro_batch(rows, brought, finds_others=not draws_views(self._config))
+            if self._config.predicts_pairs:
+                view = dataclasses.replace(view, targets=_without_pairs(trainer.task, view))
         made = view.flow.plans
         plans = tuple(dataclasses.replace(plan, counts=row_counts) for plan, row_counts in zip(made, counts, strict=True))
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
         trainer.loop.steps = OneStep([view])
-        targets = 0 if self._config.predicts_pairs else len(rows)  # no table has a row for each pair
-        sizes = sizes_of_plans(plans, len(trainer.rows), targets)
+        num_targets = 0 if self._config.predicts_pairs else len(rows)  # no table has a row for each pair
+        sizes = sizes_of_plans(plans, len(trainer.rows), num_targets)
         record = prepare(trainer, trace)
         with trace, _phases_of(trainer, trace):
             record()

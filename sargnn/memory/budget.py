@@ -151,11 +151,13 @@ class Budget(Search):
         accounts = [
             self._accounts.step(counts, micro_batches=True, keep_layers=keep, constants=constants) for counts in groups.counts
         ]
-        return self.everyone(largest_of(accounts, groups.sizes, all_held=self._candidates.all_held))
+        held = largest_of(accounts, groups.sizes, all_held=self._candidates.all_held)
+        return self.everyone(held + self._candidates.step_bytes(count))
 
     def planned_view(self, sizes: Sizes, counts: Sequence[RowCounts | None], keep: KeepLayers) -> tuple[int, ...]:
         """As ``planned``, of the configuration's own view."""
-        return self.everyone(self._accounts.step(counts, micro_batches=False, keep_layers=keep).peak([sizes]))
+        held = self._accounts.step(counts, micro_batches=False, keep_layers=keep).peak([sizes])
+        return self.everyone(held + (self._candidates.step_bytes(1) if self._candidates is not None else 0))
 
     def everyone(self, planned: int) -> tuple[int, ...]:
         """Per rank, what is planned of it, with what there is beside an account."""
@@ -226,7 +228,7 @@ def _choose(shape: GraphShape, setup: Setup, candidates: Candidates, training: V
 def _fit_view(setup: Setup, view: View, budget: Budget) -> Fit:
     """Keep fewer layers' inputs where the configuration's own view needs more than there is."""
     config, plans = setup.config, view.flow.plans
-    sizes = sizes_of_plans(plans, setup.graph.num_rows, len(view.targets.rows["train"]))
+    sizes = sizes_of_plans(plans, setup.graph.num_rows, len(view.targets.rows.get("train", ())))
     least: tuple[int, ...] = ()
     for keep in budget.keeps(setup.engine.keep_layers):
         planned = budget.planned_view(sizes, [plan.counts for plan in plans], keep)
@@ -250,6 +252,7 @@ def _fit_evaluation(setup: Setup, budget: Budget, accounts: Accounts, candidates
     plans, graph, rows = setup.evaluation.flow.plans, setup.graph, setup.task.rows()
     sizes = sizes_of_plans(plans, graph.num_rows, len(rows))
     states = setup.config.optim.tables * sum(parameter.nbytes for parameter in setup.optimization.parameters)
+    states += setup.task.evaluation_bytes()
     whole = accounts.evaluation([plan.counts for plan in plans], in_groups=False)
     least = budget.everyone(whole.peak([sizes]) + states)
     if budget.fits(least, "evaluation in one piece"):

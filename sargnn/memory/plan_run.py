@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from sargnn.backends.spill_file import SpillFile, whole_pages
-from sargnn.config.groups import BatchesConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.engine.segments import KeepLayers, layer_runs
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.memory.budget import MOST_EVALUATION_GROUPS, Search
+from sargnn.memory.plan_pairs import PlannedPairs
 from sargnn.memory.plan_parts import OpenParts, PartSizes, Published, count_parts
 from sargnn.memory.plan_traffic import CutEdges, Messages, layer_bytes, shape_of, traffic_by_layer, traffic_of
 from sargnn.memory.plan_views import Views, has_views
@@ -34,10 +34,9 @@ from sargnn.partition.store import array_of
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.resolve import resolve
 from sargnn.steps import step
-from sargnn.tasks import edges, links
 from sargnn.tracking.memory import human_bytes
 from sargnn.training.build import label_columns
-from sargnn.training.fit import configured_batches, trains_in_batches
+from sargnn.training.fit import configured_batches, draws_views, trains_in_batches
 
 _PASSES = 4
 """Of streaming, for a plan."""
@@ -144,19 +143,12 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
 
     Raises ``ConfigError``: the model cannot work on such a graph, or nothing fits ``memory_budget``.
     """
-    if config.predicts_pairs:  # a step's pairs and negatives may end anywhere: planned as if it computed all rows
-        runs = config.batches.steps * (1 if config.batches.count == "auto" else config.batches.count)
-        config = dataclasses.replace(config, batches=BatchesConfig(), sample=SampleConfig())
     if has_views(config):
         return plan_views(config, dataset, cut, runtime)
     traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
     account = Account(config, shape_of(dataset, config), dataset.num_nodes)
-    if dataset.pairs is not None and config.predicts_pairs:
-        in_step = -(-dataset.pairs.count("train") // (config.world * runs))
-        if config.predicts_edges:
-            account.step_bytes = edges.step_bytes(config, dataset.pairs, in_step)
-        else:
-            account.step_bytes = links.step_bytes(config.links, in_step)
+    pairs = PlannedPairs(config, dataset) if config.predicts_pairs else None
+    of_pairs = (0, 0) if pairs is None else (pairs.step_bytes(1), pairs.evaluation_bytes())
     workers = []
     for rank, part in enumerate(cut.parts):
         received: list[int] | None = None
@@ -164,7 +156,7 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
         if traffic is not None and all(layer.messages.received for layer in traffic):
             received = [layer.messages.received[rank] for layer in traffic]
             results = tuple(layer.messages.partials // config.world for layer in traffic)
-        workers.append(account.worker(part, runtime, received, results))
+        workers.append(account.worker(part, runtime, received, results, of_pairs))
     return WorldPlan(
         config.mode.name,
         config.world,
@@ -239,7 +231,7 @@ def _sent(config: RunConfig, account: Account, views: Views, count: int, keep: K
     model = account.model
     if (
         not isinstance(model, Stack)
-        or config.draws_flows
+        or draws_views(config)
         or not views.training(count)[0]
         or (config.may_preload and model.inputs.sharded())
     ):

@@ -26,6 +26,7 @@ from sargnn.config.run import RunConfig
 from sargnn.engine.aggregate import Engine
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR, WEIGHT
+from sargnn.memory.plan_pairs import PlannedPairs
 from sargnn.memory.plan_parts import OpenParts, PartSizes, count_parts
 from sargnn.memory.plan_traffic import MOST_CUT_EDGES, CutEdges, Messages
 from sargnn.models.base import Model
@@ -38,7 +39,7 @@ from sargnn.plan.sizes import Sizes
 from sargnn.plan.target_groups import TargetRows, group_in_order, group_targets
 from sargnn.tasks.kinds import in_split
 from sargnn.training.build import layer_shares
-from sargnn.training.fit import LOOKED_AT, evaluation_sample, holds_constants, sampler, trains_in_batches
+from sargnn.training.fit import LOOKED_AT, draws_views, evaluation_sample, holds_constants, sampler, trains_in_batches
 from sargnn.training.steps import check_count, most_of, shuffled_steps
 from sargnn.training.views import layers_with_edges
 
@@ -66,6 +67,7 @@ class WorkerViews:
         whole: all rows, where the worker has copies of other servers' nodes; else the part says it.
         drawer_bytes: of what flows are drawn from.
         constant_rows: whose aggregates of constant rows all steps share.
+        step_bytes, evaluation_bytes: what a view, and an evaluation, hold of pairs, beside its rows.
     """
 
     training: tuple[Reached, ...]
@@ -73,6 +75,8 @@ class WorkerViews:
     whole: Reached | None
     drawer_bytes: int
     constant_rows: int
+    step_bytes: int = 0
+    evaluation_bytes: int = 0
 
 
 def has_views(config: RunConfig) -> bool:
@@ -109,7 +113,8 @@ class Views:
         bounds = Bounds(sum(model.uses_edges), preload.max_hop, preload.fanout, config.seed) if self._preloads else None
         columns = [*([WEIGHT] if shape.weighted else []), *([ATTR] if shape.edge_width else [])]
         self.parts = OpenParts(config, dataset, part, store, bounds, columns=columns)
-        self._split = np.asarray(dataset.split)
+        self._split = np.ones(dataset.num_nodes, np.uint8) if config.predicts_pairs else np.asarray(dataset.split)
+        self._pairs = PlannedPairs(config, dataset) if config.predicts_pairs else None
         self._weight_bytes = wide(ROW_DTYPES[config.precision]).itemsize
         self.training, self._cut = cache(self._make_training), cache(self._find_cut)
 
@@ -119,7 +124,7 @@ class Views:
 
     @property
     def most_batches(self) -> int:
-        return most_of(self._targets)
+        return most_of(self._targets) if self._pairs is None else self._pairs.most
 
     @property
     def _targets(self) -> list[int]:
@@ -128,8 +133,9 @@ class Views:
     def worker(self, rank: int, count: int) -> WorkerViews:
         whole = self._whole[rank] if self._preloads else None
         drawer = self._drawer_bytes[rank]
-        constants = self._constants[rank] if self._config.draws_flows and self._holds_constants else 0
-        return WorkerViews(self.training(count)[rank], self._evaluation[rank], whole, drawer, constants)
+        constants = self._constants[rank] if draws_views(self._config) and self._holds_constants else 0
+        of_pairs = (0, 0) if self._pairs is None else (self._pairs.step_bytes(count), self._pairs.evaluation_bytes())
+        return WorkerViews(self.training(count)[rank], self._evaluation[rank], whole, drawer, constants, *of_pairs)
 
     def part_sizes(self, rank: int) -> PartSizes:
         return self._part_sizes[rank]
@@ -140,7 +146,7 @@ class Views:
 
     @cached_property
     def _drawer_bytes(self) -> list[int]:
-        return [self.parts[rank].drawer_bytes if self._config.draws_flows else 0 for rank in range(self._config.world)]
+        return [self.parts[rank].drawer_bytes if draws_views(self._config) else 0 for rank in range(self._config.world)]
 
     def _make_training(self, count: int) -> list[tuple[Reached, ...]]:
         config, train = self._config, in_split(self._split, "train")
@@ -151,6 +157,10 @@ class Views:
             if self._are_all(nodes):
                 return [()] * config.world
             return self._reached([(nodes, None)], self._model.uses_edges)
+        sample_of = sampler(config, self._model) if config.samples else lambda *_: None
+        if self._pairs is not None:
+            drawn = [(nodes, sample_of(step, 0)) for step, nodes in self._pairs.nodes(count)]
+            return self._reached(drawn, self._uses_edges(self._holds_constants), shared=False)
         check_count(count, self._targets)
         group_of = np.where(train, 0, -1)
         if count > 1:
@@ -160,7 +170,6 @@ class Views:
             return self._reached(chosen, self._uses_edges(self._holds_constants))
         ids = np.flatnonzero(group_of >= 0)
         step_of = shuffled_steps(ids, config.seed, 0, config.batches.steps, Group.single())
-        sample_of = sampler(config, self._model) if config.samples else lambda *_: None
         drawn = [
             (nodes, sample_of(step, 0))
             for step in range(min(config.batches.steps, LOOKED_AT))

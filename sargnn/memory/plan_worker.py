@@ -32,7 +32,7 @@ from sargnn.plan.graph import usual_message_rows
 from sargnn.plan.layer_plan import RowCounts
 from sargnn.plan.sizes import Sizes
 from sargnn.training.build import layer_shares, share_of_sums
-from sargnn.training.fit import holds_constants, trains_in_batches
+from sargnn.training.fit import draws_views, holds_constants, trains_in_batches
 
 _EDGE_BYTES, _ROW_BYTES, _HALO_BYTES, _SENT_BYTES = 8, 60, 24, 4
 """Of an edge in both orders; of a row ids twice, degrees, label, split, rank; of a halo row ids and rank; of one sent."""
@@ -95,26 +95,32 @@ class WorkerPlan:
 
 
 class Account:
-    """The memory of one configuration's workers. ``step_bytes``: what a step holds beside the rows of its views.
+    """The memory of one configuration's workers.
 
     Raises ``ConfigError`` where the model cannot work on such a graph.
     """
 
     def __init__(self, config: RunConfig, shape: GraphShape, num_nodes: int) -> None:
-        self._config, self._shape, self.step_bytes = config, shape, 0
+        self._config, self._shape = config, shape
         self.engine, self.model = bare(config, shape)
         self._layers = len(self.model.uses_edges)
         message_rows = config.comm.message_rows or usual_message_rows(num_nodes, config.world)
         self.accounts = Accounts(config, shape, self.model, message_rows)
 
     def worker(
-        self, part: PartSizes, runtime: Runtime, kept_halo: Sequence[int] | None = None, results: tuple[int, ...] = ()
+        self,
+        part: PartSizes,
+        runtime: Runtime,
+        kept_halo: Sequence[int] | None = None,
+        results: tuple[int, ...] = (),
+        of_pairs: tuple[int, int] = (0, 0),
     ) -> WorkerPlan:
         """Of one worker that trains full batches.
 
         Args:
             kept_halo: rows of others that each layer reads where partial results travel, too [L]; None: all that there are.
             results: partial results, as of ``Sizes``.
+            of_pairs: ``step_bytes`` and ``evaluation_bytes`` of ``WorkerViews``.
 
         Raises:
             ConfigError: the configuration trains other views, for which the graph is needed.
@@ -127,7 +133,7 @@ class Account:
             )
         halo = tuple(kept_halo or (part.halo,) * self._layers)
         whole = self._whole(part, halo, results)
-        views = WorkerViews((Reached(whole, (), ()),), None, None, 0, 0)
+        views = WorkerViews((Reached(whole, (), ()),), None, None, 0, 0, *of_pairs)
         return self.with_views(part, views, runtime, self._config.engine.keep_layers)
 
     def with_views(
@@ -144,7 +150,7 @@ class Account:
         states = config.optim.tables * parameters
         left = states - 2 * parameters  # Correct & Smooth comes when the optimizer's are gone
         kept = self.bytes_since(part, views)
-        if trains_in_batches(config) and config.batches.flows == "memory" and not config.draws_flows:
+        if trains_in_batches(config) and config.batches.flows == "memory" and not draws_views(config):
             kept += sum(account.brought(view.sizes) for view in views.training)
         if groups is None:
             held_there = self._evaluation_bytes(views, whole)
@@ -152,7 +158,7 @@ class Account:
             in_groups = [self.accounts.evaluation(group.counts, in_groups=True) for group in groups]
             held_there = largest_of(in_groups, [group.sizes for group in groups], all_held=False)
             held_there += 2 * part.split * self._shape.num_classes * wide(ROW_DTYPES[config.precision]).itemsize
-        evaluation = held_there + runtime.training + states + kept
+        evaluation = held_there + runtime.training + states + kept + views.evaluation_bytes
         smoothing = 0
         if config.smooth.name != "none":
             smoothing = self._smoothing_bytes(part, views, whole) + runtime.training + left
@@ -210,14 +216,14 @@ class Account:
         account, held, travelling = max(every, key=lambda candidate: candidate[1].peak + candidate[2])
         if self._config.labels.reuse:
             travelling = max(travelling, account.halo.peak(whole))
-        beside = runtime.training + self.bytes_since(part, views) + self.step_bytes
+        beside = runtime.training + self.bytes_since(part, views) + views.step_bytes
         return held.peak + travelling + beside, account, held, travelling
 
     @property
     def all_held(self) -> bool:
         """Whether all micro-batches' flows stay in memory."""
         apart = self.model.by_relation and self._shape.schema.typed
-        return not self._config.draws_flows and (self._config.batches.flows == "memory" or apart)
+        return not draws_views(self._config) and (self._config.batches.flows == "memory" or apart)
 
     @property
     def holds_constants(self) -> bool:

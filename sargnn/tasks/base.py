@@ -178,6 +178,10 @@ class Task(ABC):
         """The loss of validation labels, likewise; None where there is none."""
         return None
 
+    def evaluation_bytes(self) -> int:
+        """What ``metrics`` holds beside the outputs, where that is more than a little."""
+        return 0
+
     @abstractmethod
     def tables(self, outputs: Tensor) -> dict[str, Tensor]:
         """What ``sargnn predict`` writes beside the outputs [M, C]: a table with a row for each of them, by name."""

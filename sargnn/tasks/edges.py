@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sargnn.comm.group import Group
+from sargnn.config.groups import EdgesConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
@@ -26,7 +27,7 @@ from sargnn.tasks.decoders import check_edge_decoder, make_edge_decoder
 from sargnn.tasks.kinds import Scores, choose_metric, metric_name
 from sargnn.tasks.metrics import check_metric, measure
 from sargnn.tasks.nodes import LABELS, LabelLoss, check_loss, mean_loss, scaled_weights
-from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
+from sargnn.tasks.pair_scores import HELD_BYTES, PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
 
 _AT_ONCE = 1 << 18
@@ -61,12 +62,17 @@ class EdgeTask(PairTask):
         check_metric(name, config.metric, pairs.outputs, some)
         check_loss(config, name, pairs.outputs, some)
         check_counts(config, pairs, "edges")
-        sizes = config.num_outputs(dataset.num_classes), len(dataset.schema.relations), _width(config, pairs), pairs.outputs
+        sizes = (
+            config.num_outputs(dataset.num_classes),
+            len(dataset.schema.relations),
+            _width(config.edges, pairs),
+            pairs.outputs,
+        )
         check_edge_decoder(config.edges, *sizes, config.seed)
 
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         super().__init__(config, part, outputs, group)
-        pairs = self._pairs
+        pairs, self._edges = self._pairs, config.edges
         assert pairs.labels is not None
         self.name = task_of(np.asarray(pairs.labels))
         self.kind, self._measured = LABELS[self.name], choose_metric(self.name, config.metric, pairs.outputs)
@@ -76,7 +82,7 @@ class EdgeTask(PairTask):
             weights = scaled_weights(config.optim.class_weights, own, pairs.outputs, group).to(self._device)
         self.label_loss = LabelLoss(config.optim, self.kind, weights)
         self._features = pairs.features if config.edges.features else None
-        sizes = outputs, len(part.schema.relations), _width(config, pairs), pairs.outputs
+        sizes = outputs, len(part.schema.relations), _width(config.edges, pairs), pairs.outputs
         self.decoder = make_edge_decoder(config.edges, *sizes, config.seed).to(self._device, self._dtype)
         self._rescale(config.edges.divisor)
 
@@ -90,8 +96,15 @@ class EdgeTask(PairTask):
 
     def batch(self, chosen: np.ndarray, step: int) -> EdgeBatch:
         which = self._training[chosen]
-        lists = self._route(*self._ends(which))
+        *ends, relation = self._ends(which)
+        lists = self._route(np.stack(ends), relation)
         return EdgeBatch(lists, None, torch.from_numpy(self._labels(which)).to(self._device), self._features_of(which, lists))
+
+    def step_bytes(self, batch: PairBatch) -> int:
+        return step_bytes(self._edges, self._pairs, max(len(batch.lists.heads), len(batch.lists.back)))
+
+    def evaluation_bytes(self) -> int:
+        return evaluation_bytes(self._edges, self._pairs, len(self._pairs.heads))
 
     def _labels(self, which: np.ndarray) -> np.ndarray:
         assert self._pairs.labels is not None
@@ -122,13 +135,14 @@ class EdgeTask(PairTask):
         with torch.no_grad():
             for first in range(0, max(most, 1), _AT_ONCE):
                 some = which[first : first + _AT_ONCE]
-                lists = self._route(*self._ends(some))
+                *ends, relation = self._ends(some)
+                lists = self._route(np.stack(ends), relation)
                 features = self._features_of(some, lists)
                 pieces.append(self._score(lists.among(output_rows), outputs, features, (self._pairs.outputs,)))
         return torch.cat(pieces)
 
     def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
-        lists = self._route(heads, tails, np.full(len(heads), relation))
+        lists = self._route(np.stack([heads, tails]), np.full(1, relation))
         with torch.no_grad():
             return self._score(lists, outputs, None, (self._pairs.outputs,))
 
@@ -164,11 +178,16 @@ class EdgeTask(PairTask):
         return int(self.group.sum_(torch.tensor(len(self.numbers))))
 
 
-def _width(config: RunConfig, pairs: Pairs) -> int:
+def _width(config: EdgesConfig, pairs: Pairs) -> int:
     """D, as far as the decoder reads them."""
-    return pairs.width if config.edges.features else 0
+    return pairs.width if config.features else 0
 
 
-def step_bytes(config: RunConfig, pairs: Pairs, count: int) -> int:
+def step_bytes(config: EdgesConfig, pairs: Pairs, count: int) -> int:
     """Bytes of what a step with so many training edges holds beside embeddings and their gradients."""
-    return SCRATCH_BYTES + count * (PAIR_BYTES + 4 * (4 * pairs.outputs + 2 * _width(config, pairs)))
+    return SCRATCH_BYTES + count * max(PAIR_BYTES, HELD_BYTES + 4 * (4 * pairs.outputs + 2 * _width(config, pairs)))
+
+
+def evaluation_bytes(config: EdgesConfig, pairs: Pairs, count: int) -> int:
+    """Likewise of an evaluation of so many edges: of some at a time, and what the decoder gives of all, their labels beside."""
+    return step_bytes(config, pairs, min(count, _AT_ONCE)) + count * 4 * (3 * pairs.outputs + 6)

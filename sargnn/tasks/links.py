@@ -28,7 +28,7 @@ from sargnn.config.groups import LinksConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
-from sargnn.graph.pairs import MEASURED, Known
+from sargnn.graph.pairs import MEASURED, Known, Pairs
 from sargnn.graph.schema import SPLITS
 from sargnn.partition.part import Part
 from sargnn.tasks.base import Counted, Of, Targets
@@ -37,12 +37,12 @@ from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partner
 from sargnn.tasks.kinds import Scores
 from sargnn.tasks.metrics import mean_ranks, measure_pairs, measure_ranks
 from sargnn.tasks.negatives import Sampler
-from sargnn.tasks.pair_scores import PAIR_BYTES, SCRATCH_BYTES, PairLists
+from sargnn.tasks.pair_scores import HELD_BYTES, PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
 
 _TEMPERATURE = "temperature_of_sargnn"
-_SCORE_BYTES = 4 * 8
-"""Of a score, its gradient, and a copy of each in another order."""
+_DRAWN_BYTES = 160
+"""Of a pair that is measured while strict negatives are drawn, and it is looked for who scores it."""
 _MEASURED_STEP = 2**32 - len(SPLITS) - 1
 """From here on the numbers of steps are those of splits, whose negatives are the same in every evaluation."""
 
@@ -82,6 +82,7 @@ class LinkTask(PairTask):
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         super().__init__(config, part, outputs, group)
         self.name, self._config, pairs = "links", config.links, self._pairs
+        self._run = config
         self.metric = config.metric or ("mrr" if pairs.candidates else "auc")
         decoder = make_decoder(config.links, outputs, len(part.schema.relations), config.seed)
         self.decoder = decoder.to(self._device, self._dtype)
@@ -102,15 +103,20 @@ class LinkTask(PairTask):
         which, pairs = self._training[chosen], self._pairs
         heads, tails, relation = self._ends(which)
         drawn = self._sampler.draw(heads, tails, relation, step)
-        negatives = drawn.heads.shape[1]
-        lists = self._route(
-            np.concatenate([heads, drawn.heads.ravel()]),
-            np.concatenate([tails, drawn.tails.ravel()]),
-            np.concatenate([relation, np.repeat(relation, negatives)]),
-        )
-        weights = None if pairs.weights is None else self._on_device(np.asarray(pairs.weights)[which])
+        negatives = self._config.negatives
+        of = np.concatenate([relation, np.repeat(relation, negatives)]) if self._several else relation[:1]
+        ends = np.stack([np.append(heads, drawn.heads), np.append(tails, drawn.tails)])
         counts = None if drawn.are_none is None else self._on_device(~drawn.are_none)
-        return LinkBatch(lists, np.stack([heads, tails], 1), len(which), negatives, weights, counts)
+        no_messages = np.stack([heads, tails], 1) if self._run.samples else None
+        del drawn, heads, tails, relation  # a step may have many
+        weights = None if pairs.weights is None else self._on_device(np.asarray(pairs.weights)[which])
+        return LinkBatch(self._route(ends, of), no_messages, len(which), negatives, weights, counts)
+
+    def step_bytes(self, batch: PairBatch) -> int:
+        return step_bytes(self._run, -(-max(len(batch.lists.heads), len(batch.lists.back)) // (1 + self._config.negatives)))
+
+    def evaluation_bytes(self) -> int:
+        return evaluation_bytes(self._pairs, 1)
 
     def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
         assert isinstance(targets, PairTargets) and isinstance(targets.batch, LinkBatch)
@@ -139,7 +145,7 @@ class LinkTask(PairTask):
 
     def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
         with torch.no_grad():
-            return self._scores(self._route(heads, tails, np.full(len(heads), relation)), outputs)
+            return self._scores(self._route(np.stack([heads, tails]), np.full(1, relation)), outputs)
 
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
         assert isinstance(targets, PairTargets)
@@ -258,13 +264,25 @@ class LinkTask(PairTask):
             assert drawn.are_none is not None
             kept = ~drawn.are_none.ravel()
             ends = drawn.heads.ravel()[kept], drawn.tails.ravel()[kept], relation[kept]
-        asked = (np.concatenate(both) for both in zip((heads, tails, relation), ends, strict=True))
-        return self._route(*asked), len(which)
+        *asked, of = (np.concatenate(both) for both in zip((heads, tails, relation), ends, strict=True))
+        return self._route(np.stack(asked), of), len(which)
 
 
-def step_bytes(config: LinksConfig, pairs: int) -> int:
+def step_bytes(config: RunConfig, pairs: int) -> int:
     """Bytes of what a step with so many of the worker's pairs holds beside embeddings and their gradients."""
-    return SCRATCH_BYTES + pairs * (1 + config.negatives) * (PAIR_BYTES + _SCORE_BYTES)
+    left_out = 2 * config.samples  # edges of a pair, which a sample leaves out
+    return SCRATCH_BYTES + pairs * (1 + config.links.negatives + left_out) * PAIR_BYTES
+
+
+def evaluation_bytes(pairs: Pairs, world: int) -> int:
+    """Likewise of an evaluation, of each worker. What splits are measured against is drawn once, a split after the other."""
+    counts = []
+    for split in MEASURED:
+        given, candidates = pairs.negatives.get(split), pairs.candidates.get(split)
+        each = 1 if candidates is None else candidates.shape[1]
+        count = pairs.count(split)
+        counts.append((count + (len(given) if given is not None else count * each)) // world)
+    return SCRATCH_BYTES + sum(counts) * HELD_BYTES + max(counts) * _DRAWN_BYTES
 
 
 def loss_sum(

@@ -43,23 +43,11 @@ _SCRATCH_NUMBERS = 1 << 17
 """Of the rows of pairs that are scored at a time."""
 SCRATCH_BYTES = 8 * 4 * _SCRATCH_NUMBERS
 """Of these rows, what a decoder makes of them, and gradients, in fp32."""
-PAIR_BYTES = 16
+PAIR_BYTES = 88
+"""Of a pair while it is looked for who scores it, measured: more than its lists, score and gradient take later. What a step's
+tables lie in is there meanwhile."""
+HELD_BYTES = 20
 """Of a pair in ``PairLists``."""
-
-
-@dataclass(frozen=True)
-class Questions:
-    """Pairs whose scores a worker asks for, int64 [A] each: whose row an end is, and which.
-
-    ``relation``: 0 where there is one only. ``several``: whether there may be several, the same on all workers.
-    """
-
-    head_ranks: np.ndarray
-    heads: np.ndarray
-    tail_ranks: np.ndarray
-    tails: np.ndarray
-    relation: np.ndarray
-    several: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,8 @@ class PairLists:
         relation: int64 [S].
         num_own: how many tails are own rows.
         lists: which rows travel.
-        order: int32 [S], where each pair's score stands in what goes back: first what rank 0 asks for, and so on.
+        order: int32 [S], where each pair's score stands in what goes back: first what rank 0 asks for, and so on; of one
+            worker empty.
         asked, given: how many each rank asks this one for, and this one each.
         back: int32 [A], where each answer stands among those of all ranks.
     """
@@ -133,40 +122,52 @@ class PairLists:
         return torch.from_numpy(np.concatenate(answers)).to(gradients.device)[self.order]
 
 
-def route(group: Group, asked: Questions, message_rows: int, near: range, device: torch.device) -> PairLists:
+def route(
+    group: Group,
+    asked: np.ndarray,
+    head_ranks: np.ndarray,
+    message_rows: int,
+    near: range,
+    device: torch.device,
+    *,
+    several: bool,
+) -> PairLists:
     """Find who scores which pairs, and which rows travel for it. All workers must call it together.
 
-    ``message_rows`` and ``near`` are as of ``HaloLists``; ``device``: where rows lie.
+    Args:
+        asked: int32 [A, 4], pairs whose scores this worker asks for: the head's row where it is; the tail's rank and row there;
+            the relation.
+        head_ranks: int64 [A], whose rows the heads are.
+        message_rows, near: as of ``HaloLists``.
+        device: where rows lie.
+        several: whether there may be several relations, the same on all workers.
     """
     rank, world = group.rank, group.world
-    table = np.empty((len(asked.heads), 4), np.int32)
-    for column, numbers in enumerate((asked.heads, asked.tail_ranks, asked.tails, asked.relation)):
-        table[:, column] = numbers
-    pieces, given = [table], [len(table)]
+    pieces, given = [asked], [len(asked)]
     if world > 1:
-        by_head, places = by_rank(asked.head_ranks, world)
-        pieces, given = swap(group, [table[piece] for piece in places], "asking for scores"), [len(piece) for piece in places]
-    received = np.concatenate(pieces)
-    order, heads, tails, wanted = np.empty((4, len(received)), np.int32)
-    relation, counts = np.empty(len(received) if asked.several else 0, np.int64), np.empty(world, np.int64)
+        by_head, places = by_rank(head_ranks, world)
+        pieces, given = swap(group, [asked[piece] for piece in places], "asking for scores"), [len(piece) for piece in places]
+    received = np.concatenate(pieces) if world > 1 else asked
+    order, heads, tails, wanted = (np.empty(len(received), np.int32) for _ in range(4))
+    relation, counts = np.empty(len(received) if several else 0, np.int64), np.empty(world, np.int64)
     num_own = _arrange(received, rank, world > 1, order, heads, tails, relation, wanted, counts)
     rows = np.split(wanted[: counts.sum()], np.cumsum(counts[:-1]))
     sends = swap(group, rows, "asking for rows of pairs") if world > 1 else rows
     asked_order = by_head if world > 1 else order  # world 1: what goes back is in the order in which it is scored
-    back = np.empty_like(asked_order)
-    back[asked_order] = np.arange(len(back))
+    back = np.empty(len(asked_order), np.int32)
+    back[asked_order] = np.arange(len(back), dtype=np.int32)
 
     def on_device(array: np.ndarray, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.from_numpy(array).to(device, dtype)
 
-    nothing = torch.zeros(1, dtype=torch.int64, device=device).expand(len(order))
+    nothing = torch.zeros(1, dtype=torch.int64, device=device).expand(len(heads))
     return PairLists(
         heads=on_device(heads),
         tails=on_device(tails),
-        relation=on_device(relation, torch.int64) if asked.several else nothing,
+        relation=on_device(relation, torch.int64) if several else nothing,
         num_own=num_own,
         lists=HaloLists(tuple(on_device(rows) for rows in sends), tuple(counts.tolist()), message_rows, near),
-        order=on_device(order if world > 1 else np.arange(len(order), dtype=np.int32)),
+        order=on_device(order if world > 1 else order[:0]),
         asked=tuple(map(len, pieces)),
         given=tuple(given),
         back=on_device(back),

@@ -6,7 +6,7 @@ Letters: N own rows, M output rows, F width of an embedding, P pairs, A pairs th
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from sargnn.partition.part import Part
 from sargnn.rng import Purpose, pair_keys
 from sargnn.tasks.base import Counted, Of, Targets, Task
 from sargnn.tasks.decoders import Perceptron, ReadSquares
-from sargnn.tasks.pair_scores import PairLists, Questions, route, score_pairs
+from sargnn.tasks.pair_scores import PairLists, route, score_pairs
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,14 @@ class PairTargets(Targets):
 
     output_rows: Tensor | None = field(default=None)
     batch: PairBatch | None = field(default=None)
+
+    @staticmethod
+    def join(parts: Sequence[Targets]) -> Targets:
+        if len(parts) == 1:
+            return parts[0]
+        first, labels = parts[0], torch.cat([part.labels for part in parts])
+        rows = [part.output_rows for part in parts if isinstance(part, PairTargets) and part.output_rows is not None]
+        return PairTargets(labels, {}, first.global_counts, output_rows=torch.cat(rows))
 
 
 class PairTask(Task):
@@ -109,7 +117,7 @@ class PairTask(Task):
         return len(rows)
 
     def targets(self, output_rows: Tensor | None, counts: Mapping[str, int] | None = None) -> PairTargets:
-        return PairTargets(self._no_labels(output_rows), {}, dict(counts or {"train": 0}), None, output_rows)
+        return PairTargets(self._no_labels(output_rows), {}, dict(counts or {"train": 0}), output_rows=output_rows)
 
     def _no_labels(self, output_rows: Tensor | None) -> Tensor:
         return torch.zeros(len(self._ids) if output_rows is None else len(output_rows), 0, device=self._device)
@@ -125,6 +133,10 @@ class PairTask(Task):
     @abstractmethod
     def known_labels(self) -> np.ndarray:
         """int64: of each of this worker's training pairs, how many terms of the loss it has."""
+
+    @abstractmethod
+    def step_bytes(self, batch: PairBatch) -> int:
+        """What a view with these pairs holds on this worker beside its rows."""
 
     @abstractmethod
     def batch(self, chosen: np.ndarray, step: int) -> PairBatch:
@@ -147,11 +159,21 @@ class PairTask(Task):
         """Original ids of some own pairs' heads and tails, and their relations, int64 each."""
         return self._ids[self._pairs.heads[which]], np.asarray(self._pairs.tails)[which], self._relation[which]
 
-    def _route(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> PairLists:
-        """Who scores pairs that this worker asks for (int64 [A], original ids)."""
-        ranks, rows = self.directory.locate(np.stack([heads, tails]))
-        asked = Questions(ranks[0], rows[0], ranks[1], rows[1], relation, self._pairs.relation is not None)
-        return route(self.group, asked, self._message_rows, self._near, self._device)
+    @property
+    def _several(self) -> bool:
+        """Whether there are several relations."""
+        return self._pairs.relation is not None
+
+    def _route(self, ends: np.ndarray, relation: np.ndarray) -> PairLists:
+        """Who scores pairs that this worker asks for. ``ends``: int64 [2, A], original ids; ``relation``: int64 [A], or one for
+        all."""
+        ranks, rows = self.directory.locate(ends)
+        asked = np.empty((ends.shape[1], 4), np.int32)
+        for column, numbers in enumerate((rows[0], ranks[1], rows[1], relation)):
+            asked[:, column] = numbers
+        head_ranks = ranks[0].copy()
+        del ranks, rows  # as large as all that follows
+        return route(self.group, asked, head_ranks, self._message_rows, self._near, self._device, several=self._several)
 
     def _score(
         self,

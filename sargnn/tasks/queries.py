@@ -379,7 +379,7 @@ class QueryTask(PairTask):
 
 
 def _best(scores: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Each query's largest of scores [n, Q], at most ``count``, and their ids; of equal ones those of the smallest ids [n, Q]."""
+    """Each query's largest of scores [n, Q], at most ``count``, and their ids [n, Q]; of equal ones those of the smallest."""
     order = ids.argsort(dim=0, stable=True)
     scores, place = scores.gather(0, order).sort(dim=0, descending=True, stable=True)
     return scores[:count], ids.gather(0, order).gather(0, place)[:count]

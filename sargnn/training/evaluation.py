@@ -22,7 +22,6 @@ from torch import Tensor
 from sargnn.bf16 import wide
 from sargnn.comm.collectives import gather_table
 from sargnn.profile import EVALUATION
-from sargnn.tasks.base import Targets
 from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, SMOOTHED, Scores
 from sargnn.training.fit import Setup, evaluation_sample
 from sargnn.training.history import EvaluationResult, History
@@ -105,7 +104,7 @@ class Evaluator(Listener):
             del view, out
         joined = logits[0] if len(logits) == 1 else torch.cat(logits)
         del logits
-        together = Targets.join(targets)
+        together = targets[0].join(targets)
         scores = self._task.metrics(joined, together)
         if self._config.select == "val_loss":
             scores["val_loss"] = self._task.validation_loss(joined, together)

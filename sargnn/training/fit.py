@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from sargnn.training.views import Constants, View, ViewBuilder
 
 if TYPE_CHECKING:
     from sargnn.plan.drawn import Sample
+    from sargnn.training.pairs import PairCandidates
 
 _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
@@ -44,6 +46,11 @@ def trains_in_batches(config: RunConfig) -> bool:
     if config.draws_flows or config.asks_queries:
         return True
     return config.batches.count != 1 and not (config.batches.count == "auto" and config.norms_over_rows)
+
+
+def draws_views(config: RunConfig) -> bool:
+    """Whether a step's views are made before each step: where flows are drawn, and of pairs, which draw negatives."""
+    return config.draws_flows or (config.predicts_pairs and trains_in_batches(config))
 
 
 def configured_batches(config: RunConfig) -> int | Literal["auto"]:
@@ -146,17 +153,19 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
         from sargnn.training.queries import fit_queries
 
         return fit_queries(setup)
-    if config.predicts_pairs:  # others do not load what predicts pairs
-        from sargnn.training.pairs import pair_steps
-
-        return Fitted(pair_steps(setup), [setup.evaluation])
     fitted = Fitted(OneStep([] if training is None else [training]), [setup.evaluation])
-    if training is not None and config.budget_bytes is None:
+    if training is not None and config.budget_bytes is None and not config.predicts_pairs:
         return fitted
     apart = setup.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
     on_disk = config.batches.flows == "disk" and not apart
     folder = scratch / "flows" if scratch is not None and on_disk else None
-    candidates = Candidates(setup, all_held=folder is None and not config.draws_flows)
+    candidates: NodeCandidates | PairCandidates
+    if config.predicts_pairs:  # others do not load what predicts pairs
+        from sargnn.training.pairs import PairCandidates
+
+        candidates = PairCandidates(setup)
+    else:
+        candidates = NodeCandidates(setup, all_held=folder is None and not config.draws_flows)
     count, groups = configured_batches(config), None
     if config.budget_bytes is not None:
         assert choose is not None
@@ -169,7 +178,9 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
             fitted.evaluations = MicroBatches(
                 builder, evaluation.of, evaluated, number, graph.num_rows, group, where, recurring=False
             )
-    if trains_in_batches(config):
+    if not isinstance(candidates, NodeCandidates):
+        fitted.steps = candidates.steps(count if isinstance(count, int) else 1)
+    elif trains_in_batches(config):
         assert isinstance(count, int)
         row_groups = find_groups(config.batches, count, candidates.targets, group) if groups is None else groups.of
         if config.draws_flows:
@@ -185,22 +196,45 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
         else:
             where = None if folder is None else folder / "training"
             fitted.steps = OneStep(MicroBatches(builder, row_groups, candidates.rows, count, graph.num_rows, group, where))
-    if config.draws_flows:
+    if draws_views(config):
         _ = graph.drawer  # made now: what making it takes is not held beside a step
-    graph.release(mapped_only=config.draws_flows)
+    graph.release(mapped_only=draws_views(config))
     engine.reset_tables()
     trim()
     return fitted
 
 
-class Candidates:
+class Candidates(ABC):
     """The micro-batches that a step could have, before any are made.
 
     Attributes:
-        rows: int64 ascending, own training rows.
         all_held: whether all their flows stay in memory.
         holds_constants: whether they have the first layer's aggregates of constant rows in common.
-        constants: these, made where drawn steps share them.
+    """
+
+    all_held: bool
+    holds_constants: bool
+
+    @property
+    @abstractmethod
+    def most(self) -> int:
+        """All ranks must ask."""
+
+    @abstractmethod
+    def groups(self, count: int) -> Groups:
+        """So many groups, and what each reaches; of drawn steps in each of the first steps. All ranks must call it."""
+
+    def step_bytes(self, count: int) -> int:
+        """Of a view of a step of so many, on this rank, beside its rows. All ranks must call it."""
+        return 0
+
+
+class NodeCandidates(Candidates):
+    """Of a task whose targets are rows.
+
+    Attributes:
+        rows: int64 ascending, own training rows.
+        constants: the first layer's aggregates of constant rows, made where drawn steps share them.
     """
 
     def __init__(self, setup: Setup, *, all_held: bool) -> None:
@@ -219,11 +253,9 @@ class Candidates:
 
     @property
     def most(self) -> int:
-        """All ranks must ask."""
         return most_batches(self.targets, self._setup.engine.group)
 
     def groups(self, count: int) -> Groups:
-        """So many groups, and what each reaches; of drawn steps in each of the first steps. All ranks must call it."""
         builder = self._setup.builder
         row_groups = find_groups(self._setup.config.batches, count, self.targets, self._setup.engine.group)
         if self._steps is None:

@@ -13,7 +13,7 @@ partners.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,15 @@ from torch import Tensor
 from sargnn.comm.group import Group
 from sargnn.graph.schema import Schema
 from sargnn.plan.drawn import LeftOut, Sample
+from sargnn.plan.sizes import Groups
 from sargnn.sources.links import read_pairs, relation_of
 from sargnn.tasks.base import Task
 from sargnn.tasks.edges import EdgeTask
 from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, PREDICTIONS
 from sargnn.tasks.links import LinkTask
-from sargnn.tasks.pairs import PairTask
+from sargnn.tasks.pairs import PairBatch, PairTask
 from sargnn.tracking.memory import trim
-from sargnn.training.fit import SLACK, Setup, holds_constants, sampler, trains_in_batches
+from sargnn.training.fit import LOOKED_AT, SLACK, Candidates, Setup, holds_constants, sampler, trains_in_batches
 from sargnn.training.steps import Steps, deal
 from sargnn.training.views import Constants, View, ViewBuilder
 
@@ -52,7 +53,7 @@ class PairSteps(Steps):
         batches: K.
         sample: gives the sample of a step, by its number since the beginning and its epoch; None: all edges.
         flows: each view is a message flow of its own; else all compute every row.
-        constants: computes the first layer's aggregates, where all flows share them.
+        constants: the first layer's aggregates that all flows share, where there are such, and what makes them anew.
     """
 
     def __init__(
@@ -65,12 +66,11 @@ class PairSteps(Steps):
         batches: int,
         sample: Callable[[int, int], Sample] | None,
         flows: bool,
-        constants: Callable[[], Constants | None] = lambda: None,
+        constants: tuple[Constants | None, Callable[[], Constants | None]],
     ) -> None:
         self._builder, self._group, self._task, self.drawn = builder, group, task, flows
         self.count, self._batches, self._sample = count, batches, sample
-        self._again = constants
-        self._constants = constants()
+        self._constants, self._again = constants
         self.holds_constants = self._constants is not None
         self._run_of = np.zeros(0, np.int64)
         self._totals = np.zeros(count, np.int64)
@@ -142,34 +142,63 @@ class _PairViews(Sequence[View]):
         return self._steps.view(self._step, number)
 
 
-def pair_steps(setup: Setup) -> PairSteps:
-    """The steps of a run that predicts pairs."""
-    config, builder, task = setup.config, setup.builder, setup.task
-    assert isinstance(task, PairTask)
-    flows = trains_in_batches(config)
+class PairCandidates(Candidates):
+    """Of a task that predicts pairs. Its views are message flows of their own, made before each step, unless one computes all
+    rows.
+    """
 
-    def constants() -> Constants | None:
-        return builder.first_constants([task.rows()])
+    all_held = False
 
-    assert config.batches.count != "auto"
-    if flows:
-        setup.engine.pool.slack = SLACK
-    steps = PairSteps(
-        builder,
-        setup.engine.group,
-        task,
-        count=config.batches.steps,
-        batches=config.batches.count,
-        sample=sampler(config, setup.model) if config.samples else None,
-        flows=flows,
-        constants=constants if flows and holds_constants(config, setup.model, setup.engine) else lambda: None,
-    )
-    if flows:
-        _ = setup.graph.drawer
-    setup.graph.release(mapped_only=flows)
-    setup.engine.reset_tables()
-    trim()
-    return steps
+    def __init__(self, setup: Setup) -> None:
+        assert isinstance(setup.task, PairTask)
+        config, self._setup, self._task = setup.config, setup, setup.task
+        self._flows = trains_in_batches(config)
+        self._sample = sampler(config, setup.model) if config.samples else None
+        self.holds_constants = self._flows and holds_constants(config, setup.model, setup.engine)
+        self._constants = self._make_constants()
+
+    def _make_constants(self) -> Constants | None:
+        return self._setup.builder.first_constants([self._task.rows()]) if self.holds_constants else None
+
+    @property
+    def most(self) -> int:
+        pairs = int(self._setup.engine.group.sum_(torch.tensor(len(self._task.known_labels()))))
+        return max(1, pairs // self._setup.config.batches.steps)
+
+    def groups(self, count: int) -> Groups:
+        """Of the first views, for all are alike: pairs are dealt out at random."""
+        reached = []
+        for step, batch in self._batches(count):
+            sample = None if self._sample is None else self._sample(step, 0)
+            rows = batch.lists.rows()
+            reached.append(self._setup.builder.drawn_sizes(rows, sample, holds_constants=self.holds_constants))
+        return Groups(np.zeros(0, np.int32), tuple(sizes for sizes, _ in reached), tuple(counts for _, counts in reached))
+
+    def step_bytes(self, count: int) -> int:
+        return max(self._task.step_bytes(batch) for _, batch in self._batches(count))
+
+    def _batches(self, count: int) -> Iterator[tuple[int, PairBatch]]:
+        """The first views' pairs, with the numbers of their steps."""
+        runs = self._setup.config.batches.steps * count
+        run_of = deal(self._task.step_keys(0), runs, self._setup.engine.group)
+        for run in range(min(runs, LOOKED_AT)):
+            yield run // count, self._task.batch(np.flatnonzero(run_of == run), run // count)
+
+    def steps(self, count: int) -> PairSteps:
+        """Those of a run, with so many micro-batches each."""
+        setup = self._setup
+        if self._flows:
+            setup.engine.pool.slack = SLACK
+        return PairSteps(
+            setup.builder,
+            setup.engine.group,
+            self._task,
+            count=setup.config.batches.steps,
+            batches=count,
+            sample=self._sample,
+            flows=self._flows,
+            constants=(self._constants, self._make_constants),
+        )
 
 
 def write_pairs(

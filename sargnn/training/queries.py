@@ -98,15 +98,14 @@ def fit_queries(setup: Setup) -> Fitted:
 
 
 def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> None:
-    """Write what was asked for (``training.pairs.write_pairs`` has the files): each node's best answers, or scores of pairs. All
+    """Write each node's best answers, or scores of pairs, as was asked for; ``training.pairs.write_pairs`` has the files. All
     workers must call it together.
     """
     task, group, schema = trainer.task, trainer.engine.group, trainer.graph.part.schema
     assert isinstance(task, QueryTask)
     number, per_view = relation_of(schema, asked["relation"]), trainer.config.links.queries
-    first_head, first_tail = (
-        schema.offsets[end] for end in (schema.relations[number].source, schema.relations[number].destination)
-    )
+    relation = schema.relations[number]
+    first_head, first_tail = schema.offsets[relation.source], schema.offsets[relation.destination]
 
     def outputs(heads: np.ndarray) -> tuple[Tensor, QueryTargets]:
         targets = task.asked_targets(heads, number)
@@ -128,7 +127,7 @@ def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> None
     if asked["top"]:
         count, own = int(asked["top"]), np.zeros(0, np.int64)
         tables: list[tuple[Tensor, Tensor]] = []
-        heads = np.arange(schema.offsets[schema.relations[number].source + 1] - first_head)
+        heads = np.arange(schema.count(relation.source))
         for at in range(0, len(heads), per_view):
             now = heads[at : at + per_view]
             partners, best = task.best(*outputs(now + first_head), count)

@@ -10,15 +10,17 @@ import pytest
 
 from sargnn.cli.main import main
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig, MemoryConfig, read_size
+from sargnn.config.groups import BatchesConfig, LinksConfig, MemoryConfig, read_size
 from sargnn.engine.segments import layer_runs
 from sargnn.errors import ConfigError
 from sargnn.memory import budget as budget_module
+from sargnn.sources.links import draw_links
 from tests.graphs import nasty_graph
 from tests.in_process import sargnn_here
 from tests.parity import cases
 from tests.run.runs import summary_of
 
+_LINKS = ["task=links", "dataset.link_split=[0.85,0.05,0.1]", "model=sage", "model.num_layers=2"]
 _MODULE = Path(__file__).parents[2] / "examples" / "layers" / "dgl_gat.py"
 
 
@@ -75,6 +77,33 @@ def test_the_search_doubles_and_bisects(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(trainer.loop.steps.views(0)) == 7 and tried == [1, 2, 4, 8, 6, 7]
 
 
+def test_micro_batches_of_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as fit, with the losses and the metrics of one, which is measured in groups of rows; and where none do."""
+    graph = draw_links(nasty_graph(), [0.6, 0.2, 0.2])
+    model = cases.model_config("sage", norm="none", dropout=0.0)
+    config = dataclasses.replace(cases.run_config(model), task="links", links=LinksConfig(embedding_dim=6))
+    results = []
+    for count, size in ((1, None), ("auto", "900GB")):
+        batches, room = BatchesConfig(count=count), MemoryConfig(size)  # type: ignore[arg-type]
+        trainer = cases.trainer_of(Group.single(), dataclasses.replace(config, batches=batches, memory_budget=room), graph)
+        losses = [trainer.loop.train_epoch(epoch).loss for epoch in range(2)]
+        results.append((losses, trainer.evaluator.evaluate().scores))
+        monkeypatch.setattr(budget_module.Budget, "planned", lambda self, count, keep: (1_600_000_000 // count,))
+        monkeypatch.setattr(budget_module.Budget, "fits", _fits)
+    assert len(trainer.loop.steps.views(0)) == 7 and len(trainer.evaluator.views) == 4
+    assert results[1][0] == pytest.approx(results[0][0], rel=1e-12) and results[1][1] == pytest.approx(results[0][1])
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="number of micro-batches"):
+        cases.trainer_of(
+            Group.single(), dataclasses.replace(config, batches=batches, memory_budget=MemoryConfig("257MB")), graph
+        )
+
+
+def _fits(self: budget_module.Budget, planned: tuple[int, ...], what: str) -> bool:
+    """Seven micro-batches, and an evaluation in four groups."""
+    return planned[0] <= 260_000_000 if what.startswith("batches") else what == "evaluation in 4 groups"
+
+
 def test_more_batches_than_targets() -> None:
     config = cases.run_config(cases.model_config("sage", norm="layer"), batches=BatchesConfig(count=1000))
     with pytest.raises(ConfigError, match="more micro-batches than rank 0 has training nodes"):
@@ -122,6 +151,9 @@ def test_mistakes(arguments: list[str], says: str, tmp_path: Path, capsys: pytes
             ["model=gcn", "sample.fanouts=[8,8,8]", "model.norm=layer", "batches.count=2"], id="samples, micro-batches"
         ),
         pytest.param(["model=sage", "model.num_layers=2", "batches.steps=4"], id="steps"),
+        pytest.param([*_LINKS, "batches.steps=4"], id="steps of links"),
+        pytest.param([*_LINKS, "batches.count=3", "links.negatives=3"], id="micro-batches of links"),
+        pytest.param([*_LINKS, "batches.steps=8", "sample.fanouts=[10,5]"], id="samples of links"),
         pytest.param(
             ["model=sage", "model.aggregator=lstm", "mode=one_shot", "model.num_layers=1", "model.norm=none",
              "sample.fanouts=[10]", "sample.every=run", "eval=sampled", "batches.count=4"], id="an LSTM on samples",

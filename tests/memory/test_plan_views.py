@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sargnn.comm.group import Group
-from sargnn.config.groups import BatchesConfig, LabelsConfig, MemoryConfig, SampleConfig
+from sargnn.config.groups import BatchesConfig, LabelsConfig, LinksConfig, MemoryConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
@@ -22,6 +22,7 @@ from sargnn.memory.plan_views import Views
 from sargnn.memory.plan_worker import BEFORE_TRAINING, Account, Runtime
 from sargnn.partition.cut import parts_of
 from sargnn.plan.sizes import Sizes, sizes_of_plans
+from sargnn.sources.links import draw_links
 from sargnn.tasks.kinds import in_split
 from sargnn.training.fit import LOOKED_AT
 from sargnn.training.views import View
@@ -32,6 +33,7 @@ from tests.parity import cases
 from tests.pool import pool
 
 GRAPH = ("dataset=products_like", "dataset.scale=0.01", "world=2")
+_LINKS = ("task=links", "dataset.link_split=[0.85,0.05,0.1]", "model=sage", "model.num_layers=2")
 MEASURED = {
     "message flows": ("model=sage", "mfg=true"),
     "micro-batches": ("model=sage", "model.norm=layer", "batches.count=4"),
@@ -39,7 +41,11 @@ MEASURED = {
     "servers": ("model=sage", "servers=2", "preload=shared"),
     "smoothing": ("model=sage", "smooth=cs"),
     "kept layers": ("model=gat", "mfg=true", "engine.keep_layers=2"),
+    "steps of links": (*_LINKS, "batches.steps=4"),
+    "samples of links": (*_LINKS, "batches.steps=4", "sample.fanouts=[10,5]"),
 }
+NOT_SENT = ("samples", "kept layers", "steps of links", "samples of links")
+"""Of which no plan says what travels."""
 _FIXED = 30_000_000
 """What libraries take more or less from run to run; of runs as small as these a good part."""
 
@@ -61,7 +67,7 @@ def test_planned_is_measured(name: str, tmp_path: Path) -> None:
         for worker, measured in zip(plan.workers, summary["peak_smooth_bytes"], strict=True):
             assert measured * 0.85 - _FIXED <= worker.smoothing <= measured * 1.15 + _FIXED
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert plan.sent == (None if name in ("samples", "kept layers") else rows[1]["comm_bytes"])
+    assert plan.sent == (None if name in NOT_SENT else rows[1]["comm_bytes"])
 
 
 EXACT: dict[str, tuple[str, dict[str, Any]]] = {
@@ -106,12 +112,29 @@ def test_sizes_are_those_of_a_runs_views(name: str) -> None:
             assert own.evaluation.sizes.halo == evaluation.halo
 
 
+@pytest.mark.parametrize(("model", "steps", "count"), [("sage", 5, 2), ("gcn", 1, 3), ("rgcn", 2, 1)])
+def test_sizes_of_links_are_those_of_a_runs_views(model: str, steps: int, count: int) -> None:
+    """Of the pairs and negatives of the first views."""
+    config = cases.run_config(cases.model_config(model), world=4, batches=BatchesConfig(steps=steps, count=count))
+    config = dataclasses.replace(config, task="links", links=LinksConfig(embedding_dim=6, negatives=2, strict=True))
+    dataset = draw_links(cases.graph_for(model), [0.6, 0.2, 0.2])
+    shape = shape_of(dataset, config)
+    account = Account(config, shape, dataset.num_nodes)
+    part = assign(dataset, config.partitioner.choice, 4)
+    views = Views(config, dataset, part, None, shape, account.engine, account.model)
+    for rank, (training, _) in enumerate(pool(4)(sizes_here, config, dataset)):
+        own = views.worker(rank, count).training
+        assert len(own) == min(LOOKED_AT, len(training))
+        assert [without_targets(one.sizes) for one in own] == [without_targets(one) for one in training[: len(own)]]
+        assert [one.sizes.halo for one in own] == [one.halo for one in training[: len(own)]]
+
+
 def sizes_here(group: Group, config: RunConfig, dataset: Dataset) -> tuple[list[Sizes], Sizes]:
     """Of the training views of the first steps, and of what evaluations read."""
     trainer = cases.trainer_of(group, config, dataset)
 
     def sizes(view: View) -> Sizes:
-        return sizes_of_plans(view.flow.plans, trainer.graph.num_rows, len(view.targets.rows["train"]))
+        return sizes_of_plans(view.flow.plans, trainer.graph.num_rows, len(view.targets.rows.get("train", ())))
 
     trainer.loop.steps.begin(0)
     training = []

@@ -235,7 +235,7 @@ def test_curve(name: str, mode: str, world: int, partitioner: str, steps: int, c
 def test_steps_are_dealt_without_rest() -> None:
     """Each training pair is in one step."""
     links, graph = LinksConfig("dot", 6), GRAPHS["both_ways"]
-    config = links_config("sage", links, batches=BatchesConfig(steps=4))
+    config = links_config("sage", links, batches=BatchesConfig(steps=4), sample=SampleConfig(fanouts=[3, 2, 4]))
     trainer = cases.trainer_of(Group.single(), config, graph)
     steps = trainer.loop.steps
     steps.begin(0)
