@@ -48,7 +48,10 @@ def chosen_from(kind: str, table: str) -> Metadata:
 
 
 def one_of(names: Sequence[str] | str) -> Metadata:
-    """One of these texts, or a target. ``names``: the texts, or where the table is that has them, as "module:ATTRIBUTE"."""
+    """One of these texts, or a target. ``names``: the texts, or where the table is that has them, as "module:ATTRIBUTE".
+
+    NAME@K is any text with a whole number from 1 in the place of K.
+    """
     return {"one_of": names} | TARGET
 
 
@@ -56,6 +59,11 @@ def names_of(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """What ``one_of`` allows beside a target; none where it says nothing."""
     names = metadata.get("one_of", ())
     return tuple(load_attribute(names) if isinstance(names, str) else names)
+
+
+def is_among(value: str, names: Sequence[str]) -> bool:
+    """Whether the names, as ``one_of`` has them, allow the text."""
+    return re.sub(r"@[1-9]\d{0,17}$", "@K", value) in names and not value.endswith("@K")
 
 
 def gone(values: Mapping[str, str]) -> Metadata:
@@ -357,7 +365,7 @@ def _check_text(value: str, key: str, metadata: Metadata) -> str:
     if metadata.get("path"):
         return os.path.abspath(os.path.expanduser(value))
     names = names_of(metadata)
-    if value in names:
+    if is_among(value, names):
         return value
     if names and not is_target(value):
         raise ConfigError(

@@ -31,7 +31,7 @@ Adjacency = Literal["dad", "da", "ad"]
 """D^-1/2 A D^-1/2, D^-1 A or A D^-1."""
 DECODERS = ("dot", "cosine", "mlp", "bilinear", "distmult", "complex", "transe", "rotate")
 EDGE_DECODERS = ("concat", "product")
-LinkMetric = Literal["auc", "ap", "mrr", "hits@1", "hits@3", "hits@10", "hits@20", "hits@50", "hits@100"]
+LinkMetric = Literal["auc", "ap", "mrr", "hits@K"]
 LINK_METRICS: tuple[LinkMetric, ...] = get_args(LinkMetric)
 Corrupt = Literal["tail", "head", "both", "ends"]
 Ranked = Literal["both", "tail", "head"]

@@ -35,7 +35,7 @@ from sargnn.tasks.base import Counted, Of, Targets
 from sargnn.tasks.decoders import check_decoder, make_decoder
 from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners
 from sargnn.tasks.kinds import Scores
-from sargnn.tasks.metrics import mean_ranks, measure_pairs, measure_ranks
+from sargnn.tasks.metrics import HITS, mean_ranks, measure_pairs, measure_ranks
 from sargnn.tasks.negatives import Sampler
 from sargnn.tasks.pair_scores import HELD_BYTES, PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
@@ -84,6 +84,8 @@ class LinkTask(PairTask):
         self.name, self._config, pairs = "links", config.links, self._pairs
         self._run = config
         self.metric = config.metric or ("mrr" if pairs.candidates else "auc")
+        asked = self.metric.removeprefix("hits@")
+        self._hits = sorted({*HITS, *([int(asked)] if asked.isdigit() else [])})
         decoder = make_decoder(config.links, outputs, len(part.schema.relations), config.seed)
         self.decoder = decoder.to(self._device, self._dtype)
         self._temperature = torch.full((), config.links.temperature or torch.nan, dtype=torch.float64, device=self._device)
@@ -237,17 +239,16 @@ class LinkTask(PairTask):
             self.metric in ("auc", "ap") or (given and self.metric.startswith("hits"))
         ):
             assert output_rows is None or len(output_rows) == len(self._ids)
-            return measure_ranks(self.group, self._ranks(split, outputs.detach()))
+            return measure_ranks(self.group, self._ranks(split, outputs.detach()), self._hits)
         if split not in self._evaluated:
             self._evaluated[split] = self._measured_pairs(split)
         lists, count = self._evaluated[split]
         scores = self._scores(lists.among(output_rows), outputs.detach())
         positives, negatives = scores[:count], scores[count:]
         if split in self._pairs.candidates:
-            return measure_ranks(
-                self.group, mean_ranks(positives, negatives.view(count, self._pairs.candidates[split].shape[1]))
-            )
-        return measure_pairs(self.group, positives, negatives)
+            ranks = mean_ranks(positives, negatives.view(count, self._pairs.candidates[split].shape[1]))
+            return measure_ranks(self.group, ranks, self._hits)
+        return measure_pairs(self.group, positives, negatives, self._hits)
 
     def _measured_pairs(self, split: str) -> tuple[PairLists, int]:
         """Who scores a split's pairs and negatives, and how many of those that this worker asks for are pairs."""

@@ -31,7 +31,7 @@ Letters: M output rows, n rows of a split, C outputs; P pairs of this worker, Q 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -273,9 +273,10 @@ def average_precision(scores: Tensor, positive: Tensor) -> float | None:
 
 
 HITS = (1, 3, 10, 20, 50, 100)
+"""K of ``hits@K`` that are measured whatever the metric is."""
 
 
-def measure_pairs(group: Group, positives: Tensor, negatives: Tensor) -> dict[str, float | None]:
+def measure_pairs(group: Group, positives: Tensor, negatives: Tensor, hits: Sequence[int] = HITS) -> dict[str, float | None]:
     """``auc``, ``ap`` and ``hits@K`` of the scores of pairs [P] and negatives [Q] of all workers. All workers must call it.
 
     Every worker holds all scores while it counts. A value is None where it is not defined: without pairs, ``auc`` and ``ap``
@@ -284,23 +285,23 @@ def measure_pairs(group: Group, positives: Tensor, negatives: Tensor) -> dict[st
     positives, negatives = (gather_rows(group, scores.detach()).cpu() for scores in (positives, negatives))
     scores = torch.cat([positives, negatives])
     if not len(positives) or not scores.isfinite().all():
-        return dict.fromkeys(["auc", "ap", *(f"hits@{k}" for k in HITS)])
-    best = negatives.topk(min(HITS[-1], len(negatives))).values
-    hits = {f"hits@{k}": int((positives > best[k - 1]).sum()) / len(positives) if k <= len(best) else 1.0 for k in HITS}
+        return dict.fromkeys(["auc", "ap", *(f"hits@{k}" for k in hits)])
+    best = negatives.topk(min(max(hits), len(negatives))).values
+    shares = {f"hits@{k}": int((positives > best[k - 1]).sum()) / len(positives) if k <= len(best) else 1.0 for k in hits}
     if not len(negatives):
-        return {"auc": None, "ap": None, **hits}
+        return {"auc": None, "ap": None, **shares}
     is_pair = torch.arange(len(scores)) < len(positives)
-    return {"auc": roc_auc(scores, is_pair), "ap": average_precision(scores, is_pair), **hits}
+    return {"auc": roc_auc(scores, is_pair), "ap": average_precision(scores, is_pair), **shares}
 
 
-def measure_ranks(group: Group, ranks: Tensor) -> dict[str, float | None]:
+def measure_ranks(group: Group, ranks: Tensor, hits: Sequence[int] = HITS) -> dict[str, float | None]:
     """``mrr``, ``hits@K`` and ``mean_rank``, means over all workers' pairs, of float64 [P] from 1. All workers must call it.
 
     All are None without pairs, and where a rank is not finite.
     """
-    own = [ranks.reciprocal(), *(ranks <= k for k in HITS), ranks, torch.ones_like(ranks)]
+    own = [ranks.reciprocal(), *(ranks <= k for k in hits), ranks, torch.ones_like(ranks)]
     *sums, count = group.sum_(torch.stack([values.sum(dtype=torch.float64) for values in own])).tolist()
-    names = ["mrr", *(f"hits@{k}" for k in HITS), "mean_rank"]
+    names = ["mrr", *(f"hits@{k}" for k in hits), "mean_rank"]
     if not count or not math.isfinite(sums[-1]):
         return dict.fromkeys(names)
     return {name: total / count for name, total in zip(names, sums, strict=True)}

@@ -151,7 +151,7 @@ def refuse(sargnn: Sargnn, words: list[str], expected: list[str]) -> None:
         ("dataset.link_split=null", ["no pairs", "task=links", "dataset.link_split=[0.85,0.05,0.1]"]),
         ("dataset.link_split=null dataset.link_relations=[a]", ["No links are drawn", "dataset.link_split=[0.85,0.05,0.1]"]),
         ("metric=accuracy", ["'accuracy'", "links", "auc, ap, mrr"]),
-        ("metric=hits@5", ["'metric'", "hits@5", "hits@50, "]),
+        ("metric=hits@0", ["'metric'", "hits@0", "hits@K"]),
         ("labels=masked", ["Labels are of nodes", "task=links labels=masked", "labels=none"]),
         ("smooth=cs", ["Correct & Smooth", "task=links smooth=cs", "smooth=none"]),
         ("preload=shared world=2 servers=2", ["task=links preload=shared", "preload=none"]),

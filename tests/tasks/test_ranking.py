@@ -57,7 +57,7 @@ def test_areas_are_scikit_learns(seed: int, dtype: torch.dtype) -> None:
     assert measured["auc"] == pytest.approx(roc_auc_score(marks, both), abs=1e-15)  # a sum of trapezoids
 
 
-@pytest.mark.parametrize("k", HITS)
+@pytest.mark.parametrize("k", [*HITS, 7, 600])
 @pytest.mark.parametrize("negatives", [1, 20, 49, 50, 99, 100, 700])
 def test_hits_are_ogbs(k: int, negatives: int, monkeypatch: pytest.MonkeyPatch) -> None:
     high, low = scores(k, 300, negatives)
@@ -65,7 +65,7 @@ def test_hits_are_ogbs(k: int, negatives: int, monkeypatch: pytest.MonkeyPatch) 
     ogb.K = k
     want = ogb.eval({"y_pred_pos": high, "y_pred_neg": low})[f"hits@{k}"]
     assert want == 1.0 or negatives >= k
-    assert measure_pairs(ALONE, high, low)[f"hits@{k}"] == want
+    assert measure_pairs(ALONE, high, low, [k])[f"hits@{k}"] == want
 
 
 @pytest.mark.parametrize("world", [2, 4])
