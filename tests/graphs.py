@@ -96,14 +96,14 @@ def typed_graph(seed: int = 0) -> Dataset:
     return typed_dataset("typed", NUM_CLASSES, types, features, relations, types.index("paper"), labels, split)
 
 
-def knowledge_graph(num_nodes: int = 60, seed: int = 0) -> Dataset:
-    """One type, three relations; many pairs of nodes are in two of them, and some in all."""
+def knowledge_graph(num_nodes: int = 60, seed: int = 0, relations: int = 3, share: float = 0.6) -> Dataset:
+    """One type; each relation has a share of 500 pairs of nodes. Of three most pairs are in two of them, and some in all."""
     rng = np.random.default_rng(seed)
     pairs = rng.integers(num_nodes, size=(2, 500))
-    relations = [Edges(Relation(0, name, 0), *pairs[:, rng.random(500) < 0.6]) for name in ("is", "has", "likes")]
+    edges = [Edges(Relation(0, f"r{number}", 0), *pairs[:, rng.random(500) < share]) for number in range(relations)]
     features = [rng.standard_normal((num_nodes, NUM_FEATURES)).astype(np.float32)]
     labels, split = np.zeros(num_nodes, np.int64), np.ones(num_nodes, np.uint8)
-    return typed_dataset("triples", 2, ["thing"], features, relations, 0, labels, split)
+    return typed_dataset("triples", 2, ["thing"], features, edges, 0, labels, split)
 
 
 def small_typed_graph(kind: str, seed: int = 0) -> Dataset:

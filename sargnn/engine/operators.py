@@ -279,7 +279,7 @@ class FusedOperators(Operators):
 
     def sums_relations_first(self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool) -> bool:
         """True if the sums, over all workers, have no more rows than backward would need without them."""
-        sums, sources = sum(len(degrees) for degrees in plan.relation_degrees), mode.kept_rows(plan)
+        sums, sources = sum(map(plan.num_into, range(len(plan.schema.relations)))), mode.kept_rows(plan)
         if keeps_sums:
             sources = max(sources, plan.num_rows)  # sums that are taken once may be as large as the rows themselves
         sums, sources = self._group.sum_(torch.tensor([sums, sources])).tolist()

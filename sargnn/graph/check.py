@@ -14,7 +14,7 @@ import numpy as np
 
 from sargnn.errors import DataError
 from sargnn.graph.edge_columns import ATTR, FIXED_FORMS, WEIGHT, EdgeColumns, attr_form, file_of
-from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED, Schema, has_label, task_of
+from sargnn.graph.schema import LABEL_DTYPES, SPLITS, UNLABELLED, Schema, has_label, relation_dtype, task_of
 
 if TYPE_CHECKING:
     from sargnn.graph.dataset import Dataset
@@ -365,7 +365,7 @@ def check_form(dataset: Dataset) -> None:
         ("indices", dataset.indices, index_dtype(n), (e,)),
     ]
     if dataset.relation is not None:
-        wanted.append(("relation", dataset.relation, np.uint8, (e,)))
+        wanted.append(("relation", dataset.relation, relation_dtype(len(dataset.schema.relations)), (e,)))
     for name, column in dataset.columns.columns.items():
         form = FIXED_FORMS.get(name, column.form)
         if name == ATTR:

@@ -31,7 +31,7 @@ from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns, file_of, 
 from sargnn.graph.manifest import blame_manifest
 from sargnn.graph.origin import Origin
 from sargnn.graph.pairs import Pairs, check_pairs
-from sargnn.graph.schema import SPLITS, Schema, label_form, task_of
+from sargnn.graph.schema import SPLITS, Schema, label_form, relation_dtype, task_of
 from sargnn.graph.schema import UNLABELLED as UNLABELLED
 from sargnn.graph.store import Store, StoreWriter
 from sargnn.native import Entry
@@ -57,7 +57,7 @@ class Dataset:
         split: uint8 [N], 0 or a value of ``SPLITS``.
         indptr: int64 [N + 1]; the in-edges of node i are ``indices[indptr[i]:indptr[i + 1]]``.
         indices: int32 [E] (int64 from 2**31 nodes on), the source of each edge, ascending within a destination.
-        relation: uint8 [E], the relation of each edge; None if there is one only.
+        relation: uint8 [E], or uint16 of more than 256 relations, that of each edge; None if there is one only.
         columns: what edges carry, in the order of ``indices``; weights are float32 [E], finite.
         content_hash: 16 hex digits; empty for a dataset that is in no store.
         stored_weights: the smallest and the largest weight, of a dataset in a store that has weights.
@@ -278,7 +278,9 @@ def open_dataset(path: Path, *, verify: bool) -> Dataset:
         split=store.array("split", np.uint8, (n,)),
         indptr=store.array("indptr", np.int64, (n + 1,)),
         indices=indices,
-        relation=store.array("relation", np.uint8, (len(indices),)) if len(schema.relations) > 1 else None,
+        relation=store.array("relation", relation_dtype(len(schema.relations)), (len(indices),))
+        if len(schema.relations) > 1
+        else None,
         columns=open_columns(store, columns, len(indices)),
         content_hash=store.content_hash,
         stored_weights=weights,

@@ -25,11 +25,11 @@ _CHUNK_EDGES = 1 << 24
 _LOOPS, _REPEATS = 1, 2
 _scan = Entry(
     "scan_edges",
-    "row int, starts l, sources *, relation b, labels l, out_degree * N, totals l R 3, ends l 2 C, inside l 1",
+    "row int, starts l, sources *, relation *, labels l, out_degree * N, totals l R 3, ends l 2 C, inside l 1",
 )
 _look_up = Entry(
     "look_up_inverses",
-    "sources * E, destinations l E, relation b, indptr l N+1, indices *, asked l R, inverses l R",
+    "sources * E, destinations l E, relation *, indptr l N+1, indices *, asked l R, inverses l R",
 )
 
 

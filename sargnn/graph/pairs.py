@@ -104,7 +104,7 @@ class Pairs:
         split: uint8 [P], a value of ``SPLITS``; 0 is none of them, and all are 0 where a split is still to be drawn.
         known: what a negative is not to be; of labelled edges empty.
         both_ways: a pair is the same as its inverse, as in an undirected graph.
-        relation: uint8 [P], of a graph with several relations; else None.
+        relation: [P], as edges have it, of a graph with several relations; else None.
         weights: float32 [P], of the training loss; None: all are 1.
         negatives: split -> int64 [Q, 2], heads and tails that all its pairs are measured against.
         candidates: split -> int64 [pairs of the split, K], tails that each of its pairs is measured against, in the pairs'
@@ -173,6 +173,11 @@ class Pairs:
         def array(name: str, dtype: type, *shape: int | None) -> np.ndarray:
             return store.array(prefix + name, dtype, shape)
 
+        def relations(name: str, count: int) -> np.ndarray | None:
+            if name not in there:
+                return None
+            return array(name, np.uint16 if store.dtype(prefix + name) == np.uint16 else np.uint8, count)
+
         heads, labels, outputs = array("heads", dtype, None), None, int(entry.get("outputs", 0))
         count = len(heads)
         if "relation" in there and not {"labels", "known_relation"} & there:
@@ -190,10 +195,10 @@ class Pairs:
             known=Known(
                 array("known_indptr", np.int64, num_heads + 1),
                 tails := array("known_tails", np.int64, None),
-                array("known_relation", np.uint8, len(tails)) if "known_relation" in there else None,
+                relations("known_relation", len(tails)),
             ),
             both_ways=bool(entry["both_ways"]),
-            relation=array("relation", np.uint8, count) if "relation" in there else None,
+            relation=relations("relation", count),
             weights=array("weights", np.float32, count) if "weights" in there else None,
             negatives={s: array(f"{s}_negatives", np.int64, None, 2) for s in MEASURED if f"{s}_negatives" in there},
             candidates={s: array(f"{s}_candidates", np.int64, None, None) for s in MEASURED if f"{s}_candidates" in there},

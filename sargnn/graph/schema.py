@@ -27,13 +27,18 @@ UNLABELLED = -1
 """The label of a node that has none."""
 SPLITS = {"train": 1, "valid": 2, "test": 3}
 """Values of ``Dataset.split``; 0 is none of them."""
-MAX_RELATIONS = 256
-"""Relations are stored in one byte each, and draws leave one byte for them."""
+MAX_RELATIONS = 65_536
+"""Draws leave two bytes for them (``rng``)."""
 LABEL_DTYPES: dict[Task, np.dtype] = {
     "classes": np.dtype(np.int64),
     "multilabel": np.dtype(np.int8),
     "regression": np.dtype(np.float32),
 }
+
+
+def relation_dtype(relations: int) -> np.dtype:
+    """Of the relation of each edge or pair, where there are so many: one byte, or two."""
+    return np.dtype(np.uint8 if relations <= 256 else np.uint16)
 
 
 class Relation(NamedTuple):

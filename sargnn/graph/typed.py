@@ -17,7 +17,7 @@ from sargnn.graph.check import check_widths, index_dtype
 from sargnn.graph.dataset import Dataset, destination_order
 from sargnn.graph.edge_columns import ATTR, NO_COLUMNS, EdgeColumns, EdgePiece, join
 from sargnn.graph.origin import Ids
-from sargnn.graph.schema import MAX_RELATIONS, UNLABELLED, Relation, Schema
+from sargnn.graph.schema import MAX_RELATIONS, UNLABELLED, Relation, Schema, relation_dtype
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ def typed_dataset(
     nothing = np.zeros(0, np.int64)
     source = np.concatenate([nothing, *(edges.sources + offsets[edges.relation.source] for edges in relations)])
     destination = np.concatenate([nothing, *(edges.destinations + offsets[edges.relation.destination] for edges in relations)])
-    relation = np.repeat(np.arange(len(relations), dtype=np.uint8), [len(edges.sources) for edges in relations])
+    relation = np.repeat(
+        np.arange(len(relations), dtype=relation_dtype(len(relations))), [len(edges.sources) for edges in relations]
+    )
     indptr, order = destination_order(source, destination, n)
     columns = join([edges.columns for edges in relations], [len(edges.sources) for edges in relations])
     labels = labels.astype(np.int64) if labels.ndim == 1 else labels

@@ -28,10 +28,10 @@ _PARTS = "offsets l P+1, near l, shift int"
 gather_sources = Entry("gather_sources", "indptr l N+1, indices *, nodes l, place * N, source * E")
 """The places (int32 or int64 [N]) of the sources of all in-edges of some nodes, node by node."""
 _leave_out = Entry("leave_out", "indptr l N+1, nodes l, place * N, read b N, source *")
-_count = Entry("count_groups", "indptr l, relation b, nodes l", _PARTS, "relations int, source *, counts l")
+_count = Entry("count_groups", "indptr l, relation *, nodes l", _PARTS, "relations int, source *, counts l")
 _put = Entry(
     "put_edges",
-    "indptr l, relation b, own l, rows l",
+    "indptr l, relation *, own l, rows l",
     _PARTS,
     "relations int, source *, cursor l, edge_src i E, edge_dst i E, numbers *",
 )

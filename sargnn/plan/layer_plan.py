@@ -6,7 +6,7 @@ Letters: N input rows, M output rows, H halo rows, S source rows of a shard, T n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -230,7 +230,44 @@ class WeightSums:
 
     inward: Tensor
     outward: Tensor
-    by_relation: tuple[Tensor, ...]
+    by_relation: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class OfRelations(Sequence[Tensor]):
+    """A number for each relation and output row of its destination type, [M_r] of each. What is held is of the rows that have
+    such edges: no more numbers than there are edges, where a table for each relation would have R M.
+
+    Attributes:
+        lengths: M_r.
+        starts: R + 1, where each relation's rows begin.
+        rows: int32, ascending in each relation, numbered within the type.
+        values: of these rows; 0 for the others.
+    """
+
+    lengths: tuple[int, ...]
+    starts: tuple[int, ...]
+    rows: Tensor
+    values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, relation: Any) -> Any:
+        return self.run(relation, slice(0, self.lengths[relation]))
+
+    def run(self, relation: int, run: slice) -> Tensor:
+        """Of a run of the rows of the relation's destination type."""
+        here = slice(self.starts[relation], self.starts[relation + 1])
+        if not 0 < run.stop - run.start == self.lengths[relation]:  # of no row of a type that is left out
+            first, last = torch.searchsorted(self.rows[here], self.rows.new_tensor([run.start, run.stop])).tolist()
+            here = slice(here.start + first, here.start + last)
+        table = self.values.new_zeros(run.stop - run.start)
+        return table.index_copy_(0, self.rows[here].long() - run.start, self.values[here])
+
+    def only(self, relations: Collection[int]) -> OfRelations:
+        """Without rows of other relations."""
+        return dataclasses.replace(self, lengths=tuple(n if r in relations else 0 for r, n in enumerate(self.lengths)))
 
 
 @dataclass(frozen=True)
@@ -303,7 +340,7 @@ class LayerPlan:
     node_ids: Tensor
     in_degrees: Tensor
     out_degrees: Tensor
-    relation_degrees: tuple[Tensor, ...]
+    relation_degrees: Sequence[Tensor]
     lists: HaloLists
     shards: dict[Piece, Shard] | None
     merged: Shard | None
@@ -424,6 +461,11 @@ class LayerPlan:
         destination = self.schema.relations[relation].destination
         return slice(self.out_bounds[destination], self.out_bounds[destination + 1])
 
+    def num_into(self, relation: int) -> int:
+        """M_r."""
+        run = self.out_of(relation)
+        return run.stop - run.start
+
     def by_type(self, out: Tensor) -> list[Tensor]:
         """Output rows [M, F] type by type, without copies."""
         return list(out.split([b - a for a, b in zip(self.out_bounds, self.out_bounds[1:], strict=False)]))
@@ -438,15 +480,19 @@ class LayerPlan:
             return tables[self.out_type]
         return tables[0] if len(tables) == 1 else torch.cat(tables)
 
-    def relation_scale(self, relation: int, dtype: torch.dtype) -> Tensor:
-        """1 / |N_r(i)| for each output row of the relation's destination type, 1 without edges.
+    def relation_scale(self, relation: int, dtype: torch.dtype, run: slice | None = None) -> Tensor:
+        """1 / |N_r(i)| for each output row of the relation's destination type, or a run of these, 1 without edges.
 
         Of a graph with edge weights: 1 / the sum of the weights, 0 where that is 0.
         """
+        each = self.relation_degrees if self.weights is None else self.weights.by_relation
+        if run is None:
+            totals = each[relation]
+        else:
+            totals = each.run(relation, run) if isinstance(each, OfRelations) else each[relation][run]
         if self.weights is not None:
-            sums = self.weights.by_relation[relation]
-            return torch.where(sums > 0, sums.reciprocal(), 0).to(dtype)
-        return self.relation_degrees[relation].clamp(min=1).to(dtype).reciprocal_()
+            return torch.where(totals > 0, totals.reciprocal(), 0).to(dtype)
+        return totals.clamp(min=1).to(dtype).reciprocal_()
 
     def only(self, node_type: int) -> LayerPlan:
         """The plan that computes the rows of one type only. Shares all edges with this one, and exchanges the same rows."""
@@ -461,8 +507,9 @@ class LayerPlan:
             own = tuple((src, out - first, n) for src, out, n in shard.own if out == first and n == last - first)
             return Shard(shard.peer, shard.num_src, shifted, own)
 
-        def in_place(by_relation: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return tuple(values if r in into else values[:0] for r, values in enumerate(by_relation))
+        def in_place(by_relation: Sequence[Tensor]) -> OfRelations:
+            assert isinstance(by_relation, OfRelations)
+            return by_relation.only(into)
 
         weights = self.weights
         if weights is not None:

@@ -6,7 +6,7 @@ Letters: N own rows, H halo rows, M output rows, S source and A destination rows
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -20,7 +20,7 @@ from sargnn.comm.lists import HaloLists, Piece, Run
 from sargnn.errors import StoreError
 from sargnn.graph.edge_columns import ATTR, WEIGHT, Column, EdgeColumns, join
 from sargnn.partition.part import Part, WeightedDegrees, loop_means
-from sargnn.plan.layer_plan import LayerPlan, MergedRows, RelationBlock, Shard, WeightSums
+from sargnn.plan.layer_plan import LayerPlan, MergedRows, OfRelations, RelationBlock, Shard, WeightSums
 from sargnn.plan.loops import count_from, take_from
 
 Layout = Literal["sharded", "merged"]
@@ -334,12 +334,19 @@ class _Loader:
         """For a number of each row, where what is as large as the edges lies."""
         return self.settings.lay(_tensor(array, self.device))
 
-    def _by_relation(self, of_all: Tensor, *, weighted: bool) -> tuple[Tensor, ...]:
+    def _by_relation(self, of_all: Tensor, *, weighted: bool) -> Sequence[Tensor]:
         """Degrees, or sums of weights; ``of_all``: those of all relations."""
         if not self.schema.typed:
             return (of_all,)
-        rows = [slice(*self._out(r)) for r in range(len(self.schema.relations))]
-        return tuple(_tensor(count_edges(self.part, r, run, weighted=weighted), self.device) for r, run in enumerate(rows))
+        lengths, starts, rows, values = list[int](), [0], [np.zeros(0, np.int32)], list[np.ndarray]()
+        for r in range(len(self.schema.relations)):
+            totals = count_edges(self.part, r, slice(*self._out(r)), weighted=weighted)
+            rows.append(np.flatnonzero(totals).astype(np.int32))
+            values.append(totals[rows[-1]])
+            lengths.append(len(totals))
+            starts.append(starts[-1] + len(rows[-1]))
+        tables = (_tensor(np.concatenate(arrays), self.device) for arrays in (rows, values))
+        return OfRelations(tuple(lengths), tuple(starts), *tables)
 
     def _out(self, relation: int) -> tuple[int, int]:
         destination = self.schema.relations[relation].destination

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.lists import HaloLists
-from sargnn.graph.schema import Schema
+from sargnn.graph.schema import Schema, relation_dtype
 from sargnn.partition.part import Part, WeightedDegrees, offsets_of
 from sargnn.plan.layer_plan import LayerPlan, Relations
 from sargnn.plan.load import OutputRows, PlanSettings, count_edges, edge_positions, halo_lists, load_plan
@@ -198,9 +198,9 @@ def _one_relation(part: Part, rank: int, relation: int, first_out: int, reads: _
 
 
 def _joined(part: Part) -> tuple[Part, np.ndarray]:
-    """The part with all relations as one, and each edge's relation, uint8 [E]. Parallel edges go by relation."""
+    """The part with all relations as one, and each edge's relation [E]. Parallel edges go by relation."""
     relations, world = len(part.schema.relations), len(part.halo_offsets) - 1
-    types = np.repeat(np.tile(np.arange(relations, dtype=np.uint8), world), np.diff(part.edge_offsets))
+    types = np.repeat(np.tile(np.arange(relations, dtype=relation_dtype(relations)), world), np.diff(part.edge_offsets))
     offsets = np.asarray(part.edge_offsets)[::relations]
     order = np.concatenate(
         [a + np.lexsort((part.edge_src[a:b], part.edge_dst[a:b])) for a, b in zip(offsets, offsets[1:], strict=False)]

@@ -16,7 +16,7 @@ from sargnn.graph.check import count_classes
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.edge_columns import ATTR
 from sargnn.graph.pairs import MEASURED, Known, Pairs
-from sargnn.graph.schema import SPLITS, Relation, Schema, has_label
+from sargnn.graph.schema import SPLITS, Relation, Schema, has_label, relation_dtype
 from sargnn.graph.typed import Edges
 
 
@@ -96,7 +96,7 @@ def give_pairs(
     heads, tails = (np.concatenate([getattr(pairs, end) for pairs in given]) for end in ("heads", "tails"))
     linked, to = np.concatenate([heads, sources[is_link]]), np.concatenate([tails, destinations[is_link]])
     counts = [len(pairs.heads) for pairs in given]
-    of = np.repeat(np.array([pairs.relation for pairs in given], np.uint8), counts)
+    of = np.repeat(np.array([pairs.relation for pairs in given], relation_dtype(len(schema.relations))), counts)
     every = np.concatenate([of, relation[is_link]])
     if both_ways:
         linked, to, every = np.concatenate([linked, to]), np.concatenate([to, linked]), np.concatenate([every, every])
@@ -117,7 +117,7 @@ def give_pairs(
 
 
 class _GraphEdges:
-    """Edges of a graph, some of which leave it: int64 [E] twice, uint8 [E], bool [E]."""
+    """Edges of a graph, some of which leave it: int64 [E] twice, relations [E], bool [E]."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._n = n = dataset.num_nodes
@@ -168,7 +168,8 @@ def label_edges(dataset: Dataset, given: Sequence[EdgeLabels], *, messages: bool
         tails.append(of.destinations + schema.offsets[relation.destination])
         features.append(np.asarray(columns[ATTR]) if ATTR in columns else np.zeros((len(of.sources), width), np.float32))
     labels = np.concatenate([labelled.labels for labelled in given])
-    numbers = np.repeat(np.array([labelled.relation for labelled in given], np.uint8), [len(ends) for ends in heads])
+    form = relation_dtype(len(schema.relations))
+    numbers = np.repeat(np.array([labelled.relation for labelled in given], form), [len(ends) for ends in heads])
     pairs = Pairs(
         np.concatenate(heads),
         np.concatenate(tails),

@@ -21,7 +21,7 @@ from sargnn.graph.dataset import Dataset, by_destination
 from sargnn.graph.schema import SPLITS
 from sargnn.rng import philox
 from sargnn.sources.links import draw_links
-from tests.graphs import nasty_graph
+from tests.graphs import knowledge_graph, nasty_graph
 from tests.parity import cases, oracle
 from tests.parity.cases import QUICK
 from tests.parity.checks import assert_same_curve, check_step
@@ -46,6 +46,7 @@ GRAPHS = {
     "directed": dataclasses.replace(DIRECTED, pairs=dataclasses.replace(DIRECTED.pairs, weights=WEIGHTS)),
     "both_ways": draw_links(both_ways(nasty_graph(120)), SHARES, messages=False),
     "typed": draw_links(cases.graph_for("rgcn"), SHARES),
+    "300 relations": draw_links(knowledge_graph(relations=300, share=0.02), SHARES),
     "no features": dataclasses.replace(DIRECTED, features=(np.zeros((DIRECTED.num_nodes, 0), np.float32),)),
 }
 LOSSES = ["bce", "softmax", "margin"]
@@ -60,11 +61,11 @@ def draw_negatives(config: RunConfig, dataset: Dataset, chosen: np.ndarray, step
     """[P, K] heads and tails, one after the other: the drawn numbers written out."""
     pairs, links, n, offsets = dataset.pairs, config.links, dataset.num_nodes, dataset.schema.offsets
     assert pairs is not None
-    known = {
-        (int(head), int(tail))
-        for head in range(n)
-        for tail in pairs.known.tails[pairs.known.indptr[head] : pairs.known.indptr[head + 1]]
-    }
+    known = set()
+    for head in range(n):
+        run = slice(pairs.known.indptr[head], pairs.known.indptr[head + 1])
+        of = np.zeros(len(pairs.known.tails[run])) if pairs.known.relation is None else pairs.known.relation[run]
+        known |= {(head, int(number), int(tail)) for number, tail in zip(of, pairs.known.tails[run], strict=True)}
     heads, tails = np.empty((2, len(chosen), links.negatives), np.int64)
     numbers = np.zeros(len(chosen), np.int64) if pairs.relation is None else pairs.relation[chosen].astype(np.int64)
     head_ids, tail_ids = (
@@ -90,7 +91,7 @@ def draw_negatives(config: RunConfig, dataset: Dataset, chosen: np.ndarray, step
                     drawn = head, node(one, relation.destination)
                 else:
                     drawn = node(one, relation.source), tail if corrupt == "head" else node(other, relation.destination)
-                if not links.strict or (drawn not in known and drawn[0] != drawn[1]):
+                if not links.strict or ((drawn[0], numbers[row], drawn[1]) not in known and drawn[0] != drawn[1]):
                     break
             heads[row, k], tails[row, k] = drawn
     return heads, tails
@@ -201,6 +202,8 @@ def test_first_step(
         ("none", "typed", "transe", "sar", 4),
         ("none", "directed", "complex", "no_remat", 2),
         ("rgat", "typed", "rotate", "domain_parallel", 2),
+        ("none", "300 relations", "complex", "sar", 3),
+        ("rgcn", "300 relations", "transe", "sar", 3),
     ],
 )
 def test_types_and_learned_rows(model: str, graph: str, decoder: str, mode: str, world: int) -> None:

@@ -85,13 +85,12 @@ class _Together:
 
 @dataclass
 class _Sums:
-    """A forward pass: outputs so far [M, out], and 1 / |N_r(i)| per relation r, for the output rows i of its destination type.
+    """A forward pass: outputs so far [M, out].
 
     ``together`` is None before the own rows are aggregated, and where no peer's are with them.
     """
 
     rows: Tensor
-    scales: list[Tensor]
     scratch: _Scratch
     together: _Together | None = None
     own_done: bool = False
@@ -99,13 +98,12 @@ class _Sums:
 
 @dataclass
 class _Gradients:
-    """A backward pass: the gradient of the outputs [M, out], scales as of ``_Sums``, this worker's d W and d W_0 so far.
+    """A backward pass: the gradient of the outputs [M, out], this worker's d W and d W_0 so far.
 
     ``together`` is None before the first gradient of such rows has come.
     """
 
     rows: Tensor
-    scales: list[Tensor]
     scratch: _Scratch
     d_weight: Tensor
     d_loop: Tensor | None
@@ -133,7 +131,7 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
         total = (
             widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, fold.plan.num_out, width, exchanged[0])
         )
-        return _Sums(total, _scales(fold.plan, total), _Scratch())
+        return _Sums(total, _Scratch())
 
     def step(self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: _Sums) -> None:
         (h,), weight = rows, params[0]
@@ -142,7 +140,7 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
                 for src, out, n in shard.own:
                     fold.backend.rows.add_product(state.rows[out : out + n], h[src : src + n], params[1])
         if shard.peer != fold.plan.rank:
-            self._add(fold, h, weight, state.scratch, _own_parts(shard, state))
+            self._add(fold, h, weight, state.scratch, _own_parts(fold.plan, shard, state))
         elif not state.own_done:
             self._add_own(fold, shard, h, weight, state)
 
@@ -150,7 +148,7 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
         """Aggregate own rows, for the own output rows and for peers' that are joined to them."""
         state.own_done, joint = True, _joint_of(fold)
         if joint is None:
-            self._add(fold, h, weight, state.scratch, _own_parts(shard, state))
+            self._add(fold, h, weight, state.scratch, _own_parts(fold.plan, shard, state))
         else:
             state.together = _Together(zero_sums(fold.pool, joint.num_rows, self.width, h), len(joint.rows))
             self._add(fold, h, weight, state.scratch, _joint_parts(fold, state))
@@ -182,7 +180,7 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
     def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Gradients:
         grad = grads[0].contiguous()
         d_loop = torch.zeros_like(saved.params[1]) if len(saved.params) > 1 else None
-        return _Gradients(grad, _scales(fold.plan, grad), _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
+        return _Gradients(grad, _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
 
     def backward_step(
         self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: _Gradients, out: Tensors | None
@@ -198,7 +196,7 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
                     if d_h is not None:
                         fold.backend.rows.add_product(d_h[src : src + n], grad, saved.params[1].T)
         if shard.peer != fold.plan.rank or _joint_of(fold) is None:
-            self._add_gradients(fold, h, weight, state, d_h, _own_parts(shard, state))
+            self._add_gradients(fold, h, weight, state, d_h, _own_parts(fold.plan, shard, state))
 
     def _add_gradients(
         self, fold: _Fold, h: Tensor, weight: Tensor, state: _Gradients, d_h: Tensor | None, parts: Iterable[_Part]
@@ -323,7 +321,8 @@ class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
     def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> list[Tensor]:
         (h,) = exchanged
         check_weights(fold.plan, fold.operation, weighted=True)
-        return [zero_sums(fold.pool, len(degrees), h.shape[1], h) for degrees in fold.plan.relation_degrees]
+        plan = fold.plan
+        return [zero_sums(fold.pool, plan.num_into(r), h.shape[1], h) for r in range(len(plan.schema.relations))]
 
     def step(self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: list[Tensor]) -> None:
         for part in shard.relations:
@@ -366,19 +365,15 @@ class RelationSum(Reducer[SumOperation, list[Tensor], Tensors]):
         return tuple(by_relation.get(r, nothing) for r in range(len(sources)))
 
 
-def _scales(plan: LayerPlan, like: Tensor) -> list[Tensor]:
-    """1 / |N_r(i)| per relation r."""
-    return [plan.relation_scale(r, wide(like.dtype)) for r in range(len(plan.relation_degrees))]
-
-
-def _scale_of(part: RelationBlock, state: _Sums | _Gradients) -> Tensor:
+def _scale_of(plan: LayerPlan, part: RelationBlock, state: _Sums | _Gradients) -> Tensor:
     """[A], 1 / |N_r(i)| of the block's destination rows."""
-    scale = _run(state.scales, part)
+    run = slice(part.out_in_type, part.out_in_type + part.num_out)
+    scale = plan.relation_scale(part.relation, wide(state.rows.dtype), run)
     return scale if part.rows is None else scale[part.rows.long()]
 
 
-def _own_parts(shard: Shard, state: _Sums | _Gradients) -> Iterator[_Part]:
-    return ((part, state.rows[part.out], _scale_of(part, state)) for part in shard.relations)
+def _own_parts(plan: LayerPlan, shard: Shard, state: _Sums | _Gradients) -> Iterator[_Part]:
+    return ((part, state.rows[part.out], _scale_of(plan, part, state)) for part in shard.relations)
 
 
 def _joint_of(fold: Fold[Any]) -> Joint | None:
@@ -391,7 +386,7 @@ def _joint_parts(fold: _Fold, state: _Sums | _Gradients) -> Iterator[_Part]:
     assert joint is not None and state.together is not None
     for part, scale in zip(joint.shard.relations, joint.scales, strict=True):
         if scale is None:
-            yield part, state.rows[part.out], _scale_of(part, state)
+            yield part, state.rows[part.out], _scale_of(fold.plan, part, state)
         else:
             yield part, state.together.table, scale
 

@@ -12,7 +12,7 @@ struct ScanCall {
     Word first;                          // the first destination
     Array<const int64_t> starts;         // of each destination's edges
     Table sources;
-    Array<const uint8_t> relation;       // not read where there is one
+    EdgeRelations relation;              // not read where there is one
     Array<const int64_t> labels;         // of all nodes; without entries: they are no classes
     Table out_degree;                    // uint32 or int64
     Array<int64_t> totals, ends;         // [R, 3]; [2, C], by the source's class and the destination's
@@ -50,6 +50,7 @@ template <class S, class D> int64_t scan(const ScanCall &c) {
 }  // namespace
 
 ENTRY(scan_edges, ScanCall, c) {
+    if (c.relation.wrong()) return WRONG_TYPE;
     return for_indices(c.sources.type, [&]<class S>() {
         return c.out_degree.type == UINT32 ? scan<S, uint32_t>(c) : c.out_degree.type == INT64 ? scan<S, int64_t>(c) : WRONG_TYPE;
     });
@@ -60,7 +61,7 @@ namespace {
 struct InversesCall {
     Table sources;
     Array<const int64_t> destinations;
-    Array<const uint8_t> relation;
+    EdgeRelations relation;
     Array<const int64_t> indptr;
     Table indices;
     Array<int64_t> asked, inverses;  // [R]
@@ -90,6 +91,6 @@ template <class I> int64_t look_up(const InversesCall &c) {
 }  // namespace
 
 ENTRY(look_up_inverses, InversesCall, c) {
-    if (c.sources.type != c.indices.type) return WRONG_TYPE;
+    if (c.sources.type != c.indices.type || c.relation.wrong()) return WRONG_TYPE;
     return for_indices(c.indices.type, [&]<class I>() { return look_up<I>(c); });
 }

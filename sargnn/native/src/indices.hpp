@@ -19,6 +19,16 @@ template <class T> struct Array {
 };
 template <class T> INLINE Array<T> array_of(const Table &x) { return {x.as<T>(), x.rows, x.width, x.stride, x.type}; }
 
+// Of each edge its relation, in one byte or two.
+struct EdgeRelations {
+    Table table;
+
+    INLINE int64_t operator[](int64_t e) const {
+        return table.type == UINT8 ? int64_t(table.as<const uint8_t>()[e]) : int64_t(table.as<const uint16_t>()[e]);
+    }
+    bool wrong() const { return table.type != UINT8 && table.type != UINT16; }
+};
+
 // What f.operator()<T>() gives, T being the indices' type; WRONG_TYPE for another.
 template <class F> INLINE int64_t for_indices(int64_t type, F f) {
     switch (type) {

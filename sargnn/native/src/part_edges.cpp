@@ -92,7 +92,7 @@ struct Parts {
 
 struct CountGroupsCall {
     Array<const int64_t> indptr;
-    Array<const uint8_t> relation;  // without entries: there is one
+    EdgeRelations relation;  // without entries: there is one
     Array<const int64_t> nodes;
     Parts parts;
     Word relations;
@@ -104,6 +104,7 @@ struct CountGroupsCall {
 
 // Counts the edges of each (part, relation); marked ones are left out.
 ENTRY(count_groups, CountGroupsCall, c) {
+    if (c.relation.wrong()) return WRONG_TYPE;
     return for_indices(c.source.type, [&]<class P>() {
         const auto [indptr, relation, nodes, parts, relations, unused, counts] = c;
         const auto source = array_of<const P>(c.source);
@@ -124,7 +125,7 @@ namespace {
 
 struct PutCall {
     Array<const int64_t> indptr;
-    Array<const uint8_t> relation;
+    EdgeRelations relation;
     Array<const int64_t> own, rows;
     Parts parts;
     Word relations;
@@ -157,6 +158,7 @@ template <class P, class N> int64_t put(const PutCall &c) {
 
 // Puts some rows' edges behind those of the same (part, relation) that were there before.
 ENTRY(put_edges, PutCall, c) {
+    if (c.relation.wrong()) return WRONG_TYPE;
     return for_indices(c.source.type, [&]<class P>() {
         return for_indices(c.numbers.type, [&]<class N>() { return put<P, N>(c); });
     });

@@ -9,7 +9,9 @@ import pytest
 
 from sargnn.errors import ConfigError, DataError
 from sargnn.graph.dataset import Dataset, open_dataset
+from sargnn.graph.examine_edges import examine_edges
 from sargnn.graph.schema import SPLITS
+from sargnn.partition.cut import parts_of
 from sargnn.sources.prepare import prepare_dataset
 from tests.configs import config
 from tests.conftest import SHARED
@@ -75,6 +77,32 @@ def test_a_folder_without_them(tmp_path: Path) -> None:
 def test_rows_alone_say_nothing_of_classes() -> None:
     with pytest.raises(ConfigError, match="nothing of classes"):
         config("model=none")
+
+
+@pytest.mark.parametrize("count", [256, 257, 600])
+def test_relations_by_hundreds(count: int, tmp_path: Path) -> None:
+    """One byte for each relation's number, or two; the store, what is told of it, and parts have them."""
+    numbers = np.random.default_rng(0).integers(count, size=3 * count)
+    numbers[:count] = np.arange(count)
+    lines = [f"e{a % 41}\tr{r:03}\te{(a + r) % 43}\n" for a, r in enumerate(numbers.tolist())]
+    splits = {"train": "".join(lines[: 2 * count]), "valid": "".join(lines[2 * count :]), "test": lines[0]}
+    dataset = read(folder_of(tmp_path, **splits), tmp_path / "stores")
+    names = [relation.name for relation in dataset.schema.relations]
+    pairs = dataset.pairs
+    assert names == [f"r{r:03}" for r in range(count)] and pairs is not None
+    wanted = np.uint8 if count == 256 else np.uint16
+    for relation in (dataset.relation, pairs.relation, pairs.known.relation):
+        assert relation is not None and relation.dtype == wanted and int(relation.max()) == count - 1
+    assert dataset.relation is not None and pairs.relation is not None
+    counts = np.bincount(dataset.relation, minlength=count)
+    _, edges, _ = examine_edges(dataset, 1 << 30)
+    assert [found.count for found in edges] == counts.tolist()
+    parts = list(parts_of(dataset, np.arange(dataset.num_nodes) % 2, 2))
+    own = sum(np.diff(part.edge_offsets).reshape(2, count).sum(0) for part in parts)
+    assert np.array_equal(own, counts)
+    assert all(
+        part.pairs is not None and part.pairs.relation is not None and part.pairs.relation.dtype == wanted for part in parts
+    )
 
 
 def test_umls(tmp_path: Path) -> None:
