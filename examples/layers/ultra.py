@@ -1,7 +1,7 @@
 """ULTRA (Galkin et al., ICLR 2024): a model of knowledge graphs that knows no relation by name, and so answers on any of them.
 
-Relations are nodes of a graph of their own: an edge a -> b of kind (head, head), (head, tail), (tail, head) or (tail, tail) says
-that some node is that end of an edge of a and that end of one of b. NBFNet on this graph, asked from the query's relation,
+Relations are nodes of a graph of their own: an edge a -> b of kind (head, head), (head, tail), (tail, head) or (tail, tail)
+says that some node is that end of an edge of a and that end of one of b. NBFNet on this graph, asked from the query's relation,
 gives each relation a vector for each query; with these in place of learned ones NBFNet answers on the graph itself. The graph
 of relations is small: every worker has all of it.
 

@@ -306,12 +306,6 @@ def _check_asked(asked: dict[str, Any], config: RunConfig, dataset: Path) -> Non
     given = [f"{name}={value}" for name in ("pairs", "top", "relation") if (value := asked.get(name))]
     if given and not config.predicts_pairs:
         raise ConfigError("Only a run of task=links or task=edges scores pairs.", given=" ".join(given), hint="leave it out")
-    if config.asks_queries and not (asked.get("pairs") or asked.get("top")):
-        raise ConfigError(
-            "A model whose rows depend on what it is asked predicts answers alone.",
-            given="task=queries",
-            hint="top=K relation=NAME: each node's best answers; or pairs=FILE relation=NAME",
-        )
     if not given:
         return
     if asked.get("top") and not config.predicts_links:

@@ -160,15 +160,7 @@ class LinkTask(PairTask):
         call it together.
         """
         with torch.no_grad():
-            scores = self.metrics(outputs, self.targets(None))
-        counts = self.group.sum_(torch.tensor([len(self._pairs.of_split(split)) for split in MEASURED])).tolist()
-        return {
-            "task": self.name,
-            "metric": self.metric,
-            "scores": {"predictions": {split: scores[split] for split in MEASURED}},
-            "metrics": self.measured,
-            "pairs": dict(zip(MEASURED, counts, strict=True)),
-        }
+            return self.judged_by(self.metrics(outputs, self.targets(None)))
 
     def partners(self, outputs: Tensor, count: int, relation: int) -> tuple[Tensor, Tensor]:
         """Each own head's ``count`` best tails in a relation, known links left out: original ids, int64 [heads, K], -1 where

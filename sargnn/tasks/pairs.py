@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +20,13 @@ from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
-from sargnn.graph.pairs import Pairs
+from sargnn.graph.pairs import MEASURED, Pairs
 from sargnn.partition.pairs import PartPairs
 from sargnn.partition.part import Part
 from sargnn.rng import Purpose, pair_keys
 from sargnn.tasks.base import Counted, Of, Targets, Task
 from sargnn.tasks.decoders import Perceptron, ReadSquares
+from sargnn.tasks.kinds import Scores
 from sargnn.tasks.pair_scores import PairLists, route, score_pairs
 
 
@@ -151,6 +153,17 @@ class PairTask(Task):
         """
         here = replace(batch, lists=batch.lists.among(output_rows))
         return PairTargets(self._no_labels(output_rows), {}, {"train": total}, output_rows=output_rows, batch=here)
+
+    def judged_by(self, scores: Scores) -> dict[str, Any]:
+        """What ``evaluation.json`` holds of scores that were measured now. All workers must call it together."""
+        counts = self.group.sum_(torch.tensor([len(self._pairs.of_split(split)) for split in MEASURED])).tolist()
+        return {
+            "task": self.name,
+            "metric": self.metric,
+            "scores": {"predictions": {split: scores[split] for split in MEASURED}},
+            "metrics": self.measured,
+            "pairs": dict(zip(MEASURED, counts, strict=True)),
+        }
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, self._dtype)

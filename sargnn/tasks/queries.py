@@ -35,7 +35,6 @@ from sargnn.graph.dataset import Dataset
 from sargnn.graph.pairs import MEASURED, Known
 from sargnn.graph.queries import Queries
 from sargnn.partition.part import Part
-from sargnn.plan.drawn import LeftOut
 from sargnn.sources.given_pairs import inverse_relations
 from sargnn.tasks.base import Counted, Targets
 from sargnn.tasks.kinds import Scores
@@ -261,15 +260,15 @@ class QueryTask(PairTask):
         """Of some of this worker's training pairs (int64), of a step with so many queries. All workers must call it."""
         return self._targets(self._asked(self._training[chosen], step), self._trained, {}, {"train": total})
 
-    def edges_of(self, chosen: np.ndarray) -> LeftOut:
-        """The edges into own rows that are training pairs of this worker's (int64), or their inverses. All workers must call it
-        together."""
+    def edges_of(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The edges into own rows that are some training pairs (of each worker those of its own, int64), or their inverses:
+        rows, original ids of sources and relations, int64 [n] each. All workers must call it together."""
         heads, tails, relation = self._ends(self._training[chosen])
         inverse = self._inverse[relation]
         turns = inverse >= 0
         sources, of = np.concatenate([heads, tails[turns]]), np.concatenate([relation, inverse[turns]])
         rows, about = self.directory.send(np.concatenate([tails, heads[turns]]), np.stack([sources, of], 1))
-        return LeftOut(rows, about[:, 0], about[:, 1])
+        return rows, about[:, 0], about[:, 1]
 
     def asked_targets(self, heads: np.ndarray, relation: int) -> QueryTargets:
         """Of (head, relation, ?) for each of some nodes (original ids, int64 [Q]), the same on all workers; known answers and

@@ -67,7 +67,7 @@ class Evaluator(Listener):
         started = time.perf_counter()
         self._model.eval()
         with torch.no_grad(), self._engine.profile.span(EVALUATION), self._setup.optimization.averaged():
-            scores = self._measure()
+            scores = self.measure()
         self._engine.place.synchronize()
         time_s = time.perf_counter() - started
         peak = self._meter.end()
@@ -87,12 +87,12 @@ class Evaluator(Listener):
                 other.copy_(own)
         return self._made_flat
 
-    def _measure(self) -> Scores:
+    def measure(self) -> Scores:
         """The metric by split, of one view after the other; in evaluation mode, without gradients."""
         if self._reads_flat:
             flat = self._flat()
             flat.model.eval()
-            scores = flat.evaluator._measure()
+            scores = flat.evaluator.measure()
             flat.engine.reset_tables()
             return scores
         logits, targets, columns = [], [], self._forward.columns(None)
@@ -190,8 +190,8 @@ def write_predictions(trainer: Trainer, folder: Path, *, embeddings: bool, **of_
     if trainer.config.asks_queries:
         from sargnn.training.queries import write_answers
 
-        write_answers(trainer, of_pairs, write)
-        return {"node_type": ", ".join(part.schema.node_types), "nodes": part.schema.num_nodes, "files": files}
+        more = write_answers(trainer, of_pairs, write)
+        return {"node_type": ", ".join(part.schema.node_types), "nodes": part.schema.num_nodes, "files": files} | more
     logits = trainer.evaluator.predictions()
     if trainer.config.predicts_pairs:
         from sargnn.training.pairs import write_pairs

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.plan.drawn import Sample
+from sargnn.plan.drawn import LeftOut, Sample
 from sargnn.sources.links import read_pairs, relation_of
 from sargnn.tasks.queries import QueryTargets, QueryTask
 from sargnn.tracking.memory import trim
@@ -47,6 +47,7 @@ class QuerySteps(PairSteps):
             batches=batches,
             sample=lambda step, epoch: every,
             flows=True,
+            constants=(None, lambda: None),
         )
 
     def view(self, step: int, number: int) -> View:
@@ -56,7 +57,7 @@ class QuerySteps(PairSteps):
         at, total = self.epoch * self.count + step, int(self._totals[step])
         chosen = np.flatnonzero(self._run_of == step * self._batches + number)
         assert self._sample is not None
-        left_out = self._asks.edges_of(chosen)
+        left_out = LeftOut(*self._asks.edges_of(chosen))
         targets = self._asks.training_targets(chosen, at, total)
         view = self._builder.drawn(self._asks.rows(), total, self._sample(at, self.epoch), left_out=left_out)
         self._last = dataclasses.replace(view, targets=targets)
@@ -97,12 +98,17 @@ def fit_queries(setup: Setup) -> Fitted:
     return Fitted(steps, evaluations)
 
 
-def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> None:
+def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> dict[str, Any]:
     """Write each node's best answers, or scores of pairs, as was asked for; ``training.pairs.write_pairs`` has the files. All
-    workers must call it together.
+    workers must call it together. Gives what ``evaluation.json`` holds.
     """
     task, group, schema = trainer.task, trainer.engine.group, trainer.graph.part.schema
     assert isinstance(task, QueryTask)
+    trainer.model.eval()
+    with torch.no_grad():
+        judged = {"evaluation": task.judged_by(trainer.evaluator.measure())}
+    if not (asked["pairs"] or asked["top"]):
+        return judged
     number, per_view = relation_of(schema, asked["relation"]), trainer.config.links.queries
     relation = schema.relations[number]
     first_head, first_tail = schema.offsets[relation.source], schema.offsets[relation.destination]
@@ -113,7 +119,6 @@ def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> None
         with torch.no_grad():
             return trainer.forward.logits(view), targets
 
-    trainer.model.eval()
     if asked["pairs"]:
         pairs = read_pairs(Path(asked["pairs"]))
         heads, of = np.unique(pairs[0], return_inverse=True)
@@ -137,3 +142,4 @@ def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> None
         partners, best = (torch.cat(each) for each in zip(*tables, strict=True))
         write(PARTNERS, torch.where(partners >= 0, partners - first_tail, partners), own)
         write(PARTNER_SCORES, best, own)
+    return judged
