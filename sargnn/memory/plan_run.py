@@ -143,6 +143,12 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
 
     Raises ``ConfigError``: the model cannot work on such a graph, or nothing fits ``memory_budget``.
     """
+    if config.asks_queries:
+        raise ConfigError(
+            "The memory of asking queries is not planned.",
+            given="task=queries",
+            hint="sargnn train with epochs=1 shows what it takes; links.queries=Q asks fewer at a time",
+        )
     if has_views(config):
         return plan_views(config, dataset, cut, runtime)
     traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)

@@ -62,6 +62,10 @@ def try_module(model: CustomModel, config: RunConfig, shape: GraphShape) -> None
         _check_same(model, tried)
         if config.world > 1:
             _check_hooks(model)
+        if config.asks_queries and not (tried.signature and tried.signature.asks):
+            raise tried.wrong(
+                "The model's forward reads no queries.", allowed="forward(..., queries), as NBFNet's in examples/layers"
+            )
         trial = _Trial(tried, config, small, ROW_DTYPES[config.precision])
         trial.run()
         check_serves(engine_alone(config), sorted(trial.engine.served), model.source.forward_place(model.module))

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.comm.group import Group
-from sargnn.config.groups import LinksConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
@@ -370,6 +369,12 @@ class QueryTask(PairTask):
         }
         return {"train": None, **{split: values.get(self.metric) for split, values in self.measured.items()}}
 
+    def step_bytes(self, batch: PairBatch) -> int:
+        raise NotImplementedError("nobody plans what queries hold")
+
+    def evaluation_bytes(self) -> int:
+        raise NotImplementedError("nobody plans what queries hold")
+
     def batch(self, chosen: np.ndarray, step: int) -> PairBatch:
         raise NotImplementedError("queries are asked by views of their own")
 
@@ -382,11 +387,6 @@ def _best(scores: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
     order = ids.argsort(dim=0, stable=True)
     scores, place = scores.gather(0, order).sort(dim=0, descending=True, stable=True)
     return scores[:count], ids.gather(0, order).gather(0, place)[:count]
-
-
-def step_bytes(config: LinksConfig, nodes: int, queries: int) -> int:
-    """Bytes of what a view's scores, and what is made of them for the loss, take on a worker of so many nodes."""
-    return 5 * 4 * nodes * queries
 
 
 def _inverses(dataset: Dataset) -> set[int]:

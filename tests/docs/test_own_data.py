@@ -25,6 +25,7 @@ OF_DATA = (
     "labels",
     "links",
     "knowledge-graphs",
+    "queries",
 )
 OF_PYTHON = ("from-python", "own-loop")
 SAME_GRAPH = ("sage-sar-w2-s0", "sage-sar-w2-s0-2", "sage-sar-w2-s0-3")
