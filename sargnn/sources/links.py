@@ -10,6 +10,8 @@ Letters: N nodes, E directed edges, P pairs.
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,13 @@ import numpy as np
 
 from sargnn.config.choices import DatasetSettings
 from sargnn.errors import ConfigError, DataError, nearest
-from sargnn.graph.dataset import Dataset, InMemoryReader, open_dataset
+from sargnn.graph.dataset import Dataset, InMemoryReader, open_dataset, row_runs, write_dataset
+from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.graph.pairs import Known, Pairs
-from sargnn.graph.schema import SPLITS, Schema, has_label
+from sargnn.graph.schema import SPLITS, Schema, has_label, relation_dtype
+from sargnn.graph.store import map_new
 from sargnn.rng import MAX_ID, Purpose, pair_keys
-from sargnn.sources.given_pairs import inverse_relations, same_both_ways, with_links, without_labelled
+from sargnn.sources.given_pairs import inverse_relations, without_labelled
 
 _PIECE = 1 << 20
 
@@ -45,7 +49,12 @@ class LinkSplit(InMemoryReader):
             "relations": None if config.link_relations is None else sorted(config.link_relations),
         }
 
-    def read(self) -> Dataset:
+    def write(self, path: Path, buffer_bytes: int = 0) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".links-", suffix=".tmp") as scratch:
+            write_dataset(path, self.read(Path(scratch)), made_by=self.identity())
+
+    def read(self, folder: Path | None = None) -> Dataset:
         dataset = open_dataset(self._base, verify=True)
         assert self._config.link_split is not None
         if dataset.pairs is not None and dataset.pairs.undrawn:
@@ -62,6 +71,7 @@ class LinkSplit(InMemoryReader):
             seed=self._config.link_seed,
             messages=self._config.link_messages,
             relations=self._config.link_relations,
+            folder=folder,
         )
 
 
@@ -72,6 +82,7 @@ def draw_links(
     seed: int = 0,
     messages: bool = True,
     relations: list[str] | None = None,
+    folder: Path | None = None,
 ) -> Dataset:
     """The same graph without the edges that are drawn as links, and with these as pairs.
 
@@ -79,6 +90,7 @@ def draw_links(
         shares: of training, validation and test pairs; they come to at most 1.
         messages: training pairs stay edges, too.
         relations: whose edges are links; all if not given. Their inverses (``rev_NAME``) are none, and go with them.
+        folder: where what is made lies, mapped; None: in memory.
 
     Raises:
         ConfigError: a relation that there is not.
@@ -88,47 +100,141 @@ def draw_links(
     if n > MAX_ID:
         raise DataError(f"The links of '{dataset.name}' are drawn by node id, and it has ids of 2**32 and more.")
     wanted, gone = _of_relations(dataset.schema, relations)
-    indptr = np.asarray(dataset.indptr)
-    sources = np.asarray(dataset.indices, np.int64)
-    destinations = np.repeat(np.arange(n), np.diff(indptr))
-    relation = np.zeros(len(sources), np.uint8) if dataset.relation is None else np.asarray(dataset.relation)
-    is_link = wanted[relation] & (sources != destinations)
-    heads, tails, of = sources[is_link], destinations[is_link], relation[is_link]
-    both_ways = not dataset.schema.typed and same_both_ways(heads, tails)
-    known = Known.of(heads, tails, of if len(dataset.schema.relations) > 1 else None, n)
-    if both_ways:
-        once = heads < tails
-        heads, tails, of = heads[once], tails[once], of[once]
-    order = np.lexsort((of, tails, heads))
-    heads, tails, of = heads[order], tails[order], of[order]
-    first = np.ones(len(heads), bool)
-    first[1:] = (np.diff(heads) != 0) | (np.diff(tails) != 0) | (np.diff(of) != 0)
-    heads, tails, of = heads[first], tails[first], of[first]
-    split = splits_of(heads, tails, shares, seed)
-    drawn = split > 0
-    held = [SPLITS["valid"], SPLITS["test"], *([] if messages else [SPLITS["train"]])]
-    leaves = gone[relation] & np.isin(splits_of(sources, destinations, shares, seed), held) & (sources != destinations)
-    pairs = Pairs(
-        heads[drawn],
-        tails[drawn],
-        split[drawn],
-        known,
-        both_ways,
-        of[drawn] if len(dataset.schema.relations) > 1 else None,
-    )
-    if not pairs.count("train"):
+    out, several, form = GrowingArrays(folder), len(dataset.schema.relations) > 1, relation_dtype(len(dataset.schema.relations))
+    both_ways = not dataset.schema.typed and _same_both_ways(dataset)
+    by_head = (np.asarray(dataset.indptr), dataset.indices, None) if both_ways else _by_source(dataset, out)
+    known, count, trained = np.zeros(n + 1, np.int64), 0, False
+    for heads, tails, of in _blocks(*by_head):
+        links = np.stack([heads, tails, of])[:, wanted[of] & (heads != tails)]
+        links = links[:, np.lexsort(links[::-1])]
+        links = links[:, np.diff(links, prepend=-1).any(0)]
+        heads, tails, of = links if not several else links[:, np.lexsort(links[[1, 2, 0]])]  # of a head, by relation first
+        known += np.bincount(heads + 1, minlength=n + 1)
+        out.add("known_tails", tails)
+        if several:
+            out.add("known_relation", of.astype(form))
+        heads, tails, of = links if not both_ways else links[:, links[0] < links[1]]
+        count += len(heads)
+        split = splits_of(heads, tails, shares, seed)
+        trained |= SPLITS["train"] in split
+        drawn = {"heads": heads, "tails": tails, "split": split} | ({"relation": of.astype(form)} if several else {})
+        for name, column in drawn.items():
+            out.add(name, column[split > 0])
+    if not trained:
         raise DataError(
-            f"None of the {len(heads)} links of '{dataset.name}' is drawn for training.",
+            f"None of the {count} links of '{dataset.name}' is drawn for training.",
             given=f"dataset.link_split={list(shares)}",
         )
-    kept = np.flatnonzero(~leaves)
-    if (sources[kept] == destinations[kept]).all():
+    pairs = Pairs(
+        out.take("heads", np.int64),
+        out.take("tails", np.int64),
+        out.take("split", np.uint8),
+        Known(np.cumsum(known), out.take("known_tails", np.int64), out.take("known_relation", form) if several else None),
+        both_ways,
+        out.take("relation", form) if several else None,
+    )
+    held = [SPLITS["valid"], SPLITS["test"], *([] if messages else [SPLITS["train"]])]
+    degrees, first, is_connected = np.zeros(n + 1, np.int64), 0, False
+    for destinations, sources, of in _blocks(np.asarray(dataset.indptr), dataset.indices, dataset.relation):
+        loops = sources == destinations
+        leaves = gone[of] & np.isin(splits_of(sources, destinations, shares, seed), held) & ~loops
+        kept = np.flatnonzero(~leaves)
+        is_connected |= not bool(loops[kept].all())
+        degrees += np.bincount(destinations[kept] + 1, minlength=n + 1)
+        out.add("indices", sources[kept].astype(dataset.indices.dtype))
+        if dataset.relation is not None:
+            out.add("message_relation", of[kept])
+        columns = dataset.columns.run(slice(first, first + len(sources))).take(kept)
+        for name in columns.forms:
+            out.add(f"edge_{name}", np.asarray(columns[name]))
+        first += len(sources)
+    if not is_connected:
         raise DataError(
             f"No edge between two nodes of '{dataset.name}' is left as a message.",
             given=f"dataset.link_split={list(shares)} dataset.link_messages={str(messages).lower()}",
             hint="dataset.link_messages=true, or shares that add up to less than 1",
         )
-    return with_links(dataset, destinations, leaves, pairs)
+    forms = dataset.columns.forms.items()
+    return replace(
+        dataset,
+        indptr=np.cumsum(degrees),
+        indices=out.take("indices", dataset.indices.dtype),
+        relation=None if dataset.relation is None else out.take("message_relation", dataset.relation.dtype),
+        columns=EdgeColumns.of({name: out.take(f"edge_{name}", form.base, form.shape) for name, form in forms}),
+        content_hash="",
+        stored_weights=None,
+        pairs=pairs,
+    )
+
+
+class GrowingArrays:
+    """Arrays that are made piece by piece: in files of a folder, from which they are mapped; or in memory, without one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder, self._pieces = folder, dict[str, list[np.ndarray]]()
+
+    def add(self, name: str, piece: np.ndarray) -> None:
+        if self._folder is None:
+            self._pieces.setdefault(name, []).append(piece)
+        else:
+            with (self._folder / name).open("ab") as file:
+                piece.tofile(file)
+
+    def take(self, name: str, dtype: np.dtype | type, row: tuple[int, ...] = ()) -> np.ndarray:
+        """The whole array, of entries of a shape; once."""
+        if self._folder is None:
+            return np.concatenate([np.zeros((0, *row), dtype), *self._pieces.pop(name, [])])
+        file = self._folder / name
+        if not file.exists() or not file.stat().st_size:
+            return np.zeros((0, *row), dtype)
+        return np.memmap(file, dtype, "r").reshape(-1, *row)
+
+    def room(self, name: str, count: int, dtype: np.dtype) -> np.ndarray:
+        """An array of so many numbers that are put in in any order."""
+        if self._folder is None or not count:
+            return np.empty(count, dtype)
+        return map_new(self._folder / f"{name}.npy", (count,), dtype)
+
+
+def _blocks(
+    indptr: np.ndarray, others: np.ndarray, relation: np.ndarray | None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Edges row by row, some at a time, those of a row together: rows and other ends, int64, and relations, int."""
+    for first, last in row_runs(indptr, _PIECE):
+        span = slice(int(indptr[first]), int(indptr[last]))
+        rows = np.repeat(np.arange(first, last), np.diff(indptr[first : last + 1]))
+        of = np.zeros(len(rows), np.uint8) if relation is None else np.asarray(relation[span])
+        yield rows, np.asarray(others[span], np.int64), of
+
+
+def _same_both_ways(dataset: Dataset) -> bool:
+    """Whether each edge has its inverse, repeats and loops left out of account."""
+    every = Known(np.asarray(dataset.indptr), dataset.indices)
+    return all(
+        every.contains(sources, destinations, of)[sources != destinations].all()
+        for destinations, sources, of in _blocks(every.indptr, dataset.indices, None)
+    )
+
+
+def _by_source(dataset: Dataset, out: GrowingArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The graph's edges in the order of their sources, then of their destinations: indptr, destinations, relations."""
+    n, indptr = dataset.num_nodes, np.asarray(dataset.indptr)
+    begins = np.zeros(n + 1, np.int64)
+    for _, sources, _ in _blocks(indptr, dataset.indices, None):
+        begins += np.bincount(sources + 1, minlength=n + 1)
+    begins = np.cumsum(begins)
+    cursor = begins[:-1].copy()
+    turned = out.room("turned", dataset.num_edges, dataset.indices.dtype)
+    relation = None if dataset.relation is None else out.room("turned_relation", dataset.num_edges, dataset.relation.dtype)
+    for destinations, sources, of in _blocks(indptr, dataset.indices, dataset.relation):
+        order = np.argsort(sources, kind="stable")
+        rows, starts, counts = np.unique(sources[order], return_index=True, return_counts=True)
+        places = np.repeat(cursor[rows] - starts, counts) + np.arange(len(order))
+        cursor[rows] += counts
+        turned[places] = destinations[order]
+        if relation is not None:
+            relation[places] = of[order]
+    return begins, turned, relation
 
 
 def draw_labelled(dataset: Dataset, config: DatasetSettings) -> Dataset:

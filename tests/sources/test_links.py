@@ -340,6 +340,22 @@ def test_stores_of_a_run(tmp_path: Path) -> None:
         assert_same(part.pairs, cut.pairs)
 
 
+@pytest.mark.parametrize("name", ["one way", "both ways", "typed", "weights"])
+def test_pieces_in_files_change_nothing(name: str, tmp_path: Path) -> None:
+    """A few rows at a time, mapped."""
+    a, b = random_edges(900)
+    graphs = {"typed": typed_graph(), "weights": with_weights(nasty_graph()), "one way": of_edges(a, b)}
+    graph = graphs.get(name) or of_edges(np.append(a, b), np.append(b, a))
+    whole = draw_links(graph, SHARES)
+    with patch.object(links, "_PIECE", 40):
+        pieces = draw_links(graph, SHARES, folder=tmp_path)
+    assert_same(pieces.pairs, whole.pairs)
+    assert isinstance(pieces.indices, np.memmap) and pieces.columns.forms == whole.columns.forms
+    assert edges_of(pieces) == edges_of(whole)
+    for column in whole.columns.forms:
+        assert np.array_equal(pieces.columns[column], whole.columns[column])
+
+
 @pytest.mark.parametrize("word", ["dataset.link_seed=1", "dataset.link_messages=false", "dataset.link_split=[0.5,0.2,0.1]"])
 def test_another_draw_is_another_store(word: str, tmp_path: Path) -> None:
     run = run_config(tmp_path, "dataset.link_split=[0.5,0.2,0.2]")
