@@ -5,6 +5,7 @@ Letters: N own nodes, P pairs of the part, Q negatives, K negatives of a pair.
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from sargnn.graph.schema import SPLITS
 from sargnn.graph.store import Store, StoreWriter
 
 _ENTRY = "pairs"
+_PIECE = 1 << 20
 _COLUMNS = ("relation", "weights", "labels", "features")
 
 
@@ -34,6 +36,13 @@ class PartPairs(Pairs):
         nothing = np.zeros(0, np.int64)
         return cls(nothing.astype(np.int32), nothing, np.zeros(0, np.uint8), Known.none(num_rows), labels=nothing, outputs=1)
 
+    def release(self) -> None:
+        """Give back the pages of what is mapped; they are read again if needed."""
+        known = (self.known.indptr, self.known.tails, self.known.relation)
+        for array in (*vars(self).values(), *known, *self.negatives.values(), *self.candidates.values()):
+            if (mapped := getattr(array, "_mmap", None)) is not None:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
     def of_split(self, split: str) -> np.ndarray:
         """int64, ascending: which pairs are in it."""
         return np.flatnonzero(np.asarray(self.split) == SPLITS[split])
@@ -48,14 +57,19 @@ class PairCutter:
         place[self._nodes] = np.arange(len(nodes))
         self._place = place
 
-    def part(self, p: int) -> PartPairs:
+    def part(self, p: int, *, features: bool = True) -> PartPairs:
+        """``features``: of edges, with these in memory."""
         pairs, first, last = self._pairs, self._offsets[p], self._offsets[p + 1]
 
         def own(heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             """Which have their heads here, and which rows these are."""
-            places = self._place[np.asarray(heads)]
-            here = np.flatnonzero((places >= first) & (places < last))
-            return here, places[here] - first
+            pieces = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+            for start in range(0, len(heads), _PIECE):
+                places = self._place[np.asarray(heads[start : start + _PIECE])]
+                here = np.flatnonzero((places >= first) & (places < last))
+                pieces.append((start + here, places[here] - first))
+            which, rows = (np.concatenate(column) for column in zip(*pieces, strict=True))
+            return which, rows
 
         here, rows = own(pairs.heads)
         split = np.asarray(pairs.split)
@@ -67,7 +81,8 @@ class PairCutter:
         for name, tails in pairs.candidates.items():
             of_split = np.flatnonzero(split == SPLITS[name])
             candidates[name] = np.asarray(tails)[np.searchsorted(of_split, here[split[here] == SPLITS[name]])]
-        columns = {name: np.asarray(array)[here] for name in _COLUMNS if (array := getattr(pairs, name)) is not None}
+        names = [name for name in _COLUMNS if features or name != "features"]
+        columns = {name: np.asarray(array)[here] for name in names if (array := getattr(pairs, name)) is not None}
         return PartPairs(
             heads=rows.astype(np.int32),
             tails=np.asarray(pairs.tails)[here],
@@ -86,7 +101,15 @@ def put_pairs(writer: StoreWriter, pairs: Pairs, offsets: np.ndarray, nodes: np.
     """Write the pairs of all parts; what the store's manifest says of them. Arguments as of ``PairCutter``."""
     cutter, entry = PairCutter(pairs, offsets, nodes), dict[str, Any]()
     for p in range(len(offsets) - 1):
-        entry = cutter.part(p).save(writer, _prefix(p))[_ENTRY]
+        part, features = cutter.part(p, features=False), pairs.features
+        entry = part.save(writer, _prefix(p))[_ENTRY]
+        if features is not None:
+            assert part.numbers is not None
+            rows = max(1, _PIECE // max(1, pairs.width))
+            with writer.append(f"{_prefix(p)}features", np.float32, features.shape[1:]) as target:
+                for first in range(0, len(part.numbers), rows):
+                    target.write(np.asarray(features[part.numbers[first : first + rows]]))
+            entry["arrays"].append("features")
     return {_ENTRY: entry | {"counts": {split: pairs.count(split) for split in SPLITS}}}
 
 

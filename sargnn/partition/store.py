@@ -238,6 +238,8 @@ def _find_problem(part: Part, arrays: Mapping[str, np.ndarray], rank: int) -> st
 def release(part: Part) -> None:
     """Give the pages of a mapped part's edges and lists back, once plans were made from them; they are read again if needed."""
     part.columns.release()
+    if part.pairs is not None:
+        part.pairs.release()
     for name in ("edge_src", "edge_dst", "halo_ids", "send_rows"):
         mapped = getattr(getattr(part, name), "_mmap", None)
         if mapped is not None:

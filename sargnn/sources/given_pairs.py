@@ -167,20 +167,25 @@ def label_edges(dataset: Dataset, given: Sequence[EdgeLabels], *, messages: bool
         heads.append(of.sources + schema.offsets[relation.source])
         tails.append(of.destinations + schema.offsets[relation.destination])
         features.append(np.asarray(columns[ATTR]) if ATTR in columns else np.zeros((len(of.sources), width), np.float32))
-    labels = np.concatenate([labelled.labels for labelled in given])
+    labels = joined([labelled.labels for labelled in given])
     form = relation_dtype(len(schema.relations))
     numbers = np.repeat(np.array([labelled.relation for labelled in given], form), [len(ends) for ends in heads])
     pairs = Pairs(
-        np.concatenate(heads),
-        np.concatenate(tails),
-        np.concatenate([labelled.split for labelled in given]),
+        joined(heads),
+        joined(tails),
+        joined([labelled.split for labelled in given]),
         Known.none(dataset.num_nodes),
         relation=numbers if len(schema.relations) > 1 else None,
         labels=labels,
         outputs=count_classes(labels, "labels of edges"),
-        features=np.concatenate(features) if width else None,
+        features=joined(features) if width else None,
     )
     return replace(dataset, pairs=pairs) if messages else without_labelled(dataset, pairs)
+
+
+def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """One behind the other; of a single one no copy, which may be mapped."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def without_labelled(dataset: Dataset, pairs: Pairs) -> Dataset:

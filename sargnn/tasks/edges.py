@@ -108,7 +108,7 @@ class EdgeTask(PairTask):
 
     def _labels(self, which: np.ndarray) -> np.ndarray:
         assert self._pairs.labels is not None
-        return np.asarray(self._pairs.labels)[which]
+        return np.asarray(self._pairs.labels[which])
 
     def _features_of(self, which: np.ndarray, lists: PairLists) -> Tensor | None:
         """Of some own edges, in the order in which they are scored."""
@@ -138,6 +138,7 @@ class EdgeTask(PairTask):
                 *ends, relation = self._ends(some)
                 lists = self._route(np.stack(ends), relation)
                 features = self._features_of(some, lists)
+                self.release()
                 pieces.append(self._score(lists.among(output_rows), outputs, features, (self._pairs.outputs,)))
         return torch.cat(pieces)
 

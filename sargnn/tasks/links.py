@@ -195,8 +195,7 @@ class LinkTask(PairTask):
         is here. All workers must call it together.
         """
         pairs, which = self._pairs, self._pairs.of_split(split)
-        rows, tails = np.asarray(pairs.heads)[which].astype(np.int64), np.asarray(pairs.tails)[which]
-        relation, ranks = self._relation[which], []
+        (_, tails, relation), rows, ranks = self._ends(which), pairs.heads[which].astype(np.int64), []
         if self._config.rank != "head":
             queries = self._queries(outputs, rows, relation, pairs.known, ranks_heads=False)
             ranks.append(self._ranked(outputs, queries, tails))

@@ -72,9 +72,6 @@ class PairTask(Task):
         self.outputs, self.group = outputs, group
         self._ids, self._schema, self._seed = np.asarray(part.node_ids), part.schema, config.seed
         self._pairs: PartPairs = pairs
-        self._relation = (
-            np.zeros(len(pairs.heads), np.int64) if pairs.relation is None else np.asarray(pairs.relation).astype(np.int64)
-        )
         self._device, self._dtype = torch.device(config.device), wide(ROW_DTYPES[config.precision])
         self.directory = Directory(group, self._ids, part.schema.num_nodes)
         self._exchange: Exchange | None = None
@@ -136,6 +133,10 @@ class PairTask(Task):
     def known_labels(self) -> np.ndarray:
         """int64: of each of this worker's training pairs, how many terms of the loss it has."""
 
+    def release(self) -> None:
+        """Give back the pages of pairs that are mapped."""
+        self._pairs.release()
+
     @abstractmethod
     def step_bytes(self, batch: PairBatch) -> int:
         """What a view with these pairs holds on this worker beside its rows."""
@@ -170,7 +171,9 @@ class PairTask(Task):
 
     def _ends(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Original ids of some own pairs' heads and tails, and their relations, int64 each."""
-        return self._ids[self._pairs.heads[which]], np.asarray(self._pairs.tails)[which], self._relation[which]
+        pairs = self._pairs
+        relation = np.zeros(len(which), np.int64) if pairs.relation is None else pairs.relation[which].astype(np.int64)
+        return self._ids[pairs.heads[which]], np.asarray(pairs.tails[which]), relation
 
     @property
     def _several(self) -> bool:

@@ -97,6 +97,7 @@ class PairSteps(Steps):
         trim()
         at = self.epoch * self.count + step
         batch = self._task.batch(np.flatnonzero(self._run_of == step * self._batches + number), at)
+        self._task.release()
         trim()  # of what drawing and asking took
         total = int(self._totals[step])
         if not self.drawn:
