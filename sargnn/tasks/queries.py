@@ -191,9 +191,10 @@ class QueryTask(PairTask):
         if self._config.rank != "tail":
             ends.append(np.stack([tails, heads, self._inverse[relation]], 1))
         own, weights = np.concatenate(ends), np.concatenate([weights.astype(np.float64)] * len(ends))
+        heads, tails, relation = np.ascontiguousarray(own.T)
         negatives = None
         if step is not None and self._sampler is not None:
-            drawn = self._sampler.draw(own[:, 0], own[:, 1], own[:, 2], step)
+            drawn = self._sampler.draw(heads, tails, relation, step)
             negatives = drawn.tails if drawn.are_none is None else np.where(drawn.are_none, -1, drawn.tails)
             own = np.concatenate([own, negatives], 1)
         every = gather_rows(self.group, torch.from_numpy(own)).numpy()

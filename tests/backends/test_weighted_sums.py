@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sargnn.backends.choose import make_kernel, make_operation
-from sargnn.backends.operations import WeightedSumOperation
+from sargnn.backends.operations import ScaledSumOperation, WeightedSumOperation
 from sargnn.graph.edge_columns import EdgeColumns
 from sargnn.profile import AGGREGATION, REST, Profile
 from tests.backends.blocks import CPU_KERNELS, SHAPES, block_of, integers
@@ -86,3 +86,35 @@ def test_weighted_sums_are_counted() -> None:
     with profile.span(REST):
         operation.weight_gradient(block, src, out, torch.empty(20))
     assert profile.done[AGGREGATION] - forward == (20 + block.num_listed) * 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "blocks", "part", "dtype"),
+    spread(CPU_KERNELS, range(len(SHAPES)), [1, 7, 8, 19], [1, 5, 16, 33], [torch.float32, torch.float64], strength=2),
+)
+def test_scaled_sum(name: str, number: int, blocks: int, part: int, dtype: torch.dtype) -> None:
+    """Rows times a vector of each edge's kind, of which one has no edge."""
+    num_src, num_dst, num_edges = shape = SHAPES[number]
+    block, _ = block_of(*shape)
+    kinds = torch.randint(3, (num_edges,), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
+    w, width = integers(4, part, dtype, 2), blocks * part
+    z, start, grad = (integers(n, width, dtype, seed) for seed, n in enumerate((num_src, num_dst, num_dst), 3))
+    operation = make_kernel(name).operation("scaled_sum")
+    assert isinstance(operation, ScaledSumOperation)
+    given = [tensor.clone().requires_grad_() for tensor in (z, w)]
+    messages = given[0].view(num_src, blocks, part)[block.src.long()] * given[1][kinds.long()][:, None]
+    wanted = start.index_add(0, block.dst_per_edge(), messages.reshape(num_edges, width))
+    d_z, d_w = torch.autograd.grad(wanted, given, grad, allow_unused=True)
+    out = start.clone()
+    operation.forward(block, z, w, kinds, out)
+    assert torch.equal(out, wanted.detach())
+    back, of_kinds = torch.full_like(z, float("nan")), torch.ones_like(w)
+    operation.backward(block, z, w, kinds, grad, back, of_kinds)
+    assert torch.equal(back, d_z) and torch.equal(of_kinds, 1 + d_w)
+    total = back.clone()
+    operation.backward(block, z, w, kinds, grad, total, of_kinds, add=True)
+    assert torch.equal(total, 2 * d_z)
+    operation.backward(block, z, w, kinds, grad, None, of_kinds)
+    assert torch.equal(of_kinds, 1 + 3 * d_w)
+    if (kernel := make_kernel(name)).autograd_operations.get("scaled_sum"):
+        assert torch.equal(kernel.autograd_operation("scaled_sum")(block, z, w, kinds), (wanted - start).detach())

@@ -11,6 +11,7 @@ from sargnn.errors import ConfigError
 _REVERSIBLE = "model=gcn model.blocks=reversible"
 _OWN = "model=custom model.target=package.module:M"
 _LINKS = "task=links dataset.link_split=[0.8,0.1,0.1]"
+_QUERIES = f"{_OWN} task=queries dataset.link_split=[0.8,0.1,0.1]"
 _SERVED = "preload=shared servers=2 preload.max_hop=1"
 REFUSED = [
     "model=rgcn model.residual=linear",
@@ -71,6 +72,26 @@ REFUSED = [
     f"{_LINKS} optim.class_weights=balanced",
     f"{_LINKS} optim.loss=a.b:c",
     f"{_LINKS} metric=accuracy",
+    f"{_LINKS} links.negatives=0",
+    f"{_LINKS.replace('links', 'queries', 1)} model=sage",
+    *(
+        f"{_QUERIES} {key}"
+        for key in (
+            "batches.count=auto",
+            "memory_budget=6GB",
+            "links.loss=bce links.negatives=0",
+            "links.decoder=mlp",
+            "links.embedding_dim=8",
+            "links.decoder=mlp links.mlp_hidden=8",
+            "links.mlp_hidden=8",
+            "links.temperature=2",
+            "links.corrupt=head",
+            "links.shared=true links.strict=false",
+            "batches.steps=2",
+            "sample.fanouts=[3]",
+            "metric=auc",
+        )
+    ),
     "servers=3",
     "preload=none preload.max_hop=1 servers=2",
     "preload=auto preload.max_hop=1 servers=2",
@@ -97,7 +118,7 @@ def test_every_row_refuses_what_it_says() -> None:
 
 
 def test_what_makes_sense_is_let_through() -> None:
-    for words in ("", "model=gat model.v2=true", _LINKS, _SERVED, _REVERSIBLE, _OWN, "memory_budget=6GB spill=auto"):
+    for words in ("", "model=gat model.v2=true", _LINKS, _QUERIES, _SERVED, _REVERSIBLE, _OWN, "memory_budget=6GB spill=auto"):
         run = build(RunConfig, compose_verb("train", words.split()), "")
         for row in RUN:
             row.check(run)

@@ -390,13 +390,17 @@ class ReferenceScaledSum(ScaledSumOperation):
         gradients = grad[block.dst_per_edge()]
         if out is not None:
             (out if add else out.zero_()).index_add_(0, block.src.long(), _scaled(gradients, w[kinds.long()]))
-        products = (z[block.src.long()] * gradients).view(len(kinds), -1, w.shape[1]).sum(1)
+        products = _blocks(z[block.src.long()] * gradients, w).sum(1)
         d_w.index_add_(0, kinds.long(), products.to(d_w.dtype))
 
 
 def _scaled(rows: Tensor, w: Tensor) -> Tensor:
     """[E, B D], of rows like that and w [E, D]."""
-    return (rows.view(len(rows), -1, w.shape[1]) * w[:, None]).view(rows.shape)
+    return (_blocks(rows, w) * w[:, None]).view(rows.shape)
+
+
+def _blocks(rows: Tensor, w: Tensor) -> Tensor:
+    return rows.view(len(rows), rows.shape[1] // w.shape[1], w.shape[1])
 
 
 def _changed(block: EdgeBlock, z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
