@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sargnn.bf16 import wide
 from sargnn.comm.collectives import gather_table
+from sargnn.graph.schema import SPLITS
 from sargnn.profile import EVALUATION
 from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, SMOOTHED, Scores
 from sargnn.training.fit import Setup, evaluation_sample
@@ -95,6 +96,8 @@ class Evaluator(Listener):
             scores = flat.evaluator.measure()
             flat.engine.reset_tables()
             return scores
+        if not len(self.views):
+            return dict.fromkeys(SPLITS)
         logits, targets, columns = [], [], self._forward.columns(None)
         for number in range(len(self.views)):
             view = self.views[number]
