@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MEASURED = ("valid", "test")
 """The splits that may have negatives."""
 _ENTRY = "pairs"
+_GIVEN = {"negatives": 2, "candidates": None, "head_candidates": None}
+"""What splits are measured against, and how many columns that has."""
 _OPTIONAL = ("relation", "weights", "labels", "features", "numbers")
 
 
@@ -109,6 +111,7 @@ class Pairs:
         negatives: split -> int64 [Q, 2], heads and tails that all its pairs are measured against.
         candidates: split -> int64 [pairs of the split, K], tails that each of its pairs is measured against, in the pairs'
             order. A split with neither has negatives drawn, or is measured at full rank.
+        head_candidates: likewise heads, of splits that have tails.
         labels: of edges, [P] or [P, C] as ``graph.schema`` has those of nodes; None: the pairs are links.
         features: float32 [P, D], of edges that have labels and features; None: they have none.
         numbers: int64 [P] ascending, of a part: which of the whole graph's edges they are; None: they are all, or links.
@@ -123,6 +126,7 @@ class Pairs:
     weights: np.ndarray | None = None
     negatives: Mapping[str, np.ndarray] = field(default_factory=dict)
     candidates: Mapping[str, np.ndarray] = field(default_factory=dict)
+    head_candidates: Mapping[str, np.ndarray] = field(default_factory=dict)
     labels: np.ndarray | None = None
     outputs: int = 0
     features: np.ndarray | None = None
@@ -146,8 +150,8 @@ class Pairs:
         arrays |= {"known_indptr": self.known.indptr, "known_tails": self.known.tails}
         arrays |= {} if self.known.relation is None else {"known_relation": self.known.relation}
         arrays |= {name: array for name in _OPTIONAL if (array := getattr(self, name)) is not None}
-        arrays |= {f"{split}_negatives": array for split, array in self.negatives.items()}
-        arrays |= {f"{split}_candidates": array for split, array in self.candidates.items()}
+        for given in _GIVEN:
+            arrays |= {f"{split}_{given}": array for split, array in getattr(self, given).items()}
         for name, array in arrays.items():
             writer.put(prefix + name, array)
         return {_ENTRY: {"both_ways": self.both_ways, "arrays": sorted(arrays), "outputs": self.outputs}}
@@ -200,8 +204,10 @@ class Pairs:
             both_ways=bool(entry["both_ways"]),
             relation=relations("relation", count),
             weights=array("weights", np.float32, count) if "weights" in there else None,
-            negatives={s: array(f"{s}_negatives", np.int64, None, 2) for s in MEASURED if f"{s}_negatives" in there},
-            candidates={s: array(f"{s}_candidates", np.int64, None, None) for s in MEASURED if f"{s}_candidates" in there},
+            **{
+                given: {s: array(f"{s}_{given}", np.int64, None, width) for s in MEASURED if f"{s}_{given}" in there}
+                for given, width in _GIVEN.items()
+            },
             labels=labels,
             outputs=outputs,
             features=array("features", np.float32, count, None) if "features" in there else None,
@@ -231,13 +237,14 @@ def check_pairs(name: str, pairs: Pairs, num_nodes: int, num_relations: int) -> 
         )
     if pairs.weights is not None and not (np.isfinite(pairs.weights) & (np.asarray(pairs.weights) >= 0)).all():
         raise DataError(f"The dataset '{name}' has a weight of a pair that is negative or not finite.")
-    for split, ids in (*pairs.negatives.items(), *pairs.candidates.items()):
+    candidates = [*pairs.candidates.items(), *pairs.head_candidates.items()]
+    for split, ids in (*pairs.negatives.items(), *candidates):
         if not ((np.asarray(ids) >= 0) & (np.asarray(ids) < num_nodes)).all():
             raise DataError(
                 f"The negatives of the split '{split}' of '{name}' name a node that there is not.",
                 allowed=f"0 to {num_nodes - 1}",
             )
-    for split, ids in pairs.candidates.items():
+    for split, ids in candidates:
         if len(ids) != (count := pairs.count(split)):
             raise DataError(
                 f"Each pair of the split '{split}' of '{name}' has candidates of its own.",

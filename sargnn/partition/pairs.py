@@ -6,6 +6,7 @@ Letters: N own nodes, P pairs of the part, Q negatives, K negatives of a pair.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ class PartPairs(Pairs):
         heads: int32 [P], own rows.
         known: ends that are linked to each own row, the rows numbered from 0.
         negatives: split -> int64 [Q, 2], own rows and the other ends' original ids.
-        candidates: split -> int64 [own pairs of the split, K], original ids.
+        candidates, head_candidates: split -> int64 [own pairs of the split, K], original ids.
     """
 
     @classmethod
@@ -39,7 +40,13 @@ class PartPairs(Pairs):
     def release(self) -> None:
         """Give back the pages of what is mapped; they are read again if needed."""
         known = (self.known.indptr, self.known.tails, self.known.relation)
-        for array in (*vars(self).values(), *known, *self.negatives.values(), *self.candidates.values()):
+        for array in (
+            *vars(self).values(),
+            *known,
+            *self.negatives.values(),
+            *self.candidates.values(),
+            *self.head_candidates.values(),
+        ):
             if (mapped := getattr(array, "_mmap", None)) is not None:
                 mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -77,10 +84,12 @@ class PairCutter:
         for name, ends in pairs.negatives.items():
             some, heads = own(ends[:, 0])
             negatives[name] = np.stack([heads, np.asarray(ends)[some, 1]], 1)
-        candidates = {}
-        for name, tails in pairs.candidates.items():
-            of_split = np.flatnonzero(split == SPLITS[name])
-            candidates[name] = np.asarray(tails)[np.searchsorted(of_split, here[split[here] == SPLITS[name]])]
+
+        def of_own(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            splits = {name: np.flatnonzero(split == SPLITS[name]) for name in given}
+            own_pairs = {name: np.searchsorted(every, here[split[here] == SPLITS[name]]) for name, every in splits.items()}
+            return {name: np.asarray(ids)[own_pairs[name]] for name, ids in given.items()}
+
         names = [name for name in _COLUMNS if features or name != "features"]
         columns = {name: np.asarray(array)[here] for name in names if (array := getattr(pairs, name)) is not None}
         return PartPairs(
@@ -90,7 +99,8 @@ class PairCutter:
             known=pairs.known.of_heads(self._nodes[first:last]),
             both_ways=pairs.both_ways,
             negatives=negatives,
-            candidates=candidates,
+            candidates=of_own(pairs.candidates),
+            head_candidates=of_own(pairs.head_candidates),
             outputs=pairs.outputs,
             numbers=None if pairs.labels is None else here,
             **columns,

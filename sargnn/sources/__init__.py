@@ -21,6 +21,8 @@ DATASETS = {
     "ogbl-ppa": "sargnn.sources.settings:OgbConfig",
     "ogbl-citation2": "sargnn.sources.settings:OgbConfig",
     "ogbl-ddi": "sargnn.sources.settings:OgbConfig",
+    "ogbl-wikikg2": "sargnn.sources.settings:OgbConfig",
+    "ogbl-biokg": "sargnn.sources.settings:OgbConfig",
     "cora": "sargnn.sources.settings:PlanetoidConfig",
     "citeseer": "sargnn.sources.settings:PlanetoidConfig",
     "pubmed": "sargnn.sources.settings:PlanetoidConfig",

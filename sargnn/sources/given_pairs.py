@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from sargnn.graph.pairs import MEASURED, Known, Pairs
 from sargnn.graph.schema import SPLITS, Relation, Schema, has_label, relation_dtype
 from sargnn.graph.typed import Edges
 
+_CANDIDATES = ("candidates", "head_candidates")
+
 
 @dataclass(frozen=True)
 class SplitPairs:
@@ -28,7 +31,7 @@ class SplitPairs:
         heads, tails: int64 [P], in any order; repeats count once.
         weights: float32 [P], of the training loss; those of repeats are added up. None: all are 1.
         negatives: int64 [Q, 2], heads and tails; None: there are none.
-        candidates: int64 [P, K], tails; None: there are none.
+        candidates, head_candidates: int64 [P, K], tails and heads; None: there are none.
     """
 
     split: str
@@ -38,6 +41,7 @@ class SplitPairs:
     weights: np.ndarray | None = None
     negatives: np.ndarray | None = None
     candidates: np.ndarray | None = None
+    head_candidates: np.ndarray | None = None
 
     def keys(self, num_nodes: int, *, both_ways: bool) -> np.ndarray:
         """int64 [P], the same for the same pair alone; ``both_ways``: also for its inverse."""
@@ -49,8 +53,10 @@ class SplitPairs:
         order = np.argsort(first)
         rows = first[order]
         weights = None if self.weights is None else np.bincount(which, self.weights)[order].astype(np.float32)
-        candidates = None if self.candidates is None else self.candidates[rows]
-        return replace(self, heads=self.heads[rows], tails=self.tails[rows], weights=weights, candidates=candidates)
+        given: dict[str, Any] = {
+            name: None if ids is None else ids[rows] for name in _CANDIDATES for ids in [getattr(self, name)]
+        }
+        return replace(self, heads=self.heads[rows], tails=self.tails[rows], weights=weights, **given)
 
 
 def give_pairs(
@@ -111,7 +117,7 @@ def give_pairs(
         both_ways,
         of if related else None,
         np.concatenate(weights) if weighted else None,
-        *_compared(given),
+        **_compared(given),
     )
     return with_links(dataset, destinations, leaves, pairs)
 
@@ -234,16 +240,14 @@ def inverse_relations(schema: Schema) -> dict[int, int]:
     return {r: numbers[relation] for r, relation in turned.items() if relation in numbers}
 
 
-def _compared(given: Sequence[SplitPairs]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Negatives and candidates by split."""
+def _compared(given: Sequence[SplitPairs]) -> dict[str, Any]:
+    """Negatives and candidates by split, by their names in ``Pairs``."""
 
     def joined(name: str, split: str) -> list[np.ndarray]:
         return [array for pairs in given if pairs.split == split and (array := getattr(pairs, name)) is not None]
 
-    negatives, candidates = (
-        {s: np.concatenate(arrays) for s in MEASURED if (arrays := joined(name, s))} for name in ("negatives", "candidates")
-    )
-    return negatives, candidates
+    names = ("negatives", *_CANDIDATES)
+    return {name: {s: np.concatenate(arrays) for s in MEASURED if (arrays := joined(name, s))} for name in names}
 
 
 def _keys(heads: np.ndarray, tails: np.ndarray, num_nodes: int, *, both_ways: bool) -> np.ndarray:

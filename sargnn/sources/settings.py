@@ -174,7 +174,7 @@ class OgbDirConfig(_ReadDataset):
 
 OGB_NAMES = (
     *(f"ogbn-{name}" for name in ("products", "arxiv", "proteins", "papers100M", "mag")),
-    *(f"ogbl-{name}" for name in ("collab", "ppa", "citation2", "ddi")),
+    *(f"ogbl-{name}" for name in ("collab", "ppa", "citation2", "ddi", "wikikg2", "biokg")),
 )
 
 

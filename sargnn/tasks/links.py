@@ -43,6 +43,8 @@ from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
 _TEMPERATURE = "temperature_of_sargnn"
 _DRAWN_BYTES = 160
 """Of a pair that is measured while strict negatives are drawn, and it is looked for who scores it."""
+_MEASURED_AT_ONCE = 1 << 21
+"""Pairs with candidates of their own that a worker has scored at once."""
 _MEASURED_STEP = 2**32 - len(SPLITS) - 1
 """From here on the numbers of steps are those of splits, whose negatives are the same in every evaluation."""
 
@@ -226,29 +228,50 @@ class LinkTask(PairTask):
     def _measure(self, split: str, outputs: Tensor, output_rows: Tensor | None) -> dict[str, float | None]:
         """All metrics of a split. All workers must call it together."""
         given = split in self._pairs.negatives
-        if split not in self._pairs.candidates and not (
-            self.metric in ("auc", "ap") or (given and self.metric.startswith("hits"))
-        ):
+        if split in self._pairs.candidates:
+            return measure_ranks(self.group, self._ranks_given(split, outputs.detach(), output_rows), self._hits)
+        if not (self.metric in ("auc", "ap") or (given and self.metric.startswith("hits"))):
             assert output_rows is None or len(output_rows) == len(self._ids)
             return measure_ranks(self.group, self._ranks(split, outputs.detach()), self._hits)
         if split not in self._evaluated:
             self._evaluated[split] = self._measured_pairs(split)
         lists, count = self._evaluated[split]
         scores = self._scores(lists.among(output_rows), outputs.detach())
-        positives, negatives = scores[:count], scores[count:]
-        if split in self._pairs.candidates:
-            ranks = mean_ranks(positives, negatives.view(count, self._pairs.candidates[split].shape[1]))
-            return measure_ranks(self.group, ranks, self._hits)
-        return measure_pairs(self.group, positives, negatives, self._hits)
+        return measure_pairs(self.group, scores[:count], scores[count:], self._hits)
+
+    def _ranks_given(self, split: str, outputs: Tensor, output_rows: Tensor | None) -> Tensor:
+        """The ranks of a split's pairs of this worker among the candidates that each has, float64, of each end that is to be
+        ranked. All workers must call it together.
+        """
+        pairs, ranks = self._pairs, list[Tensor]()
+        own = self._ends(pairs.of_split(split))
+        most = int(max(self.group.gather(torch.tensor(len(own[0])))))
+        sides = {"tail": pairs.candidates, "head": pairs.head_candidates}
+        there = [end for end, given in sides.items() if split in given]
+        for end in [end for end in there if self._config.rank in ("both", end)] or there:
+            others = sides[end][split]
+            width = others.shape[1]
+            size = max(1, _MEASURED_AT_ONCE // max(1, width))
+            for first in range(0, most, size):
+                key, run = f"{split} {end} {first}", slice(first, first + size)
+                held = self._evaluated.get(key)
+                if held is None:
+                    real = [column[run] for column in own]  # heads, tails, relations
+                    asked = [np.repeat(column, width) for column in real]
+                    asked[end == "tail"] = np.asarray(others[run]).ravel()
+                    *ends, of = (np.concatenate(both) for both in zip(real, asked, strict=True))
+                    held = self._route(np.stack(ends), of), len(real[0])
+                if most <= size:  # else more than a piece would be held
+                    self._evaluated[key] = held
+                scores, count = self._scores(held[0].among(output_rows), outputs), held[1]
+                ranks.append(mean_ranks(scores[:count], scores[count:].view(count, width)))
+        return torch.cat([outputs.new_zeros(0, dtype=torch.float64), *ranks])
 
     def _measured_pairs(self, split: str) -> tuple[PairLists, int]:
         """Who scores a split's pairs and negatives, and how many of those that this worker asks for are pairs."""
         pairs, which = self._pairs, self._pairs.of_split(split)
         heads, tails, relation = self._ends(which)
-        if split in pairs.candidates:
-            others = np.asarray(pairs.candidates[split])
-            ends = np.repeat(heads, others.shape[1]), others.ravel(), np.repeat(relation, others.shape[1])
-        elif split in pairs.negatives:
+        if split in pairs.negatives:
             given = np.asarray(pairs.negatives[split])
             ends = self._ids[given[:, 0]], given[:, 1], np.zeros(len(given), np.int64)
         else:
@@ -267,14 +290,15 @@ def step_bytes(config: RunConfig, pairs: int) -> int:
 
 
 def evaluation_bytes(pairs: Pairs, world: int) -> int:
-    """Likewise of an evaluation, of each worker. What splits are measured against is drawn once, a split after the other."""
-    counts = []
+    """Likewise of an evaluation, of each worker. What splits are measured against is drawn, or taken, one after the other."""
+    held, most = 0, 0
     for split in MEASURED:
-        given, candidates = pairs.negatives.get(split), pairs.candidates.get(split)
-        each = 1 if candidates is None else candidates.shape[1]
-        count = pairs.count(split)
-        counts.append((count + (len(given) if given is not None else count * each)) // world)
-    return SCRATCH_BYTES + sum(counts) * HELD_BYTES + max(counts) * _DRAWN_BYTES
+        count, given = pairs.count(split), pairs.negatives.get(split)
+        sides = [side[split].shape[1] for side in (pairs.candidates, pairs.head_candidates) if split in side]
+        for asked in [count * (1 + width) for width in sides] or [count + (count if given is None else len(given))]:
+            at_once = min(asked // world, _MEASURED_AT_ONCE) if sides else asked // world
+            held, most = held + (at_once if at_once == asked // world else 0), max(most, at_once)
+    return SCRATCH_BYTES + held * HELD_BYTES + most * _DRAWN_BYTES
 
 
 def loss_sum(

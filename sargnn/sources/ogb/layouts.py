@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sargnn.errors import DataError
@@ -107,10 +108,38 @@ LINKS = Layout(
         ("split/NAME/{train,valid,test}.pt", "pairs, negatives"),
     ),
 )
+_TRIPLES = ("split/NAME/{train,valid,test}.pt", "triples, candidates")
+TRIPLES = Layout(
+    "OGB's layout of triples",
+    CSV.marker,
+    (),
+    (
+        ("raw/edge.csv.gz", "head,tail of each training triple"),
+        ("raw/edge_reltype.csv.gz", "relation of each"),
+        ("raw/num-node-list.csv.gz", "number of nodes"),
+        ("raw/num-edge-list.csv.gz", "number of edges; optional"),
+        _TRIPLES,
+    ),
+)
+TYPED_TRIPLES = Layout(
+    "OGB's typed layout of triples",
+    TYPED.marker,
+    (),
+    (
+        *TYPED.lines[:2],
+        ("raw/relations/H___R___T/edge_reltype.csv.gz", "the relation's number, of each"),
+        ("raw/num-node-dict.csv.gz", "types, counts"),
+        TYPED.lines[-1],
+        _TRIPLES,
+    ),
+)
 LAYOUTS = (TYPED, BINARY, CSV)
 """Those that a folder without a name is told by."""
 NAMED = {"ogbn-products": CSV, "ogbn-arxiv": CSV, "ogbn-proteins": CSV, "ogbn-papers100M": BINARY, "ogbn-mag": TYPED}
 NAMED |= dict.fromkeys(("ogbl-collab", "ogbl-ppa", "ogbl-citation2", "ogbl-ddi"), LINKS)
+NAMED |= {"ogbl-wikikg2": TRIPLES, "ogbl-biokg": TYPED_TRIPLES}
+ENTITY = "entity"
+"""The type of nodes where there is one."""
 _OTHER_FILES = "dataset=arrays reads .npy files"
 _FEATURES, _LABELS = "raw/node-feat/{}/node-feat.csv.gz", "raw/node-label/{}/node-label.csv.gz"
 Triplet = tuple[str, str, str]
@@ -250,6 +279,44 @@ def find_links(root: Path) -> FlatFiles:
     split = files.split(suffix=".pt")
     files.check()
     return FlatFiles(raw, split)
+
+
+@dataclass(frozen=True)
+class TripleFiles:
+    """What a folder of triples holds.
+
+    Attributes:
+        edges: of each relation, or of all, ends, relations' numbers, and a count where it is there.
+        counts: of nodes by type, where there are types, in sorted order; else None.
+        nodes: where the number, or numbers, of nodes stand.
+        every: all files.
+    """
+
+    edges: dict[Triplet, tuple[Path, Path, Path | None]]
+    counts: dict[str, int] | None
+    nodes: Path
+    split: dict[str, Path]
+    every: list[Path]
+
+
+def find_triples(root: Path, *, typed: bool) -> TripleFiles:
+    """Raises ``DataError`` with all that are missing."""
+    files = RawFiles(root, TYPED_TRIPLES if typed else TRIPLES)
+    nodes = files.need(f"raw/num-node-{'dict' if typed else 'list'}.csv.gz")
+    table = files.need(TYPED.marker) if typed else nodes
+    counts = _counts(nodes) if typed and nodes.is_file() else None
+    triplets = [(ENTITY, "", ENTITY)]
+    if typed:
+        triplets = _triplets(table, None if counts is None else list(counts)) if table.is_file() else []
+    edges = {}
+    for triplet in triplets:
+        place = f"raw/relations/{'___'.join(triplet)}" if typed else "raw"
+        needed = [files.need(f"{place}/{name}.csv.gz") for name in ("edge", "edge_reltype")]
+        edges[triplet] = needed[0], needed[1], files.may(f"{place}/num-edge-list.csv.gz")
+    split = files.split(suffix=".pt")
+    files.check()
+    every = [nodes, table, *(path for paths in edges.values() for path in paths if path is not None), *split.values()]
+    return TripleFiles(edges, counts, nodes, split, every)
 
 
 def find_binary(root: Path) -> FlatFiles:
@@ -408,4 +475,5 @@ def check_folder(root: Path, layout: Layout) -> None:
     """Raises ``DataError`` with all that a folder must hold and lacks."""
     finders: dict[str, Callable[[Path], object]] = {CSV.title: find_csv, BINARY.title: find_binary, TYPED.title: find_typed}
     finders[LINKS.title] = find_links
+    finders |= {layout.title: partial(find_triples, typed=layout is TYPED_TRIPLES) for layout in (TRIPLES, TYPED_TRIPLES)}
     finders[layout.title](root)

@@ -140,7 +140,10 @@ def _numbers(path: Path, arrays: Mapping[str, np.ndarray], name: str, shape: tup
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Arrays and tensors by name, of a file that ``torch.save`` wrote. Nothing else is unpickled. Raises ``DataError``."""
+    """Arrays, tensors and lists of texts by name, of a file that ``torch.save`` wrote. Nothing else is unpickled.
+
+    Raises ``DataError``.
+    """
     import torch
 
     rebuild: Any = np.empty(0).__reduce__()[0]
@@ -159,5 +162,5 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     return {
         str(name): np.asarray(value.numpy() if isinstance(value, torch.Tensor) else value)
         for name, value in content.items()
-        if isinstance(value, torch.Tensor | np.ndarray)
+        if isinstance(value, torch.Tensor | np.ndarray) or (isinstance(value, list) and set(map(type, value)) <= {str})
     }

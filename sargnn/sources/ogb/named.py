@@ -27,14 +27,26 @@ from sargnn.graph.dataset import FORMAT_VERSION, Reader
 from sargnn.graph.store import Store
 from sargnn.sources.npz import ARCHIVE_ERRORS
 from sargnn.sources.ogb.homogeneous import BinaryOgbDir, OgbDir
-from sargnn.sources.ogb.layouts import BINARY, CSV, LINKS, NAMED, TYPED, folder_at, layout_at, named_folder
+from sargnn.sources.ogb.layouts import (
+    BINARY,
+    CSV,
+    LINKS,
+    NAMED,
+    TRIPLES,
+    TYPED,
+    TYPED_TRIPLES,
+    folder_at,
+    layout_at,
+    named_folder,
+)
 from sargnn.sources.ogb.links import LinkOgbDir
+from sargnn.sources.ogb.triples import TripleOgbDir
 from sargnn.sources.ogb.typed import TypedOgbDir
 from sargnn.sources.settings import OGB_NAMES, OgbConfig, OgbDirConfig
 from sargnn.steps import step
 
 _READERS: dict[str, Callable[[Any, Path], Reader]] = {CSV.title: OgbDir, BINARY.title: BinaryOgbDir, TYPED.title: TypedOgbDir}
-_READERS[LINKS.title] = LinkOgbDir
+_READERS |= {LINKS.title: LinkOgbDir, TRIPLES.title: TripleOgbDir, TYPED_TRIPLES.title: TripleOgbDir}
 _RELEASES = {"ogbn-mag": 2}
 """Those that are read; of others the first."""
 _TIMEOUT_S = 8.0
@@ -120,7 +132,7 @@ def address_of(name: str) -> str:
     spec = importlib.util.find_spec("ogb")
     places = list(spec.submodule_search_locations or ()) if spec else []
     for place in places:
-        table = Path(place) / ("linkproppred" if NAMED[name] is LINKS else "nodeproppred") / "master.csv"
+        table = Path(place) / ("linkproppred" if name.startswith("ogbl") else "nodeproppred") / "master.csv"
         if table.is_file():
             with table.open() as file:
                 rows = {row[0]: row[1:] for row in csv.reader(file)}
