@@ -35,6 +35,8 @@ from sargnn.config.groups import EdgesConfig, LinksConfig
 from sargnn.errors import ConfigError, SargnnError
 from sargnn.resolve import is_target, place_of, resolve
 
+_ROWS_AT_ONCE = 16
+"""Of queries, with all keys of a tile."""
 _TRIED_PAIRS = 5
 """What a decoder from outside the package is tried on."""
 
@@ -140,11 +142,23 @@ class Distance(nn.Module, ABC):
         return width
 
     @abstractmethod
-    def distance(self, heads: Tensor, tails: Tensor, weight: Tensor) -> Tensor:
-        """[P]. ``weight``: each pair's relation's row."""
+    def moved(self, rows: Tensor, relation: Tensor, sign: float = 1.0) -> Tensor:
+        """Heads [P, F], moved as their relations say; with ``sign`` -1 tails, moved back."""
+
+    @abstractmethod
+    def distance(self, apart: Tensor) -> Tensor:
+        """[P], of moved heads less tails."""
+
+    @abstractmethod
+    def distances(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """[B, T], of each of [B, F] from each of [T, F]. Their sizes say how far off that may be (``slack``)."""
+
+    @abstractmethod
+    def slack(self, width: int, unit: float) -> float:
+        """Times (1 + |g| + |q|) (1 + |g| + |k|): how far off; ``unit``: half the distance of 1 from the next number."""
 
     def forward(self, heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
-        return self.margin - self.distance(heads, tails, self.weight[relation])
+        return self.margin - self.distance(self.moved(heads, relation) - tails)
 
 
 class TransE(Distance):
@@ -152,8 +166,19 @@ class TransE(Distance):
         super().__init__(width, relations)
         nn.init.xavier_uniform_(self.weight)
 
-    def distance(self, heads: Tensor, tails: Tensor, weight: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(heads + weight - tails, dim=1)
+    def moved(self, rows: Tensor, relation: Tensor, sign: float = 1.0) -> Tensor:
+        return rows + sign * self.weight[relation]
+
+    def distance(self, apart: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(apart, dim=1)
+
+    def distances(self, queries: Tensor, keys: Tensor) -> Tensor:
+        squares = torch.addmm(keys.square().sum(1)[None], queries, keys.T, alpha=-2).add_(queries.square().sum(1)[:, None])
+        return squares.clamp_min_(0).sqrt_()
+
+    def slack(self, width: int, unit: float) -> float:
+        # Squares are within (2 F + 8) u (|q| + |k|)^2 of the real ones, and roots within the root of that.
+        return float(((2 * width + 8) * unit) ** 0.5)
 
 
 class RotatE(Distance):
@@ -167,11 +192,31 @@ class RotatE(Distance):
     def columns(width: int) -> int:
         return width // 2
 
-    def distance(self, heads: Tensor, tails: Tensor, weight: Tensor) -> Tensor:
-        (a, b), (c, d), cos, sin = heads.chunk(2, 1), tails.chunk(2, 1), weight.cos(), weight.sin()
-        squares = (a * cos - b * sin - c).square() + (a * sin + b * cos - d).square()
+    def moved(self, rows: Tensor, relation: Tensor, sign: float = 1.0) -> Tensor:
+        (a, b), angle = rows.chunk(2, 1), sign * self.weight[relation]
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], 1)
+
+    def distance(self, apart: Tensor) -> Tensor:
+        a, b = apart.chunk(2, 1)
+        squares = a.square() + b.square()
         is_apart = squares > 0
         return torch.where(is_apart, torch.where(is_apart, squares, 1.0).sqrt(), 0.0).sum(1)
+
+    def distances(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Column by column, a few rows at a time, so that what is added to stays in the processor's cache."""
+        totals = queries.new_zeros(len(queries), len(keys))
+        real, imaginary = ([rows.T.contiguous() for rows in ends.chunk(2, 1)] for ends in (queries, keys))
+        for first in range(0, len(queries), _ROWS_AT_ONCE):
+            run = slice(first, first + _ROWS_AT_ONCE)
+            for a, b, c, d in zip(*real, *imaginary, strict=True):
+                apart = (a[run, None] - c).square_().addcmul_(other := b[run, None] - d, other)
+                totals[run] += apart.sqrt_()
+        return totals
+
+    def slack(self, width: int, unit: float) -> float:
+        # Each length is within 4 u (|q_k| + |k_k|); F/2 of them are added up.
+        return (width + 8) * width**0.5 * unit
 
 
 class Perceptron(nn.Module, ABC):

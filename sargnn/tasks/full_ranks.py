@@ -235,7 +235,7 @@ class _Tile:
     def _margins(self) -> tuple[Tensor, Tensor]:
         """Float64 [n'] and [T], whose products are how far the tile's may be from scores before rounding."""
         root = self.scorer.slack**0.5
-        of_queries, of_keys = (torch.linalg.vector_norm(rows, dim=1).nan_to_num(0, 0) * root for rows in self.factors[:2])
+        of_queries, of_keys = (self.scorer.sizes(rows) * root for rows in self.factors[:2])
         return of_queries, of_keys
 
     def _reach(self, least: Tensor) -> Tensor:

@@ -13,6 +13,9 @@ shape. With u = 2^-53, products of F terms in any order are within F u |q| |k| (
 
 decides how nearly all candidates compare with a number, and S itself is computed for the others.
 
+The distances of a ``Distance`` decoder are computed from heads that are moved once, or tails that are moved back, by its own
+``distances``, which says how far off they may be, likewise.
+
 Any other decoder is called with pairs of rows. Its own products have an order of their own, which rounding to fp32 hides but
 for one score in hundreds of millions; tiles and pairs are taken to be the same.
 
@@ -27,8 +30,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from sargnn.tasks.decoders import Factored
+from sargnn.tasks.decoders import Distance, Factored
 
+_UNIT = 2.0**-53
 _SCRATCH_NUMBERS = 1 << 20
 """Of rows of pairs that are made at once."""
 
@@ -40,7 +44,7 @@ class Scorer(ABC):
     """
 
     slack = 0.0
-    """Times |q| |k|: how far a tile's number may be from what is rounded to a pair's score."""
+    """Times the sizes of q and k: how far a tile's number may be from what is rounded to a pair's score."""
 
     def __init__(self, decoder: nn.Module) -> None:
         self.decoder = copy.deepcopy(decoder).double().eval()
@@ -52,6 +56,10 @@ class Scorer(ABC):
     def keys(self, rows: Tensor) -> Tensor:
         """Float64 [T, F], of candidates [T, F]."""
         return rows.double()
+
+    def sizes(self, rows: Tensor) -> Tensor:
+        """Of queries or keys, 0 where they are not finite."""
+        return torch.linalg.vector_norm(rows, dim=1).nan_to_num(0, 0)
 
     @abstractmethod
     def tile(self, queries: Tensor, keys: Tensor, relation: Tensor, ranks_heads: Tensor) -> Tensor:
@@ -83,7 +91,7 @@ class Products(Scorer):
     def __init__(self, decoder: Factored, width: int) -> None:
         super().__init__(decoder)
         self._factors: Factored = self.decoder  # type: ignore[assignment]
-        self.slack = (2 * width + 8) * 2.0**-53
+        self.slack = (2 * width + 8) * _UNIT
 
     def queries(self, rows: Tensor, relation: Tensor, ranks_heads: Tensor) -> Tensor:
         wide = rows.double()
@@ -100,6 +108,28 @@ class Products(Scorer):
 
     def _pairs(self, queries: Tensor, keys: Tensor, relation: Tensor, ranks_heads: Tensor) -> Tensor:
         return sum_by_halves(queries * keys)
+
+
+class Distances(Scorer):
+    """Of a ``Distance`` decoder."""
+
+    def __init__(self, decoder: Distance, width: int) -> None:
+        super().__init__(decoder)
+        self._distance: Distance = self.decoder  # type: ignore[assignment]
+        self.slack = decoder.slack(width, _UNIT)
+
+    def queries(self, rows: Tensor, relation: Tensor, ranks_heads: Tensor) -> Tensor:
+        moved, back = (self._distance.moved(rows.double(), relation, sign) for sign in (1.0, -1.0))
+        return back.where(ranks_heads[:, None], moved)
+
+    def sizes(self, rows: Tensor) -> Tensor:
+        return 1 + self._distance.margin.abs() + super().sizes(rows)
+
+    def tile(self, queries: Tensor, keys: Tensor, relation: Tensor, ranks_heads: Tensor) -> Tensor:
+        return self._distance.margin - self._distance.distances(queries, keys)
+
+    def _pairs(self, queries: Tensor, keys: Tensor, relation: Tensor, ranks_heads: Tensor) -> Tensor:
+        return self._distance.margin - self._distance.distance(queries - keys)
 
 
 class Calls(Scorer):
@@ -121,7 +151,9 @@ class Calls(Scorer):
 
 
 def make_scorer(decoder: nn.Module, width: int) -> Scorer:
-    return Products(decoder, width) if isinstance(decoder, Factored) else Calls(decoder)
+    if isinstance(decoder, Factored):
+        return Products(decoder, width)
+    return Distances(decoder, width) if isinstance(decoder, Distance) else Calls(decoder)
 
 
 def sum_by_halves(terms: Tensor) -> Tensor:

@@ -167,13 +167,13 @@ def test_ranks_are_those_of_a_search(name: str, world: int, seed: int, filtered:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    spread(["dot", "cosine", "bilinear", "mlp"], [torch.float32, torch.float64, torch.bfloat16]),
+    spread(["dot", "cosine", "bilinear", "mlp", "transe", "rotate"], [torch.float32, torch.float64, torch.bfloat16]),
 )
 def test_ranks_do_not_depend_on_tiles(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of any numbers, of which many are there several times: their products differ from tile to tile."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(50, 67, generator=generator).repeat(3, 1)[torch.randperm(150, generator=generator)].to(dtype)
-    decoder = decoder_of(name, 67, coarse=False).to(torch.float32 if dtype == torch.bfloat16 else dtype)
+    rows = torch.randn(50, 66, generator=generator).repeat(3, 1)[torch.randperm(150, generator=generator)].to(dtype)
+    decoder = decoder_of(name, 66, coarse=False).to(torch.float32 if dtype == torch.bfloat16 else dtype)
     want = None
     for world, batch, tile in ((1, 1024, 2048), (1, 3, 5), (2, 16, 64), (4, 7, 33)):
         monkeypatch.setattr(streamed, "_BATCH", batch)
@@ -229,6 +229,27 @@ def test_products_are_as_near_to_scores_as_is_said(width: int) -> None:
     assert (products - sums).abs().le(scorer.slack * queries.norm(dim=1)[:, None] * keys.norm(dim=1)).all()
     assert torch.equal(sums[7, 5:6], sum_by_halves(queries[7:8] * keys[5:6]))
     assert torch.allclose(sums, (queries[:, None] * keys).sum(2))
+
+
+@pytest.mark.parametrize("width", [2, 16, 300])
+@pytest.mark.parametrize("name", ["transe", "rotate"])
+def test_distances_are_as_near_to_scores_as_is_said(name: str, width: int) -> None:
+    """Also of rows that are hardly apart, or the same."""
+    generator = torch.Generator().manual_seed(width)
+    rows, keys = (torch.randn(count, width, generator=generator).double() for count in (50, 80))
+    decoder = decoder_of(name, width, coarse=False)
+    decoder.margin.data.fill_(9)  # type: ignore[operator]
+    scorer, of = make_scorer(decoder, width), torch.arange(50) % RELATIONS
+    queries = scorer.queries(rows, of, of == 1)
+    keys[:30], keys[30:40] = queries[:30], queries[:10] + 1e-9
+    row, column = torch.arange(50).repeat_interleave(80), torch.arange(80).repeat(50)
+    wanted = scorer._pairs(queries[row], keys[column], of[row], of[row] == 1).view(50, 80)
+    far = (scorer.tile(queries, keys, of, of == 1) - wanted).abs()
+    assert far.le(scorer.slack * scorer.sizes(queries)[:, None] * scorer.sizes(keys)).all()
+    for i, r in enumerate(of.tolist()):
+        ends = rows[i].repeat(80, 1), keys
+        heads, tails = ends[::-1] if r == 1 else ends
+        assert torch.allclose(scorer.decoder(heads, tails, of[i].repeat(80)), wanted[i], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["dot", "mlp"])
@@ -296,7 +317,7 @@ def test_partners_are_those_of_a_search(name: str, k: int, world: int, typed: bo
 
 def test_partners_do_not_depend_on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(50, 67, generator=generator).repeat(3, 1)[torch.randperm(150, generator=generator)]
+    rows = torch.randn(50, 66, generator=generator).repeat(3, 1)[torch.randperm(150, generator=generator)]
     want = None
     for world, batch, tile in ((1, 1024, 2048), (1, 3, 5), (2, 16, 64)):
         monkeypatch.setattr(streamed, "_BATCH", batch)
