@@ -10,8 +10,8 @@ from sargnn.sources.prepare import prepare_dataset
 
 
 def planned(words: list[str]) -> tuple[RunConfig, Dataset, Cut]:
-    """A configuration, its dataset and the cut that a run has left."""
-    config = parse(compose_verb("train", words))
+    """What ``sargnn train`` runs on one machine, its dataset and the cut that a run has left."""
+    config = parse(compose_verb("train", words)).on_one_machine
     path = prepare_dataset(config.dataset, config.store_dir, config.prepare.bytes)
     dataset = open_dataset(path, verify=False)
     return config, dataset, find_cut(config, dataset, path.name)

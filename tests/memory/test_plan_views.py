@@ -144,6 +144,20 @@ def sizes_here(group: Group, config: RunConfig, dataset: Dataset) -> tuple[list[
     return training, sizes(trainer.evaluation)
 
 
+@pytest.mark.parametrize(
+    ("name", "aggregate"),
+    [("message flows", "fastest"), ("message flows, types", "post"), ("micro-batches by star", "least")],
+)
+def test_bytes_are_those_of_a_runs_views(name: str, aggregate: str) -> None:
+    """Of the second epoch: aggregates of constant rows that stay have travelled by then."""
+    model, settings = EXACT[name]
+    config = cases.run_config(cases.model_config(model), world=4, epochs=2, **{**settings, "aggregate": aggregate})
+    dataset = cases.graph_for(model)
+    cut = cut_of(config, dataset, assign(dataset, config.partitioner.choice, 4))
+    sent = plan_run(config, dataset, cut, Runtime(0, 0)).sent
+    assert sent and sent == pool(4)(cases.curve, config, dataset)[0]["epoch_bytes"][1]
+
+
 def without_targets(sizes: Sizes) -> dict[Any, int]:
     """An evaluation's wanted rows are of any split."""
     return {key: count for key, count in sizes.counts.items() if key[0] != "targets"}
