@@ -9,6 +9,8 @@ sargnn train task=queries dataset=triples dataset.root=FOLDER model=custom model
     model.args.triples=FOLDER/train.txt world=2
 """
 
+from pathlib import Path
+
 import torch
 from torch import nn
 from torch_geometric.nn import MessagePassing
@@ -16,7 +18,7 @@ from torch_geometric.nn import MessagePassing
 
 def relation_graph(triples, num_relations):
     """Edges [2, E] between relations and their kinds [E], from text triples; relation r + half is the inverse of r."""
-    lines = [line.rstrip("\n").split("\t") for line in open(triples, encoding="utf-8")]
+    lines = [line.split("\t") for line in Path(triples).read_text(encoding="utf-8").splitlines()]
     numbers = {name: number for number, name in enumerate(sorted({relation for _, relation, _ in lines}))}
     nodes = {name: number for number, name in enumerate(sorted({end for head, _, tail in lines for end in (head, tail)}))}
     half = num_relations // 2

@@ -294,9 +294,9 @@ class QueryTask(PairTask):
     def scores_of(self, outputs: Tensor, tails: np.ndarray, queries: np.ndarray) -> Tensor:
         """[n], of nodes (original ids, int64 [n]) and numbers of queries. All workers must call it together."""
         here, rows = self._own(tails)
-        found = outputs.new_zeros(len(tails))
-        found[here] = outputs[rows, queries[here]]
-        return self.group.sum_(found)
+        scores = outputs.new_zeros(len(tails))
+        scores[here] = outputs[rows, queries[here]]
+        return self.group.sum_(scores)
 
     def count_pairs(self, split: str) -> int:
         """Of all workers, which must call it together."""

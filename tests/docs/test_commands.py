@@ -56,6 +56,7 @@ OF_OWN_FILES = (
     "lines",
     "examples/layers/pyg_deeper.py",
     "examples/layers/sgformer.py",
+    "examples/layers/nbfnet.py",
 )
 """Tested by their pages."""
 BENCHMARK = "python -m benchmarks."

@@ -235,3 +235,17 @@ def test_micro_batches_add_up() -> None:
     assert len(found["shown"]) == 2
     loss = sum(loss_of(config, plain_module(config), shown, found["labels"]) for shown in found["shown"])
     assert found["loss"] == pytest.approx(float(loss.detach()), rel=1e-12)  # type: ignore[union-attr]
+
+
+def test_ultra_has_the_losses_of_one_worker(tmp_path: Path) -> None:
+    """Its vectors of relations are learned by all workers alike, and differ from query to query."""
+    names, triples = ("is", "has", "likes"), tmp_path / "train.txt"
+    lines = [f"{head:02d}\t{names[relation]}\t{tail:02d}" for head, relation, tail in sorted(links_of("train")) if relation < 3]
+    triples.write_text("\n".join(lines) + "\n")
+    model = CustomSettings(
+        "custom", target=f"{FILE.parent / 'ultra.py'}:Ultra", args={"triples": str(triples), "hidden": 5, "num_layers": 2}
+    )
+    config = dataclasses.replace(asking(CASES["all"], epochs=1), model=model)
+    alone, _ = losses(Group.single(), config, GRAPH)
+    several = pool(2)(losses, dataclasses.replace(config, world=2), GRAPH)
+    assert several[0][0] == pytest.approx(alone, rel=1e-8)
