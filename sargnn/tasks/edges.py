@@ -30,8 +30,8 @@ from sargnn.tasks.nodes import LABELS, LabelLoss, check_loss, mean_loss, scaled_
 from sargnn.tasks.pair_scores import HELD_BYTES, PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
 
-_AT_ONCE = 1 << 18
-"""Edges that a worker scores at a time where no gradient is wanted."""
+_AT_ONCE, _READ_AT_ONCE = 1 << 18, 1 << 15
+"""Edges that a worker scores at a time where no gradient is wanted; whose features it reads."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class EdgeTask(PairTask):
         lists = self._route(np.stack(ends), relation)
         return EdgeBatch(lists, None, torch.from_numpy(self._labels(which)).to(self._device), self._features_of(which, lists))
 
-    def step_bytes(self, batch: PairBatch) -> int:
-        return step_bytes(self._edges, self._pairs, max(len(batch.lists.heads), len(batch.lists.back)))
+    def step_bytes(self, scored: int) -> int:
+        return step_bytes(self._edges, self._pairs, scored)
 
     def evaluation_bytes(self) -> int:
         return evaluation_bytes(self._edges, self._pairs, len(self._pairs.heads))
@@ -114,7 +114,12 @@ class EdgeTask(PairTask):
         """Of some own edges, in the order in which they are scored."""
         if self._features is None:
             return None
-        return lists.spread(self.group, self._on_device(np.asarray(self._features[which])))
+        rows = np.empty((len(which), self._features.shape[1]), np.float32)
+        for first in range(0, len(which), _READ_AT_ONCE):
+            some = slice(first, first + _READ_AT_ONCE)
+            rows[some] = self._features[which[some]]
+            self.release()
+        return lists.spread(self.group, self._on_device(rows))
 
     def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
         assert isinstance(targets, PairTargets) and isinstance(targets.batch, EdgeBatch)
@@ -138,7 +143,6 @@ class EdgeTask(PairTask):
                 *ends, relation = self._ends(some)
                 lists = self._route(np.stack(ends), relation)
                 features = self._features_of(some, lists)
-                self.release()
                 pieces.append(self._score(lists.among(output_rows), outputs, features, (self._pairs.outputs,)))
         return torch.cat(pieces)
 

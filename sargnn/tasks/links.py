@@ -116,8 +116,8 @@ class LinkTask(PairTask):
         weights = None if pairs.weights is None else self._on_device(np.asarray(pairs.weights)[which])
         return LinkBatch(self._route(ends, of), no_messages, len(which), negatives, weights, counts)
 
-    def step_bytes(self, batch: PairBatch) -> int:
-        return step_bytes(self._run, -(-max(len(batch.lists.heads), len(batch.lists.back)) // (1 + self._config.negatives)))
+    def step_bytes(self, scored: int) -> int:
+        return step_bytes(self._run, -(-scored // (1 + self._config.negatives)))
 
     def evaluation_bytes(self) -> int:
         return evaluation_bytes(self._pairs, 1)

@@ -137,9 +137,9 @@ class PairTask(Task):
         """Give back the pages of pairs that are mapped."""
         self._pairs.release()
 
-    @abstractmethod
-    def step_bytes(self, batch: PairBatch) -> int:
-        """What a view with these pairs holds on this worker beside its rows."""
+    def step_bytes(self, scored: int) -> int:
+        """What a view holds beside its rows on a worker that scores so many pairs, negatives among them."""
+        raise NotImplementedError
 
     @abstractmethod
     def batch(self, chosen: np.ndarray, step: int) -> PairBatch:

@@ -370,9 +370,6 @@ class QueryTask(PairTask):
         }
         return {"train": None, **{split: values.get(self.metric) for split, values in self.measured.items()}}
 
-    def step_bytes(self, batch: PairBatch) -> int:
-        raise NotImplementedError("nobody plans what queries hold")
-
     def evaluation_bytes(self) -> int:
         raise NotImplementedError("nobody plans what queries hold")
 

@@ -30,15 +30,15 @@ from sargnn.tasks.base import Task
 from sargnn.tasks.edges import EdgeTask
 from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, PREDICTIONS
 from sargnn.tasks.links import LinkTask
-from sargnn.tasks.pairs import PairBatch, PairTask
+from sargnn.tasks.pairs import PairTask
 from sargnn.tracking.memory import trim
 from sargnn.training.fit import LOOKED_AT, SLACK, Candidates, Setup, holds_constants, sampler, trains_in_batches
 from sargnn.training.steps import Steps, deal
 from sargnn.training.views import Constants, View, ViewBuilder
 
 SCORES, PARTNERS, PARTNER_SCORES = "pair_scores.npy", "partners.npy", "partner_scores.npy"
-_PAIRS = 1 << 18
-"""That a worker asks for at a time."""
+_PAIRS = 1 << 17
+"""That a worker asks for at a time, where it need not ask for all."""
 
 Write = Callable[[str, Tensor, np.ndarray], None]
 """Writes a table by its name, from the rows of it that this worker has, and which these are; all workers call it together."""
@@ -169,21 +169,32 @@ class PairCandidates(Candidates):
     def groups(self, count: int) -> Groups:
         """Of the first views, for all are alike: pairs are dealt out at random."""
         reached = []
-        for step, batch in self._batches(count):
+        for step, rows, _ in self._reached(count):
             sample = None if self._sample is None else self._sample(step, 0)
-            rows = batch.lists.rows()
             reached.append(self._setup.builder.drawn_sizes(rows, sample, holds_constants=self.holds_constants))
         return Groups(np.zeros(0, np.int32), tuple(sizes for sizes, _ in reached), tuple(counts for _, counts in reached))
 
     def step_bytes(self, count: int) -> int:
-        return max(self._task.step_bytes(batch) for _, batch in self._batches(count))
+        return max(self._task.step_bytes(scored) for _, _, scored in self._reached(count))
 
-    def _batches(self, count: int) -> Iterator[tuple[int, PairBatch]]:
-        """The first views' pairs, with the numbers of their steps."""
-        runs = self._setup.config.batches.steps * count
-        run_of = deal(self._task.step_keys(0), runs, self._setup.engine.group)
+    def _reached(self, count: int) -> Iterator[tuple[int, np.ndarray, int]]:
+        """Of the first views: the number of the step, own rows that pairs end in, and how many pairs are scored or asked for
+        here. Some pairs at a time, for nobody knows yet whether there is room for all.
+        """
+        group, runs = self._setup.engine.group, self._setup.config.batches.steps * count
+        run_of = deal(self._task.step_keys(0), runs, group)
         for run in range(min(runs, LOOKED_AT)):
-            yield run // count, self._task.batch(np.flatnonzero(run_of == run), run // count)
+            chosen, marked, counts = (
+                np.flatnonzero(run_of == run),
+                np.zeros(len(self._task.rows()), bool),
+                np.zeros(2, np.int64),
+            )
+            most = max(int(pairs) for pairs in group.gather(torch.tensor(len(chosen))))
+            for first in range(0, max(most, 1), _PAIRS):
+                lists = self._task.batch(chosen[first : first + _PAIRS], run // count).lists
+                marked[lists.rows()] = True
+                counts += len(lists.heads), len(lists.back)
+            yield run // count, np.flatnonzero(marked), int(counts.max())
 
     def steps(self, count: int) -> PairSteps:
         """Those of a run, with so many micro-batches each."""
