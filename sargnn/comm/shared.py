@@ -260,8 +260,10 @@ def share(
 
 
 def _machine() -> bytes:
-    """16 bytes that processes have in common which see each other's ids: a kernel that runs, and a space of ids."""
+    """16 bytes that processes of one host have in common: a kernel that runs, a space of ids, in which they see each other's,
+    and a network. A host that lies in a network of its own is lost with its link."""
     with suppress(OSError):
-        text = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+        spaces = (os.readlink(f"/proc/self/ns/{space}") for space in ("pid", "net"))
+        text = Path("/proc/sys/kernel/random/boot_id").read_text() + "".join(spaces)
         return hashlib.sha256(text.encode()).digest()[:16]
     return os.urandom(16)

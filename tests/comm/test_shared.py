@@ -157,3 +157,12 @@ def test_processes_that_cannot_see_each_other_share_nothing() -> None:
     with patch.object(shared.os, "memfd_create", side_effect=OSError("none")):
         assert share(0, 2, 1.0, gather) is None
     assert told[2][1] == -1
+
+
+@pytest.mark.parametrize("space", ["pid", "net"])
+def test_what_tells_hosts_apart(space: str) -> None:
+    """Hosts of ``scripts/hosts.py`` have one kernel, and ids that all see."""
+    own, real = shared._machine(), os.readlink
+    assert own == shared._machine()
+    with patch.object(shared.os, "readlink", lambda path: f"{real(path)}{'0' * path.endswith(space)}"):
+        assert shared._machine() != own
