@@ -210,6 +210,8 @@ class Recorder:
                 torch.save({name: parameter.detach() for name, parameter in self._replicated()}, parameters / f"{step}.pt")
         self._step, self._during = steps, EVALUATION
         trainer.model.eval()
+        if trainer.config.asks_queries:
+            return  # views of an evaluation ask other queries on other workers
         with torch.no_grad():
             trainer.forward.logits(trainer.evaluation)
 
