@@ -298,15 +298,20 @@ class EdgeMlp(Perceptron):
         return heads * tails if self.product else torch.cat([heads, tails], 1)
 
 
-def make_decoder(config: LinksConfig, width: int, relations: int, seed: int) -> nn.Module:
-    """The decoder in fp32, initialised from the seed: the same on every rank and for every precision.
+def make_decoder(config: LinksConfig, width: int, relations: int, seed: int, *, alone: bool = False) -> nn.Module:
+    """The decoder in fp32, initialised from the seed: the same on every rank and for every precision. ``alone``: for rows that
+    are learned, and no model's.
 
     Raises ``ConfigError`` where it cannot be made, or is no module.
     """
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         if config.decoder in DECODERS:
-            return DECODERS[config.decoder](width, relations)
+            decoder = DECODERS[config.decoder](width, relations)
+            if alone and isinstance(decoder, DistMult):
+                # Near 1 a model's rows are scored by their product at first. Rows alone learn less of relations that are alike.
+                nn.init.xavier_uniform_(decoder.weight)
+            return decoder
         if not is_target(config.decoder):
             return Mlp(width, config.mlp_hidden or width)
         return _from_outside("links.decoder", config.decoder, "(width, relations)", width, relations)

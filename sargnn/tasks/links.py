@@ -25,6 +25,7 @@ from torch import Tensor
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import LinksConfig
+from sargnn.config.models import RowsSettings
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
@@ -88,7 +89,8 @@ class LinkTask(PairTask):
         self.metric = config.metric or ("mrr" if pairs.candidates else "auc")
         asked = self.metric.removeprefix("hits@")
         self._hits = sorted({*HITS, *([int(asked)] if asked.isdigit() else [])})
-        decoder = make_decoder(config.links, outputs, len(part.schema.relations), config.seed)
+        alone, relations = isinstance(config.model, RowsSettings), len(part.schema.relations)
+        decoder = make_decoder(config.links, outputs, relations, config.seed, alone=alone)
         self.decoder = decoder.to(self._device, self._dtype)
         self._temperature = torch.full((), config.links.temperature or torch.nan, dtype=torch.float64, device=self._device)
         if config.links.temperature is None:

@@ -102,6 +102,16 @@ def test_full_rank(graph: str, ranked: Any) -> None:
         assert np.array_equal(partners[order], alone["partners"][np.argsort(wanted)]) and len(own)
 
 
+def test_relations_of_rows_alone_do_not_begin_alike() -> None:
+    for model, alike in (("none", False), ("rgcn", True)):
+        config = dataclasses.replace(
+            cases.run_config(cases.model_config(model)), task="links", links=LinksConfig("distmult", 6)
+        )
+        task = cases.trainer_of(Group.single(), config, GRAPHS["triples"]).task
+        assert isinstance(task, LinkTask)
+        assert bool((task.decoder.get_parameter("weight") >= 0.5).all()) == alike
+
+
 def first_losses(group: Group, config: RunConfig, graph: Dataset) -> tuple[float, list[float], float]:
     """The temperature, losses of two epochs, and a validation metric."""
     trainer = cases.trainer_of(group, config, graph)
