@@ -178,8 +178,13 @@ class PygGraph:
     def argument(self, name: str, *, trims: bool = False) -> Any:
         """What an argument of that name gets; None: the graph has no such thing."""
         if name == QUERIES:
-            joined = Rows("nodes", -1) if self._homogeneous is not None else Rows("nodes")
-            return None if self._queries is None else _known(self._queries, joined)
+            if self._queries is not None and self._typed and self._homogeneous is None:
+                raise self._session.wrong(
+                    "Queries are asked on all relations as one graph.",
+                    given="a forward without edge_type, of a typed graph",
+                    allowed="forward(edge_index, edge_type, queries)",
+                )
+            return None if self._queries is None else _known(self._queries, Rows("nodes", -1 if self._typed else 0))
         if name in _BY_LAYER:
             return _Layers(self._graph.blocks, self._index_of)
         if name in ("num_sampled_nodes_per_hop", "num_sampled_nodes_dict"):
