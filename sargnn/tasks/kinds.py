@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sargnn.config.fields import is_among
 from sargnn.config.groups import LINK_METRICS
 from sargnn.config.run import Metric
 from sargnn.errors import ConfigError
@@ -55,7 +56,12 @@ KINDS: dict[str, Kind] = {
     ),
     "links": Kind(LINK_METRICS, "number of an embedding", "numbers of an embedding"),
 }
-METRICS: tuple[Metric, ...] = tuple(dict.fromkeys(metric for kind in KINDS.values() for metric in kind.metrics))
+HITS = (1, 3, 10, 20, 50, 100)
+"""K of ``hits@K`` that is measured without being asked for."""
+_NAMES: tuple[Metric, ...] = tuple(dict.fromkeys(metric for kind in KINDS.values() for metric in kind.metrics))
+METRICS: tuple[str, ...] = tuple(
+    name.replace("@K", f"@{k}") for name in _NAMES for k in (HITS if name.endswith("@K") else (0,))
+)
 OF_ANY_SIZE: tuple[Metric, ...] = KINDS["regression"].metrics
 """Metrics whose values may be of any size; those of others are shares."""
 _ERRORS = ("mse", "mae", "mape", "loss", "error", "entropy", "deviance", "nll", "perplexity", "brier")
@@ -91,6 +97,16 @@ def choose_metric(task: str, wanted: str | None, outputs: int) -> str:
             hint="metric=accuracy",
         )
     return wanted or metrics[0]
+
+
+def hits_of(metric: str) -> list[int]:
+    """K of every ``hits@K`` that is measured, that of the metric among them."""
+    asked = metric.rpartition("@")[2]
+    return sorted({*HITS, *([int(asked)] if asked.isdigit() else [])})
+
+
+def is_metric(name: str) -> bool:
+    return is_among(name, _NAMES)
 
 
 def metric_name(choice: str) -> str:

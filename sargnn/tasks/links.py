@@ -35,8 +35,8 @@ from sargnn.partition.part import Part
 from sargnn.tasks.base import Counted, Of, Targets
 from sargnn.tasks.decoders import check_decoder, make_decoder
 from sargnn.tasks.full_ranks import Candidates, Queries, full_ranks, top_partners
-from sargnn.tasks.kinds import Scores
-from sargnn.tasks.metrics import HITS, mean_ranks, measure_pairs, measure_ranks
+from sargnn.tasks.kinds import Scores, hits_of
+from sargnn.tasks.metrics import mean_ranks, measure_pairs, measure_ranks
 from sargnn.tasks.negatives import Sampler
 from sargnn.tasks.pair_scores import HELD_BYTES, PAIR_BYTES, SCRATCH_BYTES, PairLists
 from sargnn.tasks.pairs import PairBatch, PairTargets, PairTask, check_counts
@@ -87,8 +87,7 @@ class LinkTask(PairTask):
         self.name, self._config, pairs = "links", config.links, self._pairs
         self._run = config
         self.metric = config.metric or ("mrr" if pairs.candidates else "auc")
-        asked = self.metric.removeprefix("hits@")
-        self._hits = sorted({*HITS, *([int(asked)] if asked.isdigit() else [])})
+        self._hits = hits_of(self.metric)
         alone, relations = isinstance(config.model, RowsSettings), len(part.schema.relations)
         decoder = make_decoder(config.links, outputs, relations, config.seed, alone=alone)
         self.decoder = decoder.to(self._device, self._dtype)

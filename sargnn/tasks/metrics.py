@@ -44,7 +44,7 @@ from sargnn.errors import ConfigError
 from sargnn.resolve import is_target, resolve
 from sargnn.steps import step
 from sargnn.tasks.base import Targets
-from sargnn.tasks.kinds import BY_ORDER, Scores, choose_metric, metric_name, smaller_is_better
+from sargnn.tasks.kinds import BY_ORDER, HITS, Scores, choose_metric, metric_name, smaller_is_better
 
 _GATHERED_BYTES = 1 << 24
 """Of scores and labels that a rank has from all ranks at once; one label's in any case."""
@@ -272,7 +272,6 @@ def average_precision(scores: Tensor, positive: Tensor) -> float | None:
     return float(max(0.0, -np.sum(np.diff(recall) * (positives_above / above))))
 
 
-HITS = (1, 3, 10, 20, 50, 100)
 """K of ``hits@K`` that are measured whatever the metric is."""
 
 

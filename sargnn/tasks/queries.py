@@ -36,7 +36,7 @@ from sargnn.graph.queries import Queries
 from sargnn.partition.part import Part
 from sargnn.sources.given_pairs import inverse_relations
 from sargnn.tasks.base import Counted, Targets
-from sargnn.tasks.kinds import Scores
+from sargnn.tasks.kinds import Scores, hits_of
 from sargnn.tasks.links import loss_sum
 from sargnn.tasks.metrics import gather_rows, measure_ranks
 from sargnn.tasks.negatives import Sampler
@@ -366,7 +366,8 @@ class QueryTask(PairTask):
         """``outputs``: of ``kept_of``, of all views."""
         rows = [targets.rows[split].to(outputs.device) for split in MEASURED]
         self.measured = {
-            split: measure_ranks(self.group, outputs[of, 0].double()) for split, of in zip(MEASURED, rows, strict=True)
+            split: measure_ranks(self.group, outputs[of, 0].double(), hits_of(self.metric))
+            for split, of in zip(MEASURED, rows, strict=True)
         }
         return {"train": None, **{split: values.get(self.metric) for split, values in self.measured.items()}}
 

@@ -251,7 +251,7 @@ def _read_row(path: Path, line: bytes) -> dict[str, Any]:
         elif key == "task":
             fits = value in kinds.KINDS
         elif key == "metric":
-            fits = value in kinds.METRICS or (isinstance(value, str) and value.isidentifier())
+            fits = isinstance(value, str) and (kinds.is_metric(value) or value.isidentifier())
         else:
             fits = _is_number(value) or (value is None and key not in _ALWAYS)
         if not fits:

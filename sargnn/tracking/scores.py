@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sargnn.tasks.kinds import METRICS, OF_ANY_SIZE
+from sargnn.tasks.kinds import OF_ANY_SIZE, is_metric
 
 SCORE_KEYS = ("train_metric", "val_metric", "test_metric", "best_val_metric", "test_metric_at_best_val")
 """Of ``summary.json``; the first three also of a line of ``metrics.jsonl``."""
@@ -34,4 +34,5 @@ def show_score(value: float | None, metric: str | None) -> str:
     """Fractions with four digits behind the point; what may be of any size with four in all."""
     if value is None:
         return "-"
-    return f"{value:.4g}" if metric in OF_ANY_SIZE or metric not in (None, *METRICS) else f"{value:.4f}"
+    is_share = metric is None or (is_metric(metric) and metric not in OF_ANY_SIZE)
+    return f"{value:.4f}" if is_share else f"{value:.4g}"

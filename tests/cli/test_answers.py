@@ -25,7 +25,7 @@ ANSWERS: dict[str, tuple[str, str | None, str | None, str | None]] = {
     # a value of a setting that has few
     "train task=clases": (
         "'task'", "'clases'",
-        "classes, multilabel, regression, nodes, links, edges, FILE.py:CLASS", None,
+        "classes, multilabel, regression, nodes, links, edges, queries, FILE.py:CLASS", None,
     ),
     "prepare task=nodes": ("'task'", "'nodes'", "classes, multilabel, regression", None),
     # a setting by its last part, by another name, misspelt

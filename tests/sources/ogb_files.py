@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import sys
+import warnings
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from sargnn.graph.dataset import Dataset, Reader
 from sargnn.sources.ogb.named import ogb_dir
@@ -27,3 +32,14 @@ def reader_of(folder: Path, inverse: bool = False, normalize: bool = False) -> R
 def read(folder: Path, inverse: bool = False, normalize: bool = False) -> Dataset:
     """What the reader makes of the folder."""
     return write_and_read(reader_of(folder, inverse, normalize))
+
+
+def judge(dataset: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """OGB's evaluator for pairs."""
+    monkeypatch.setitem(sys.modules, "outdated", None)  # its check of versions can hold the process for long
+    monkeypatch.setenv("DGLBACKEND", "pytorch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its imports
+        from ogb.linkproppred import Evaluator
+
+        return Evaluator(dataset)

@@ -24,9 +24,8 @@ from sargnn.sources.settings import OgbConfig
 from sargnn.tasks.links import LinkTask
 from tests.parity import cases
 from tests.pool import pool
-from tests.sources.ogb_files import write_gz
+from tests.sources.ogb_files import judge, write_gz
 from tests.sources.stores import write_and_read
-from tests.tasks.test_ranking import judge
 
 NAMES = {"ogbl-wikikg2": "time", "ogbl-biokg": "random"}
 COUNTS = {"disease": 12, "drug": 9, "protein": 20}

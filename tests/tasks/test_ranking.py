@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -14,19 +10,9 @@ from torch import Tensor
 from sargnn.comm.group import Group
 from sargnn.tasks.metrics import HITS, mean_ranks, measure_pairs, measure_ranks
 from tests.pool import pool
+from tests.sources.ogb_files import judge
 
 ALONE = Group.single()
-
-
-def judge(dataset: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """OGB's evaluator for pairs."""
-    monkeypatch.setitem(sys.modules, "outdated", None)  # its check of versions can hold the process for long
-    monkeypatch.setenv("DGLBACKEND", "pytorch")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its imports
-        from ogb.linkproppred import Evaluator
-
-        return Evaluator(dataset)
 
 
 def scores(seed: int, positives: int, negatives: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
