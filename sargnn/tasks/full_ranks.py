@@ -114,13 +114,13 @@ def top_partners(
             whose = partners.new_full((len(chosen), width), -1)
             more[row, place], whose[row, place] = tile.scores_at(row, column), tile.ids[column]
             both = torch.cat([scores[chosen], more], 1), torch.cat([partners[chosen], whose], 1)
-            scores[chosen], partners[chosen] = _best(*both, k)
+            scores[chosen], partners[chosen] = best_of(*both, k)
         pieces = (
             swap(group, [piece.cpu().numpy() for piece in table.split(batch.sizes)], "sending the best partners")
             for table in (scores, partners)
         )
         all_scores, all_ids = (torch.from_numpy(np.concatenate(each, 1)).to(ids.device) for each in pieces)
-        best_scores[own], best_ids[own] = _best(all_scores, all_ids, k)
+        best_scores[own], best_ids[own] = best_of(all_scores, all_ids, k)
     return best_ids, best_scores
 
 
@@ -173,8 +173,8 @@ def _batches(
         yield own, batch
 
 
-def _best(scores: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row's scores [n, m >= k] with their ids, of equal ones the smallest id."""
+def best_of(scores: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row's scores [n, m], or all m, with their ids, of equal ones the smallest id."""
     ids, order = ids.sort(1)
     scores, place = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
     return scores[:, :k], ids.gather(1, place)[:, :k]

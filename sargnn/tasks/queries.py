@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
@@ -36,6 +37,7 @@ from sargnn.graph.queries import Queries
 from sargnn.partition.part import Part
 from sargnn.sources.given_pairs import inverse_relations
 from sargnn.tasks.base import Counted, Targets
+from sargnn.tasks.full_ranks import best_of
 from sargnn.tasks.kinds import Scores, hits_of
 from sargnn.tasks.links import loss_sum
 from sargnn.tasks.metrics import gather_rows, measure_ranks
@@ -71,14 +73,14 @@ class OwnScores:
 
 @dataclass(frozen=True)
 class QueryTargets(Targets):
-    """What is asked in a view. Of ``labels`` there are none; ``rows`` are of an evaluation the queries of a split that this
+    """What is asked in a view. ``labels`` have no columns; ``rows`` are of an evaluation the queries of a split that this
     worker measures.
 
     Attributes:
         answers: the answers that are own rows.
         left_out: other known answers that are own rows.
         outside: bool [N, Q], own rows that are no node of the type that is asked for; None: all nodes are.
-        negatives: the own negatives, and where among [Q, K] they are, int64 [A]; None: all other nodes are negatives.
+        negatives: the negatives that are own rows, by their places among [Q, K]; None: all other nodes are negatives.
         weights: [Q].
         counts: [Q, K], 0 where there is no such negative, else 1.
     """
@@ -86,7 +88,7 @@ class QueryTargets(Targets):
     answers: OwnScores = field(kw_only=True)
     left_out: OwnScores = field(kw_only=True)
     outside: Tensor | None = field(kw_only=True)
-    negatives: tuple[OwnScores, Tensor] | None = field(default=None, kw_only=True)
+    negatives: OwnScores | None = field(default=None, kw_only=True)
     weights: Tensor = field(kw_only=True)
     counts: Tensor | None = field(default=None, kw_only=True)
 
@@ -144,11 +146,12 @@ class QueryTask(PairTask):
         self._sorted = self._ids[self._order]
         self._types = np.asarray(part.schema.offsets)
         self._answer_types = np.array([relation.destination for relation in part.schema.relations])
-        self._trained = self._known(*self._ends(self._training))
+        _, tails, relation = self._ends(self._training)
+        self._trained = self._known(np.asarray(self._pairs.heads)[self._training].astype(np.int64), tails, relation)
         known = self._pairs.known
-        heads = np.repeat(self._ids, np.diff(known.indptr))
-        relation = np.zeros_like(heads) if known.relation is None else np.asarray(known.relation).astype(np.int64)
-        self._all = self._known(heads, np.asarray(known.tails), relation)
+        rows = np.repeat(np.arange(len(self._ids)), np.diff(known.indptr))
+        relation = np.zeros_like(rows) if known.relation is None else np.asarray(known.relation).astype(np.int64)
+        self._all = self._known(rows, np.asarray(known.tails), relation)
         self._sampler: Sampler | None = None
         if config.links.negatives:
             given = config.seed, self.directory, self._trained, part.in_degrees, self._ids
@@ -169,14 +172,14 @@ class QueryTask(PairTask):
     def known_labels(self) -> np.ndarray:
         return np.full(len(self._training), self.sides)
 
-    def _known(self, heads: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> Known:
-        """Answers of own rows, from links of this worker (original ids, int64). All workers must call it together."""
-        rows, about = self.directory.send(heads, np.stack([tails, relation], 1))
+    def _known(self, rows: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> Known:
+        """Answers of own rows, from links of own rows to tails (original ids), int64 each, and those of inverse relations that
+        others have. All workers must call it together."""
         inverse = self._inverse[relation]
         asks = inverse >= 0
-        turned, of = self.directory.send(tails[asks], np.stack([heads[asks], inverse[asks]], 1))
-        about = np.concatenate([about, of])
-        return Known.of(np.concatenate([rows, turned]), about[:, 0], about[:, 1], len(self._ids))
+        turned, about = self.directory.send(tails[asks], np.stack([self._ids[rows[asks]], inverse[asks]], 1))
+        every, others = np.concatenate([rows, turned]), np.concatenate([tails, about[:, 0]])
+        return Known.of(every, others, np.concatenate([relation, about[:, 1]]), len(self._ids))
 
     def _asked(self, which: np.ndarray, step: int | None) -> Asked:
         """The queries of own pairs (int64), with those of all workers, in an order that is the same on any world.
@@ -237,11 +240,7 @@ class QueryTask(PairTask):
             outside = torch.from_numpy((ids < self._types[of_type]) | (ids >= self._types[of_type + 1])).to(self._device)
         negatives, are_some = None, None
         if asked.negatives is not None:
-            flat = asked.negatives.ravel()
-            here, own = self._own(flat)
-            place = torch.from_numpy(here).to(self._device)
-            of = torch.from_numpy(here // asked.negatives.shape[1]).to(self._device)
-            negatives = OwnScores(torch.from_numpy(own).to(self._device), of), place
+            negatives = self._scores_of(asked.negatives.ravel())
             are_some = self._on_device(asked.negatives >= 0)
         return QueryTargets(
             labels=self._no_labels(None),
@@ -282,14 +281,13 @@ class QueryTask(PairTask):
         """
         scores = self._candidates(outputs, targets)
         scores[targets.answers.rows, targets.answers.queries] = -torch.inf
-        ids = torch.from_numpy(self._ids).to(self._device)[:, None].expand_as(scores)
-        own = _best(scores, ids, count)
-        every = [
-            torch.cat(self.group.gather(torch.nn.functional.pad(t, (0, 0, 0, count - len(t)), value=v)))
-            for t, v in zip(own, (-torch.inf, -1), strict=True)
-        ]
-        best, answers = _best(every[0], every[1], count)
-        return answers.where(best > -torch.inf, -1).T, best.T
+        ids = torch.from_numpy(self._ids).to(self._device).expand(scores.shape[1], -1)
+        own = best_of(scores.T, ids, count)
+        lacking = 0, count - own[0].shape[1]
+        padded = pad(own[0], lacking, value=-torch.inf), pad(own[1], lacking, value=-1)
+        every = [torch.cat(self.group.gather(table), 1) for table in padded]
+        best, answers = best_of(every[0], every[1], count)
+        return answers.where(best > -torch.inf, -1), best
 
     def scores_of(self, outputs: Tensor, tails: np.ndarray, queries: np.ndarray) -> Tensor:
         """[n], of nodes (original ids, int64 [n]) and numbers of queries. All workers must call it together."""
@@ -313,7 +311,7 @@ class QueryTask(PairTask):
         count, world = len(asked.heads), self.group.world
         own = torch.arange(len(range(self.group.rank, count, world)))
         rows = {name: own if name == split else own[:0] for name in MEASURED}
-        return replace(self._targets(asked, self._all, rows, {split: count}), labels=own)
+        return replace(self._targets(asked, self._all, rows, {split: count}), labels=self._no_labels(own))
 
     def loss(self, outputs: Tensor, targets: Targets, counted: Counted) -> Tensor:
         assert isinstance(targets, QueryTargets)
@@ -322,11 +320,12 @@ class QueryTask(PairTask):
         if targets.negatives is None:
             losses = ((self._log_sum(outputs, targets) - positives) * targets.weights).sum()
         else:
-            own, place = targets.negatives
-            assert targets.counts is not None
-            table = outputs.new_zeros(targets.counts.numel()).index_add(0, place, own.of(outputs))
-            negatives = _Total.apply(table, self.group).view_as(targets.counts)
-            losses = loss_sum(self._config, positives, negatives, targets.weights, targets.counts)
+            own, counts = targets.negatives, targets.counts
+            assert counts is not None
+            scores = outputs[own.rows, own.queries // counts.shape[1]]
+            table = outputs.new_zeros(counts.numel()).index_add(0, own.queries, scores)
+            negatives = _Total.apply(table, self.group).view_as(counts)
+            losses = loss_sum(self._config, positives, negatives, targets.weights, counts)
         whole = losses / total
         return whole - whole.detach() * (1 - 1 / world)  # each worker's share of the number, and all of its gradient
 
@@ -379,13 +378,6 @@ class QueryTask(PairTask):
 
     def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
         raise NotImplementedError("rows depend on what is asked")
-
-
-def _best(scores: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Each query's largest of scores [n, Q], at most ``count``, and their ids [n, Q]; of equal ones those of the smallest."""
-    order = ids.argsort(dim=0, stable=True)
-    scores, place = scores.gather(0, order).sort(dim=0, descending=True, stable=True)
-    return scores[:count], ids.gather(0, order).gather(0, place)[:count]
 
 
 def _inverses(dataset: Dataset) -> set[int]:

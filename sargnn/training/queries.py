@@ -122,9 +122,9 @@ def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> dict
     if asked["pairs"]:
         pairs = read_pairs(Path(asked["pairs"]))
         heads, of = np.unique(pairs[0], return_inverse=True)
-        scores = torch.zeros(pairs.shape[1])
-        for at in range(0, len(heads), per_view):
-            which = np.flatnonzero((of >= at) & (of < at + per_view))
+        scores, order = torch.zeros(pairs.shape[1]), np.argsort(of, kind="stable")
+        starts = np.arange(0, len(heads), per_view)
+        for at, which in zip(starts.tolist(), np.split(order, np.searchsorted(of[order], starts[1:])), strict=True):
             out, _ = outputs(heads[at : at + per_view] + first_head)
             scores[torch.from_numpy(which)] = task.scores_of(out, pairs[1, which] + first_tail, of[which] - at).float().cpu()
         own = np.arange(group.rank, pairs.shape[1], group.world)

@@ -77,8 +77,8 @@ def first_step(group: Group, config: RunConfig, graph: Dataset) -> dict[str, Any
         answers = gather_rows(group, torch.stack([targets.answers.queries, trainer.ids[targets.answers.rows]], 1))
         negatives = None
         if targets.negatives is not None:
-            own, place = targets.negatives
-            negatives = gather_rows(group, torch.stack([place, trainer.ids[own.rows]], 1))
+            own = targets.negatives
+            negatives = gather_rows(group, torch.stack([own.queries, trainer.ids[own.rows]], 1))
         counts = None if targets.counts is None else targets.counts.numpy()
         shown.append((heads.numpy(), targets.queries.relations.numpy(), answers.numpy(), negatives, counts))
     loss = trainer.loop.gradients(0)
