@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +17,7 @@ from sargnn.graph.schema import SPLITS
 from sargnn.sources.ogb.named import address_of, ogb_named
 from sargnn.sources.prepare import prepare_dataset
 from sargnn.sources.settings import OgbConfig
-from tests.sources.ogb_files import write_gz
+from tests.sources.ogb_files import ogbs_own, write_gz
 from tests.sources.pair_sets import edges_in_order, edges_of, known_of, pairs_of, turned
 from tests.sources.stores import write_and_read
 
@@ -104,13 +102,8 @@ def held(part: dict[str, np.ndarray]) -> np.ndarray:
 def test_equals_ogbs_own_class(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edges, weights, features and pairs. The graph stays as it is published, also where a link of later years is an edge."""
     folder_of(name, tmp_path)
-    sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]
-    from ogb.linkproppred import LinkPropPredDataset
-
     ours = read(name, tmp_path)
-    monkeypatch.setattr(torch, "load", functools.partial(torch.load, weights_only=False))
-    theirs = LinkPropPredDataset(name=name, root=str(tmp_path))
-    graph, split = theirs[0], theirs.get_edge_split()
+    graph, split = ogbs_own(name, tmp_path, monkeypatch)
     assert ours.num_nodes == graph["num_nodes"] and ours.pairs is not None
     wanted = [*map(tuple, graph["edge_index"].T.tolist())]
     if name == "ogbl-collab":

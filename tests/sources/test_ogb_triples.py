@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from sargnn.sources.settings import OgbConfig
 from sargnn.tasks.links import LinkTask
 from tests.parity import cases
 from tests.pool import pool
-from tests.sources.ogb_files import judge, write_gz
+from tests.sources.ogb_files import judge, ogbs_own, write_gz
 from tests.sources.stores import write_and_read
 
 NAMES = {"ogbl-wikikg2": "time", "ogbl-biokg": "random"}
@@ -124,13 +122,8 @@ def triples_of(dataset: Dataset, split: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_ogbs_own_class(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder_of(name, tmp_path)
-    sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]
-    from ogb.linkproppred import LinkPropPredDataset
-
     ours = read(name, tmp_path)
-    monkeypatch.setattr(torch, "load", functools.partial(torch.load, weights_only=False))
-    theirs = LinkPropPredDataset(name=name, root=str(tmp_path))
-    graph, split = theirs[0], theirs.get_edge_split()
+    graph, split = ogbs_own(name, tmp_path, monkeypatch)
     schema, typed = ours.schema, name == "ogbl-biokg"
     assert dict(zip(schema.node_types, np.diff(schema.offsets), strict=True)) == (COUNTS if typed else {"entity": N})
     names = {r: TRIPLETS[r] if typed else ("entity", f"r{r}", "entity") for r in range(3 if typed else R)}
