@@ -48,10 +48,8 @@ def chosen_from(kind: str, table: str) -> Metadata:
 
 
 def one_of(names: Sequence[str] | str) -> Metadata:
-    """One of these texts, or a target. ``names``: the texts, or where the table is that has them, as "module:ATTRIBUTE".
-
-    NAME@K is any text with a whole number from 1 in the place of K.
-    """
+    """One of these texts, of NAME@K with any whole number from 1 for K, or a target. ``names``: the texts, or where the table
+    is that has them, as "module:ATTRIBUTE"."""
     return {"one_of": names} | TARGET
 
 

@@ -20,8 +20,9 @@ from sargnn.comm.lists import HaloLists, Piece, Run
 from sargnn.errors import StoreError
 from sargnn.graph.edge_columns import ATTR, WEIGHT, Column, EdgeColumns, join
 from sargnn.partition.part import Part, WeightedDegrees, loop_means
-from sargnn.plan.layer_plan import LayerPlan, MergedRows, OfRelations, RelationBlock, Shard, WeightSums
+from sargnn.plan.layer_plan import LayerPlan, MergedRows, RelationBlock, Shard
 from sargnn.plan.loops import count_from, take_from
+from sargnn.plan.relation_degrees import OfRelations, WeightSums
 
 Layout = Literal["sharded", "merged"]
 NO_LIMIT = 2**31
@@ -338,15 +339,9 @@ class _Loader:
         """Degrees, or sums of weights; ``of_all``: those of all relations."""
         if not self.schema.typed:
             return (of_all,)
-        lengths, starts, rows, values = list[int](), [0], [np.zeros(0, np.int32)], list[np.ndarray]()
-        for r in range(len(self.schema.relations)):
-            totals = count_edges(self.part, r, slice(*self._out(r)), weighted=weighted)
-            rows.append(np.flatnonzero(totals).astype(np.int32))
-            values.append(totals[rows[-1]])
-            lengths.append(len(totals))
-            starts.append(starts[-1] + len(rows[-1]))
-        tables = (_tensor(np.concatenate(arrays), self.device) for arrays in (rows, values))
-        return OfRelations(tuple(lengths), tuple(starts), *tables)
+        rows = [slice(*self._out(r)) for r in range(len(self.schema.relations))]
+        tables = (count_edges(self.part, r, run, weighted=weighted) for r, run in enumerate(rows))
+        return OfRelations.of(tables, self.device)
 
     def _out(self, relation: int) -> tuple[int, int]:
         destination = self.schema.relations[relation].destination
