@@ -59,12 +59,8 @@ class PairTargets(Targets):
         return PairTargets(labels, {}, first.global_counts, output_rows=torch.cat(rows))
 
 
-class PairTask(Task):
-    """Scores pairs of nodes. The model's outputs are embeddings [N, F], of every node. The decoder, which scores pairs of
-    embeddings, is trained with the model.
-    """
-
-    decoder: nn.Module
+class DealtPairs(Task):
+    """A task whose training pairs are dealt into steps. Any node may be an end of a pair, so that all rows are outputs."""
 
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         pairs = part.pairs
@@ -74,9 +70,70 @@ class PairTask(Task):
         self._pairs: PartPairs = pairs
         self._device, self._dtype = torch.device(config.device), wide(ROW_DTYPES[config.precision])
         self.directory = Directory(group, self._ids, part.schema.num_nodes)
-        self._exchange: Exchange | None = None
-        self._message_rows, self._near = 2**31, range(0)
         self._training = pairs.of_split("train")
+
+    def rows(self, split: str | None = None) -> np.ndarray:
+        """Any of them may be an end of a pair."""
+        return np.arange(len(self._ids))
+
+    def count(self, rows: np.ndarray) -> int:
+        return len(rows)
+
+    def targets(self, output_rows: Tensor | None, counts: Mapping[str, int] | None = None) -> PairTargets:
+        return PairTargets(self._no_labels(output_rows), {}, dict(counts or {"train": 0}), output_rows=output_rows)
+
+    def _no_labels(self, output_rows: Tensor | None) -> Tensor:
+        return torch.zeros(len(self._ids) if output_rows is None else len(output_rows), 0, device=self._device)
+
+    def counted(self, step: int, rows: np.ndarray | None) -> Counted:
+        return Counted()
+
+    def step_keys(self, epoch: int) -> np.ndarray:
+        """int64, below 2**63: what this worker's training pairs are sorted by in an epoch, to be dealt into steps."""
+        heads, tails, relation = self._ends(self._training)
+        return pair_keys(heads, tails, relation, self._seed, Purpose.PAIR_STEP, epoch)
+
+    @abstractmethod
+    def known_labels(self) -> np.ndarray:
+        """int64: of each of this worker's training pairs, how many terms of the loss it has."""
+
+    def release(self) -> None:
+        """Give back the pages of pairs that are mapped."""
+        self._pairs.release()
+
+    def judged_by(self, scores: Scores) -> dict[str, Any]:
+        """What ``evaluation.json`` holds of scores that were measured now. All workers must call it together."""
+        counts = self.group.sum_(torch.tensor([len(self._pairs.of_split(split)) for split in MEASURED])).tolist()
+        return {
+            "task": self.name,
+            "metric": self.metric,
+            "scores": {"predictions": {split: scores[split] for split in MEASURED}},
+            "metrics": self.measured,
+            "pairs": dict(zip(MEASURED, counts, strict=True)),
+        }
+
+    def _on_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, self._dtype)
+
+    def _ends(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Original ids of some own pairs' heads and tails, and their relations, int64 each."""
+        pairs = self._pairs
+        relation = np.zeros(len(which), np.int64) if pairs.relation is None else pairs.relation[which].astype(np.int64)
+        return self._ids[pairs.heads[which]], np.asarray(pairs.tails[which]), relation
+
+    def tables(self, outputs: Tensor) -> dict[str, Tensor]:
+        """The outputs are the embeddings."""
+        return {}
+
+
+class PairTask(DealtPairs):
+    """Scores pairs of nodes. The model's outputs are embeddings [N, F], of every node. The decoder, which scores pairs of
+    embeddings, is trained with the model.
+    """
+
+    decoder: nn.Module
+    _exchange: Exchange | None = None
+    _message_rows, _near = 2**31, range(0)
 
     @property
     def module(self) -> nn.Module | None:
@@ -108,38 +165,9 @@ class PairTask(Task):
         root = (total / max(count, 1)) ** 0.5
         return root if 0 < root < torch.inf else 1.0
 
-    def rows(self, split: str | None = None) -> np.ndarray:
-        """Any of them may be an end of a pair."""
-        return np.arange(len(self._ids))
-
-    def count(self, rows: np.ndarray) -> int:
-        return len(rows)
-
-    def targets(self, output_rows: Tensor | None, counts: Mapping[str, int] | None = None) -> PairTargets:
-        return PairTargets(self._no_labels(output_rows), {}, dict(counts or {"train": 0}), output_rows=output_rows)
-
-    def _no_labels(self, output_rows: Tensor | None) -> Tensor:
-        return torch.zeros(len(self._ids) if output_rows is None else len(output_rows), 0, device=self._device)
-
-    def counted(self, step: int, rows: np.ndarray | None) -> Counted:
-        return Counted()
-
-    def step_keys(self, epoch: int) -> np.ndarray:
-        """int64, below 2**63: what this worker's training pairs are sorted by in an epoch, to be dealt into steps."""
-        heads, tails, relation = self._ends(self._training)
-        return pair_keys(heads, tails, relation, self._seed, Purpose.PAIR_STEP, epoch)
-
     @abstractmethod
-    def known_labels(self) -> np.ndarray:
-        """int64: of each of this worker's training pairs, how many terms of the loss it has."""
-
-    def release(self) -> None:
-        """Give back the pages of pairs that are mapped."""
-        self._pairs.release()
-
     def step_bytes(self, scored: int) -> int:
         """What a view holds beside its rows on a worker that scores so many pairs, negatives among them."""
-        raise NotImplementedError
 
     @abstractmethod
     def batch(self, chosen: np.ndarray, step: int) -> PairBatch:
@@ -154,26 +182,6 @@ class PairTask(Task):
         """
         here = replace(batch, lists=batch.lists.among(output_rows))
         return PairTargets(self._no_labels(output_rows), {}, {"train": total}, output_rows=output_rows, batch=here)
-
-    def judged_by(self, scores: Scores) -> dict[str, Any]:
-        """What ``evaluation.json`` holds of scores that were measured now. All workers must call it together."""
-        counts = self.group.sum_(torch.tensor([len(self._pairs.of_split(split)) for split in MEASURED])).tolist()
-        return {
-            "task": self.name,
-            "metric": self.metric,
-            "scores": {"predictions": {split: scores[split] for split in MEASURED}},
-            "metrics": self.measured,
-            "pairs": dict(zip(MEASURED, counts, strict=True)),
-        }
-
-    def _on_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, self._dtype)
-
-    def _ends(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Original ids of some own pairs' heads and tails, and their relations, int64 each."""
-        pairs = self._pairs
-        relation = np.zeros(len(which), np.int64) if pairs.relation is None else pairs.relation[which].astype(np.int64)
-        return self._ids[pairs.heads[which]], np.asarray(pairs.tails[which]), relation
 
     @property
     def _several(self) -> bool:
@@ -209,10 +217,6 @@ class PairTask(Task):
 
         ``outputs``: [N, F], of all own rows; ``heads``, ``tails``: int64 [A], original ids.
         """
-
-    def tables(self, outputs: Tensor) -> dict[str, Tensor]:
-        """The outputs are the embeddings."""
-        return {}
 
 
 def check_counts(config: RunConfig, pairs: Pairs, called: str) -> None:

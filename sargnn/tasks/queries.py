@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from sargnn.comm.group import Group
@@ -42,7 +42,7 @@ from sargnn.tasks.kinds import Scores, hits_of
 from sargnn.tasks.links import loss_sum
 from sargnn.tasks.metrics import gather_rows, measure_ranks
 from sargnn.tasks.negatives import Sampler
-from sargnn.tasks.pairs import PairBatch, PairTask, check_counts
+from sargnn.tasks.pairs import DealtPairs, check_counts
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class _Total(torch.autograd.Function):
         return grad, None
 
 
-class QueryTask(PairTask):
+class QueryTask(DealtPairs):
     """Asks a module for answers."""
 
     @classmethod
@@ -136,7 +136,6 @@ class QueryTask(PairTask):
     def __init__(self, config: RunConfig, part: Part, outputs: int, group: Group, *, reads_labels: bool = False) -> None:
         super().__init__(config, part, outputs, group)
         self.name, self._config, self.metric = "links", config.links, config.metric or "mrr"
-        self.decoder = nn.Identity()
         both_ways, relations = self._pairs.both_ways, len(part.schema.relations)
         inverses = inverse_relations(part.schema)
         self._inverse = np.arange(relations) if both_ways else np.full(relations, -1)
@@ -156,13 +155,6 @@ class QueryTask(PairTask):
         if config.links.negatives:
             given = config.seed, self.directory, self._trained, part.in_degrees, self._ids
             self._sampler = Sampler(group, config.links, part.schema, *given)
-
-    @property
-    def module(self) -> nn.Module | None:
-        return None
-
-    def begin(self, of_first_step: object) -> None:
-        """Scores are the module's own."""
 
     @property
     def sides(self) -> int:
@@ -369,15 +361,6 @@ class QueryTask(PairTask):
             for split, of in zip(MEASURED, rows, strict=True)
         }
         return {"train": None, **{split: values.get(self.metric) for split, values in self.measured.items()}}
-
-    def evaluation_bytes(self) -> int:
-        raise NotImplementedError("nobody plans what queries hold")
-
-    def batch(self, chosen: np.ndarray, step: int) -> PairBatch:
-        raise NotImplementedError("queries are asked by views of their own")
-
-    def score(self, outputs: Tensor, heads: np.ndarray, tails: np.ndarray, relation: int) -> Tensor:
-        raise NotImplementedError("rows depend on what is asked")
 
 
 def _inverses(dataset: Dataset) -> set[int]:

@@ -152,7 +152,9 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
     if config.asks_queries:
         from sargnn.training.queries import fit_queries
 
-        return fit_queries(setup)
+        fitted = fit_queries(setup)
+        _give_back(setup)
+        return fitted
     fitted = Fitted(OneStep([] if training is None else [training]), [setup.evaluation])
     if training is not None and config.budget_bytes is None and not config.predicts_pairs:
         return fitted
@@ -196,12 +198,18 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
         else:
             where = None if folder is None else folder / "training"
             fitted.steps = OneStep(MicroBatches(builder, row_groups, candidates.rows, count, graph.num_rows, group, where))
-    if draws_views(config):
-        _ = graph.drawer  # made now: what making it takes is not held beside a step
-    graph.release(mapped_only=draws_views(config))
-    engine.reset_tables()
-    trim()
+    _give_back(setup)
     return fitted
+
+
+def _give_back(setup: Setup) -> None:
+    """What making steps took, before the first of them."""
+    drawn = draws_views(setup.config)
+    if drawn:
+        _ = setup.graph.drawer  # made now: what making it takes is not held beside a step
+    setup.graph.release(mapped_only=drawn)
+    setup.engine.reset_tables()
+    trim()
 
 
 class Candidates(ABC):

@@ -13,6 +13,7 @@ partners.
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from sargnn.tasks.base import Task
 from sargnn.tasks.edges import EdgeTask
 from sargnn.tasks.kinds import EMBEDDINGS, LOGITS, PREDICTIONS
 from sargnn.tasks.links import LinkTask
-from sargnn.tasks.pairs import PairTask
+from sargnn.tasks.pairs import DealtPairs, PairTask
 from sargnn.tracking.memory import trim
 from sargnn.training.fit import LOOKED_AT, SLACK, Candidates, Setup, holds_constants, sampler, trains_in_batches
 from sargnn.training.steps import Steps, deal
@@ -44,17 +45,62 @@ Write = Callable[[str, Tensor, np.ndarray], None]
 """Writes a table by its name, from the rows of it that this worker has, and which these are; all workers call it together."""
 
 
-class PairSteps(Steps):
-    """Steps of shuffled training pairs. All workers make one, and call its methods, together.
+class DealtSteps(Steps):
+    """Steps of shuffled training pairs, whose views are made anew. All workers make one, and call its methods, together.
+
+    Args:
+        count: S.
+        batches: K.
+    """
+
+    def __init__(self, builder: ViewBuilder, group: Group, task: DealtPairs, *, count: int, batches: int) -> None:
+        self._builder, self._group, self._task = builder, group, task
+        self.count, self.batches, self.drawn = count, batches, True
+        self._run_of = np.zeros(0, np.int64)
+        self._totals = np.zeros(count, np.int64)
+        self._last: View | None = None
+        self.begin(0)
+
+    def begin(self, epoch: int) -> None:
+        self.epoch, runs = epoch, self.count * self.batches
+        self._run_of = deal(self._task.step_keys(epoch), runs, self._group)
+        terms = np.bincount(self._run_of, self._task.known_labels(), runs).reshape(self.count, -1).sum(1)
+        self._totals = self._group.sum_(torch.from_numpy(terms.astype(np.int64))).numpy()
+
+    def views(self, step: int) -> Sequence[View]:
+        return _DealtViews(self, step)
+
+    def view(self, step: int, number: int) -> View:
+        """Drawn now."""
+        self.forget()
+        trim()
+        chosen = np.flatnonzero(self._run_of == step * self.batches + number)
+        self._last = self._view(chosen, self.epoch * self.count + step, int(self._totals[step]))
+        return self._last
+
+    @abstractmethod
+    def _view(self, chosen: np.ndarray, step: int, total: int) -> View:
+        """Of some of this worker's training pairs (int64), for a step since the beginning; ``total``: terms of its loss."""
+
+    @property
+    def last_view(self) -> View | None:
+        return self._last
+
+    def forget(self) -> None:
+        self._last = None
+
+
+class PairSteps(DealtSteps):
+    """Steps of pairs that are scored.
 
     Args:
         task: makes batches of pairs, of links with negatives.
-        count: S.
-        batches: K.
         sample: gives the sample of a step, by its number since the beginning and its epoch; None: all edges.
         flows: each view is a message flow of its own; else all compute every row.
         constants: the first layer's aggregates that all flows share, where there are such, and what makes them anew.
     """
+
+    _task: PairTask
 
     def __init__(
         self,
@@ -68,47 +114,23 @@ class PairSteps(Steps):
         flows: bool,
         constants: tuple[Constants | None, Callable[[], Constants | None]],
     ) -> None:
-        self._builder, self._group, self._task, self.drawn = builder, group, task, flows
-        self.count, self._batches, self._sample = count, batches, sample
+        self._sample = sample
         self._constants, self._again = constants
         self.holds_constants = self._constants is not None
-        self._run_of = np.zeros(0, np.int64)
-        self._totals = np.zeros(count, np.int64)
-        self._last: View | None = None
-        self.begin(0)
+        super().__init__(builder, group, task, count=count, batches=batches)
+        self.drawn = flows
 
-    def begin(self, epoch: int) -> None:
-        self.epoch, runs = epoch, self.count * self._batches
-        self._run_of = deal(self._task.step_keys(epoch), runs, self._group)
-        terms = np.bincount(self._run_of, self._task.known_labels(), runs).reshape(self.count, -1).sum(1)
-        self._totals = self._group.sum_(torch.from_numpy(terms.astype(np.int64))).numpy()
-
-    def views(self, step: int) -> Sequence[View]:
-        return _PairViews(self, step)
-
-    @property
-    def batches(self) -> int:
-        """K."""
-        return self._batches
-
-    def view(self, step: int, number: int) -> View:
-        """Drawn now."""
-        self.forget()
-        trim()
-        at = self.epoch * self.count + step
-        batch = self._task.batch(np.flatnonzero(self._run_of == step * self._batches + number), at)
+    def _view(self, chosen: np.ndarray, step: int, total: int) -> View:
+        batch = self._task.batch(chosen, step)
         self._task.release()
         trim()  # of what drawing and asking took
-        total = int(self._totals[step])
-        if not self.drawn:
-            whole = self._builder.whole()
-            self._last = dataclasses.replace(whole, targets=self._task.targets_of(batch, whole.flow.output_rows, total))
-            return self._last
-        sample = None if self._sample is None else self._sample(at, self.epoch)
-        left_out = None if sample is None or batch.no_messages is None else self._edges_of(batch.no_messages)
-        view = self._builder.drawn(batch.lists.rows(), total, sample, self._constants, left_out=left_out)
-        self._last = dataclasses.replace(view, targets=self._task.targets_of(batch, view.flow.output_rows, total))
-        return self._last
+        if self.drawn:
+            sample = None if self._sample is None else self._sample(step, self.epoch)
+            left_out = None if sample is None or batch.no_messages is None else self._edges_of(batch.no_messages)
+            view = self._builder.drawn(batch.lists.rows(), total, sample, self._constants, left_out=left_out)
+        else:
+            view = self._builder.whole()
+        return dataclasses.replace(view, targets=self._task.targets_of(batch, view.flow.output_rows, total))
 
     def _edges_of(self, pairs: np.ndarray) -> LeftOut:
         """The edges between the ends of pairs (int64 [P, 2]) that all workers have in hand, both ways, that end in own rows:
@@ -117,21 +139,14 @@ class PairSteps(Steps):
         ends, others = np.concatenate([pairs[:, 0], pairs[:, 1]]), np.concatenate([pairs[:, 1], pairs[:, 0]])
         return LeftOut(*self._task.directory.send(ends, others))
 
-    @property
-    def last_view(self) -> View | None:
-        return self._last
-
     def remake(self) -> None:
         self._constants = self._again()
 
-    def forget(self) -> None:
-        self._last = None
 
-
-class _PairViews(Sequence[View]):
+class _DealtViews(Sequence[View]):
     """Made one by one."""
 
-    def __init__(self, steps: PairSteps, step: int) -> None:
+    def __init__(self, steps: DealtSteps, step: int) -> None:
         self._steps, self._step = steps, step
 
     def __len__(self) -> int:

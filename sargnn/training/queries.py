@@ -20,48 +20,32 @@ from torch import Tensor
 from sargnn.plan.drawn import LeftOut, Sample
 from sargnn.sources.links import read_pairs, relation_of
 from sargnn.tasks.queries import QueryTargets, QueryTask
-from sargnn.tracking.memory import trim
 from sargnn.training.fit import SLACK, Fitted, Setup
-from sargnn.training.pairs import PARTNER_SCORES, PARTNERS, SCORES, PairSteps, Write
+from sargnn.training.pairs import PARTNER_SCORES, PARTNERS, SCORES, DealtSteps, Write
 from sargnn.training.views import View, ViewBuilder
 
 if TYPE_CHECKING:
     from sargnn.training.trainer import Trainer
 
 
-class QuerySteps(PairSteps):
+class QuerySteps(DealtSteps):
     """Steps of so many queries at most, in so many views each. All workers make one, and call its methods, together."""
 
-    def __init__(self, setup: Setup, task: QueryTask) -> None:
-        self._asks, links = task, setup.config.links
-        self._per_view = max(1, links.queries // task.sides)
-        runs = -(-task.count_pairs("train") // self._per_view)
-        batches = setup.config.batches.count
-        assert isinstance(batches, int)
-        every = Sample((-1,) * len(setup.model.uses_edges), setup.config.seed, 0)
-        super().__init__(
-            setup.builder,
-            setup.engine.group,
-            task,
-            count=-(-runs // batches),
-            batches=batches,
-            sample=lambda step, epoch: every,
-            flows=True,
-            constants=(None, lambda: None),
-        )
+    _task: QueryTask
 
-    def view(self, step: int, number: int) -> View:
-        """Drawn now."""
-        self.forget()
-        trim()
-        at, total = self.epoch * self.count + step, int(self._totals[step])
-        chosen = np.flatnonzero(self._run_of == step * self._batches + number)
-        assert self._sample is not None
-        left_out = LeftOut(*self._asks.edges_of(chosen))
-        targets = self._asks.training_targets(chosen, at, total)
-        view = self._builder.drawn(self._asks.rows(), total, self._sample(at, self.epoch), left_out=left_out)
-        self._last = dataclasses.replace(view, targets=targets)
-        return self._last
+    def __init__(self, setup: Setup, task: QueryTask) -> None:
+        config = setup.config
+        runs = -(-task.count_pairs("train") // max(1, config.links.queries // task.sides))
+        batches = config.batches.count
+        assert isinstance(batches, int)
+        self._every = Sample((-1,) * len(setup.model.uses_edges), config.seed, 0)
+        super().__init__(setup.builder, setup.engine.group, task, count=-(-runs // batches), batches=batches)
+
+    def _view(self, chosen: np.ndarray, step: int, total: int) -> View:
+        left_out = LeftOut(*self._task.edges_of(chosen))
+        targets = self._task.training_targets(chosen, step, total)
+        view = self._builder.drawn(self._task.rows(), total, self._every, left_out=left_out)
+        return dataclasses.replace(view, targets=targets)
 
 
 class MeasuredQueries(Sequence[View]):
@@ -89,13 +73,7 @@ def fit_queries(setup: Setup) -> Fitted:
     task = setup.task
     assert isinstance(task, QueryTask)
     setup.engine.pool.slack = SLACK
-    steps = QuerySteps(setup, task)
-    _ = setup.graph.drawer
-    evaluations = MeasuredQueries(setup.builder, task, setup.config.links.queries)
-    setup.graph.release(mapped_only=True)
-    setup.engine.reset_tables()
-    trim()
-    return Fitted(steps, evaluations)
+    return Fitted(QuerySteps(setup, task), MeasuredQueries(setup.builder, task, setup.config.links.queries))
 
 
 def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> dict[str, Any]:
