@@ -11,15 +11,14 @@ A table that is out has its address still: its pages were written, given back to
 whoever reads one by mistake ends with a fault, not with wrong numbers. Where memory is short those go first whose next use is
 farthest away, if this epoch is like the last one (Belady, 1966). Of others nothing is known: kept ones go before those of
 waiting ranks, the oldest first, which backward needs last; then the ranks that have waited for the shortest time. What is
-likely to go next is written, and what is likely to be used next is read, while the cores compute. A table that is kept is not
-written to, so it is written to disk once, however often it comes and goes.
+likely to go next, since it went at this place in the last epoch, is written, and what is likely to be used next is read, while
+the cores compute. A table that is kept is not written to, so it is written to disk once, however often it comes and goes.
 
 Tensors that never change, such as edges, may be laid in a file that is mapped: the kernel reads and drops their pages.
 """
 
 from __future__ import annotations
 
-import bisect
 import errno
 import math
 import os
@@ -85,46 +84,58 @@ class _Table(Storage):
 
 
 class _Uses:
-    """The order in which tables were used in the last epoch, in which they are likely to be used in this one."""
+    """The order in which tables were used in the last epoch, and between which uses they went out: likely the same now."""
 
     def __init__(self) -> None:
         self._now: list[Any] = []
         self._last: list[Any] = []
         self._places: dict[Any, list[int]] = {}
-        self._at = 0
         self._begun: set[int] = set()
-        self._made = defaultdict[int, int](int)
+        self._made = defaultdict[tuple[int, int], int](int)
+        self._times = defaultdict[Any, int](int)
+        self._went: set[tuple[Any, int]] = set()
+        self._went_last: set[tuple[Any, int]] | None = None
 
     def begin(self, thread: int) -> bool:
         """A rank begins an epoch; whether it is the first of its process."""
         first = not self._begun or thread in self._begun
         if first:
-            self._last, self._now, self._at, self._places = self._now, [], 0, defaultdict(list)
+            self._last, self._now, self._places = self._now, [], defaultdict(list)
             for place, key in enumerate(self._last):
                 self._places[key].append(place)
+            self._went_last = self._went if self._last else None
+            self._went, self._times = set(), defaultdict(int)
             self._begun.clear()
         self._begun.add(thread)
-        self._made[thread] = 0
+        self._made = defaultdict(int, {made: times for made, times in self._made.items() if made[0] != thread})
         return first
 
-    def key(self, thread: int) -> Any:
-        self._made[thread] += 1
-        return thread, self._made[thread]
+    def key(self, thread: int, size: int) -> Any:
+        """A new table's: a rank makes as many of a size in every epoch."""
+        self._made[thread, size] += 1
+        return thread, size, self._made[thread, size]
 
     def note(self, key: Any) -> None:
         self._now.append(key)
-        place = self.next(key)
-        if place < math.inf:
-            self._at = int(place) + 1
+        self._times[key] += 1
+
+    def went(self, key: Any) -> None:
+        """A table goes out."""
+        self._went.add((key, self._times[key]))
+
+    def is_to_go(self, key: Any) -> bool:
+        """Whether it went out before its next use in the last epoch, or nothing is known."""
+        return self._went_last is None or (key, self._times[key]) in self._went_last
 
     def next(self, key: Any) -> float:
-        """The place of a table's next use in the last epoch's order; infinite where none is known."""
-        places = self._places.get(key, [])
-        at = bisect.bisect_left(places, self._at)
-        return places[at] if at < len(places) else math.inf
+        """The place of a table's next use in the last epoch's order; infinite where none is known. As ranks may come in another
+        order than in the last epoch, that is the use behind as many as it had in this one.
+        """
+        places, used = self._places.get(key, []), self._times[key]
+        return places[used] if used < len(places) else math.inf
 
     def coming(self) -> Iterator[Any]:
-        return islice(self._last, self._at, self._at + _LOOKED_AT)
+        return islice(self._last, len(self._now), len(self._now) + _LOOKED_AT)
 
 
 class Kept:
@@ -297,7 +308,7 @@ class SpillingPool(Pool):
         self._let_go(storage)
         super()._give(storage, used)
         storage.thread = threading.get_ident()
-        storage.key = self._uses.key(storage.thread)
+        storage.key = self._uses.key(storage.thread, used)
 
     def _let_go(self, storage: Storage) -> None:
         assert isinstance(storage, _Table)
@@ -391,7 +402,7 @@ class SpillingPool(Pool):
         for table in victims:
             if ahead <= 0:
                 break
-            if not table.out:
+            if not table.out and self._uses.is_to_go(table.key):
                 self._write(table)
                 ahead -= table.pages[1]
         return over <= 0
@@ -416,6 +427,7 @@ class SpillingPool(Pool):
         self._write(table)
         assert table.copy is not None
         self._wait(table.copy.written)
+        self._uses.went(table.key)
         return self._give_back(table)
 
     def _give_back(self, table: _Table) -> int:

@@ -18,6 +18,7 @@ from sargnn.backends.memory import Pool
 from sargnn.bf16 import leave_products, products_in_bf16
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
+from sargnn.engine.grouped import Grouped, Outputs
 from sargnn.engine.modes import MODES
 from sargnn.engine.modes.base import Call, Mode
 from sargnn.engine.operators import FusedOperators, Operators, StockOperators
@@ -186,6 +187,24 @@ class Engine:
             params: replicated; their gradients are this worker's sums, completed by the step's all-reduce.
             given: nobody reads or writes to ``exchanged`` afterwards, but the backward pass.
         """
+        outputs = self.aggregate_in_groups(plan, reducer, exchanged, dest_local, params, given=given)
+        return tuple(out if isinstance(out, Tensor) else out.joined(self.pool) for out in outputs)
+
+    def aggregate_in_groups(
+        self,
+        plan: LayerPlan,
+        reducer: Reducer,
+        exchanged: Tensors,
+        dest_local: Tensors = (),
+        params: Tensors = (),
+        *,
+        given: bool = False,
+        takes_moments: bool = False,
+    ) -> tuple[Tensor | Grouped, ...]:
+        """As ``aggregate``; an output that is made in groups of columns stays in them.
+
+        ``takes_moments``: the first output goes to a batch norm that takes statistics of it.
+        """
         training = torch.is_grad_enabled() and any(t.requires_grad for t in (*exchanged, *dest_local, *params))
         widths = tuple(t.shape[1] for t in exchanged)
         scores: dict[int, Tensor] | None = {} if training and self.mode.keeps_scores else None
@@ -200,6 +219,8 @@ class Engine:
             self.half_products,
             scores=scores,
         )
+        parts = reducer.parts(widths[0], groups) if groups > 1 else ()
+        outputs = Outputs(takes_moments) if parts else None
         call = Call(
             reducer=reducer,
             fold=fold,
@@ -208,10 +229,12 @@ class Engine:
             exchanged_needs_grad=any(t.requires_grad and t.shape[1] for t in exchanged),
             training=training,
             given=given,
-            parts=reducer.parts(widths[0], groups) if groups > 1 else (),
+            parts=parts,
+            outputs=outputs,
         )
         with self.profile.span(AGGREGATION):
-            return self.mode.run(call, exchanged, dest_local, params)
+            out = self.mode.run(call, exchanged, dest_local, params)
+        return out if outputs is None or not outputs.groups else outputs.grouped(out)
 
     def _groups(self, plan: LayerPlan, reducer: Reducer, widths: tuple[int, ...], item: int) -> int:
         """The same number on all ranks."""

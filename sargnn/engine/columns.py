@@ -5,13 +5,14 @@ the same numbers in it. The groups' tables wait for their turn; where the pool s
 
     out[:, g] = aggregate(exchanged[:, g], dest_local[:, g], params[g])
 
-Memory: for each group in turn its share of what an aggregation holds, beside it the whole output, or gradient, of this worker.
+Memory: for each group in turn its share of what an aggregation holds, beside it the whole gradient of this worker. The output
+stays in groups (``engine.grouped``).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sargnn.backends.memory import Pool
+from sargnn.engine.grouped import Given
 from sargnn.engine.rebuild import ONE_PASS
 from sargnn.engine.reducers.base import Part, Saved, Tensors
 from sargnn.profile import AGGREGATION
@@ -27,8 +29,6 @@ from sargnn.profile import AGGREGATION
 if TYPE_CHECKING:
     from sargnn.engine.function import ManualMode
     from sargnn.engine.modes.base import Call
-
-Given = list[Callable[[], Tensor]]
 
 
 @dataclass
@@ -54,7 +54,8 @@ class AggregateByColumns(torch.autograd.Function):
         onto = call.parts[0].onto and num_local > 0
         for table in (*(exchanged if call.given else ()), *(dest_local if onto else ())):
             pool.discard(table)
-        outs: list[Given] = []
+        outputs = call.outputs
+        assert outputs is not None
         for group in groups:
             rows, local = _given(group.exchanged), _given(group.dest_local)
             if not (reducer.needs_src_in_backward and call.training):
@@ -64,22 +65,15 @@ class AggregateByColumns(torch.autograd.Function):
             out, stats, group.kept = mode.forward(_call(call, group.part), rows, local, _params(group.part, params))
             del rows, local
             group.stats = [pool.keep(table) for table in stats] if call.training else []
-            outs.append([pool.keep(table) for table in out])
+            outputs.add(pool, out, call.fold.backend.rows, call.plan)
             del out, stats
             if group is not groups[-1]:  # no two groups' rows are read at one time
                 call.exchange.wait_for_readers()
-        whole = []
-        for number in range(len(outs[0])):
-            if onto:
-                pool.renew(dest_local[number])
-                ctx.mark_dirty(dest_local[number])
-            whole.append(_joined(pool, call.parts, [out.pop(0) for out in outs], dest_local[number] if onto else None))
         ctx.mode, ctx.call, ctx.groups = mode, call, groups if call.training else []
         ctx.sizes = num_exchanged, num_local, len(params)
         ctx.save_for_backward(*(params if reducer.needs_src_in_backward else ()))
-        needed = whole if reducer.needs_out_in_backward and call.training else []
-        ctx.out = [pool.keep(table) for table in needed]
-        return tuple(whole)
+        ctx.outputs = outputs.groups if reducer.needs_out_in_backward and call.training else []
+        return outputs.stand_ins()
 
     @staticmethod
     @once_differentiable
@@ -90,9 +84,8 @@ class AggregateByColumns(torch.autograd.Function):
             raise RuntimeError(ONE_PASS)
         groups, ctx.groups = ctx.groups, []
         of_grads = [_taken(pool, part, grads) for part in call.parts]
-        outputs, ctx.out = _given(ctx.out), []
-        of_outputs = [_taken(pool, part, outputs) for part in call.parts]
-        del outputs
+        of_outputs = [list(of_group) for of_group in zip(*ctx.outputs, strict=True)] or [[] for _ in groups]
+        ctx.outputs = []
         # Nobody else reads them, as a hook of a user's module may: their memory is free, or becomes that of ``dest_local``'s.
         unread = [grad for grad in grads if call.given and pool.is_only_holder(grad)]
         for grad in unread:
@@ -114,10 +107,10 @@ class AggregateByColumns(torch.autograd.Function):
             of_output.clear()
             with call.fold.profile.span(AGGREGATION):
                 d_rows, d_dest, d_of_params = ctx.mode.backward(_call(call, group.part), saved, group.kept, mine)
-            of_grad.clear()  # not before: it is not written to, so that its copy on disk stays valid
-            del group, saved, mine
             d_exchanged.append([pool.keep(table) for table in d_rows])
             d_local.append([pool.keep(table) for table in d_dest[:num_local]])
+            of_grad.clear()  # not before: a gradient that is handed on is not written to, and its copy on disk stays valid
+            del group, saved, mine
             d_params.append(d_of_params)
             del d_rows, d_dest
         if room is not None:

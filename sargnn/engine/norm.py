@@ -58,7 +58,8 @@ from sargnn.backends.base import Activation, NormVectors, Rows
 from sargnn.backends.memory import Pool
 from sargnn.bf16 import wide
 from sargnn.comm.group import Group
-from sargnn.engine.rebuild import rebuilt_from
+from sargnn.engine.grouped import Grouped, own_moments
+from sargnn.engine.rebuild import rebuilt_by, rebuilt_from
 from sargnn.engine.row_norm import RowNorm, type_runs
 from sargnn.engine.workspace import Workspace
 from sargnn.profile import NODEWISE
@@ -94,7 +95,7 @@ class Norm:
 
 
 def global_moments(
-    x: Tensor, group: Group, bounds: tuple[int, ...], counted: Tensor | None = None, *, by: Rows | None = None
+    x: Tensor | Grouped, group: Group, bounds: tuple[int, ...], counted: Tensor | None = None, *, by: Rows | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and biased variance over the rows of all workers, fp64 [T, F] each, and the numbers of rows, fp64 [T].
 
@@ -104,24 +105,30 @@ def global_moments(
         counted: uint8 [N], 1 for rows that count; None: all do.
         by: what takes the worker's own moments; None: PyTorch's own operators.
     """
-    types, width = len(bounds) - 1, x.shape[1]
-    own = torch.zeros(types, 2 * width + 1, dtype=torch.float64, device=x.device)
-    for t in range(types):
-        rows = x[bounds[t] : bounds[t + 1]]
-        if not len(rows):
-            continue
-        mask = None if counted is None else counted[bounds[t] : bounds[t + 1]]
-        if by is not None:
-            with group.profile.span(NODEWISE):
-                group.profile.work(NODEWISE, rows.numel() * rows.element_size())
-                own[t] = by.moments(rows, mask)
-        else:
-            rows = rows if mask is None else rows[mask.bool()]
-            # Of bf16 rows PyTorch's results would be bf16.
-            chunks = (rows,) if wide(rows.dtype) == rows.dtype else (chunk.float() for chunk in rows.split(_CHUNK_ROWS))
-            own[t] = _combined([_moments(chunk) for chunk in chunks])[0]
+    own = _own_moments(x, group, bounds, counted, by)
+    width = own.shape[1] // 2
     total = group.fold(own, _combined)
     return total[:, 1 : width + 1], total[:, width + 1 :] / total[:, :1].clamp(min=1), total[:, 0]
+
+
+def _own_moments(x: Tensor | Grouped, group: Group, bounds: tuple[int, ...], counted: Tensor | None, by: Rows | None) -> Tensor:
+    """Fp64 [T, 2 F + 1], of this worker's rows; arguments as of ``global_moments``."""
+    if isinstance(x, Grouped):
+        assert x.moments is not None
+        return x.moments
+    if by is not None:
+        with group.profile.span(NODEWISE):
+            group.profile.work(NODEWISE, x.numel() * x.element_size())
+            return own_moments(x, by, bounds, counted)
+    own = torch.zeros(len(bounds) - 1, 2 * x.shape[1] + 1, dtype=torch.float64, device=x.device)
+    for t, rows in type_runs(bounds):
+        if rows.stop == rows.start:
+            continue
+        counting = x[rows] if counted is None else x[rows][counted[rows].bool()]
+        # Of bf16 rows PyTorch's results would be bf16.
+        chunks = (counting,) if wide(x.dtype) == x.dtype else (chunk.float() for chunk in counting.split(_CHUNK_ROWS))
+        own[t] = _combined([_moments(chunk) for chunk in chunks])[0]
+    return own
 
 
 def _moments(rows: Tensor) -> Tensor:
@@ -149,7 +156,7 @@ def _combined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def batch_statistics(
-    x: Tensor,
+    x: Tensor | Grouped,
     group: Group,
     bounds: tuple[int, ...],
     eps: float,
@@ -165,7 +172,7 @@ def batch_statistics(
     ``by``: as of ``global_moments``, of contiguous rows.
     """
     with torch.no_grad():
-        mean, variance, counts = global_moments(x.detach(), group, bounds, counted, by=by)
+        mean, variance, counts = global_moments(x, group, bounds, counted, by=by)
         if running is not None:
             unbiased = variance * (counts / (counts - 1).clamp(min=1))[:, None]
             # A type without rows in this layer says nothing about its statistics.
@@ -248,28 +255,38 @@ class _Pass:
     after: Activation
     heard: bool = False
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Grouped) -> Tensor:
+        if isinstance(x, Grouped):
+            x = out = x.together(self.work.pool)
+        else:
+            out = self.work.pool.empty_like(x)
         with self.work.profile.span(NODEWISE):
             self.work.profile.work(NODEWISE, 2 * x.numel() * x.element_size())
-            out = self.work.pool.empty_like(x)
             for t, rows in self.norm.runs:
                 self.work.rows.norm_act_drop(x[rows], self.slope[t], self.shift[t], self.after.of(rows), out[rows])
         return out
 
 
 class _Fused(torch.autograd.Function):
+    """``grouped``: the rows, of which ``x`` is the stand-in; None: x is the rows."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, made: _Pass) -> Tensor:
-        ctx.save_for_backward(x, made.norm.mean, made.norm.inv_std, made.slope, made.shift)
-        ctx.made, ctx.shape = made, None if weight is None else weight.shape
-        return made.forward(x)
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, made: _Pass, grouped: Grouped | None
+    ) -> Tensor:
+        vectors = made.norm.mean, made.norm.inv_std, made.slope, made.shift
+        ctx.save_for_backward(*vectors, *(() if grouped is not None else (x,)))
+        ctx.made, ctx.shape, ctx.grouped = made, None if weight is None else weight.shape, grouped
+        return made.forward(x if grouped is None else grouped)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, mean, inv_std, slope, shift = ctx.saved_tensors
         made: _Pass = ctx.made
         norm, work = made.norm, made.work
+        mean, inv_std, slope, shift, *saved = ctx.saved_tensors
+        grouped, ctx.grouped = ctx.grouped, None
+        x = saved[0] if grouped is None else grouped.together(work.pool)
         sums = torch.zeros(2, *mean.shape, dtype=torch.float64, device=mean.device)
         with work.profile.span(NODEWISE):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
@@ -281,23 +298,29 @@ class _Fused(torch.autograd.Function):
                 sums[0, t], sums[1, t] = work.rows.norm_act_drop_backward(
                     grad[rows], x[rows], vectors, made.after.of(rows), d_x[rows]
                 )
+        del grad
         if ctx.shape is None:
-            return d_x, None, None, None
+            return d_x, None, None, None, None
         d_bias, d_weight = (total.to(mean.dtype).view(ctx.shape) for total in sums)
+        if grouped is not None:
+            del x  # its groups lie on disk while this rank waits
         means = (made.group.sum_(sums.clone()) / norm.counts.clamp(min=1)[:, None]).to(mean.dtype)
+        if grouped is not None:
+            x = grouped.together(work.pool)
+            del grouped
         with work.profile.span(NODEWISE):
             work.profile.work(NODEWISE, 3 * x.numel() * x.element_size())
             for t, rows in norm.runs:
                 counted = None if norm.counted is None else norm.counted[rows]
                 vectors = NormVectors(slope[t], shift[t], mean[t], inv_std[t])
                 work.rows.norm_backward(d_x[rows], x[rows], vectors, means[0, t], means[1, t], counted)
-        return d_x, d_weight, d_bias, None
+        return d_x, d_weight, d_bias, None, None
 
 
 def norm_act_drop(
     work: Workspace,
     group: Group,
-    x: Tensor,
+    x: Tensor | Grouped,
     after: Activation,
     norm: Norm | None = None,
     weight: Tensor | None = None,
@@ -308,7 +331,7 @@ def norm_act_drop(
     """Normalise, activate and drop the rows of ``x`` in one pass.
 
     Args:
-        x: [N, F], contiguous, fp32, fp64 or bf16.
+        x: [N, F], contiguous, fp32, fp64 or bf16; nobody else reads it where it is in groups.
         norm: the statistics; None without a norm.
         weight, bias: gamma, beta [F] or [T, F]; None without a norm.
         heard: a user's hook may hold the gradient of what comes out.
@@ -316,13 +339,16 @@ def norm_act_drop(
     with torch.no_grad():
         if norm is None or weight is None or bias is None:
             weight = bias = None
-            slope = x.new_ones(1, x.shape[1], dtype=wide(x.dtype))
+            slope = torch.ones(1, x.shape[1], dtype=wide(x.dtype), device=x.device)
             shift = torch.zeros_like(slope)
             norm = Norm(shift, slope, torch.zeros(1, dtype=torch.float64, device=x.device), (0, len(x)))
         else:
             slope, shift = _map(weight, bias, norm)
     made = _Pass(work, group, norm, slope, shift, after, heard)
-    return rebuilt_from(work.pool, _Fused.apply(x, weight, bias, made), made.forward, x)
+    if isinstance(x, Grouped):
+        out: Tensor = _Fused.apply(x.stand_in, weight, bias, made, x)
+        return rebuilt_by(out, lambda: made.forward(x)) if out.requires_grad else out
+    return rebuilt_from(work.pool, _Fused.apply(x, weight, bias, made, None), made.forward, x)
 
 
 class DistributedBatchNorm(RowNorm):
@@ -330,6 +356,7 @@ class DistributedBatchNorm(RowNorm):
 
     running_mean: Tensor
     running_var: Tensor
+    reads_groups = True
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, num_types: int = 1) -> None:
         super().__init__(num_features, num_types)
@@ -344,7 +371,7 @@ class DistributedBatchNorm(RowNorm):
 
     def statistics(
         self,
-        x: Tensor,
+        x: Tensor | Grouped,
         group: Group,
         bounds: tuple[int, ...] | None = None,
         counted: Tensor | None = None,
@@ -376,7 +403,7 @@ class DistributedBatchNorm(RowNorm):
     def fused(
         self,
         work: Workspace,
-        x: Tensor,
+        x: Tensor | Grouped,
         group: Group,
         activation: str,
         ids: Tensor,
@@ -384,7 +411,8 @@ class DistributedBatchNorm(RowNorm):
         bounds: tuple[int, ...] | None = None,
         counted: Tensor | None = None,
     ) -> Tensor:
-        unwritten = work.pool.keep(x)  # while this rank waits for statistics it may go to disk and come back
+        # While this rank waits for statistics it may go to disk and come back.
+        unwritten = None if isinstance(x, Grouped) else work.pool.keep(x)
         norm = self.statistics(x, group, bounds, counted, by=work.rows)
         out = norm_act_drop(work, group, x, Activation(activation, ids, draw), norm, self.weight, self.bias)
         del unwritten

@@ -18,6 +18,7 @@ from torch import Tensor
 from sargnn.backends.base import ACTIVATIONS, Activation
 from sargnn.bf16 import wide
 from sargnn.comm.group import Group
+from sargnn.engine.grouped import Grouped
 from sargnn.engine.linear import AddMapped, Map, linear_blocks, linear_map, linears
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.norm import norm_act_drop
@@ -138,7 +139,7 @@ class Operators(ABC):
     @abstractmethod
     def norm_act_drop(
         self,
-        x: Tensor,
+        x: Tensor | Grouped,
         norm: RowNorm | None,
         activation: str,
         ids: Tensor,
@@ -149,6 +150,7 @@ class Operators(ABC):
         """Norm, activation and dropout of rows [N, F]; in training all workers must call it where there is a norm.
 
         Args:
+            x: of no further use to the caller where it is in groups.
             activation: ``relu``, ``elu`` or, behind a norm, ``none``.
             ids: int64 [N], original ids.
             draw: None drops nothing.
@@ -222,7 +224,7 @@ class StockOperators(Operators):
 
     def norm_act_drop(
         self,
-        x: Tensor,
+        x: Tensor | Grouped,
         norm: RowNorm | None,
         activation: str,
         ids: Tensor,
@@ -230,6 +232,7 @@ class StockOperators(Operators):
         bounds: tuple[int, ...],
         counted: Tensor | None = None,
     ) -> Tensor:
+        assert isinstance(x, Tensor), "a baseline mode makes no groups"
         with self._work.profile.span(NODEWISE):
             h = ACTIVATIONS[activation](x if norm is None else norm(x, self._group, bounds, counted))
         return self.dropout(h, ids, draw)
@@ -304,7 +307,7 @@ class FusedOperators(Operators):
 
     def norm_act_drop(
         self,
-        x: Tensor,
+        x: Tensor | Grouped,
         norm: RowNorm | None,
         activation: str,
         ids: Tensor,
@@ -314,6 +317,8 @@ class FusedOperators(Operators):
     ) -> Tensor:
         if norm is None:
             return norm_act_drop(self._work, self._group, x, Activation(activation, ids, draw))
+        if isinstance(x, Grouped) and not (norm.fuses and norm.reads_groups):
+            x = x.joined(self._work.pool)
         if not norm.fuses:
             return self._stock.norm_act_drop(x, norm, activation, ids, draw, bounds, counted)
         return norm.fused(self._work, x, self._group, activation, ids, draw, bounds, counted)

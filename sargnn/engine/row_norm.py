@@ -67,6 +67,8 @@ class RowNorm(nn.Module, ABC):
     """
 
     tape: Tape | None = None
+    reads_groups: bool = False
+    """Whether ``fused`` takes rows in groups of columns."""
 
     def __init__(self, num_features: int, num_types: int = 1) -> None:
         super().__init__()
@@ -92,7 +94,7 @@ class RowNorm(nn.Module, ABC):
     def fused(
         self,
         work: Workspace,
-        x: Tensor,
+        x: Any,
         group: Group,
         activation: str,
         ids: Tensor,

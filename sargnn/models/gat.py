@@ -29,12 +29,13 @@ from torch import Tensor, nn
 from sargnn.bf16 import wide
 from sargnn.config.models import GatSettings
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.grouped import Grouped
 from sargnn.engine.operators import RowMap
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.gat import Gat, GatV2
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, input_rows
-from sargnn.models.stack import GraphLayer, LayerSpec, Stack
+from sargnn.models.stack import GraphLayer, LayerSpec, Stack, in_one
 from sargnn.models.tuned import build_tuned
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.rng import Purpose
@@ -77,9 +78,13 @@ class _AttentiveLayer(GraphLayer):
         own = None if self.residual is None else self.residual.weight
         return [weight for weight in (own, own_map_too) if weight is not None]
 
-    def _output(self, engine: Engine, rows: Tensor, own: Sequence[Tensor]) -> Tensor:
+    def _output(self, engine: Engine, rows: Tensor | Grouped, own: Sequence[Tensor]) -> Tensor | Grouped:
         """``own``: rows mapped by ``_own_maps``."""
         own = list(own)
+        if isinstance(rows, Grouped):
+            if not (own or self.last or self.bias is not None):
+                return rows
+            rows = rows.joined(engine.pool)
         if self.residual is not None:
             rows = engine.operators.add(rows, own.pop(0), reuse=True)
         out = rows.view(len(rows), self.heads, self.width).mean(1) if self.last else rows
@@ -129,15 +134,16 @@ class GatLayer(_AttentiveLayer):
             return ()
         return (torch.einsum("kd,kdc->kc", self.attn_edge, self.edge_map.weight.unflatten(0, (self.heads, -1))),)
 
-    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput, own_map_too: Tensor | None = None) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput, own_map_too: Tensor | None = None) -> Tensor | Grouped:
         z, el, er, *own = engine.operators.attention_maps(
             plan, x.taken(), self.linear.weight, self.attn_src, self.attn_dst, *self._own_maps(own_map_too)
         )
         if self.symmetric_norm:
             scale = _roots(plan.out_degrees, z).reciprocal_()
             z, el = engine.operators.scaled_rows(z, scale), el * scale
-        (rows,) = engine.aggregate(plan, self._dropping(engine), (z, el), (er,), self._of_edges(), given=True)
+        rows = self.aggregated(engine, plan, self._dropping(engine), (z, el), (er,), self._of_edges())
         if self.symmetric_norm:
+            rows = in_one(engine, rows)
             rows = engine.operators.scaled_rows(rows, _roots(plan.in_degrees, rows))
         return self._output(engine, rows, own)
 
@@ -157,13 +163,13 @@ class GatV2Layer(_AttentiveLayer):
     def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
         return (self.heads * self.width,)
 
-    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput, own_map_too: Tensor | None = None) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput, own_map_too: Tensor | None = None) -> Tensor | Grouped:
         of_sources = RowMap(self.src.weight, self.src.bias, of_outputs=False)
         of_destinations = RowMap(self.dst.weight, self.dst.bias, of_outputs=True)
         residuals = (RowMap(weight, None, of_outputs=True) for weight in self._own_maps(own_map_too))
         z, scored, *own = engine.operators.linears(plan, x.taken(), of_sources, of_destinations, *residuals)
         params = (self.attn.flatten(), *(() if self.edge_map is None else (self.edge_map.weight,)))
-        (rows,) = engine.aggregate(plan, self._dropping(engine), (z,), (scored,), params, given=True)
+        rows = self.aggregated(engine, plan, self._dropping(engine), (z,), (scored,), params)
         return self._output(engine, rows, own)
 
 

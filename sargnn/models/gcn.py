@@ -159,6 +159,8 @@ class PreActivationStack(Stack):
     ``LayerInput.initial`` is the stream of rows that layers add to; each reads it normalised, activated and dropped.
     """
 
+    reads_groups = False
+
     def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
         stream = self.layers[index](engine, plan, LayerInput(x.rows, x.labels))
         if x.initial is not None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from sargnn.config.combinations import LSTM
 from sargnn.config.models import WEIGHTED_AGGREGATORS, SageSettings
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.grouped import Grouped
 from sargnn.engine.operators import RowMap
 from sargnn.engine.reducers import REDUCERS
 from sargnn.engine.reducers.base import Reducer
@@ -52,14 +53,13 @@ class SageLayer(GraphLayer):
     def reducer(self) -> Reducer:
         return self._reducer
 
-    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput, own_map_too: Tensor | None = None) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput, own_map_too: Tensor | None = None) -> Tensor | Grouped:
         weight = self.self.weight if own_map_too is None else self.self.weight + own_map_too
         if self.transforms_first(plan.counts):
             own_map = RowMap(weight, self.self.bias, of_outputs=True)
             own, z = engine.operators.linears(plan, x.taken(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
             # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
-            (out,) = engine.aggregate(plan, self.reducer, (z,), (own,), given=True)
-            return out
+            return self.aggregated(engine, plan, self.reducer, (z,), (own,))
         x, rows = x.fork_own(engine, plan)
         neighbours = self.neighbours(engine, plan, x)
         own = engine.operators.linear(rows, weight, self.self.bias)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sargnn.config.models import MlpSettings, RowsSettings, StackSettings
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.grouped import Grouped
 from sargnn.engine.norm import DistributedBatchNorm
 from sargnn.engine.reducers.base import Reducer
 from sargnn.engine.reducers.max import Max
@@ -77,6 +78,10 @@ class GraphLayer(nn.Module, ABC):
     """Whether its ``forward`` takes a further matrix [out_width, in_width] that maps a row itself."""
     decay_group: str | None = None
     """Its group in ``Model.decay_groups``."""
+    may_stay_grouped: bool = False
+    """Whether the rows that it gives may stay in groups of columns: what stands behind it reads them so."""
+    before_batch_norm: bool = False
+    """Whether that is a batch norm."""
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__()
@@ -140,13 +145,33 @@ class GraphLayer(nn.Module, ABC):
         """Decide what depends on the plan, before it is first used; all workers must call it together."""
 
     @abstractmethod
-    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
+    def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor | Grouped:
         """``x``: labels are joined to the rows, unless the layer ``reads_blocks`` and its rows are constant."""
+
+    def aggregated(
+        self,
+        engine: Engine,
+        plan: LayerPlan,
+        reducer: Reducer,
+        exchanged: tuple[Tensor, ...],
+        dest_local: tuple[Tensor, ...],
+        params: tuple[Tensor, ...] = (),
+    ) -> Tensor | Grouped:
+        """``engine.aggregate`` of rows that nobody else reads, as the last thing that the layer does."""
+        if not self.may_stay_grouped:
+            return engine.aggregate(plan, reducer, exchanged, dest_local, params, given=True)[0]
+        moments = self.before_batch_norm and self.training
+        return engine.aggregate_in_groups(plan, reducer, exchanged, dest_local, params, given=True, takes_moments=moments)[0]
 
     def gathered(self, engine: Engine, plan: LayerPlan, x: LayerInput, aggregate: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """Blocks of columns [M, ...] of the aggregated input; constant rows are aggregated once, if that is allowed."""
         first = engine.constant(self, plan, lambda: aggregate(x.rows)) if self.constant_input else aggregate(x.rows)
         return [first] if x.labels is None else [first, aggregate(x.labels)]
+
+
+def in_one(engine: Engine, rows: Tensor | Grouped) -> Tensor:
+    """Rows in one table."""
+    return rows.joined(engine.pool) if isinstance(rows, Grouped) else rows
 
 
 class LayeredModel(Model):
@@ -172,6 +197,9 @@ class LayeredModel(Model):
 class Stack(LayeredModel):
     """Made by ``build_stack``. ``config`` is None where there is one layer; each of T node types has norms of its own."""
 
+    reads_groups = True
+    """Whether what it does behind a hidden layer takes rows in groups of columns."""
+
     def __init__(
         self, inputs: Inputs, layers: Sequence[GraphLayer], config: StackSettings | None = None, num_types: int = 1
     ) -> None:
@@ -187,6 +215,7 @@ class Stack(LayeredModel):
                 if config.residual:
                     a, b = layer.in_width, layer.out_width
                     self.residuals.append(nn.Identity() if a == b else nn.Linear(a, b, bias=False))
+                layer.may_stay_grouped, layer.before_batch_norm = self.reads_groups, config.norm == "batch"
         self.reads_out_degrees = any(layer.reads_out_degrees for layer in layers)
         self._keeps_initial = any(layer.reads_initial for layer in layers)
 
@@ -271,7 +300,7 @@ class Stack(LayeredModel):
     def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
         """Any layer but the last, with what stands behind it."""
         x, own = x.fork_own(engine, plan) if self.residuals else (x, [])
-        out: Tensor = self.layers[index](engine, plan, x)
+        out: Tensor | Grouped = self.layers[index](engine, plan, x)
         if self.residuals:
             out = self._with_residual(engine, index, own, out)
         draw = engine.draw(Purpose.DROPOUT, index, self.dropout if self.training else 0.0)
@@ -281,16 +310,16 @@ class Stack(LayeredModel):
         h = self._activated(engine, index, plan, out, draw)
         return LayerInput(h, initial=None if x.initial is None else plan.self_rows(x.initial))
 
-    def _with_residual(self, engine: Engine, index: int, own: Sequence[Tensor], out: Tensor) -> Tensor:
+    def _with_residual(self, engine: Engine, index: int, own: Sequence[Tensor], out: Tensor | Grouped) -> Tensor:
         """``out`` [M, F] and the layer's residual; ``own``: blocks of the rows that the output rows are."""
         residual = self.residuals[index]
         if isinstance(residual, nn.Linear):
             rows = engine.operators.linear(own, residual.weight, residual.bias)
         else:
             rows = own[0] if len(own) == 1 else torch.cat(tuple(own), 1)
-        return engine.operators.add(out, rows)
+        return engine.operators.add(in_one(engine, out), rows)
 
-    def _activated(self, engine: Engine, index: int, plan: LayerPlan, x: Tensor, draw: Draw | None) -> Tensor:
+    def _activated(self, engine: Engine, index: int, plan: LayerPlan, x: Tensor | Grouped, draw: Draw | None) -> Tensor:
         norm, ids = self.norms[index] if self.norms else None, plan.self_rows(plan.node_ids)
         assert norm is None or isinstance(norm, RowNorm)
         return engine.operators.norm_act_drop(x, norm, self.activation, ids, draw, plan.out_bounds, plan.counted)

@@ -27,10 +27,11 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.config.models import TunedSettings
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.grouped import Grouped
 from sargnn.engine.row_norm import RowNorm
 from sargnn.models.base import LayerInput
 from sargnn.models.inputs import GraphShape, Inputs
-from sargnn.models.stack import GraphLayer, LayerSpec, MlpLayer, Stack, build_stack
+from sargnn.models.stack import GraphLayer, LayerSpec, MlpLayer, Stack, build_stack, in_one
 from sargnn.plan.layer_plan import LayerPlan
 from sargnn.rng import Purpose
 
@@ -61,12 +62,12 @@ class TunedStack(Stack):
         norm = self.norms[index] if self.norms else None
         return norm if isinstance(norm, RowNorm) else None
 
-    def _graph_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor:
+    def _graph_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor | Grouped:
         """A layer's rows with its residual."""
         layer = self.layers[index]
         assert isinstance(layer, GraphLayer)
         if not (self.residuals and index in self._residual_layers):
-            out: Tensor = layer(engine, plan, x)
+            out: Tensor | Grouped = layer(engine, plan, x)
             return out
         residual = self.residuals[index]
         if x.initial is not None:
@@ -78,7 +79,7 @@ class TunedStack(Stack):
             x, own = x.fork_own(engine, plan)
         out = layer(engine, plan, x)
         if isinstance(residual, nn.Linear) and layer.gives_fresh_rows:
-            return engine.operators.linear(own, residual.weight, None, onto=out)
+            return engine.operators.linear(own, residual.weight, None, onto=in_one(engine, out))
         return self._with_residual(engine, index, own, out)
 
     def _hidden_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> LayerInput:
@@ -87,7 +88,7 @@ class TunedStack(Stack):
         maps_only = index == 0 and self._config.input_linear
         norm = None if self._config.pre_norm else self._norm(index)
         if maps_only:
-            h = engine.operators.dropout(out, ids, draw)
+            h = engine.operators.dropout(in_one(engine, out), ids, draw)
         else:
             h = engine.operators.norm_act_drop(out, norm, self.activation, ids, draw, plan.out_bounds, plan.counted)
         jumped, initial = x.jumped, None
@@ -116,7 +117,7 @@ class TunedStack(Stack):
         return x if x.jumped is None else LayerInput(x.jumped)
 
     def _last_layer(self, engine: Engine, index: int, plan: LayerPlan, x: LayerInput) -> Tensor:
-        return self._graph_layer(engine, index, plan, x)
+        return in_one(engine, self._graph_layer(engine, index, plan, x))
 
 
 class _Larger(torch.autograd.Function):

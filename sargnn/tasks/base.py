@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sargnn.bf16 import wide
 from sargnn.comm.exchange import Exchange
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
@@ -168,7 +169,7 @@ class Task(ABC):
 
     def kept_of(self, outputs: Tensor, targets: Targets) -> Tensor:
         """What an evaluation keeps of a view's outputs for ``metrics``, [M, ...]. All workers must call it together."""
-        return outputs
+        return outputs.to(wide(outputs.dtype))
 
     @abstractmethod
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:

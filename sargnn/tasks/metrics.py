@@ -57,6 +57,8 @@ def measure(metric: str, scores: Tensor, targets: Targets, group: Group) -> Scor
     """
     if is_target(metric):
         return {name: _own(metric, scores, targets, name, group) for name in targets.rows}
+    if metric != "accuracy":  # the largest of bf16 numbers is that of the same in fp32
+        scores = scores.to(wide(scores.dtype))
     if metric not in ("accuracy", "mse", "mae"):  # scores that are not finite, on whichever rank, have no order
         wrong = group.sum_(torch.stack([(~scores[rows].isfinite()).sum() for rows in targets.rows.values()]))
         finite = {name: count == 0 for name, count in zip(targets.rows, wrong.tolist(), strict=True)}

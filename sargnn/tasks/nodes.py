@@ -396,13 +396,16 @@ class NodeTask(Task):
             return share
         return self.loss_sum(outputs.index_select(0, rows), targets.labels.index_select(0, rows)) / labels
 
+    def kept_of(self, outputs: Tensor, targets: Targets) -> Tensor:
+        return outputs  # few rows of a large graph have labels, and no others need be widened
+
     def metrics(self, outputs: Tensor, targets: Targets) -> Scores:
         return measure(self._measured, outputs, targets, self._group)
 
     def validation_loss(self, outputs: Tensor, targets: Targets) -> float | None:
         rows, count = targets.rows["valid"], targets.global_counts["valid"]
-        total = self.loss_sum(outputs.index_select(0, rows), targets.labels.index_select(0, rows)).double()
-        return mean_loss(self._group, total, count)
+        own = outputs.index_select(0, rows).to(wide(outputs.dtype))
+        return mean_loss(self._group, self.loss_sum(own, targets.labels.index_select(0, rows)).double(), count)
 
     def tables(self, outputs: Tensor) -> dict[str, Tensor]:
         """``predictions``: int64 [n] classes, uint8 [n, C] labels, or [n, C] values."""

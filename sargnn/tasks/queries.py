@@ -344,7 +344,7 @@ class QueryTask(DealtPairs):
     def kept_of(self, outputs: Tensor, targets: Targets) -> Tensor:
         """Ranks of this worker's share of a view's queries, float64 [q, 1]; NaN where a score is not finite."""
         assert isinstance(targets, QueryTargets)
-        group, answers = self.group, targets.answers
+        group, answers, outputs = self.group, targets.answers, super().kept_of(outputs, targets)
         own = self._total(answers, outputs)
         scores = self._candidates(outputs, targets)
         scores[answers.rows, answers.queries] = -torch.inf

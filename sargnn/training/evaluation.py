@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.bf16 import wide
 from sargnn.comm.collectives import gather_table
 from sargnn.graph.schema import SPLITS
 from sargnn.profile import EVALUATION
@@ -102,7 +101,7 @@ class Evaluator(Listener):
         for number in range(len(self.views)):
             view = self.views[number]
             out = self._forward(view, columns)
-            logits.append(self._task.kept_of(out.to(wide(out.dtype)), view.targets))
+            logits.append(self._task.kept_of(out, view.targets))
             targets.append(view.targets)
             del view, out
         joined = logits[0] if len(logits) == 1 else torch.cat(logits)

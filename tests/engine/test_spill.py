@@ -161,6 +161,46 @@ def test_what_is_used_last_goes_first(tmp_path: Path) -> None:
             del kept
 
 
+def test_ranks_that_come_in_another_order_leave_the_next_uses_known() -> None:
+    """A use that comes early is one of its own table's, and says nothing of the others'."""
+    uses = spill._Uses()
+    uses.begin(0)
+    for key in ("a", "b", "a", "c"):
+        uses.note(key)
+    uses.begin(0)
+    assert [uses.next(key) for key in "abc"] == [0, 1, 3]
+    uses.note("c")
+    assert [uses.next(key) for key in "abc"] == [0, 1, float("inf")]
+    uses.note("a")
+    assert uses.next("a") == 2
+
+
+def test_tables_have_names_by_their_size() -> None:
+    """One more of another size, as constants in the first epoch, changes no name."""
+    uses = spill._Uses()
+    uses.begin(0)
+    first = [uses.key(0, size) for size in (8, 4, 8)]
+    uses.begin(0)
+    assert [uses.key(0, size) for size in (8, 8)] == [first[0], first[2]]
+
+
+def test_only_what_went_out_in_the_last_epoch_is_written_ahead(tmp_path: Path) -> None:
+    size, written = ROWS * WIDTH * 4, []
+    with real(tmp_path, 10**15) as pool, patch.object(SpillingPool, "_over", lambda *_: 0):
+        for epoch in range(3):
+            pool.begin()
+            before = pool.moved.written_bytes
+            kept = [pool.keep(table(pool, value)) for value in range(3)]
+            pool._make_room(size)
+            written.append(round((pool.moved.written_bytes - before) / size))
+            if epoch == 1:
+                pool._put_out(pool._victims()[0])
+            for give in kept:
+                give()
+            del kept, give
+    assert written == [3, 0, 1], "nothing is known; nothing went; one did"
+
+
 def test_reading_a_table_that_is_out_is_a_fault(tmp_path: Path) -> None:
     """Not wrong numbers. A view that the pool does not know of stands for a mistake."""
     child = os.fork()

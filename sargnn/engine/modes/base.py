@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sargnn.comm.exchange import Exchange
+from sargnn.engine.grouped import Outputs
 from sargnn.engine.reducers.base import Fold, Part, Reducer, Tensors, WithPartials
 from sargnn.plan.cover import Costs
 from sargnn.plan.layer_plan import LayerPlan
@@ -25,6 +26,7 @@ class Call:
         training: whether a backward pass will follow.
         given: nobody reads or writes to the exchanged rows afterwards, but the backward pass.
         parts: the groups of columns that it is made in, one after the other; () : all at once.
+        outputs: where these leave what they give.
     """
 
     reducer: Reducer
@@ -35,6 +37,7 @@ class Call:
     training: bool
     given: bool = False
     parts: tuple[Part, ...] = ()
+    outputs: Outputs | None = None
 
     @property
     def plan(self) -> LayerPlan:
