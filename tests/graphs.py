@@ -17,6 +17,7 @@ from sargnn.graph.schema import SPLITS, Relation
 from sargnn.graph.typed import Edges, typed_dataset
 from sargnn.partition import PARTITIONERS
 from sargnn.resolve import resolve
+from sargnn.sources.links import draw_links
 
 NUM_CLASSES, NUM_FEATURES = 5, 11
 
@@ -104,6 +105,17 @@ def knowledge_graph(num_nodes: int = 60, seed: int = 0, relations: int = 3, shar
     features = [rng.standard_normal((num_nodes, NUM_FEATURES)).astype(np.float32)]
     labels, split = np.zeros(num_nodes, np.int64), np.ones(num_nodes, np.uint8)
     return typed_dataset("triples", 2, ["thing"], features, edges, 0, labels, split)
+
+
+def asked_graph(num_nodes: int = 40, pairs: int = 300, shares: tuple[float, ...] = (0.6, 0.2, 0.2)) -> Dataset:
+    """One type, three relations and their inverses; the last node has no edge; these shares of the edges are links."""
+    rng = np.random.default_rng(0)
+    ends = rng.integers(num_nodes - 1, size=(2, pairs))
+    relations = [Edges(Relation(0, name, 0), *ends[:, rng.random(pairs) < 0.4]) for name in ("is", "has", "likes")]
+    relations += [edges.inverse() for edges in relations]
+    nothing = [np.zeros((num_nodes, 0), np.float32)]
+    labels, split = np.zeros(num_nodes, np.int64), np.ones(num_nodes, np.uint8)
+    return draw_links(typed_dataset("asked", 2, ["thing"], nothing, relations, 0, labels, split), shares)
 
 
 def small_typed_graph(kind: str, seed: int = 0) -> Dataset:

@@ -388,7 +388,7 @@ class LinksConfig:
         degree_power: draw nodes in proportion to their degree to this power; 0: uniformly.
         strict: leave known links out.
         rank: which end of a pair is ranked among all nodes, or asked for: both, tail or head.
-        queries: task=queries: that a view asks at most; a step has batches.count views.
+        queries: task=queries: that a step asks at most, in batches.count micro-batches.
     """
 
     decoder: str = field(default="dot", metadata=one_of(DECODERS))

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sargnn.comm.group import Group
+from sargnn.config.groups import LinksConfig
 from sargnn.config.run import RunConfig
 from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
@@ -43,6 +44,40 @@ from sargnn.tasks.links import loss_sum
 from sargnn.tasks.metrics import gather_rows, measure_ranks
 from sargnn.tasks.negatives import Sampler
 from sargnn.tasks.pairs import DealtPairs, check_counts
+
+
+@dataclass(frozen=True)
+class QueryCounts:
+    """How many queries are asked at a time. A pair is one or two; a step has ``links.queries`` of them at most, in K
+    micro-batches that are as large as each other.
+
+    ``pairs``: of training, over all workers.
+    """
+
+    config: LinksConfig
+    pairs: int
+
+    @property
+    def of_pair(self) -> int:
+        return 2 if self.config.rank == "both" else 1
+
+    @property
+    def steps(self) -> int:
+        """S, of an epoch."""
+        return max(1, -(-self.pairs // max(1, self.config.queries // self.of_pair)))
+
+    @property
+    def most(self) -> int:
+        """The most micro-batches, of which each asks something."""
+        return max(1, self.pairs // self.steps)
+
+    def of_view(self, batches: int) -> int:
+        """The most that a micro-batch asks."""
+        return self.of_pair * -(-self.pairs // (self.steps * batches))
+
+    def of_evaluation(self, batches: int) -> int:
+        """The most that a view of an evaluation asks: as many as a micro-batch, about."""
+        return self.of_pair * max(1, self.config.queries // (self.of_pair * batches))
 
 
 @dataclass(frozen=True)
@@ -124,6 +159,14 @@ class QueryTask(DealtPairs):
                 hint="task=links",
             )
         check_counts(config, pairs, "pairs")
+        most = QueryCounts(config.links, pairs.count("train")).most
+        if isinstance(config.batches.count, int) and config.batches.count > most:
+            raise ConfigError(
+                "There are more micro-batches than links that a step asks for.",
+                given=f"batches.count={config.batches.count}",
+                allowed=f"1 to {most}",
+                hint="links.queries=Q is what a step asks, in all its micro-batches",
+            )
         inverses = _inverses(dataset)
         missing = [r.name for number, r in enumerate(dataset.schema.relations) if number not in inverses]
         if config.links.rank != "tail" and missing:
@@ -156,13 +199,12 @@ class QueryTask(DealtPairs):
             given = config.seed, self.directory, self._trained, part.in_degrees, self._ids
             self._sampler = Sampler(group, config.links, part.schema, *given)
 
-    @property
-    def sides(self) -> int:
-        """Queries of a pair."""
-        return 2 if self._config.rank == "both" else 1
+    def counts(self) -> QueryCounts:
+        """All workers must call it together."""
+        return QueryCounts(self._config, int(self.group.sum_(torch.tensor(len(self._training)))))
 
     def known_labels(self) -> np.ndarray:
-        return np.full(len(self._training), self.sides)
+        return np.full(len(self._training), 2 if self._config.rank == "both" else 1)
 
     def _known(self, rows: np.ndarray, tails: np.ndarray, relation: np.ndarray) -> Known:
         """Answers of own rows, from links of own rows to tails (original ids), int64 each, and those of inverse relations that
@@ -228,8 +270,9 @@ class QueryTask(DealtPairs):
         of_type = self._answer_types[asked.relations]
         outside = None
         if len(self._types) > 2:
-            ids = self._ids[:, None]
-            outside = torch.from_numpy((ids < self._types[of_type]) | (ids >= self._types[of_type + 1])).to(self._device)
+            ids = torch.from_numpy(self._ids).to(self._device)[:, None]
+            first, last = (torch.from_numpy(self._types[of_type + end]).to(self._device) for end in (0, 1))
+            outside = (ids < first) | (ids >= last)
         negatives, are_some = None, None
         if asked.negatives is not None:
             negatives = self._scores_of(asked.negatives.ravel())
@@ -288,18 +331,14 @@ class QueryTask(DealtPairs):
         scores[here] = outputs[rows, queries[here]]
         return self.group.sum_(scores)
 
-    def count_pairs(self, split: str) -> int:
-        """Of all workers, which must call it together."""
-        return int(self.group.sum_(torch.tensor(len(self._pairs.of_split(split)))))
-
-    def measured_pairs(self) -> dict[str, int]:
-        """Split -> the most pairs that a worker has of it. All workers must call it together."""
+    def measured_pairs(self) -> dict[str, list[int]]:
+        """Split -> how many of its pairs each worker has [P]. All workers must call it together."""
         counts = torch.tensor([len(self._pairs.of_split(split)) for split in MEASURED])
-        return dict(zip(MEASURED, torch.stack(self.group.gather(counts)).amax(0).tolist(), strict=True))
+        return dict(zip(MEASURED, torch.stack(self.group.gather(counts), 1).tolist(), strict=True))
 
-    def measured_targets(self, split: str, first: int, last: int) -> QueryTargets:
-        """Of a split's pairs that each worker has from ``first`` to before ``last``. All workers must call it together."""
-        asked = self._asked(self._pairs.of_split(split)[first:last], None)
+    def measured_targets(self, split: str, some: slice) -> QueryTargets:
+        """Of some of a split's pairs that this worker has. All workers must call it together."""
+        asked = self._asked(self._pairs.of_split(split)[some], None)
         count, world = len(asked.heads), self.group.world
         own = torch.arange(len(range(self.group.rank, count, world)))
         rows = {name: own if name == split else own[:0] for name in MEASURED}

@@ -27,6 +27,7 @@ from sargnn.training.views import Constants, View, ViewBuilder
 if TYPE_CHECKING:
     from sargnn.plan.drawn import Sample
     from sargnn.training.pairs import PairCandidates
+    from sargnn.training.queries import QueryCandidates
 
 _LAST_SAMPLE = 2**32 - 1
 """The number of the sample that evaluations read, which no step comes to."""
@@ -149,20 +150,18 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
         ConfigError: more micro-batches than a worker has training nodes; nothing fits the budget.
     """
     config, engine, graph, builder, group = setup.config, setup.engine, setup.graph, setup.builder, setup.engine.group
-    if config.asks_queries:
-        from sargnn.training.queries import fit_queries
-
-        fitted = fit_queries(setup)
-        _give_back(setup)
-        return fitted
     fitted = Fitted(OneStep([] if training is None else [training]), [setup.evaluation])
     if training is not None and config.budget_bytes is None and not config.predicts_pairs:
         return fitted
     apart = setup.model.by_relation and graph.part.schema.typed  # plans of relations hold functions
     on_disk = config.batches.flows == "disk" and not apart
     folder = scratch / "flows" if scratch is not None and on_disk else None
-    candidates: NodeCandidates | PairCandidates
-    if config.predicts_pairs:  # others do not load what predicts pairs
+    candidates: NodeCandidates | PairCandidates | QueryCandidates
+    if config.asks_queries:  # others do not load what predicts pairs
+        from sargnn.training.queries import QueryCandidates
+
+        candidates = QueryCandidates(setup)
+    elif config.predicts_pairs:
         from sargnn.training.pairs import PairCandidates
 
         candidates = PairCandidates(setup)
@@ -181,7 +180,10 @@ def fit_steps(setup: Setup, training: View | None, scratch: Path | None, choose:
                 builder, evaluation.of, evaluated, number, graph.num_rows, group, where, recurring=False
             )
     if not isinstance(candidates, NodeCandidates):
-        fitted.steps = candidates.steps(count if isinstance(count, int) else 1)
+        batches = count if isinstance(count, int) else 1
+        fitted.steps = candidates.steps(batches)
+        if (evaluations := candidates.evaluations(batches)) is not None:
+            fitted.evaluations = evaluations
     elif trains_in_batches(config):
         assert isinstance(count, int)
         row_groups = find_groups(config.batches, count, candidates.targets, group) if groups is None else groups.of
@@ -235,6 +237,14 @@ class Candidates(ABC):
     def step_bytes(self, count: int) -> int:
         """Of a view of a step of so many, on this rank, beside its rows. All ranks must call it."""
         return 0
+
+    def queries(self, count: int) -> tuple[int, int]:
+        """What a view of a step of so many asks, and one of an evaluation; 0: nothing is asked."""
+        return 0, 0
+
+    def evaluations(self, count: int) -> Sequence[View] | None:
+        """The views of an evaluation, where a step has so many; None: the configuration's own, or groups of its rows."""
+        return None
 
 
 class NodeCandidates(Candidates):

@@ -1,7 +1,8 @@
 """The steps and evaluations of ``task=queries``: which queries a view asks, on the graph without the links that these ask for.
 
 Training pairs are dealt into steps as those of links are (``training.pairs``). A step computes all rows, but no message of it
-goes along an edge between the two ends of one of its pairs: the answer would be written there.
+goes along an edge between the two ends of one of its pairs: the answer would be written there. Its micro-batches all leave the
+whole step's edges out, so that their number changes no loss.
 
 Letters: S steps, K micro-batches.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +20,10 @@ import torch
 from torch import Tensor
 
 from sargnn.plan.drawn import LeftOut, Sample
+from sargnn.plan.sizes import Groups
 from sargnn.sources.links import read_pairs, relation_of
 from sargnn.tasks.queries import QueryTargets, QueryTask
-from sargnn.training.fit import SLACK, Fitted, Setup
+from sargnn.training.fit import SLACK, Candidates, Setup
 from sargnn.training.pairs import PARTNER_SCORES, PARTNERS, SCORES, DealtSteps, Write
 from sargnn.training.views import View, ViewBuilder
 
@@ -29,51 +32,83 @@ if TYPE_CHECKING:
 
 
 class QuerySteps(DealtSteps):
-    """Steps of so many queries at most, in so many views each. All workers make one, and call its methods, together."""
+    """Steps of as many queries as are configured. All workers make one, and call its methods, together. ``sample``: of all
+    edges.
+    """
 
     _task: QueryTask
 
-    def __init__(self, setup: Setup, task: QueryTask) -> None:
-        config = setup.config
-        runs = -(-task.count_pairs("train") // max(1, config.links.queries // task.sides))
-        batches = config.batches.count
-        assert isinstance(batches, int)
-        self._every = Sample((-1,) * len(setup.model.uses_edges), config.seed, 0)
-        super().__init__(setup.builder, setup.engine.group, task, count=-(-runs // batches), batches=batches)
+    def __init__(self, builder: ViewBuilder, task: QueryTask, *, count: int, batches: int, sample: Sample) -> None:
+        self._every = sample
+        super().__init__(builder, task.group, task, count=count, batches=batches)
 
     def _view(self, chosen: np.ndarray, step: int, total: int) -> View:
-        left_out = LeftOut(*self._task.edges_of(chosen))
+        of_step = np.flatnonzero(self._run_of // self.batches == step % self.count)
+        left_out = LeftOut(*self._task.edges_of(of_step))
         targets = self._task.training_targets(chosen, step, total)
         view = self._builder.drawn(self._task.rows(), total, self._every, left_out=left_out)
         return dataclasses.replace(view, targets=targets)
 
 
 class MeasuredQueries(Sequence[View]):
-    """The views of an evaluation, each made when it is asked for, on the whole graph. All workers must ask together."""
+    """The views of an evaluation, each made when it is asked for, on the whole graph: all workers' pairs, one worker's after
+    the other's, are as many views as that takes. All workers must ask together.
 
-    def __init__(self, builder: ViewBuilder, task: QueryTask, per_view: int) -> None:
-        self._builder, self._task = builder, task
-        share = max(1, per_view // (task.sides * task.group.world))
-        self._runs = [
-            (split, first, first + share) for split, count in task.measured_pairs().items() for first in range(0, count, share)
-        ]
+    Args:
+        pairs: of a view.
+        queries: that these are.
+    """
+
+    def __init__(self, builder: ViewBuilder, task: QueryTask, pairs: int, queries: int) -> None:
+        self._builder, self._task, self._pairs, self.queries = builder, task, pairs, queries
+        counts = task.measured_pairs()
+        self._before = {split: sum(of_split[: task.group.rank]) for split, of_split in counts.items()}
+        self._runs = [(split, first) for split, of_split in counts.items() for first in range(0, sum(of_split), pairs)]
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def __getitem__(self, number: int) -> View:  # type: ignore[override]
-        return dataclasses.replace(self._builder.whole(), targets=self._task.measured_targets(*self._runs[number]))
+        split, first = self._runs[number]
+        own = slice(*(max(0, end - self._before[split]) for end in (first, first + self._pairs)))
+        return dataclasses.replace(self._builder.whole(), targets=self._task.measured_targets(split, own))
 
     def __iter__(self) -> Iterator[View]:
         return (self[number] for number in range(len(self)))
 
 
-def fit_queries(setup: Setup) -> Fitted:
-    """The steps and evaluations of a run that asks for answers. All ranks must call it together."""
-    task = setup.task
-    assert isinstance(task, QueryTask)
-    setup.engine.pool.slack = SLACK
-    return Fitted(QuerySteps(setup, task), MeasuredQueries(setup.builder, task, setup.config.links.queries))
+class QueryCandidates(Candidates):
+    """Of a run that asks for answers. All views compute all rows, from about all edges; fewer queries need less memory."""
+
+    all_held = holds_constants = False
+
+    def __init__(self, setup: Setup) -> None:
+        assert isinstance(setup.task, QueryTask)
+        self._setup, self._task, self._counts = setup, setup.task, setup.task.counts()
+        self._every = Sample((-1,) * len(setup.model.uses_edges), setup.config.seed, 0)
+
+    @property
+    def most(self) -> int:
+        return 1 if self._setup.model.norms_over_rows else self._counts.most  # another number would change losses
+
+    @cached_property
+    def _whole(self) -> Groups:
+        sizes, counts = self._setup.builder.drawn_sizes(self._task.rows(), self._every, holds_constants=False)
+        return Groups(np.zeros(0, np.int32), (sizes,), (counts,))
+
+    def groups(self, count: int) -> Groups:
+        return self._whole
+
+    def queries(self, count: int) -> tuple[int, int]:
+        return self._counts.of_view(count), self._counts.of_evaluation(count)
+
+    def steps(self, count: int) -> QuerySteps:
+        self._setup.engine.pool.slack = SLACK
+        return QuerySteps(self._setup.builder, self._task, count=self._counts.steps, batches=count, sample=self._every)
+
+    def evaluations(self, count: int) -> MeasuredQueries:
+        queries = self._counts.of_evaluation(count)
+        return MeasuredQueries(self._setup.builder, self._task, queries // self._counts.of_pair, queries)
 
 
 def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> dict[str, Any]:
@@ -87,7 +122,9 @@ def write_answers(trainer: Trainer, asked: dict[str, Any], write: Write) -> dict
         judged = {"evaluation": task.judged_by(trainer.evaluator.measure())}
     if not (asked["pairs"] or asked["top"]):
         return judged
-    number, per_view = relation_of(schema, asked["relation"]), trainer.config.links.queries
+    number, views = relation_of(schema, asked["relation"]), trainer.evaluator.views
+    assert isinstance(views, MeasuredQueries)
+    per_view = views.queries
     relation = schema.relations[number]
     first_head, first_tail = schema.offsets[relation.source], schema.offsets[relation.destination]
 

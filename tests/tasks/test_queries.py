@@ -16,32 +16,21 @@ from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LinksConfig
 from sargnn.config.models import CustomSettings
 from sargnn.config.run import RunConfig
+from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.queries import Queries
-from sargnn.graph.schema import SPLITS, Relation
-from sargnn.graph.typed import Edges, typed_dataset
+from sargnn.graph.schema import SPLITS
 from sargnn.resolve import resolve
-from sargnn.sources.links import draw_links
 from sargnn.tasks.metrics import gather_rows
 from sargnn.tasks.queries import QueryTargets, QueryTask
 from sargnn.training.queries import QuerySteps
+from tests.graphs import asked_graph
 from tests.parity import cases
 from tests.parity.covering import only
 from tests.pool import pool
 
 FILE = Path(__file__).parents[2] / "examples" / "layers" / "nbfnet.py"
 ARGS = {"hidden": 5, "num_layers": 3}
-
-
-def asked_graph(num_nodes: int = 40, seed: int = 0) -> Dataset:
-    """One type, three relations and their inverses; the last node has no edge; some of the edges are links."""
-    rng = np.random.default_rng(seed)
-    pairs = rng.integers(num_nodes - 1, size=(2, 300))
-    relations = [Edges(Relation(0, name, 0), *pairs[:, rng.random(300) < 0.4]) for name in ("is", "has", "likes")]
-    relations += [edges.inverse() for edges in relations]
-    nothing = [np.zeros((num_nodes, 0), np.float32)]
-    labels, split = np.zeros(num_nodes, np.int64), np.ones(num_nodes, np.uint8)
-    return draw_links(typed_dataset("asked", 2, ["thing"], nothing, relations, 0, labels, split), [0.6, 0.2, 0.2])
 
 
 GRAPH = asked_graph()
@@ -130,7 +119,7 @@ def links_of(*splits: str) -> set[tuple[int, int, int]]:
 
 
 def loss_of(config: RunConfig, module: torch.nn.Module, shown: Any, total: int) -> Tensor:
-    """A view's share of a step's loss, written out."""
+    """A step's loss, written out."""
     heads, relations, answers, negatives, counts = shown
     heads, answers = heads[np.argsort(heads[:, 0]), 1], answers[np.argsort(answers[:, 0]), 1]
     index, types = edges_without(set(zip(heads.tolist(), relations.tolist(), answers.tolist(), strict=True)))
@@ -227,14 +216,22 @@ def test_epochs_are_those_of_one_worker(case: tuple[str, int]) -> None:
     assert several[0][0] == pytest.approx(alone, rel=1e-8)
 
 
-def test_micro_batches_add_up() -> None:
-    """Of half as many queries in a view and two views a step, which leave other edges out."""
-    links = dataclasses.replace(CASES["all"], queries=10)
-    config = asking(links, batches=BatchesConfig(count=2))
-    found = first_step(Group.single(), config, GRAPH)
-    assert len(found["shown"]) == 2
-    loss = sum(loss_of(config, plain_module(config), shown, found["labels"]) for shown in found["shown"])
-    assert found["loss"] == pytest.approx(float(loss.detach()), rel=1e-12)  # type: ignore[union-attr]
+@pytest.mark.parametrize("name", ["all", "softmax"])
+def test_micro_batches_add_up(name: str) -> None:
+    """To the same step: each leaves the edges of all queries out."""
+    config = asking(CASES[name], batches=BatchesConfig(count=3))
+    found, whole = first_step(Group.single(), config, GRAPH), on_one_worker(name)
+    counts = [len(relations) for _, relations, *_ in found["shown"]]
+    assert len(counts) == 3 and max(counts) - min(counts) <= 2 and sum(counts) == whole["labels"]
+    assert found["loss"] == pytest.approx(whole["loss"], rel=1e-12)
+    for key, gradient in whole["gradients"].items():
+        np.testing.assert_allclose(found["gradients"][key], gradient, rtol=1e-10, atol=1e-12, err_msg=key)
+    assert found["measured"] == whole["measured"]
+
+
+def test_more_micro_batches_than_links() -> None:
+    with pytest.raises(ConfigError, match="more micro-batches than links"):
+        QueryTask.check(asking(CASES["all"], batches=BatchesConfig(count=11)), GRAPH)
 
 
 def test_ultra_has_the_losses_of_one_worker(tmp_path: Path) -> None:
