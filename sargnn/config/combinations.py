@@ -234,13 +234,6 @@ _PAIRS = (
     Row("Any node may be an end of a pair.", "task=links,edges,queries preload!=none"),
     Row("Any node may be an end of a pair, so all rows are computed.", "task=links,edges,queries mfg!=false"),
     Row("Pairs are measured with all edges.", "task=links,edges,queries eval!=full"),
-    Row("Nobody plans micro-batches of queries.", "task=queries batches.count=auto", "batches.count=K"),
-    Row(
-        "The memory of asking queries is not planned.",
-        "task=queries memory_budget.limits !spills memory_budget.size=*",
-        "memory_budget=null",
-        "links.queries=Q holds less at a time; spill=auto keeps to a budget by tables on disk",
-    ),
     Row("Rows alone say nothing of classes.", "task=nodes model=none", hint="task=links, or another model"),
     Row(
         "A model without parameters gives no embeddings to train.",

@@ -1,9 +1,4 @@
-"""Recording what a run's steps and evaluations allocate, on a small made-up graph on which all counts are different.
-
-Node i of a type has edges from nodes i + 0, i + 1 and i + s of each source type, s being the type's own step. So what reaches
-the targets, the first nodes of the labelled type, grows by a step with every layer, in every type by another one. The first
-nodes have none from i + 1, so that nodes with as many edges are fewer than all.
-"""
+"""Recording what a run's steps and evaluations allocate, on a small made-up graph (``made_up.py``)."""
 
 from __future__ import annotations
 
@@ -24,11 +19,9 @@ from sargnn.config.groups import BatchesConfig, MemoryConfig, SampleConfig
 from sargnn.config.run import RunConfig
 from sargnn.engine.modes.base import Held
 from sargnn.engine.propagate import propagate
-from sargnn.engine.reducers.base import Reducer
+from sargnn.engine.reducers.base import Reducer, Tensors
 from sargnn.engine.reducers.sum import Sum
 from sargnn.engine.segments import KeepLayers
-from sargnn.graph.edge_columns import ATTR, WEIGHT, EdgeColumns
-from sargnn.graph.schema import Schema, zero_labels
 from sargnn.memory.account_step import (
     INPUTS,
     LAYER_PHASES,
@@ -41,16 +34,15 @@ from sargnn.memory.account_step import (
     StepAccount,
 )
 from sargnn.memory.account_trace import Trace, TracedPool
+from sargnn.memory.made_up import made_up_part, with_links
 from sargnn.models.base import Model
 from sargnn.models.inputs import GraphShape
 from sargnn.models.stack import GraphLayer
 from sargnn.partition.pairs import PartPairs
-from sargnn.partition.part import Part, WeightedDegrees
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.sizes import sizes_of_plans
 from sargnn.tasks.base import Targets, Task
 from sargnn.tasks.correct_smooth import correct_and_smooth
-from sargnn.tasks.kinds import make_split
 from sargnn.training.build import layer_shares, make_trainer
 from sargnn.training.fit import draws_views
 from sargnn.training.steps import OneStep
@@ -58,82 +50,93 @@ from sargnn.training.trainer import Trainer
 from sargnn.training.views import View
 
 SMOOTHING = "smoothing"
-_TARGETS, _BEYOND, _WITH_LESS = 1117, 331, 5
 Prepare = Callable[[Trainer, Trace], Callable[[], None]]
 """Makes ready what is recorded, with a trainer of the made-up graph, and gives what does it."""
 _warm: set[tuple[object, ...]] = set()
 
 
-def made_up_part(shape: GraphShape, layers: int) -> Part:
-    """One worker's part: the first nodes of the labelled type are training nodes, others in no split."""
-    types = range(len(shape.schema.node_types))
-    primes = (n for n in count(53) if all(n % k for k in range(2, int(n**0.5) + 1)))
-    steps = [next(primes) for _ in types]
-    sizes = [_TARGETS + (layers + 1) * max(steps) + _BEYOND + 7 * t for t in types]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    nodes = int(offsets[-1])
-    sources, destinations, counts = [], [], []
-    for relation in shape.schema.relations:
-        s, d = relation.source, relation.destination
-        dst = np.repeat(np.arange(sizes[d]), 3)
-        src = dst + np.tile([0, 1, steps[s]], sizes[d])
-        kept = (src < sizes[s]) & ((dst >= _WITH_LESS) | (src != dst + 1))
-        sources.append(src[kept] + offsets[s])
-        destinations.append(dst[kept] + offsets[d])
-        counts.append(int(kept.sum()))
-    edge_src, edge_dst = (np.concatenate(ends).astype(np.int32) for ends in (sources, destinations))
-    first = int(offsets[max(shape.labelled, 0)])
-    weights = np.full(len(edge_src), 0.5, np.float32) if shape.weighted else None
-    attr = np.ones((len(edge_src), shape.edge_width), np.float32) if shape.edge_width else None
-    inward, outward = (np.bincount(ends, minlength=nodes) for ends in (edge_dst, edge_src))
-    return Part(
-        schema=Schema(shape.schema.node_types, tuple(int(offset) for offset in offsets), shape.schema.relations),
-        features=tuple(np.ones((size, width), np.float32) for size, width in zip(sizes, shape.feature_widths, strict=True)),
-        node_ids=np.arange(nodes),
-        labels=zero_labels(shape.task, nodes, shape.num_classes),
-        split=make_split(nodes, slice(first, first + _TARGETS)),
-        in_degrees=inward,
-        out_degrees=outward,
-        edge_src=edge_src,
-        edge_dst=edge_dst,
-        edge_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        halo_ids=np.zeros(0, np.int64),
-        halo_offsets=np.zeros(2, np.int64),
-        send_rows=np.zeros(0, np.int32),
-        send_offsets=np.zeros(2, np.int64),
-        columns=EdgeColumns.of({WEIGHT: weights, ATTR: attr}),
-        weights=None if weights is None else WeightedDegrees(0.5 * inward, 0.5 * outward),
-    )
+class _AskedAnew(OneStep):
+    """One view, which asks the same queries each time, in tables that are made anew as those of a run are."""
+
+    def __init__(self, view: View, task: Task) -> None:
+        from sargnn.tasks.queries import QueryTask
+
+        super().__init__([view])
+        assert isinstance(task, QueryTask)
+        self._task = task
+
+    def views(self, step: int) -> Sequence[View]:
+        return [self.last_view]
+
+    @property
+    def last_view(self) -> View:
+        every = np.arange(len(self._task.known_labels()))
+        return dataclasses.replace(self.all[0], targets=self._task.training_targets(every, 0, 1))
+
+
+@dataclass(frozen=True)
+class _Aggregation:
+    """One of a user's module's: on which layer's plan, None: on that of a relation; the widths of what travels."""
+
+    plan: int | None
+    reducer: Reducer
+    widths: tuple[int, ...]
+    needs_grad: bool
 
 
 @contextmanager
-def _phases_of(trainer: Trainer, trace: Trace) -> Iterator[None]:
-    """Tell the record when a layer begins, when its output's gradient comes, when it aggregates and when rows are exchanged."""
+def _phases_of(trainer: Trainer, trace: Trace, plans: Sequence[LayerPlan]) -> Iterator[list[_Aggregation]]:
+    """Tell the record when a layer begins, when its output's gradient comes, when it aggregates and when rows are exchanged. A
+    user's module does not say where its layers end: each of its aggregations is one. Gives these.
+    """
     model, engine, hooks = trainer.model, trainer.engine, []
-    aggregate = engine.aggregate
+    aggregate, layers = engine.aggregate, _layers_of(model)
+    aggregations: list[_Aggregation] = []
+    numbers = count(1)
 
-    def aggregating(*arguments: Any, **named: Any) -> Any:
+    def aggregating(plan: LayerPlan, reducer: Reducer, exchanged: Tensors, *arguments: Any, **named: Any) -> Any:
+        is_layer = not layers and trace.phase not in backward_phases
+        if is_layer:
+            number = next(numbers)
+            trace.phase = LAYER_PHASES[0].format(number)
+            if number > len(aggregations):
+                needs_grad = any(tensor.requires_grad and tensor.shape[1] for tensor in exchanged)
+                widths = tuple(tensor.shape[1] for tensor in exchanged)
+                aggregations.append(_Aggregation(_number_of(plan, plans), reducer, widths, needs_grad))
         trace.aggregates = True
         try:
-            return aggregate(*arguments, **named)
+            outs = aggregate(plan, reducer, exchanged, *arguments, **named)
         finally:
             trace.aggregates = False
+        if is_layer:
+            follow_back(number, outs[0])
+        return outs
+
+    backward_phases = set[str]()
+
+    def follow_back(number: int, out: Any) -> None:
+        phase = LAYER_PHASES[1].format(number)
+        backward_phases.add(phase)
+
+        def backward(*_: Any) -> None:
+            trace.phase, trace.aggregates = phase, True
+
+        if isinstance(out, torch.Tensor) and out.requires_grad:
+            out.register_hook(backward)
 
     def follow(number: int, layer: GraphLayer) -> None:
         def begin(*_: Any) -> None:
             trace.phase, trace.aggregates = LAYER_PHASES[0].format(number), False
 
-        def backward(*_: Any) -> None:
-            trace.phase, trace.aggregates = LAYER_PHASES[1].format(number), True
-
-        def end(_: Any, __: Any, out: Any) -> None:
-            if isinstance(out, torch.Tensor) and out.requires_grad:
-                out.register_hook(backward)
-
         hooks.append(layer.register_forward_pre_hook(begin))
-        hooks.append(layer.register_forward_hook(end))
+        hooks.append(layer.register_forward_hook(lambda _, __, out: follow_back(number, out)))
 
-    for number, layer in enumerate(_layers_of(model), 1):
+    def begin_again(*_: Any) -> None:
+        nonlocal numbers
+        numbers = count(1)
+
+    hooks.append(model.register_forward_pre_hook(begin_again))
+    for number, layer in enumerate(layers, 1):
         follow(number, layer)
     under_way = engine.exchange.under_way
 
@@ -145,11 +148,20 @@ def _phases_of(trainer: Trainer, trace: Trace) -> Iterator[None]:
     engine.aggregate = aggregating  # type: ignore[method-assign]
     engine.exchange.under_way = exchanging  # type: ignore[method-assign]
     try:
-        yield
+        yield aggregations
     finally:
         del engine.aggregate, engine.exchange.under_way
         for hook in hooks:
             hook.remove()
+
+
+def _number_of(plan: LayerPlan, plans: Sequence[LayerPlan]) -> int | None:
+    """Of the layer whose plan it is, or whose relations it joins; None: it is that of one relation."""
+    for number, whole in enumerate(plans):
+        joined = None if whole.relations is None else vars(whole.relations).get("joined")
+        if plan is whole or (joined is not None and plan is joined[0]):
+            return number
+    return None
 
 
 def _layers_of(model: Model) -> list[GraphLayer]:
@@ -185,13 +197,14 @@ def _without_pairs(task: Task, view: View) -> Targets:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What is recorded, of a micro-batch or of the view that the configuration has; the rest as of ``Accounts.step``."""
+    """What is recorded, of a micro-batch or of the view that the configuration has; the rest as of ``Accounts``."""
 
     what: str
     mfg: bool
     micro_batches: bool = False
     keep_layers: KeepLayers = "all"
     constants: bool = False
+    queries: int = 0
 
 
 class Accounts:
@@ -209,7 +222,7 @@ class Accounts:
             profile=False,
         )
         self._layers, self._depth = _layers_of(model), len(model.uses_edges)
-        self._part = made_up_part(shape, self._depth)
+        self._part = made_up_part(shape, self._depth, is_asked=config.asks_queries)
         if config.predicts_pairs:  # of pairs ``step_bytes`` of their tasks know
             self._part = dataclasses.replace(self._part, pairs=PartPairs.none(len(self._part.node_ids)))
             # There is one class, and nothing is measured.
@@ -224,7 +237,13 @@ class Accounts:
         self._libraries_are_there = True
 
     def step(
-        self, counts: Sequence[RowCounts | None], *, micro_batches: bool, keep_layers: KeepLayers, constants: bool = True
+        self,
+        counts: Sequence[RowCounts | None],
+        *,
+        micro_batches: bool,
+        keep_layers: KeepLayers,
+        constants: bool = True,
+        queries: int = 0,
     ) -> StepAccount:
         """Of a training step.
 
@@ -232,8 +251,9 @@ class Accounts:
             counts: of the real view's layers, by which each chooses what it does first.
             micro_batches: of a micro-batch; else of the view that the configuration has.
             constants: whether micro-batches have what is aggregated of constant rows.
+            queries: that the view asks; 0: none.
         """
-        recorded = _Recorded("step", self._config.mfg, micro_batches, keep_layers, constants)
+        recorded = _Recorded("step", self._config.mfg, micro_batches, keep_layers, constants, queries)
         return self._of(recorded, counts, self._training_step)
 
     @staticmethod
@@ -249,24 +269,30 @@ class Accounts:
 
         return record
 
-    def evaluation(self, counts: Sequence[RowCounts | None], *, in_groups: bool, mfg: bool | None = None) -> StepAccount:
+    def evaluation(
+        self, counts: Sequence[RowCounts | None], *, in_groups: bool, mfg: bool | None = None, queries: int = 0
+    ) -> StepAccount:
         """Of an evaluation of the whole graph, or ``in_groups`` of one of several views.
 
-        ``mfg``: whether only rows that reach some are computed, in one piece; None: as configured.
+        Args:
+            mfg: whether only rows that reach some are computed, in one piece; None: as configured.
+            queries: as of ``step``.
         """
 
         def prepare(trainer: Trainer, trace: Trace) -> Callable[[], None]:
             trainer.model.eval()
-            recurring = trainer.training.recurring and not self._config.mfg  # else it is no view that is trained on
-            view = dataclasses.replace(trainer.training, inputs=None, recurring=recurring)
 
             def record() -> None:
+                view = trainer.training
+                recurring = view.recurring and not self._config.mfg  # else it is no view that is trained on
+                view = dataclasses.replace(view, inputs=None, recurring=recurring)
                 with torch.no_grad():
                     trainer.task.kept_of(trainer.forward(view, trainer.forward.columns(None)), view.targets)
 
             return record
 
-        return self._of(_Recorded("evaluation", self._config.mfg if mfg is None else mfg, in_groups), counts, prepare)
+        recorded = _Recorded("evaluation", self._config.mfg if mfg is None else mfg, in_groups, queries=queries)
+        return self._of(recorded, counts, prepare)
 
     def smoothing(self) -> StepAccount:
         """Of Correct & Smooth on all rows, with the scores that it starts from."""
@@ -297,10 +323,11 @@ class Accounts:
         engine = dataclasses.replace(self._config.engine, keep_layers=recorded.keep_layers)
         trainer = self._trainer(
             dataclasses.replace(self._alone, mfg=recorded.mfg, engine=engine),
+            recorded.queries,
             make_pool=lambda *, enabled: TracedPool(trace, enabled=enabled),
         )
         view, rows = trainer.training, trainer.task.rows("train")
-        if recorded.micro_batches:
+        if recorded.micro_batches and not recorded.queries:
             brought = trainer.builder.first_constants([rows]) if recorded.constants else None
             view = trainer.builder.micro_batch(rows, brought, finds_others=not draws_views(self._config))
             if self._config.predicts_pairs:
@@ -309,11 +336,11 @@ class Accounts:
         plans = tuple(dataclasses.replace(plan, counts=row_counts) for plan, row_counts in zip(made, counts, strict=True))
         trainer.model.prepare(trainer.engine, plans)
         view = dataclasses.replace(view, flow=dataclasses.replace(view.flow, plans=plans))
-        trainer.loop.steps = OneStep([view])
+        trainer.loop.steps = _AskedAnew(view, trainer.task) if recorded.queries else OneStep([view])
         num_targets = 0 if self._config.predicts_pairs else len(rows)  # no table has a row for each pair
         sizes = sizes_of_plans(plans, len(trainer.rows), num_targets)
         record = prepare(trainer, trace)
-        with trace, _phases_of(trainer, trace):
+        with trace, _phases_of(trainer, trace, plans) as aggregations:
             record()
             trace.note_freed()
         constant = plans[0].constant
@@ -323,7 +350,7 @@ class Accounts:
             held = Held(forward=trainer.engine.mode.held_rows(Sum(), width).halo.forward)
             halo = HaloBytes((LayerHalo(held, travels=width),), self._message_rows, self._config.comm.prefetch_depth)
         else:
-            halo = self._halo_bytes(trainer, counts)
+            halo = self._halo_bytes(trainer, counts, aggregations)
         libraries = 0
         if not self._libraries_are_there:
             libraries = max((reducer.library_bytes for *_, reducer in _reducers_of(trainer.model, plans)), default=0)
@@ -336,10 +363,29 @@ class Accounts:
             kernel, travels = trainer.engine.kernel(reducer.operation), halo.layers[number].travels
             dtype, autograd = ROW_DTYPES[self._config.precision], trainer.engine.mode.plain_autograd
             kernels.append(KernelBytes(number, first, kernel, reducer.operation, travels, dtype, autograd))
-        return StepAccount(tuple(events), sizes, row_bytes, halo, recorded.micro_batches, batches, libraries, tuple(kernels))
+        return StepAccount(
+            tuple(events),
+            sizes,
+            row_bytes,
+            halo,
+            recorded.micro_batches,
+            batches,
+            libraries,
+            tuple(kernels),
+            recorded.queries,
+        )
 
-    def _trainer(self, config: RunConfig, **more: Any) -> Trainer:
-        return make_trainer(config, self._part, self._num_classes, Group.single(), **more)
+    def _trainer(self, config: RunConfig, queries: int = 0, **more: Any) -> Trainer:
+        """``queries``: that a step asks, where it asks some; 0: as few as there can be."""
+        part = self._part
+        if config.asks_queries:
+            from sargnn.tasks.queries import QueryCounts
+
+            of_pair = QueryCounts(config.links, 0).of_pair
+            asked = max(queries, of_pair)
+            part = with_links(part, asked // of_pair)
+            config = dataclasses.replace(config, links=dataclasses.replace(config.links, queries=asked))
+        return make_trainer(config, part, self._num_classes, Group.single(), **more)
 
     def _warm_up(self, what: str, prepare: Prepare) -> None:
         """Once in a process, since what compiles a kernel may hold its arguments for a while."""
@@ -350,29 +396,37 @@ class Accounts:
         _warm.add(key)
         prepare(self._trainer(self._alone), Trace())()
 
-    def _halo_bytes(self, trainer: Trainer, counts: Sequence[RowCounts | None]) -> HaloBytes:
+    def _halo_bytes(
+        self, trainer: Trainer, counts: Sequence[RowCounts | None], aggregations: Sequence[_Aggregation]
+    ) -> HaloBytes:
         engine, typed = trainer.engine, trainer.graph.part.schema.typed
         mode, dtype, refetches = engine.mode, ROW_DTYPES[self._config.precision], False
         shares = layer_shares(self._config, trainer.model.partial_costs(engine, counts))
-        layers, plans = _layers_of(trainer.model), trainer.training.flow.plans
-        halos = [LayerHalo()] * len(plans)
-        for number, (layer, plan) in enumerate(zip(layers, plans, strict=False)):
-            share, needs_grad = shares[number], layer.exchanged_needs_grad
-            if not layer.uses_edges:
+        plans = trainer.training.flow.plans
+        of_layers: Sequence[_Aggregation | None] = [
+            _Aggregation(number, layer.reducer_on(plan), tuple(layer.exchanged_widths(of_layer)), layer.exchanged_needs_grad)
+            if layer.uses_edges
+            else None
+            for number, (layer, plan, of_layer) in enumerate(zip(_layers_of(trainer.model), plans, counts, strict=False))
+        ]
+        halos = []
+        for call in of_layers or aggregations:
+            if call is None or call.plan is None:  # which rows relations read is not known here
+                halos.append(LayerHalo())
                 continue
-            reducer, widths = layer.reducer_on(plan), layer.exchanged_widths(counts[number])
-            row_bytes = reducer.row_bytes(widths, dtype)
-            held = mode.held_rows(reducer, row_bytes, typed=typed)
+            row_bytes = call.reducer.row_bytes(call.widths, dtype)
+            held = mode.held_rows(call.reducer, row_bytes, typed=typed and bool(of_layers))
             own = held.own if self._config.world > 1 else Held()
             halo = held.halo
-            if not needs_grad:
+            if not call.needs_grad:
                 halo, own = dataclasses.replace(halo, backward=0), dataclasses.replace(own, backward=0)
             results = None
-            if share is not None:
-                costs = mode.costs(reducer, widths, dtype, engine.exchange.wire, exchanged_needs_grad=needs_grad)
+            if (share := shares[call.plan]) is not None:
+                wire = engine.exchange.wire
+                costs = mode.costs(call.reducer, call.widths, dtype, wire, exchanged_needs_grad=call.needs_grad)
                 assert costs is not None
                 moved = max(map(sum, zip(costs.request, costs.answer, strict=True)))
                 results = ResultBytes(moved, share.widest, typed)
-            refetches |= mode.fetches(reducer) > 1
-            halos[number] = LayerHalo(halo, own, row_bytes, results)
+            refetches |= mode.fetches(call.reducer) > 1
+            halos.append(LayerHalo(halo, own, row_bytes, results, call.plan))
         return HaloBytes(tuple(halos), self._message_rows, self._config.comm.prefetch_depth, 1 + refetches)

@@ -34,18 +34,20 @@ class ResultBytes:
 
 @dataclass(frozen=True)
 class LayerHalo:
-    """What others' rows take in a layer.
+    """What others' rows take in a layer, or in one of the aggregations of a user's module.
 
     Attributes:
         halo: bytes that the mode holds of a halo row.
         own: bytes that it holds of a copy of an own row.
         travels: bytes of a row in a message.
+        plan: the number of the layer whose rows they are.
     """
 
     halo: Held = Held()
     own: Held = Held()
     travels: int = 0
     results: ResultBytes | None = None
+    plan: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class HaloBytes:
         """Bytes while a layer aggregates, with what earlier layers keep and without the exchange's buffers."""
         kept = 0
         phase_bytes = {INPUTS: 0, OPTIMIZER: 0}
-        for number, (layer, halo) in enumerate(zip(self.layers, sizes.halo, strict=True)):
-            own = sizes.counts["rows", number, -1]
+        for number, layer in enumerate(self.layers):
+            halo, own = sizes.halo[layer.plan], sizes.counts["rows", layer.plan, -1]
             kept += halo * layer.halo.kept + own * layer.own.kept
             forward = halo * layer.halo.forward + own * layer.own.forward
             backward = halo * layer.halo.backward + own * layer.own.backward
@@ -83,7 +85,8 @@ class HaloBytes:
     def buffers(self, sizes: Sizes) -> int:
         """Bytes in the layer that has most: of rows, of requests and of answers."""
         slots, largest = 1 + self.depth, 0
-        for layer, rows, results in zip(self.layers, sizes.halo, sizes.results or (0,) * len(sizes.halo), strict=True):
+        for layer in self.layers:
+            rows, results = sizes.halo[layer.plan], sizes.results[layer.plan] if sizes.results else 0
             most, result_bytes = self.most_rows, 0
             if results and (partial := layer.results) is not None:
                 most, most_results = share_room(rows, partial.widest * results, partial.widest, most, typed=partial.typed)
@@ -158,6 +161,7 @@ class StepAccount:
         batches: of layers that take nodes of one degree together.
         libraries: bytes that libraries take for some reducers' work alone; 0 where that is there already.
         kernels: of layers that aggregate.
+        queries: that the view asks; 0: none.
     """
 
     events: tuple[Event, ...]
@@ -168,10 +172,18 @@ class StepAccount:
     batches: tuple[NodeBatches, ...] = ()
     libraries: int = 0
     kernels: tuple[KernelBytes, ...] = ()
+    queries: int = 0
 
     def brought(self, sizes: Sizes) -> int:
         """Bytes of a view's own plans and constants."""
         return sizes.flow_bytes + sizes.counts["out", 0, -1] * self.constant_bytes if self.holds_flow else 0
+
+    def _with_queries(self, sizes: Sizes) -> Sizes:
+        """With the numbers of a row or an edge for each query, as tables [N, Q, D] have them where they are [N Q, D]."""
+        if not self.queries:
+            return sizes
+        of_queries = {(f"{what}, queries", layer, t): count * self.queries for (what, layer, t), count in sizes.counts.items()}
+        return dataclasses.replace(sizes, counts=sizes.counts | of_queries)
 
     def graphs(self, sizes: Sizes) -> int:
         """Bytes of the graphs that kernels make of a view's plans, one for all layers on the same plan."""
@@ -191,7 +203,7 @@ class StepAccount:
     def held(self, views: Sequence[Sizes], *, all_held: bool = False) -> tuple[StepMemory, int]:
         """What they hold at the peak, and bytes of halo rows beside it."""
         held = StepMemory(other=self.libraries)
-        made_up = self.made_up
+        made_up = self._with_queries(self.made_up)
         for node_batches in self.batches:
             made_up = dataclasses.replace(made_up, counts=made_up.counts | node_batches.made_up)
         # The record has two epochs. Views that are made anew come a second time, with what the pool holds from the first.
@@ -206,7 +218,7 @@ class StepAccount:
                 held.beside, held.buffers = beside, self.halo.buffers(sizes)
                 there = views if all_held else [sizes]
                 held.other += (brought := sum(self.brought(view) + self.graphs(view) for view in there))
-                counts = sizes.counts
+                counts = self._with_queries(sizes).counts
                 for node_batches in self.batches:
                     counts = counts | node_batches.real(
                         sizes.edges[node_batches.layer], sizes.counts["out", node_batches.layer, -1]

@@ -148,8 +148,10 @@ class Budget(Search):
     def planned(self, count: int, keep: KeepLayers) -> tuple[int, ...]:
         assert self._candidates is not None
         groups, constants = self.groups(count), self._candidates.holds_constants
+        queries, _ = self._candidates.queries(count)
         accounts = [
-            self._accounts.step(counts, micro_batches=True, keep_layers=keep, constants=constants) for counts in groups.counts
+            self._accounts.step(counts, micro_batches=True, keep_layers=keep, constants=constants, queries=queries)
+            for counts in groups.counts
         ]
         held = largest_of(accounts, groups.sizes, all_held=self._candidates.all_held)
         return self.everyone(held + self._candidates.step_bytes(count))
@@ -221,7 +223,7 @@ def _choose(shape: GraphShape, setup: Setup, candidates: Candidates, training: V
         if not budget.fits(fit.planned_bytes, f"batches.count={count}"):
             raise budget.refusal(fit.planned_bytes, f"{count} micro-batches need more than the memory budget.")
     groups = budget.groups(fit.count) if batched else None
-    evaluation = _fit_evaluation(setup, budget, accounts, candidates)
+    evaluation = _fit_evaluation(setup, budget, accounts, candidates, fit.count)
     return Choice(fit.count, fit.keep_layers, groups, evaluation, fit.planned_bytes, budget.tried)
 
 
@@ -247,16 +249,19 @@ def _fit_view(setup: Setup, view: View, budget: Budget) -> Fit:
     raise budget.refusal(least, "A training step needs more than the memory budget.")
 
 
-def _fit_evaluation(setup: Setup, budget: Budget, accounts: Accounts, candidates: Candidates) -> Groups | None:
-    """Groups of rows where one piece needs more than there is; else None."""
+def _fit_evaluation(setup: Setup, budget: Budget, accounts: Accounts, candidates: Candidates, batches: int) -> Groups | None:
+    """Groups of rows where one piece needs more than there is; else None. ``batches``: micro-batches of a step."""
     plans, graph, rows = setup.evaluation.flow.plans, setup.graph, setup.task.rows()
+    _, queries = candidates.queries(batches)
     sizes = sizes_of_plans(plans, graph.num_rows, len(rows))
     states = setup.config.optim.tables * sum(parameter.nbytes for parameter in setup.optimization.parameters)
     states += setup.task.evaluation_bytes()
-    whole = accounts.evaluation([plan.counts for plan in plans], in_groups=False)
+    whole = accounts.evaluation([plan.counts for plan in plans], in_groups=False, queries=queries)
     least = budget.everyone(whole.peak([sizes]) + states)
     if budget.fits(least, "evaluation in one piece"):
         return None
+    if queries:
+        raise budget.refusal(least, "An evaluation needs more than the memory budget.")
     if not setup.model.takes_flows:
         what = "An evaluation needs more than the memory budget, and only a module that asks for graph.blocks has it in groups."
         raise budget.refusal(least, what)

@@ -143,12 +143,6 @@ def plan_run(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) ->
 
     Raises ``ConfigError``: the model cannot work on such a graph, or nothing fits ``memory_budget``.
     """
-    if config.asks_queries:
-        raise ConfigError(
-            "The memory of asking queries is not planned.",
-            given="task=queries",
-            hint="sargnn train with epochs=1 shows what it takes; links.queries=Q asks fewer at a time",
-        )
     if has_views(config):
         return plan_views(config, dataset, cut, runtime)
     traffic = traffic_of(config, dataset, cut.part, cut.halo_rows, cut.edges)
@@ -195,6 +189,8 @@ def plan_views(config: RunConfig, dataset: Dataset, cut: Cut, runtime: Runtime) 
     groups = 1
     while limit is not None and (needed := max(worker.while_evaluating for worker in workers)) > limit:
         groups *= 2
+        if config.asks_queries:
+            raise _refusal(config, "An evaluation needs more than the memory budget.", needed)
         if groups > MOST_EVALUATION_GROUPS or config.eval == "sampled":
             what = "An evaluation needs more than the memory budget, in any number of groups of rows."
             raise _refusal(config, what, needed)

@@ -68,6 +68,7 @@ class WorkerViews:
         drawer_bytes: of what flows are drawn from.
         constant_rows: whose aggregates of constant rows all steps share.
         step_bytes, evaluation_bytes: what a view, and an evaluation, hold of pairs, beside its rows.
+        queries: what a training view, and one of an evaluation, asks; 0: nothing.
     """
 
     training: tuple[Reached, ...]
@@ -77,11 +78,12 @@ class WorkerViews:
     constant_rows: int
     step_bytes: int = 0
     evaluation_bytes: int = 0
+    queries: tuple[int, int] = (0, 0)
 
 
 def has_views(config: RunConfig) -> bool:
     """Whether a run computes something else than full batches of all rows, each on one worker."""
-    return config.mfg or config.batches != BatchesConfig() or config.draws_flows or config.may_preload
+    return config.mfg or config.batches != BatchesConfig() or config.draws_flows or config.may_preload or config.asks_queries
 
 
 class Views:
@@ -124,7 +126,9 @@ class Views:
 
     @property
     def most_batches(self) -> int:
-        return most_of(self._targets) if self._pairs is None else self._pairs.most
+        if self._pairs is None:
+            return most_of(self._targets)
+        return 1 if self._config.asks_queries and self._model.norms_over_rows else self._pairs.most
 
     @property
     def _targets(self) -> list[int]:
@@ -134,8 +138,11 @@ class Views:
         whole = self._whole[rank] if self._preloads else None
         drawer = self._drawer_bytes[rank]
         constants = self._constants[rank] if draws_views(self._config) and self._holds_constants else 0
-        of_pairs = (0, 0) if self._pairs is None else (self._pairs.step_bytes(count), self._pairs.evaluation_bytes())
-        return WorkerViews(self.training(count)[rank], self._evaluation[rank], whole, drawer, constants, *of_pairs)
+        worker = WorkerViews(self.training(count)[rank], self._evaluation[rank], whole, drawer, constants)
+        if (pairs := self._pairs) is None:
+            return worker
+        held = pairs.step_bytes(count), pairs.evaluation_bytes()
+        return dataclasses.replace(worker, step_bytes=held[0], evaluation_bytes=held[1], queries=pairs.queries(count))
 
     def part_sizes(self, rank: int) -> PartSizes:
         return self._part_sizes[rank]

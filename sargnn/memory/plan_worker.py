@@ -128,7 +128,7 @@ class Account:
         if has_views(self._config):
             raise ConfigError(
                 "Without its graph only full batches of all rows are planned.",
-                given="mfg, batches, sample or preload",
+                given="mfg, batches, sample, preload or task=queries",
                 hint="a dataset that is here; or mfg=false batches.count=1 batches.steps=1 sample.fanouts=null preload=none",
             )
         halo = tuple(kept_halo or (part.halo,) * self._layers)
@@ -207,7 +207,11 @@ class Account:
         trained = views.training or (Reached(whole, (), ()),)
         accounts = [
             self.accounts.step(
-                view.counts or [None] * self._layers, micro_batches=batched, keep_layers=keep, constants=self.holds_constants
+                view.counts or [None] * self._layers,
+                micro_batches=batched,
+                keep_layers=keep,
+                constants=self.holds_constants,
+                queries=views.queries[0],
             )
             for view in trained
         ]
@@ -235,7 +239,8 @@ class Account:
         counts: Sequence[RowCounts | None] = [None] * self._layers
         if views.evaluation is None:
             counts = counts if views.whole is None else views.whole.counts
-            return self.accounts.evaluation(counts, in_groups=False, mfg=False).peak([whole]) + self._constant_bytes(views)
+            account = self.accounts.evaluation(counts, in_groups=False, mfg=False, queries=views.queries[1])
+            return account.peak([whole]) + self._constant_bytes(views)
         account = self.accounts.evaluation(views.evaluation.counts, in_groups=self._config.eval == "sampled")
         held = dataclasses.replace(account, holds_flow=False).peak([views.evaluation.sizes])
         return held + self._constant_bytes(views)

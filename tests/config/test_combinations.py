@@ -77,8 +77,6 @@ REFUSED = [
     *(
         f"{_QUERIES} {key}"
         for key in (
-            "batches.count=auto",
-            "memory_budget=6GB",
             "links.loss=bce links.negatives=0",
             "links.decoder=mlp",
             "links.embedding_dim=8",

@@ -11,8 +11,8 @@ def test_halo_rows_that_layers_keep_add_up() -> None:
     """While a layer runs: what it and those before it keep until backward, what it needs itself, and the exchange's buffers."""
     layers = (
         LayerHalo(Held(kept=8, forward=1, backward=3), travels=4),
-        LayerHalo(Held(kept=16, forward=2, backward=5), Held(kept=7), travels=8),
-        LayerHalo(Held(kept=4, forward=100, backward=50), travels=2),
+        LayerHalo(Held(kept=16, forward=2, backward=5), Held(kept=7), travels=8, plan=1),
+        LayerHalo(Held(kept=4, forward=100, backward=50), travels=2, plan=2),
     )
     own = {("rows", layer, -1): 20 for layer in range(3)}
     halo = HaloBytes(layers, most_rows=50, depth=1, copies=2)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from sargnn.cli.main import main
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, LinksConfig, MemoryConfig, read_size
+from sargnn.config.models import CustomSettings
+from sargnn.config.run import RunConfig
 from sargnn.engine.segments import layer_runs
 from sargnn.errors import ConfigError
 from sargnn.memory import budget as budget_module
+from sargnn.memory.plan_run import Cut, plan_run
+from sargnn.memory.plan_worker import Runtime
 from sargnn.sources.links import draw_links
-from tests.graphs import nasty_graph
+from tests.graphs import asked_graph, nasty_graph
 from tests.in_process import sargnn_here
 from tests.parity import cases
 from tests.run.runs import summary_of
@@ -97,6 +103,49 @@ def test_micro_batches_of_links(monkeypatch: pytest.MonkeyPatch) -> None:
         cases.trainer_of(
             Group.single(), dataclasses.replace(config, batches=batches, memory_budget=MemoryConfig("257MB")), graph
         )
+
+
+def _asking(**choices: Any) -> RunConfig:
+    """32 queries a step."""
+    model = CustomSettings("custom", target=f"{_MODULE.parent / 'nbfnet.py'}:NBFNet", args={"hidden": 8, "num_layers": 2})
+    links = LinksConfig(loss="softmax", negatives=0, queries=32)
+    return dataclasses.replace(cases.run_config(model), task="queries", links=links, metric="mrr", **choices)
+
+
+def test_micro_batches_of_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as fit, with the losses and the ranks of one; and where none do."""
+    graph, results = asked_graph(shares=(0.1, 0.05, 0.05)), []
+    for size in ("900GB", "901GB"):
+        config = _asking(batches=BatchesConfig(count="auto"), memory_budget=MemoryConfig(size))
+        trainer = cases.trainer_of(Group.single(), config, graph)
+        losses = [trainer.loop.train_epoch(epoch).loss for epoch in range(2)]
+        results.append((len(trainer.loop.steps.views(0)), losses, trainer.evaluator.evaluate().scores))
+        assert trainer.planned_bytes is not None and trainer.planned_bytes[0] > 0
+        monkeypatch.setattr(budget_module.Budget, "planned", lambda self, count, keep: (1_600_000_000 // count,))
+        monkeypatch.setattr(budget_module.Budget, "fits", lambda self, planned, what: planned[0] <= 260_000_000)
+    assert [count for count, *_ in results] == [1, 7]
+    assert results[1][1] == pytest.approx(results[0][1], rel=1e-12) and results[1][2] == pytest.approx(results[0][2])
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match=r"number of micro-batches[^$]*the least that a worker needs"):
+        cases.trainer_of(Group.single(), dataclasses.replace(config, memory_budget=MemoryConfig("257MB")), graph)
+
+
+def test_planned_micro_batches_of_queries() -> None:
+    """The fewest that fit, of a graph that is not trained on."""
+    graph = asked_graph(20_000, 60_000, (0.01, 0.001, 0.001))
+    cut = Cut(np.zeros(graph.num_nodes, np.int32), [], 0, None, exact=False)
+
+    def held(count: int | Literal["auto"], size: str | None = None) -> tuple[int, int]:
+        config = _asking(batches=BatchesConfig(count=count), memory_budget=MemoryConfig(size))
+        plan = plan_run(config, graph, cut, Runtime(0, 0, 0))
+        return plan.batches, plan.largest.while_training
+
+    _, whole = held(1)
+    limit = whole * 2 // 5
+    count, planned = held("auto", f"{limit / 1e6}MB")
+    assert count > 2 and planned <= limit < held(count - 1)[1]
+    with pytest.raises(ConfigError, match="the least that a worker needs"):
+        held(1, f"{limit / 1e6}MB")
 
 
 def _fits(self: budget_module.Budget, planned: tuple[int, ...], what: str) -> bool:

@@ -29,6 +29,7 @@ from sargnn.config.groups import (
     BatchesConfig,
     EngineConfig,
     LabelsConfig,
+    LinksConfig,
     PreloadConfig,
     SampleConfig,
     SmoothConfig,
@@ -48,7 +49,7 @@ from sargnn.models import MODELS
 from sargnn.plan import GROUPINGS
 from sargnn.plan.sizes import Sizes
 from sargnn.sources.prepare import prepare_dataset
-from tests.graphs import assign, nasty_graph
+from tests.graphs import asked_graph, assign, nasty_graph
 from tests.parity import cases
 from tests.parity.covering import only, spread
 from tests.pool import pool
@@ -188,7 +189,7 @@ def plans(config: RunConfig, dataset: Dataset) -> tuple[list[WorkerPlan], list[i
         held = [
             view.sizes.flow_bytes + view.sizes.counts["out", 0, -1] * 4 * account.model.inputs.width for view in own.training
         ]
-        made_later = 0 if config.mfg or not config.trains_on_flows else max(held)
+        made_later = 0 if config.mfg or not (config.trains_on_flows or config.asks_queries) else max(held)
         unseen.append(account.bytes_since(one, own) + (sum(held) if config.batches.flows == "memory" else made_later))
     return plan_views(config, dataset, Cut(part, [], 0, None, exact=False), runtime).workers, unseen
 
@@ -282,6 +283,22 @@ def test_settings(setting: tuple[type, str]) -> None:
     case = SETTINGS_CASES[group][name]
     assert case is not None
     check(config_for(case[0], case[1], world=max(1, case[1].get("servers", 1))), graph_for(case[0]))
+
+
+QUERY_CASES = [("sar", 2, 2), ("domain_parallel", 2, 1), ("no_remat", 1, 2), ("one_shot", 2, 1)]
+"""Mode, workers and micro-batches."""
+
+
+@pytest.mark.parametrize("case", only(QUERY_CASES[:1], QUERY_CASES))
+def test_queries(case: tuple[str, int, int]) -> None:
+    """Of three layers, whose rows are tables of queries, on others' rows, too."""
+    mode, world, count = case
+    model = CustomSettings("custom", target=f"{_MODULE.parent / 'nbfnet.py'}:NBFNet", args={"hidden": 8, "num_layers": 3})
+    config = cases.run_config(model, mode=mode, world=world, precision="fp32", batches=BatchesConfig(count=count))
+    links = LinksConfig(loss="softmax", negatives=0, queries=24)
+    graph = asked_graph(1000, 4000, (0.002, 0.001, 0.001))
+    config = dataclasses.replace(config, task="queries", links=links, metric="mrr")
+    check(config, graph, 0.12 if mode == "domain_parallel" else 0.07)  # a copy of own rows takes the place of some
 
 
 def test_an_average_of_the_parameters_is_planned() -> None:
