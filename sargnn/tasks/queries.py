@@ -11,15 +11,17 @@ as C, of which v_cq = 0 where c is a known answer of the training graph, else 1,
 All workers compute it alike from sums over them: T = sum over workers p of T_p, L = L(T), and since dT / dT_p = 1, the
 gradient of what worker p has put in is dL/dT. The gradients of parameters are then summed over workers, as ever.
 
-Ranks are among all nodes of the relation's type but the other known answers, of any split:
+Ranks are among all nodes of the relation's type but the other known answers, of any split, or among the candidates that a
+pair comes with:
 
     rank(q) = 1 + |{c : s_cq > s_aq}| + 1/2 |{c : s_cq = s_aq}|
 
-Letters: N own rows, Q queries of a view, q of this worker's pairs, K negatives, A own scores of one kind.
+Letters: N own rows, Q queries of a view, q of this worker's pairs, K negatives or candidates, A own scores of one kind.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,7 +86,8 @@ class QueryCounts:
 class Asked:
     """Queries of some pairs, original ids, and relations, int64 [Q] each; the same on all workers.
 
-    ``negatives``: int64 [Q, K], original ids, -1 where one is none; None: all other nodes are. ``weights``: float64 [Q].
+    ``negatives``: int64 [Q, K], of an evaluation the candidates, original ids, -1 where one is none; None: all other nodes are.
+    ``weights``: float64 [Q].
     """
 
     heads: np.ndarray
@@ -152,9 +155,9 @@ class QueryTask(DealtPairs):
                 given="task=queries",
                 hint="dataset=triples, or dataset.link_split=[0.85,0.05,0.1]",
             )
-        if pairs.candidates or pairs.negatives:
+        if pairs.negatives:
             raise ConfigError(
-                f"'{dataset.name}' gives the nodes that each link is measured against, and queries are ranked among all.",
+                f"'{dataset.name}' gives negatives that all links of a split are measured against, and each query has a rank.",
                 given="task=queries",
                 hint="task=links",
             )
@@ -215,24 +218,32 @@ class QueryTask(DealtPairs):
         every, others = np.concatenate([rows, turned]), np.concatenate([tails, about[:, 0]])
         return Known.of(every, others, np.concatenate([relation, about[:, 1]]), len(self._ids))
 
-    def _asked(self, which: np.ndarray, step: int | None) -> Asked:
-        """The queries of own pairs (int64), with those of all workers, in an order that is the same on any world.
+    def _asked(self, which: np.ndarray, step: int | None, given: Mapping[str, np.ndarray]) -> Asked:
+        """The queries of own pairs (int64), with those of all workers, in an order that is the same on any world. All workers
+        must call it together.
 
-        ``step``: a training step, which has negatives; None: an evaluation. All workers must call it together.
+        Args:
+            step: a training step, which has negatives; None: an evaluation.
+            given: of tails and heads that are asked for, those that each pair's answer is ranked among, original ids, int64
+                [pairs, K]; where there are some, only such ends are asked for. None of them: all nodes are.
         """
         heads, tails, relation = self._ends(which)
         weights = np.ones(len(which)) if self._pairs.weights is None else np.asarray(self._pairs.weights)[which]
-        ends = []
-        if self._config.rank != "head":
-            ends.append(np.stack([heads, tails, relation], 1))
-        if self._config.rank != "tail":
-            ends.append(np.stack([tails, heads, self._inverse[relation]], 1))
-        own, weights = np.concatenate(ends), np.concatenate([weights.astype(np.float64)] * len(ends))
+        ends = [end for end in ("tail", "head") if self._config.rank in ("both", end)]
+        ends = [end for end in ends if not given or end in given] or list(given)
+        of_ends = {"tail": (heads, tails, relation), "head": (tails, heads, self._inverse[relation])}
+        own = np.concatenate([np.stack(of_ends[end], 1) for end in ends])
+        weights = np.concatenate([weights.astype(np.float64)] * len(ends))
         heads, tails, relation = np.ascontiguousarray(own.T)
         negatives = None
-        if step is not None and self._sampler is not None:
+        if given:
+            widest = max(given[end].shape[1] for end in ends)
+            padded = [np.pad(given[end], ((0, 0), (0, widest - given[end].shape[1])), constant_values=-1) for end in ends]
+            negatives = np.concatenate(padded)
+        elif step is not None and self._sampler is not None:
             drawn = self._sampler.draw(heads, tails, relation, step)
             negatives = drawn.tails if drawn.are_none is None else np.where(drawn.are_none, -1, drawn.tails)
+        if negatives is not None:
             own = np.concatenate([own, negatives], 1)
         every = gather_rows(self.group, torch.from_numpy(own)).numpy()
         all_weights = gather_rows(self.group, torch.from_numpy(weights)).numpy()
@@ -292,7 +303,7 @@ class QueryTask(DealtPairs):
 
     def training_targets(self, chosen: np.ndarray, step: int, total: int) -> QueryTargets:
         """Of some of this worker's training pairs (int64), of a step with so many queries. All workers must call it."""
-        return self._targets(self._asked(self._training[chosen], step), self._trained, {}, {"train": total})
+        return self._targets(self._asked(self._training[chosen], step, {}), self._trained, {}, {"train": total})
 
     def edges_of(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The edges into own rows that are some training pairs (of each worker those of its own, int64), or their inverses:
@@ -338,7 +349,9 @@ class QueryTask(DealtPairs):
 
     def measured_targets(self, split: str, some: slice) -> QueryTargets:
         """Of some of a split's pairs that this worker has. All workers must call it together."""
-        asked = self._asked(self._pairs.of_split(split)[some], None)
+        ends = {"tail": self._pairs.candidates, "head": self._pairs.head_candidates}
+        given = {end: np.asarray(candidates[split][some]) for end, candidates in ends.items() if split in candidates}
+        asked = self._asked(self._pairs.of_split(split)[some], None, given)
         count, world = len(asked.heads), self.group.world
         own = torch.arange(len(range(self.group.rank, count, world)))
         rows = {name: own if name == split else own[:0] for name in MEASURED}
@@ -385,9 +398,17 @@ class QueryTask(DealtPairs):
         assert isinstance(targets, QueryTargets)
         group, answers, outputs = self.group, targets.answers, super().kept_of(outputs, targets)
         own = self._total(answers, outputs)
-        scores = self._candidates(outputs, targets)
-        scores[answers.rows, answers.queries] = -torch.inf
-        counts = torch.stack([(scores > own).sum(0), (scores == own).sum(0), (~outputs.isfinite()).sum(0)]).double()
+        wrong = (~outputs.isfinite()).sum(0)
+        if (given := targets.negatives) is None:
+            scores = self._candidates(outputs, targets)
+            scores[answers.rows, answers.queries] = -torch.inf
+            counts = torch.stack([(scores > own).sum(0), (scores == own).sum(0), wrong]).double()
+        else:
+            assert targets.counts is not None
+            queries = given.queries // targets.counts.shape[1]
+            scores, of = outputs[given.rows, queries], own[queries]
+            counts = torch.stack([torch.zeros_like(wrong), torch.zeros_like(wrong), wrong]).double()
+            counts[:2].index_add_(1, queries, torch.stack([scores > of, scores == of]).double())
         above, equal, wrong = group.sum_(counts)
         ranks = (1 + above + equal / 2).where(wrong == 0, torch.nan)
         return ranks[group.rank :: group.world, None]

@@ -147,8 +147,8 @@ def loss_of(config: RunConfig, module: torch.nn.Module, shown: Any, total: int) 
     return loss / total
 
 
-def ranks_of(config: RunConfig, split: str) -> list[float]:
-    """Of the untrained module, written out."""
+def ranks_of(config: RunConfig, split: str, among: dict[tuple[int, int, int], list[int]] | None = None) -> list[float]:
+    """Of the untrained module, written out. ``among``: of each query and its answer the candidates that are given."""
     module, every, known = plain_module(config), sorted(links_of(split)), set[tuple[int, int, int]]()
     pairs = GRAPH.pairs
     assert pairs is not None and pairs.known.relation is not None
@@ -162,6 +162,8 @@ def ranks_of(config: RunConfig, split: str) -> list[float]:
     ranks = []
     for q, (head, relation, answer) in enumerate(every):
         others = [c for c in range(GRAPH.num_nodes) if c != answer and (head, relation, c) not in known]
+        if among is not None:
+            others = among[head, relation, answer]
         own = scores[answer, q]
         ranks.append(float(1 + (scores[others, q] > own).sum() + (scores[others, q] == own).sum() / 2))
     return ranks
@@ -197,6 +199,34 @@ def test_a_step_is_that_of_plain_pytorch(case: tuple[str, int]) -> None:
         ranks = np.array(ranks_of(config, split))
         assert found[0]["measured"][split]["mrr"] == pytest.approx(float(np.mean(1 / ranks)), rel=1e-10)
         assert found[0]["measured"][split]["mean_rank"] == pytest.approx(float(ranks.mean()), rel=1e-10)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_ranks_among_candidates_that_are_given(world: int) -> None:
+    """To each pair of the test split its own, of heads fewer than of tails; to those of the validation split none."""
+    pairs, rng = GRAPH.pairs, np.random.default_rng(0)
+    assert pairs is not None and pairs.relation is not None
+    which = np.flatnonzero(np.asarray(pairs.split) == SPLITS["test"])
+    tails, heads = (rng.integers(GRAPH.num_nodes, size=(len(which), count)) for count in (7, 4))
+    among: dict[tuple[int, int, int], list[int]] = {}
+    ends = zip(*(np.asarray(column)[which].tolist() for column in (pairs.heads, pairs.relation, pairs.tails)), strict=True)
+    for (head, relation, tail), others, other_heads in zip(ends, tails.tolist(), heads.tolist(), strict=True):
+        among |= {(head, relation, tail): others, (tail, relation + 3, head): other_heads}
+    given = dataclasses.replace(pairs, candidates={"test": tails}, head_candidates={"test": heads})
+    graph, config = dataclasses.replace(GRAPH, pairs=given), asking(CASES["all"], world=world)
+    QueryTask.check(config, graph)
+    found = first_step(Group.single(), config, graph) if world == 1 else pool(world)(first_step, config, graph)[0]
+    for split, candidates in (("valid", None), ("test", among)):
+        ranks = np.array(ranks_of(config, split, candidates))
+        assert found["measured"][split]["mrr"] == pytest.approx(float(np.mean(1 / ranks)), rel=1e-10)
+        assert found["measured"][split]["mean_rank"] == pytest.approx(float(ranks.mean()), rel=1e-10)
+
+
+def test_negatives_of_a_whole_split_are_refused() -> None:
+    assert GRAPH.pairs is not None
+    pairs = dataclasses.replace(GRAPH.pairs, negatives={"test": np.zeros((3, 2), np.int64)})
+    with pytest.raises(ConfigError, match="negatives that all links of a split are measured against"):
+        QueryTask.check(asking(CASES["all"]), dataclasses.replace(GRAPH, pairs=pairs))
 
 
 def losses(group: Group, config: RunConfig, graph: Dataset) -> tuple[list[float], Any]:
