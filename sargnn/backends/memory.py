@@ -121,6 +121,13 @@ class Pool:
         """A tensor that is never written to any more, where it lies best."""
         return tensor
 
+    def lasting(self, rows: int, width: int, like: Tensor) -> Tensor:
+        """[rows, width], zeros, of what stays and changes from step to step, with the dtype and on the device of ``like``."""
+        return like.new_zeros(rows, width)
+
+    def rest(self, tensor: Tensor) -> None:
+        """Nobody reads or writes what is ``lasting``, or a contiguous part of it, for a while."""
+
     def discard(self, tensor: Tensor) -> None:
         """What is in a tensor is of no more use; its memory is, after ``renew``."""
 

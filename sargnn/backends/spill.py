@@ -14,7 +14,9 @@ waiting ranks, the oldest first, which backward needs last; then the ranks that 
 likely to go next, since it went at this place in the last epoch, is written, and what is likely to be used next is read, while
 the cores compute. A table that is kept is not written to, so it is written to disk once, however often it comes and goes.
 
-Tensors that never change, such as edges, may be laid in a file that is mapped: the kernel reads and drops their pages.
+Tensors that never change, such as edges, may be laid in a file that is mapped: the kernel reads and drops their pages. Others
+that stay, learned rows and moments, lie in one that is mapped to be written to: the kernel writes their pages before it drops
+them. Where the budget is exceeded, the process lets go of them as soon as it has gone through them.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from sargnn.backends.memory import COUNTS, SMALLEST, Moved, Pool, PuttingAway, Storage, holders
-from sargnn.backends.spill_file import SpillFile, close_pages, open_pages, private_bytes, whole_pages
+from sargnn.backends.spill_file import SpillFile, close_pages, open_pages, resident_pages, whole_pages
 from sargnn.errors import SargnnError
 
 _AHEAD, _LOOKED_AT = 3, 64
@@ -268,6 +270,18 @@ class SpillingPool(Pool):
         except OSError as error:
             raise self._told(error) from error
 
+    def lasting(self, rows: int, width: int, like: Tensor) -> Tensor:
+        if like.device.type != "cpu" or rows * width * like.element_size() < _LAID_BYTES:
+            return super().lasting(rows, width, like)
+        try:
+            return self._file.zeros(rows, width, like.dtype)
+        except OSError as error:
+            raise self._told(error) from error
+
+    def rest(self, tensor: Tensor) -> None:
+        if self._file.has(tensor) and (self._budget is None or resident_pages(self._statm)[0] > self._budget):
+            self._file.drop(tensor)
+
     def discard(self, tensor: Tensor) -> None:
         table = self._find(tensor)
         if table is not None and not (table.kept or table.shown) and tensor.nbytes == table.used:
@@ -412,7 +426,8 @@ class SpillingPool(Pool):
         if self._budget is None:
             return -size
         resident = sum(table.used for table in self._tables() if not table.out)
-        self._other = max(self._other, private_bytes(self._statm) - resident)
+        held, in_files = resident_pages(self._statm)
+        self._other = max(self._other, held - in_files - resident)
         return resident + size + max(self._other, self._other_before) - self._budget
 
     def _write(self, table: _Table) -> None:

@@ -33,10 +33,10 @@ def whole_pages(address: int, size: int) -> tuple[int, int]:
     return first, max(0, last - first)
 
 
-def private_bytes(statm: int) -> int:
-    """Of this process's memory, what is in no file. statm: ``/proc/self/statm``, open."""
+def resident_pages(statm: int) -> tuple[int, int]:
+    """Bytes of this process's memory, and of those what is in a file. statm: ``/proc/self/statm``, open."""
     _, held, shared, *_ = map(int, os.pread(statm, 100, 0).split())
-    return (held - shared) * _PAGE
+    return held * _PAGE, shared * _PAGE
 
 
 def close_pages(address: int, size: int) -> None:
@@ -121,25 +121,45 @@ class SpillFile:
 
     def mapped(self, tensor: Tensor) -> Tensor:
         """A contiguous tensor in a file, whose pages the kernel reads when they are read, and drops when it needs room."""
-        size = -(-tensor.nbytes // _PAGE) * _PAGE
+        file, place, size = self._extend(tensor.nbytes)
+        memory, done = memoryview(tensor.view(-1).view(torch.uint8).numpy().data), 0
+        while done < len(memory):
+            done += os.pwrite(file, memory[done : done + _CHUNK], place + done)
+        os.fdatasync(file)
+        os.posix_fadvise(file, place, size, os.POSIX_FADV_DONTNEED)
+        address, room = self._map(mmap.MAP_PRIVATE, file, place, size)
+        _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.MADV_SEQUENTIAL)
+        return torch.frombuffer(room, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape)
+
+    def zeros(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+        """[rows, width] in a file, whose pages the kernel reads when they are read, writes, and drops when it needs room."""
+        file, place, size = self._extend(rows * width * dtype.itemsize)
+        _, room = self._map(mmap.MAP_SHARED, file, place, size)
+        return torch.frombuffer(room, dtype=dtype, count=rows * width).view(rows, width)
+
+    def _extend(self, size: int) -> tuple[int, int, int]:
+        """The file that is mapped, and where it has as many further bytes of whole pages: zeros, whose place on disk is taken."""
+        size = -(-size // _PAGE) * _PAGE
         if self._mapped is None:
             self._mapped = self._open()
         place = os.lseek(self._mapped, 0, os.SEEK_END)
-        os.ftruncate(self._mapped, place + size)
-        memory, done = memoryview(tensor.view(-1).view(torch.uint8).numpy().data), 0
-        while done < len(memory):
-            done += os.pwrite(self._mapped, memory[done : done + _CHUNK], place + done)
-        os.fdatasync(self._mapped)
-        os.posix_fadvise(self._mapped, place, size, os.POSIX_FADV_DONTNEED)
+        os.posix_fallocate(self._mapped, place, size)
+        return self._mapped, place, size
+
+    def _map(self, sharing: int, file: int, place: int, size: int) -> tuple[int, ctypes.Array[ctypes.c_char]]:
         # Python's own mapping would keep a file of its own open.
-        address = _libc.mmap(None, ctypes.c_size_t(size), _READ_WRITE, mmap.MAP_PRIVATE, self._mapped, ctypes.c_long(place))
+        address = _libc.mmap(None, ctypes.c_size_t(size), _READ_WRITE, sharing, file, ctypes.c_long(place))
         if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "mmap")
-        _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.MADV_SEQUENTIAL)
         room = (ctypes.c_char * size).from_address(address)
         weakref.finalize(room, self._unmap, address, size)
         self._addresses.add(address)
-        return torch.frombuffer(room, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape)
+        return address, room
+
+    def drop(self, tensor: Tensor) -> None:
+        """Of a contiguous tensor that lies there, or a part of one: whoever asks for its pages next gets them from the file."""
+        address, size = whole_pages(tensor.data_ptr(), tensor.nbytes)
+        _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _DONTNEED)
 
     def has(self, tensor: Tensor) -> bool:
         """Whether a tensor, or what it is a part of, lies there."""

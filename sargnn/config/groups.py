@@ -88,6 +88,12 @@ class OptimConfig:
         has them, its average."""
         return 3 if self.average is None else 4
 
+    @property
+    def lasting(self) -> int:
+        """Of those, how many lie in a file with ``spill`` where they are large: not the gradient, nor what another optimizer
+        keeps."""
+        return self.tables - (3 if self.name == "custom" else 1)
+
 
 @dataclass(frozen=True)
 class LabelsConfig:

@@ -319,7 +319,8 @@ def plan_spill(plan: WorldPlan, num_edges: int, budget: int) -> SpillPlan:
     edges = num_edges * _EDGE_BYTES
     held = max(terms["runtime"] for terms in workers) + sum(terms["parameters"] + terms["optimizer"] for terms in workers)
     held += max(0, sum(terms["graph"] for terms in workers) - edges)
-    mapped = edges + sum(terms["features"] for terms in workers)
+    lasting = sum(worker.lasting for worker in plan.by_rank)
+    held, mapped = held - lasting, edges + sum(terms["features"] for terms in workers) + lasting
     kept, working = (sum(terms[name] for terms in workers) for name in ("kept for backward", "working set"))
     transient = _TRANSIENT * max(terms["working set"] + terms["communication"] for terms in workers)
     shown, room = working // 2, budget - held - transient

@@ -71,6 +71,7 @@ class WorkerPlan:
         phase: in which the whole is largest.
         terms: what it is made of then, by ``TERMS``.
         smoothing: as training, of Correct & Smooth; 0: there is none.
+        lasting: of the terms, what lies in a mapped file with ``spill``: learned rows, their moments and averages.
     """
 
     training: int
@@ -78,6 +79,7 @@ class WorkerPlan:
     phase: str
     terms: dict[str, int]
     smoothing: int = 0
+    lasting: int = 0
 
     @property
     def total(self) -> int:
@@ -145,7 +147,7 @@ class Account:
         groups: Sequence[Reached] | None = None,
     ) -> WorkerPlan:
         """Of one worker that trains such views. ``groups``: of an evaluation in several; None: it is in one piece."""
-        config, (parameters, _), whole = self._config, self._parameters(part), self._all_rows(part, views)
+        config, (parameters, learned), whole = self._config, self._parameters(part), self._all_rows(part, views)
         training, account, held, travelling = self.training(part, views, runtime, keep)
         states = config.optim.tables * parameters
         left = states - 2 * parameters  # Correct & Smooth comes when the optimizer's are gone
@@ -163,11 +165,15 @@ class Account:
         if config.smooth.name != "none":
             smoothing = self._smoothing_bytes(part, views, whole) + runtime.training + left
         base = self.base(part, views, runtime)
+
+        def lasting(fixed: int) -> int:
+            return learned + min(fixed, config.optim.lasting * learned)
+
         if max(evaluation, smoothing) > training:
             phase, most = (EVALUATION, evaluation) if evaluation >= smoothing else (SMOOTHING, smoothing)
             fixed = states if phase == EVALUATION else left
             rest = {"kept for backward": 0, "working set": most - fixed, "communication": 0, "optimizer": fixed}
-            return WorkerPlan(training, evaluation, phase, base | rest, smoothing)
+            return WorkerPlan(training, evaluation, phase, base | rest, smoothing, lasting(fixed))
         at = dict(held.at_peak)
         fixed, now = at.pop(FIXED, 0), at.pop(held.phase, 0)
         backward = sum(at.values())
@@ -178,7 +184,7 @@ class Account:
             "optimizer": fixed,
         }
         assert rest["working set"] >= now
-        return WorkerPlan(training, evaluation, held.phase, base | rest, smoothing)
+        return WorkerPlan(training, evaluation, held.phase, base | rest, smoothing, lasting(fixed))
 
     def base(self, part: PartSizes, views: WorkerViews, runtime: Runtime) -> dict[str, int]:
         """What is there when training starts, by ``BEFORE_TRAINING``."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sargnn.backends.device import device_of
+from sargnn.backends.memory import Pool
 from sargnn.bf16 import wide
 from sargnn.config.choices import Task
 from sargnn.engine.linear import linear_map
@@ -26,6 +27,8 @@ from sargnn.rng import uniform_rows
 if TYPE_CHECKING:
     from sargnn.plan.copies import Copies
 
+_DRAWN_ROWS = 1 << 14
+"""That are drawn at a time."""
 EVERY_TYPE = -1
 """In the place of a node type: all of them."""
 
@@ -62,8 +65,21 @@ class Inputs(nn.Module, ABC):
     constant: bool
 
     @abstractmethod
-    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
-        """The worker's rows [N, D], before training. ``copies``: of a part that has some."""
+    def load(
+        self,
+        part: Part,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        copies: Copies | None = None,
+        pool: Pool | None = None,
+    ) -> Tensor:
+        """The worker's rows [N, D], before training.
+
+        Args:
+            copies: of a part that has some.
+            pool: what learned rows lie in; None: in memory.
+        """
 
     def forward(self, rows: Tensor) -> Tensor:
         """The same rows [N, D] in an epoch, differentiable in what is learned."""
@@ -101,7 +117,15 @@ class Features(Inputs):
         (self.width,) = shape.feature_widths
         self.constant = True
 
-    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
+    def load(
+        self,
+        part: Part,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        copies: Copies | None = None,
+        pool: Pool | None = None,
+    ) -> Tensor:
         features = device_of(device).load(part.features[0], dtype)
         features.sum()  # reading in what stays mapped from the store belongs to the baseline
         return features
@@ -112,7 +136,15 @@ class NoRows(Inputs):
 
     width, constant = 0, True
 
-    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
+    def load(
+        self,
+        part: Part,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        copies: Copies | None = None,
+        pool: Pool | None = None,
+    ) -> Tensor:
         return torch.empty(len(part.node_ids), 0, device=device, dtype=dtype)
 
 
@@ -169,10 +201,19 @@ class TypedRows(Inputs):
         self._copies: Copies | None = None
         self.constant = not self._embedded and not self._mapped
 
-    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
+    def load(
+        self,
+        part: Part,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        copies: Copies | None = None,
+        pool: Pool | None = None,
+    ) -> Tensor:
         self._bounds, self._copies, self._learned = part.row_bounds, copies, []
         inner = part.inner
-        rows = torch.zeros(len(part.node_ids), self.width, device=device, dtype=dtype)
+        pool, like = pool or Pool(), torch.empty(0, device=device, dtype=dtype)
+        rows = (pool.lasting if self._embedded else like.new_zeros)(len(part.node_ids), self.width, like)
         ids = torch.from_numpy(part.node_ids)
         for t, (first, last) in enumerate(zip(self._bounds, self._bounds[1:], strict=False)):
             own = rows[first:last]
@@ -181,10 +222,12 @@ class TypedRows(Inputs):
                 own = rows[first:last]
                 self._learned.append((first, last))
                 bound = math.sqrt(6.0 / (self.schema.count(t) + self.widths[t]))
-                drawn = uniform_rows(ids[first:last], self.widths[t], seed, bound)
                 # What is learned is fp32: of bf16 rows, or wider ones, a table of its own, which they are written from.
                 in_place = wide(dtype) == dtype and self.widths[t] == self.width
-                learned = own.copy_(drawn) if in_place else drawn.to(device, wide(dtype))
+                learned = own if in_place else pool.lasting(last - first, self.widths[t], like.to(wide(dtype)))
+                for some, at in zip(learned.split(_DRAWN_ROWS), ids[first:last].split(_DRAWN_ROWS), strict=True):
+                    some.copy_(uniform_rows(at, self.widths[t], seed, bound))
+                    pool.rest(some)
                 self.embeddings[self._embedded[t]] = nn.Parameter(learned)
                 continue
             if t in self._mapped:

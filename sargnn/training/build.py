@@ -112,7 +112,7 @@ def make_trainer(
         sharing=Sharing(lambda counts: layer_shares(config, model.partial_costs(engine, counts)), of_sums),
     )
     model = model.to(device, wide(dtype))
-    rows = model.inputs.load(part, config.seed, device, dtype, copies)
+    rows = model.inputs.load(part, config.seed, device, dtype, copies, engine.pool)
     if not model.inputs.sharded() and rows.untyped_storage().resizable():  # neither learned nor mapped from the store
         rows = engine.pool.lay(rows)
 
@@ -137,7 +137,7 @@ def make_trainer(
     trains_on_all = not config.mfg and not trains_in_batches(config)
     builder = ViewBuilder(model, engine, graph, rows, task, whole_recurs=trains_on_all or task.feeds_back)
     training, evaluation = build_views(config, model, task, builder)
-    optimization = Optimization(config.optim, config.epochs, model)
+    optimization = Optimization(config.optim, config.epochs, model, engine.pool)
     engine.agree_on_room()
     graph.release()  # what is given back is no part of what training starts from
     setup = Setup(config, model, engine, graph, ids, task, builder, evaluation, optimization, make_meter(engine.place))

@@ -39,7 +39,7 @@ from sargnn.tasks.kinds import Scores, is_better, selected
 from sargnn.tracking.files import START
 from sargnn.training.history import Requests, Underway
 from sargnn.training.loop import EpochEnd, Listener
-from sargnn.training.optim import check_state
+from sargnn.training.optim import Adam, check_state
 from sargnn.training.trainer import Trainer
 
 FORMAT_VERSION = 1
@@ -50,6 +50,7 @@ _KINDS = ("param/", "buffer/")
 _AVERAGE = "average/"
 _STATE = "state."
 _SHOWN = 5
+_ROWS_AT_ONCE = 1 << 14
 _SERIES = ("losses", "epoch_times_s", "compute_times_s", "wait_times_s", "epoch_bytes", "evaluate_times_s")
 
 
@@ -285,7 +286,10 @@ def fill(trainer: Trainer, store: Store, *, moments: bool, rows: Mapping[str, st
         for name, tensor in _tables(trainer, sharded=False, make=True, moments=moments):
             tensor.copy_(torch.from_numpy(np.array(stored(name))))
         for name, table in _tables(trainer, sharded=True, make=True, moments=moments):
-            table.copy_(torch.from_numpy(np.asarray(stored(name)[_rows_of_whole(trainer, name)])))
+            whole, own = stored(name), torch.from_numpy(_rows_of_whole(trainer, name))
+            for some, at in zip(table.split(_ROWS_AT_ONCE), own.split(_ROWS_AT_ONCE), strict=True):
+                some.copy_(torch.from_numpy(np.asarray(whole[at.numpy()])))
+                trainer.engine.pool.rest(some)
 
 
 def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: bool = True) -> Iterator[tuple[str, Tensor]]:
@@ -299,21 +303,19 @@ def _tables(trainer: Trainer, *, sharded: bool, make: bool = False, moments: boo
             continue
         averages = trainer.optimization.averages
         if make and trainer.config.optim.average is not None:
-            averages[id(parameter)] = torch.zeros_like(parameter)
+            trainer.optimization.start_average(parameter)
         if id(parameter) in averages:
             yield f"{_AVERAGE}{name}", averages[id(parameter)]
-        assert trainer.optimization.optimizer is not None
-        state = trainer.optimization.optimizer.state[parameter]
+        optimizer = trainer.optimization.optimizer
+        assert optimizer is not None
+        if make and isinstance(optimizer, Adam):
+            optimizer.begin(parameter)
+        state = optimizer.state[parameter]
         if _has_own_optimizer(trainer):
             tables = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim()}
             yield from ((f"{_STATE}{key}/{name}", tables[key]) for key in sorted(tables))
             continue
-        if make:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-        for moment, key in _MOMENTS.items():
-            if make:
-                state[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            yield f"{moment}/{name}", state[key]
+        yield from ((f"{moment}/{name}", state[key]) for moment, key in _MOMENTS.items())
     if not sharded:
         for name, buffer in trainer.model.named_buffers():
             yield f"buffer/{name}", buffer

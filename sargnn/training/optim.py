@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sargnn.backends.memory import Pool
 from sargnn.comm.group import Group
 from sargnn.config.groups import OptimConfig
 from sargnn.errors import ConfigError
@@ -25,37 +26,79 @@ _add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
 _step = inspect.unwrap(torch.optim.Adam.step)
 _NUMBERS_AT_ONCE = 1 << 18
 """Of a parameter that are updated at a time: PyTorch's formula makes two temporary tables of their size."""
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_ROWS = "rows"
 
 
 class Adam(torch.optim.Adam):
-    """``torch.optim.Adam``, a large table a run of rows at a time; every number is the same."""
+    """``torch.optim.Adam``, a large table a run of rows at a time; every number is the same.
+
+    Attributes:
+        pool: what large tables' moments lie in, of which no more than a run need be in memory.
+    """
+
+    pool = Pool()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         _add_param_group(self, param_group)
 
+    def begin(self, parameter: Tensor) -> None:
+        """Give a parameter what the optimizer has of it before its first step."""
+        moments = [zeros_like(parameter, self.pool) for _ in _MOMENTS]
+        self.state[parameter] = {"step": torch.tensor(0.0), **dict(zip(_MOMENTS, moments, strict=True))}
+
     def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
         """The tensors that are updated: parameters, gradients, two moments, the moments' maxima (none), steps."""
-        group_lists: list[list[Tensor]] = [[] for _ in lists]
-        has_complex: bool = super()._init_group(group, *group_lists)
-        for *tables, steps in zip(*(tensors for tensors in group_lists if tensors), strict=True):
-            rows = tables[0].shape[0] if tables[0].dim() == 2 else 0
-            many = max(1, _NUMBERS_AT_ONCE // max(1, tables[0].shape[1])) if rows else 0
-            runs = [tables] if rows <= many else list(zip(*(table.split(many) for table in tables), strict=True))
-            for number, run in enumerate(runs):
-                # Each run counts its own step; the first one counts the parameter's.
-                row = iter((*run, steps if number == 0 else steps.clone()))
-                for into, tensors in zip(lists, group_lists, strict=True):
-                    if tensors:
-                        into.append(next(row))
+        for parameter in group["params"]:
+            if parameter.grad is not None and not self.state[parameter]:
+                self.begin(parameter)
+        has_complex: bool = super()._init_group(group, *lists)
+        if (rows := group.get(_ROWS)) is not None:
+            *tables, steps = (tensors for tensors in lists if tensors)
+            if rows.stop < len(tables[0][0]):  # the last run counts the parameter's step
+                steps[0] = steps[0].clone()
+            for tensors in tables:
+                tensors[0] = tensors[0][rows]
         return has_complex
+
+    def _in_runs(self, groups: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The groups without their large tables, and for each run of rows of these a group."""
+        for group in groups:
+            runs = [(p, _runs_of(p) if p.grad is not None else []) for p in group["params"]]
+            yield group | {"params": [p for p, own in runs if not own]}
+            for table, rows in ((table, rows) for table, own in runs for rows in own):
+                yield group | {"params": [table], _ROWS: rows}
+                for tensor in (table, *(self.state[table][name] for name in _MOMENTS)):
+                    self.pool.rest(tensor[rows])
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        _step(self, closure)
+        groups = self.param_groups
+        self.param_groups = self._in_runs(groups)  # type: ignore[assignment]
+        try:
+            _step(self, closure)
+        finally:
+            self.param_groups = groups
 
 
 class AdamW(Adam, torch.optim.AdamW):
     """``torch.optim.AdamW``, in the same way."""
+
+
+def _runs_of(parameter: Tensor) -> list[slice]:
+    """The rows of a large table that are updated at a time; none of another parameter, which is updated at once."""
+    if parameter.dim() != 2:
+        return []
+    many = max(1, _NUMBERS_AT_ONCE // max(1, parameter.shape[1]))
+    runs = [slice(first, min(first + many, len(parameter))) for first in range(0, len(parameter), many)]
+    return runs if len(runs) > 1 else []
+
+
+def zeros_like(parameter: Tensor, pool: Pool) -> Tensor:
+    """What is kept beside a parameter, before the first step; ``pool`` has it of a large table."""
+    if not _runs_of(parameter):
+        return torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return pool.lasting(*parameter.shape, parameter.detach())
 
 
 def check_decay(config: OptimConfig, model: Model) -> None:
@@ -71,16 +114,21 @@ def check_decay(config: OptimConfig, model: Model) -> None:
                 )
 
 
-def make_optimizer(config: OptimConfig, settings: list[dict[str, Any]], *, sharded: bool) -> torch.optim.Optimizer:
+def make_optimizer(
+    config: OptimConfig, settings: list[dict[str, Any]], *, sharded: bool, pool: Pool | None = None
+) -> torch.optim.Optimizer:
     """The optimizer of some groups of parameters, each with ``params``, ``lr`` and ``weight_decay``.
 
-    With ``sharded`` some are rows of a larger table: one's own optimizer must then keep its state by row or as numbers. Raises
-    ``ConfigError`` where it does not, is no optimizer, or does not take what it is given.
+    With ``sharded`` some are rows of a larger table: one's own optimizer must then keep its state by row or as numbers.
+    ``pool``: what large tables' moments lie in, but one's own optimizer's. Raises ``ConfigError`` where it does not, is no
+    optimizer, or does not take what it is given.
     """
     if config.name != "custom":
         # PyTorch updates all parameters of a GPU at once, with temporary tables as large as they are: not of embeddings.
         kinds = {"adam": Adam, "adamw": AdamW}
-        return kinds[config.name](settings, lr=config.lr, foreach=False if sharded else None)
+        optimizer = kinds[config.name](settings, lr=config.lr, foreach=False if sharded else None)
+        optimizer.pool = pool or Pool()
+        return optimizer
     named = resolve("optimizer", {}, str(config.target))
     if not (isinstance(named, type) and issubclass(named, torch.optim.Optimizer)):
         allowed = "a class that extends torch.optim.Optimizer"
@@ -142,8 +190,8 @@ class Optimization:
             d a + (1 - d) p, as ``torch.optim.swa_utils.get_ema_avg_fn``; empty before that.
     """
 
-    def __init__(self, config: OptimConfig, epochs: int, model: Model) -> None:
-        self._config, self._epochs = config, epochs
+    def __init__(self, config: OptimConfig, epochs: int, model: Model, pool: Pool) -> None:
+        self._config, self._epochs, self._pool = config, epochs, pool
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.sharded = model.inputs.sharded()
         own = {id(p) for p in self.sharded}
@@ -160,7 +208,7 @@ class Optimization:
                 chosen.setdefault((decays.get(id(p), config.weight_decay), rates.get(id(p), config.lr)), []).append(p)
             settings = [{"params": some, "weight_decay": decay, "lr": rate} for (decay, rate), some in chosen.items()]
             self._shares = [rate / config.lr for _, rate in chosen]
-            self.optimizer = make_optimizer(config, settings, sharded=bool(self.sharded))
+            self.optimizer = make_optimizer(config, settings, sharded=bool(self.sharded), pool=pool)
 
     def set_rate(self, step: int, steps: int) -> float:
         """Set, and give, the learning rate of optimizer step ``step`` since the beginning, of ``steps`` an epoch."""
@@ -184,10 +232,15 @@ class Optimization:
         if self._config.average is not None:
             with torch.no_grad():
                 for parameter in self.parameters:
-                    if id(parameter) in self.averages:
-                        self.averages[id(parameter)].lerp_(parameter, 1 - self._config.average)
-                    else:
-                        self.averages[id(parameter)] = parameter.detach().clone()
+                    first = id(parameter) not in self.averages
+                    if first:
+                        self.start_average(parameter)
+                    for own, average in self._in_runs(parameter):
+                        average.copy_(own) if first else average.lerp_(own, 1 - self._config.average)
+
+    def start_average(self, parameter: nn.Parameter) -> None:
+        """Make a parameter's average, which is to be filled."""
+        self.averages[id(parameter)] = zeros_like(parameter, self._pool)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -200,16 +253,23 @@ class Optimization:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        """Some rows at a time."""
         for parameter in self.parameters if self.averages else ():
-            tables = (table.view(-1).split(_NUMBERS_AT_ONCE) for table in (parameter, self.averages[id(parameter)]))
-            for own, average in zip(*tables, strict=True):
+            for own, average in self._in_runs(parameter):
                 kept = own.clone()
                 own.copy_(average)
                 average.copy_(kept)
 
+    def _in_runs(self, parameter: nn.Parameter) -> Iterator[tuple[Tensor, Tensor]]:
+        """Some numbers at a time of a parameter and of its average."""
+        tables = (table.detach().view(-1).split(_NUMBERS_AT_ONCE) for table in (parameter, self.averages[id(parameter)]))
+        for run in zip(*tables, strict=True):
+            yield run
+            for tensor in run:
+                self._pool.rest(tensor)
+
     def _squares(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        each = [p.grad.double().square().sum() for p in parameters if p.grad is not None]
+        grads = [(p.grad, rows) for p in parameters if p.grad is not None for rows in _runs_of(p) or [...]]
+        each = [grad[rows].double().square().sum() for grad, rows in grads]
         return torch.stack(each).sum() if each else self.parameters[0].new_zeros((), dtype=torch.float64)
 
 
