@@ -138,7 +138,7 @@ class SpillFile:
         return torch.frombuffer(room, dtype=dtype, count=rows * width).view(rows, width)
 
     def _extend(self, size: int) -> tuple[int, int, int]:
-        """The file that is mapped, and where it has as many further bytes of whole pages: zeros, whose place on disk is taken."""
+        """The file that is mapped, and where it has room for so many more bytes, zeros: whole pages that the disk has taken."""
         size = -(-size // _PAGE) * _PAGE
         if self._mapped is None:
             self._mapped = self._open()

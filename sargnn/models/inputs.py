@@ -59,27 +59,20 @@ class GraphShape:
 
 
 class Inputs(nn.Module, ABC):
-    """The rows [N, D] that the first layer reads. ``constant``: they are the same in every epoch and need no gradient."""
+    """The rows [N, D] that the first layer reads.
+
+    Attributes:
+        constant: they are the same in every epoch and need no gradient.
+        pool: what learned rows are to lie in.
+    """
 
     width: int
     constant: bool
+    pool = Pool()
 
     @abstractmethod
-    def load(
-        self,
-        part: Part,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        copies: Copies | None = None,
-        pool: Pool | None = None,
-    ) -> Tensor:
-        """The worker's rows [N, D], before training.
-
-        Args:
-            copies: of a part that has some.
-            pool: what learned rows lie in; None: in memory.
-        """
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
+        """The worker's rows [N, D], before training. ``copies``: of a part that has some."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """The same rows [N, D] in an epoch, differentiable in what is learned."""
@@ -117,15 +110,7 @@ class Features(Inputs):
         (self.width,) = shape.feature_widths
         self.constant = True
 
-    def load(
-        self,
-        part: Part,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        copies: Copies | None = None,
-        pool: Pool | None = None,
-    ) -> Tensor:
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
         features = device_of(device).load(part.features[0], dtype)
         features.sum()  # reading in what stays mapped from the store belongs to the baseline
         return features
@@ -136,15 +121,7 @@ class NoRows(Inputs):
 
     width, constant = 0, True
 
-    def load(
-        self,
-        part: Part,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        copies: Copies | None = None,
-        pool: Pool | None = None,
-    ) -> Tensor:
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
         return torch.empty(len(part.node_ids), 0, device=device, dtype=dtype)
 
 
@@ -201,19 +178,12 @@ class TypedRows(Inputs):
         self._copies: Copies | None = None
         self.constant = not self._embedded and not self._mapped
 
-    def load(
-        self,
-        part: Part,
-        seed: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        copies: Copies | None = None,
-        pool: Pool | None = None,
-    ) -> Tensor:
+    def load(self, part: Part, seed: int, device: torch.device, dtype: torch.dtype, copies: Copies | None = None) -> Tensor:
         self._bounds, self._copies, self._learned = part.row_bounds, copies, []
         inner = part.inner
-        pool, like = pool or Pool(), torch.empty(0, device=device, dtype=dtype)
-        rows = (pool.lasting if self._embedded else like.new_zeros)(len(part.node_ids), self.width, like)
+        like = torch.empty(0, device=device, dtype=dtype)
+        pool = self.pool if self._embedded else Pool()
+        rows = pool.lasting(len(part.node_ids), self.width, like)
         ids = torch.from_numpy(part.node_ids)
         for t, (first, last) in enumerate(zip(self._bounds, self._bounds[1:], strict=False)):
             own = rows[first:last]

@@ -112,7 +112,8 @@ def make_trainer(
         sharing=Sharing(lambda counts: layer_shares(config, model.partial_costs(engine, counts)), of_sums),
     )
     model = model.to(device, wide(dtype))
-    rows = model.inputs.load(part, config.seed, device, dtype, copies, engine.pool)
+    model.inputs.pool = engine.pool
+    rows = model.inputs.load(part, config.seed, device, dtype, copies)
     if not model.inputs.sharded() and rows.untyped_storage().resizable():  # neither learned nor mapped from the store
         rows = engine.pool.lay(rows)
 

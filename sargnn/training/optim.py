@@ -98,7 +98,7 @@ def zeros_like(parameter: Tensor, pool: Pool) -> Tensor:
     """What is kept beside a parameter, before the first step; ``pool`` has it of a large table."""
     if not _runs_of(parameter):
         return torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    return pool.lasting(*parameter.shape, parameter.detach())
+    return pool.lasting(parameter.shape[0], parameter.shape[1], parameter.detach())
 
 
 def check_decay(config: OptimConfig, model: Model) -> None:
@@ -268,8 +268,9 @@ class Optimization:
                 self._pool.rest(tensor)
 
     def _squares(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        grads = [(p.grad, rows) for p in parameters if p.grad is not None for rows in _runs_of(p) or [...]]
-        each = [grad[rows].double().square().sum() for grad, rows in grads]
+        grads = [p.grad for p in parameters if p.grad is not None]
+        runs = [run for grad in grads for run in ([grad[rows] for rows in _runs_of(grad)] or [grad])]
+        each = [run.double().square().sum() for run in runs]
         return torch.stack(each).sum() if each else self.parameters[0].new_zeros((), dtype=torch.float64)
 
 
