@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.bf16 import wide
 from sargnn.engine.rebuild import keep, kept
+from sargnn.engine.relation_weights import RelationGradients, RelationWeights
 from sargnn.engine.workspace import Workspace, empty_sums
 from sargnn.plan.layer_plan import LayerPlan
 
@@ -154,45 +155,45 @@ def linear_blocks(
 
 
 class AddMapped(torch.autograd.Function):
-    """y [M, out] of R-GCN, in the memory of ``own`` [M, out], from W [R, in, out] and sums [M_r, in] for each relation.
+    """y [M, out] of R-GCN, in the memory of ``own`` [M, out], from tables of weights and sums [M_r, in] of each relation.
 
-    Saves W and the sums; in backward the sums' gradients take the sums' memory where they are wanted.
+    Saves the tables and the sums; in backward the sums' gradients take the sums' memory where they are wanted.
     """
 
     @staticmethod
-    def forward(ctx: Any, work: Workspace, plan: LayerPlan, own: Tensor, weights: Tensor, *sums: Tensor) -> Tensor:
+    def forward(ctx: Any, work: Workspace, plan: LayerPlan, own: Tensor, num_weights: int, *tensors: Tensor) -> Tensor:
         ctx.mark_dirty(own)
-        ctx.plan, ctx.work = plan, work
-        ctx.save_for_backward(weights, *sums)
-        held = wide(own.dtype)
-        with work.linear():
-            for r, table in enumerate(sums):
-                out, scale = own[plan.out_of(r)], plan.relation_scale(r, held)
+        ctx.plan, ctx.work, ctx.num = plan, work, num_weights
+        ctx.save_for_backward(*tensors)
+        held, weights = wide(own.dtype), RelationWeights(tensors[:num_weights])
+        for r, table in enumerate(tensors[num_weights:]):
+            weight, out, scale = weights[r], own[plan.out_of(r)], plan.relation_scale(r, held)
+            with work.linear():
                 for rows in _chunks(len(table)):
-                    work.rows.add_product(out[rows], (table[rows] * scale[rows, None]).to(own.dtype), weights[r])
+                    work.rows.add_product(out[rows], (table[rows] * scale[rows, None]).to(own.dtype), weight)
         return own
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         plan: LayerPlan = ctx.plan
-        weights, *sums = ctx.saved_tensors
-        d_weights = torch.zeros_like(weights)
-        d_sums: list[Tensor | None] = []
-        held = wide(grad.dtype)
-        with ctx.work.linear():
-            for r, table in enumerate(sums):
-                wanted = ctx.needs_input_grad[4 + r]
-                if wanted:
-                    ctx.work.pool.overwrite(table)
-                d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, held)
+        tensors, d_sums = ctx.saved_tensors, list[Tensor | None]()
+        held, weights = wide(grad.dtype), RelationWeights(tensors[: ctx.num])
+        gradients = RelationGradients(weights)
+        for r, table in enumerate(tensors[ctx.num :]):
+            wanted = ctx.needs_input_grad[4 + ctx.num + r]
+            if wanted:
+                ctx.work.pool.overwrite(table)
+            d_out, scale = grad[plan.out_of(r)], plan.relation_scale(r, held)
+            weight, d_weight = weights[r], gradients[r]
+            with ctx.work.linear():
                 for rows in _chunks(len(table)):
                     scaled = (d_out[rows] * scale[rows, None]).to(grad.dtype)
-                    ctx.work.rows.add_transposed_product(d_weights[r], table[rows], scaled)
+                    ctx.work.rows.add_transposed_product(d_weight, table[rows], scaled)
                     if wanted:
-                        ctx.work.rows.product(scaled, weights[r].T, table[rows])
-                d_sums.append(table if wanted else None)
-        return None, None, grad, d_weights, *d_sums
+                        ctx.work.rows.product(scaled, weight.T, table[rows])
+            d_sums.append(table if wanted else None)
+        return None, None, grad, None, *gradients.finish(), *d_sums
 
 
 def _chunks(rows: int) -> Iterator[slice]:

@@ -23,6 +23,7 @@ from sargnn.engine.linear import AddMapped, Map, linear_blocks, linear_map, line
 from sargnn.engine.modes.base import Mode
 from sargnn.engine.norm import norm_act_drop
 from sargnn.engine.reducers.base import Tensors
+from sargnn.engine.relation_weights import RelationWeights
 from sargnn.engine.row_functions import Add, Dropout, Scale, ScaledRows, add_bias, fork, fork_own
 from sargnn.engine.row_norm import RowNorm
 from sargnn.engine.workspace import Workspace
@@ -86,12 +87,12 @@ class Operators(ABC):
         """How ``h_i W_0``, h [N, in], W_0 [in, out], joins R-GCN's sums: as a destination's tensor or a parameter."""
 
     @abstractmethod
-    def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
+    def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensors, sums: Tensors) -> Tensor:
         """``own_i + sum over r of s_r,i W_r / |N_r(i)|``, [M, out].
 
         Args:
             own: [M, out], of no further use to the caller.
-            weights: [R, in, out].
+            weights: tables of ``RelationWeights``.
             sums: per relation [M_r, in]; likewise of no further use where their gradients are wanted.
         """
 
@@ -194,13 +195,13 @@ class StockOperators(Operators):
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         return (plan.self_rows(h) @ weight.to(h.dtype),), ()
 
-    def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
-        by_type = plan.by_type(own)
-        for r, weight in enumerate(weights.unbind(0)):
+    def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensors, sums: Tensors) -> Tensor:
+        by_type, of_relation = plan.by_type(own), RelationWeights(weights)
+        for r in range(len(plan.schema.relations)):
             destination = plan.schema.relations[r].destination
             if plan.out_type in (None, destination):
                 mean = (sums[r] * plan.relation_scale(r, wide(own.dtype))[:, None]).to(own.dtype)
-                by_type[destination] = by_type[destination] + mean @ weight.to(own.dtype)
+                by_type[destination] = by_type[destination] + mean @ of_relation[r].to(own.dtype)
         return plan.in_one_table(by_type)
 
     def sums_relations_first(self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool) -> bool:
@@ -276,8 +277,8 @@ class FusedOperators(Operators):
     def self_loop(self, plan: LayerPlan, h: Tensor, weight: Tensor) -> tuple[Tensors, Tensors]:
         return (), (weight,)
 
-    def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensor, sums: Tensors) -> Tensor:
-        out: Tensor = AddMapped.apply(self._work, plan, own, weights, *sums)
+    def add_relation_maps(self, plan: LayerPlan, own: Tensor, weights: Tensors, sums: Tensors) -> Tensor:
+        out: Tensor = AddMapped.apply(self._work, plan, own, len(weights), *weights, *sums)
         return out
 
     def sums_relations_first(self, plan: LayerPlan, mode: Mode, in_width: int, out_width: int, *, keeps_sums: bool) -> bool:

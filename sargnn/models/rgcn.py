@@ -57,8 +57,12 @@ class RgcnLayer(GraphLayer):
         self.bias = nn.Parameter(torch.zeros(out_width)) if spec.bias else None
 
     @property
+    def _mapping(self) -> Rgcn:
+        return Rgcn(self.out_width, bases=self.coefficients is not None)
+
+    @property
     def reducer(self) -> Reducer:
-        return RelationSum() if self.order == "aggregate_first" else Rgcn(self.out_width)
+        return RelationSum() if self.order == "aggregate_first" else self._mapping
 
     def prepare(self, engine: Engine, plan: LayerPlan) -> None:
         if self._key in plan.kept:
@@ -81,7 +85,7 @@ class RgcnLayer(GraphLayer):
 
     def reducer_on(self, plan: LayerPlan) -> Reducer:
         assert self._key in plan.kept, "prepare(engine, plan) comes first: all workers choose the order together"
-        return RelationSum() if plan.kept[self._key] == "aggregate_first" else Rgcn(self.out_width)
+        return RelationSum() if plan.kept[self._key] == "aggregate_first" else self._mapping
 
     def exchanged_widths(self, counts: RowCounts | None) -> tuple[int, ...]:
         """Raw rows travel, in either order."""
@@ -92,17 +96,12 @@ class RgcnLayer(GraphLayer):
         kept = self.constant_input and engine.caches_constants and self.order != "transform_first"
         return RelationSum.no_partials if kept else super().why_rows(engine)
 
-    def relation_weights(self) -> Tensor:
-        """W [R, in, out]."""
-        if self.coefficients is None:
-            return self.weight
-        return (self.coefficients @ self.weight.flatten(1)).view(self.relations, self.in_width, self.out_width)
-
     def forward(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> Tensor:
-        reducer, weights, h = self.reducer_on(plan), self.relation_weights(), x.joined()
+        reducer, h = self.reducer_on(plan), x.joined()
+        weights = (self.weight,) if self.coefficients is None else (self.weight, self.coefficients)
         if isinstance(reducer, Rgcn):
             dest_local, params = engine.operators.self_loop(plan, h, self.loop)
-            (out,) = engine.aggregate(plan, reducer, (h,), dest_local, (weights, *params))
+            (out,) = engine.aggregate(plan, reducer, (h,), dest_local, (*weights, *params))
         else:
             h, own_rows = engine.operators.fork_own(plan, h)
             if self.constant_input:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sargnn.comm.group import Group
 from sargnn.config.run import RunConfig
@@ -14,7 +16,7 @@ from sargnn.errors import ConfigError
 from sargnn.graph.dataset import Dataset
 from sargnn.partition.cut import parts_of
 from sargnn.tasks.base import Counted
-from tests.graphs import assign, typed_graph
+from tests.graphs import assign, knowledge_graph, typed_graph
 from tests.parity import cases
 from tests.parity.cases import QUICK
 from tests.parity.checks import GRAPHS, check
@@ -34,6 +36,31 @@ WHERE = [("range", 1), ("random", 2), ("by_type", 4), ("apart", 4)]
 def test_orders_and_bases(mode: str, kernel: str, order: str, bases: int | None, partitioner: str, world: int) -> None:
     model = cases.model_config("rgcn", order=order, bases=bases, residual=bases == 3)
     check(model, mode=mode, kernel=kernel, partitioner=partitioner, world=world)
+
+
+class _Sizes(TorchDispatchMode):
+    """How many numbers each result of an operator has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = set[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        self.seen |= {result.numel() for result in tree_leaves(results) if isinstance(result, torch.Tensor)}
+        return results
+
+
+@pytest.mark.parametrize("bases", [2, None])
+@pytest.mark.parametrize("order", ORDERS)
+def test_bases_make_no_table_of_all_weights(order: str, bases: int | None) -> None:
+    """In forward, backward and the optimizer's step, of 61 relations."""
+    config = cases.run_config(cases.model_config("rgcn", order=order, bases=bases))
+    trainer = cases.trainer_of(Group.single(), config, knowledge_graph(relations=61, share=0.02))
+    with _Sizes() as sizes:
+        trainer.loop.train_epoch(0)
+    whole = {61 * layer.in_width * layer.out_width for layer in cases.graph_layers(trainer)}
+    assert whole <= sizes.seen if bases is None else not whole & sizes.seen
 
 
 @pytest.mark.parametrize(("kernel", "order", "rows"), spread(["fused", "dgl", "reference"], ORDERS, [1, 7, 30]))

@@ -51,6 +51,7 @@ from sargnn.engine.reducers.base import (
     served_shard,
     weight_argument,
 )
+from sargnn.engine.relation_weights import RelationGradients, RelationWeights
 from sargnn.engine.workspace import widened, zero_sums
 from sargnn.plan.layer_plan import Joint, LayerPlan, RelationBlock, Shard
 
@@ -85,12 +86,13 @@ class _Together:
 
 @dataclass
 class _Sums:
-    """A forward pass: outputs so far [M, out].
+    """A forward pass: outputs so far [M, out], and the relations' weights.
 
     ``together`` is None before the own rows are aggregated, and where no peer's are with them.
     """
 
     rows: Tensor
+    weights: RelationWeights
     scratch: _Scratch
     together: _Together | None = None
     own_done: bool = False
@@ -104,25 +106,34 @@ class _Gradients:
     """
 
     rows: Tensor
+    weights: RelationWeights
     scratch: _Scratch
-    d_weight: Tensor
+    d_weights: RelationGradients
     d_loop: Tensor | None
     together: _Together | None = None
 
 
 class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
-    """``exchanged`` is (h [N, in],), ``dest_local`` (l [M, out],) or empty, ``params`` (W [R, in, out], W_0 [in, out]) or (W,).
+    """``exchanged`` is (h [N, in],), ``dest_local`` (l [M, out],) or empty, ``params`` those of ``RelationWeights``, and
+    W_0 [in, out] or nothing.
 
-    l becomes the accumulator and the output; it must be of no further use to the caller. Saves h and the weights. ``width`` is
-    ``out``.
+    l becomes the accumulator and the output; it must be of no further use to the caller. Saves h and the weights.
+
+    Args:
+        width: ``out``.
+        bases: the weights are made of bases.
     """
 
     name = "rgcn"
     operation = "sum"
     needs_src_in_backward = True
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    def __init__(self, width: int, *, bases: bool) -> None:
+        self.width, self._tables = width, 1 + bases
+
+    def _weights(self, params: Tensors) -> tuple[RelationWeights, Tensor | None]:
+        """And W_0."""
+        return RelationWeights(params[: self._tables]), params[-1] if len(params) > self._tables else None
 
     def init(self, fold: _Fold, exchanged: Tensors, dest_local: Tensors, params: Tensors) -> _Sums:
         check_weights(fold.plan, fold.operation, weighted=True)
@@ -131,76 +142,76 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
         total = (
             widened(fold.pool, dest_local[0]) if dest_local else zero_sums(fold.pool, fold.plan.num_out, width, exchanged[0])
         )
-        return _Sums(total, _Scratch())
+        return _Sums(total, self._weights(params)[0], _Scratch())
 
     def step(self, fold: _Fold, shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors, state: _Sums) -> None:
-        (h,), weight = rows, params[0]
-        if len(params) > 1:
+        (h,), (_, loop) = rows, self._weights(params)
+        if loop is not None:
             with fold.linear():
                 for src, out, n in shard.own:
-                    fold.backend.rows.add_product(state.rows[out : out + n], h[src : src + n], params[1])
+                    fold.backend.rows.add_product(state.rows[out : out + n], h[src : src + n], loop)
         if shard.peer != fold.plan.rank:
-            self._add(fold, h, weight, state.scratch, _own_parts(fold.plan, shard, state))
+            self._add(fold, h, state, _own_parts(fold.plan, shard, state))
         elif not state.own_done:
-            self._add_own(fold, shard, h, weight, state)
+            self._add_own(fold, shard, h, state)
 
-    def _add_own(self, fold: _Fold, shard: Shard, h: Tensor, weight: Tensor, state: _Sums) -> None:
+    def _add_own(self, fold: _Fold, shard: Shard, h: Tensor, state: _Sums) -> None:
         """Aggregate own rows, for the own output rows and for peers' that are joined to them."""
         state.own_done, joint = True, _joint_of(fold)
         if joint is None:
-            self._add(fold, h, weight, state.scratch, _own_parts(fold.plan, shard, state))
+            self._add(fold, h, state, _own_parts(fold.plan, shard, state))
         else:
             state.together = _Together(zero_sums(fold.pool, joint.num_rows, self.width, h), len(joint.rows))
-            self._add(fold, h, weight, state.scratch, _joint_parts(fold, state))
+            self._add(fold, h, state, _joint_parts(fold, state))
 
-    def _add(self, fold: _Fold, h: Tensor, weight: Tensor, scratch: _Scratch, parts: Iterable[_Part]) -> None:
+    def _add(self, fold: _Fold, h: Tensor, state: _Sums, parts: Iterable[_Part]) -> None:
         """Add means of mapped rows, block by block; the blocks of one run of sources map it once."""
+        scratch = state.scratch
         held: tuple[int, int] | None = None  # of which relation and run the scratch holds the mapped rows
         for part, total, scale in parts:
+            weight = state.weights[part.relation]
             if part.map_sources:
                 mapped = scratch.take("mapped", part.block.num_src, self.width, h)
                 if held != (part.relation, part.first_src):
                     held = part.relation, part.first_src
                     with fold.linear():
-                        fold.backend.rows.product(h[part.src], weight[part.relation], mapped)
+                        fold.backend.rows.product(h[part.src], weight, mapped)
                 fold.operation.forward(part.block, mapped, total, scale, **_weight(part))
                 continue
             held = None
             gathered = _gather_means(fold, part, h, scale, scratch)
             with fold.linear():
                 if part.rows is None:
-                    fold.backend.rows.add_product(total, gathered, weight[part.relation])
+                    fold.backend.rows.add_product(total, gathered, weight)
                 else:
                     mapped = scratch.take("mapped", part.block.num_dst, self.width, h)
-                    fold.backend.moves.add(total, part.rows, fold.backend.rows.product(gathered, weight[part.relation], mapped))
+                    fold.backend.moves.add(total, part.rows, fold.backend.rows.product(gathered, weight, mapped))
 
     def finish(self, fold: _Fold, dest_local: Tensors, params: Tensors, state: _Sums) -> tuple[Tensors, Tensors]:
         return (fold.narrowed(state.rows, *dest_local),), ()
 
     def backward_init(self, fold: _Fold, saved: Saved, grads: Tensors) -> _Gradients:
-        grad = grads[0].contiguous()
-        d_loop = torch.zeros_like(saved.params[1]) if len(saved.params) > 1 else None
-        return _Gradients(grad, _Scratch(), torch.zeros_like(saved.params[0]), d_loop)
+        weights, loop = self._weights(saved.params)
+        d_loop = None if loop is None else torch.zeros_like(loop)
+        return _Gradients(grads[0].contiguous(), weights, _Scratch(), RelationGradients(weights), d_loop)
 
     def backward_step(
         self, fold: _Fold, shard: Shard, rows: Tensors | None, saved: Saved, state: _Gradients, out: Tensors | None
     ) -> None:
         assert rows is not None
-        (h,), weight = rows, saved.params[0]
+        (h,), (_, loop) = rows, self._weights(saved.params)
         d_h = None if out is None else out[0].zero_()
-        if state.d_loop is not None:
+        if loop is not None and state.d_loop is not None:
             with fold.linear():
                 for src, first, n in shard.own:
                     grad = state.rows[first : first + n]
                     fold.backend.rows.add_transposed_product(state.d_loop, h[src : src + n], grad)
                     if d_h is not None:
-                        fold.backend.rows.add_product(d_h[src : src + n], grad, saved.params[1].T)
+                        fold.backend.rows.add_product(d_h[src : src + n], grad, loop.T)
         if shard.peer != fold.plan.rank or _joint_of(fold) is None:
-            self._add_gradients(fold, h, weight, state, d_h, _own_parts(fold.plan, shard, state))
+            self._add_gradients(fold, h, state, d_h, _own_parts(fold.plan, shard, state))
 
-    def _add_gradients(
-        self, fold: _Fold, h: Tensor, weight: Tensor, state: _Gradients, d_h: Tensor | None, parts: Iterable[_Part]
-    ) -> None:
+    def _add_gradients(self, fold: _Fold, h: Tensor, state: _Gradients, d_h: Tensor | None, parts: Iterable[_Part]) -> None:
         """Add the gradients of rows and weights, block by block; of blocks that map one run of sources together."""
         waiting: tuple[RelationBlock, Tensor] | None = None
 
@@ -209,10 +220,11 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
             nonlocal waiting
             if waiting is not None:
                 (part, d_mapped), waiting = waiting, None
+                weight, d_weight = state.weights[part.relation], state.d_weights[part.relation]
                 with fold.linear():
-                    fold.backend.rows.add_transposed_product(state.d_weight[part.relation], h[part.src], d_mapped)
+                    fold.backend.rows.add_transposed_product(d_weight, h[part.src], d_mapped)
                     if d_h is not None:
-                        fold.backend.rows.add_product(d_h[part.src], d_mapped, weight[part.relation].T)
+                        fold.backend.rows.add_product(d_h[part.src], d_mapped, weight.T)
 
         for part, grad, scale in parts:
             if part.map_sources:
@@ -231,17 +243,18 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
             if part.rows is not None:
                 chosen = state.scratch.take("mapped", part.block.num_dst, self.width, h)
                 grad = torch.index_select(grad, 0, part.rows, out=chosen)
+            weight, d_weight = state.weights[part.relation], state.d_weights[part.relation]
             with fold.linear():
-                fold.backend.rows.add_transposed_product(state.d_weight[part.relation], gathered, grad)
+                fold.backend.rows.add_transposed_product(d_weight, gathered, grad)
                 if d_h is None:
                     continue
-                d_gathered = fold.backend.rows.product(grad, weight[part.relation].T, gathered)
+                d_gathered = fold.backend.rows.product(grad, weight.T, gathered)
                 d_gathered = fold.backend.rows.scale(d_gathered, scale)
             fold.operation.backward(part.block, d_gathered, d_h[part.src], add=True, **_weight(part))
         take_back()
 
     def backward_finish(self, saved: Saved, state: _Gradients) -> tuple[Tensors, Tensors]:
-        return (state.rows,), (state.d_weight,) if state.d_loop is None else (state.d_weight, state.d_loop)
+        return (state.rows,), (*state.d_weights.finish(), *(() if state.d_loop is None else (state.d_loop,)))
 
     def partial_columns(self, widths: tuple[int, ...], rows: torch.dtype) -> PartialColumns:
         columns = (Column(self.width, rows),)
@@ -254,7 +267,7 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
         if joint is not None and piece in joint.rows:
             if not state.own_done:
                 assert fold.plan.shards is not None
-                self._add_own(fold, fold.plan.shards[Piece(fold.plan.rank, 0)], h, params[0], state)
+                self._add_own(fold, fold.plan.shards[Piece(fold.plan.rank, 0)], h, state)
             assert state.together is not None
             rows.copy_(state.together.table[joint.rows[piece]])
             state.together.left -= 1
@@ -262,7 +275,7 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
                 state.together = None
             return
         total = zero_sums(fold.pool, len(rows), self.width, rows) if rows.dtype == torch.bfloat16 else rows.zero_()
-        self._add(fold, h, params[0], state.scratch, ((part, total, scale) for part, scale in _served(fold, piece)))
+        self._add(fold, h, state, ((part, total, scale) for part, scale in _served(fold, piece)))
         if total is not rows:
             rows.copy_(total)
 
@@ -286,19 +299,19 @@ class Rgcn(Reducer[SumOperation, _Sums, _Gradients], WithPartials):
         d_h = None if d_exchanged is None else d_exchanged[0]
         if joint is None or piece not in joint.rows:
             parts: Iterable[_Part] = ((part, grad, scale) for part, scale in _served(fold, piece))
-            self._add_gradients(fold, h, saved.params[0], state, d_h, parts)
+            self._add_gradients(fold, h, state, d_h, parts)
             return
         if state.together is None:
             state.together = _Together(fold.pool.empty(joint.num_rows, self.width, grad), len(joint.rows))
         state.together.table[joint.rows[piece]] = grad
         state.together.left -= 1
         if not state.together.left:
-            self._add_gradients(fold, h, saved.params[0], state, d_h, _joint_parts(fold, state))
+            self._add_gradients(fold, h, state, d_h, _joint_parts(fold, state))
             state.together = None
 
     def autograd_forward(self, fold: Fold[Any], shard: Shard, rows: Tensors, dest_local: Tensors, params: Tensors) -> Tensors:
         check_weights(fold.plan, fold.operation, weighted=True)
-        (total,), weights = dest_local, params[0].unbind(0)
+        (total,), (weights, _) = dest_local, self._weights(params)
         sums = fold.plan.by_type(total)
         for part in shard.relations:
             relation = fold.plan.schema.relations[part.relation]
