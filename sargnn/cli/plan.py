@@ -182,6 +182,7 @@ def main(line: CommandLine) -> int:
     longest = max(shown.largest.terms.values())
     for name, value in shown.largest.terms.items():
         say(f"  {name:18}{human_bytes(value):>9} {'#' * round(_BAR * value / longest)}".rstrip())
+    say("runtime: of the libraries, measured on this machine; all else is the same on any")
     if device != "cpu":
         there = human_bytes(shown.largest.total - shown.largest.terms["runtime"])
         say(f"device={device}: all but the runtime lies there, {there} as a CPU's kernels hold it; the runtime and the")

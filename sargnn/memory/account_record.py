@@ -17,6 +17,7 @@ from sargnn.bf16 import ROW_DTYPES, wide
 from sargnn.comm.group import Group
 from sargnn.config.groups import BatchesConfig, MemoryConfig, SampleConfig
 from sargnn.config.run import RunConfig
+from sargnn.engine.grouped import Grouped
 from sargnn.engine.modes.base import Held
 from sargnn.engine.propagate import propagate
 from sargnn.engine.reducers.base import Reducer, Tensors
@@ -90,7 +91,7 @@ def _phases_of(trainer: Trainer, trace: Trace, plans: Sequence[LayerPlan]) -> It
     user's module does not say where its layers end: each of its aggregations is one. Gives these.
     """
     model, engine, hooks = trainer.model, trainer.engine, []
-    aggregate, layers = engine.aggregate, _layers_of(model)
+    aggregate, layers = engine.aggregate_in_groups, _layers_of(model)
     aggregations: list[_Aggregation] = []
     numbers = count(1)
 
@@ -121,6 +122,7 @@ def _phases_of(trainer: Trainer, trace: Trace, plans: Sequence[LayerPlan]) -> It
         def backward(*_: Any) -> None:
             trace.phase, trace.aggregates = phase, True
 
+        out = out.stand_in if isinstance(out, Grouped) else out
         if isinstance(out, torch.Tensor) and out.requires_grad:
             out.register_hook(backward)
 
@@ -145,12 +147,12 @@ def _phases_of(trainer: Trainer, trace: Trace, plans: Sequence[LayerPlan]) -> It
         with trace.exchange(), under_way():
             yield
 
-    engine.aggregate = aggregating  # type: ignore[method-assign]
+    engine.aggregate_in_groups = aggregating  # type: ignore[method-assign]
     engine.exchange.under_way = exchanging  # type: ignore[method-assign]
     try:
         yield aggregations
     finally:
-        del engine.aggregate, engine.exchange.under_way
+        del engine.aggregate_in_groups, engine.exchange.under_way
         for hook in hooks:
             hook.remove()
 

@@ -77,3 +77,29 @@ def check(command: str, done: subprocess.CompletedProcess[str]) -> None:
     """It succeeded, within 80 columns."""
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     assert max((len(line) for line in done.stdout.splitlines()), default=0) <= 80, command
+
+
+def test_the_workstation_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of a cluster and of one machine is what its command prints, whatever this machine takes for libraries."""
+    from sargnn.memory import plan_run, runtime
+    from sargnn.memory.plan_worker import Runtime
+
+    text = " ".join((ROOT / "README.md").read_text().split())
+    (command,) = re.findall(r"sargnn (plan dataset=ogbn-papers100M .*?) ```", text)
+    said = re.search(
+        r"(\d+) GB for each of 64 workers.* (\d+) GB must be in memory, (\d+) GB lie on its \[disk\].*? moves ([\d.]+) TB", text
+    )
+    assert said is not None
+    monkeypatch.setattr(runtime, "measured_runtime", lambda *_, **__: Runtime(200_000_000, 0))
+    monkeypatch.setattr(plan_run, "disk_rate", lambda _: 1e9)
+    points_here(monkeypatch, tmp_path)
+    done = sargnn_here(tmp_path, *shlex.split(command))
+    printed = re.search(
+        r"sar +~64 +([\d.]+) GB.*at least ([\d.]+) GB must be in memory.*?([\d.]+) GB on disk, ([\d.]+) TB",
+        done.stdout + done.stderr,
+        re.S,
+    )
+    assert printed is not None, done.stdout + done.stderr
+    assert [float(number) for number in said.groups()] == pytest.approx(
+        [float(number) for number in printed.groups()], rel=0.06
+    )
