@@ -29,6 +29,9 @@ ISA = "SARGNN_ISA"
 ZIGLANG = "ziglang>=0.17,<0.18"
 """What is required where there is no other compiler."""
 AGAIN = "python -m sargnn.native"
+CPUINFO = Path("/proc/cpuinfo")
+_BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "BF16"}
+"""Flags of Linux -> names, of instructions that multiply bf16. The last is ARM's."""
 
 
 class Library(NamedTuple):
@@ -84,20 +87,25 @@ def names_here() -> list[str]:
 
 
 @functools.cache
-def _flags_here() -> frozenset[str]:
+def _flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = cpuinfo.read_text().lower().splitlines()
     except OSError:
         return frozenset()
-    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
+    return frozenset(next((line for line in lines if line.startswith(("flags", "features"))), "").split())
 
 
 def lacks(name: str) -> list[str]:
     """Flags that the processor lacks for a library. Where it tells none, the narrowest library is taken to run."""
     library = LIBRARIES[name]
-    if not _flags_here() and name == names_here()[0]:
+    if not _flags() and name == names_here()[0]:
         return []
-    return [flag for flag in library.needs.split() if flag not in _flags_here()]
+    return [flag for flag in library.needs.split() if flag not in _flags()]
+
+
+def bf16_instructions(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
+    """The names of those that this processor multiplies bf16 with; none also where it does not say."""
+    return tuple(name for flag, name in _BF16.items() if flag in _flags(cpuinfo))
 
 
 def usable() -> list[str]:

@@ -12,11 +12,9 @@ from pathlib import Path
 
 from sargnn.interop.dgl import is_installed
 from sargnn.native import chosen
+from sargnn.native.build import CPUINFO, bf16_instructions
 
 _PACKAGES = ("sargnn", "torch", "triton", "dgl", "numpy", "hydra-core", "pymetis", "kaminpar", "mlflow")
-CPUINFO = Path("/proc/cpuinfo")
-BF16_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "BF16"}
-"""Flags of Linux -> names, of instructions that multiply bf16. The last is ARM's."""
 
 
 def git_sha() -> str | None:
@@ -40,14 +38,11 @@ def usable_cores() -> int:
 
 def cpu_model() -> str | None:
     """The processor's model, as the kernel names it; None where it names none."""
-    return next((line.partition(":")[2].strip() for line in _lines(CPUINFO) if line.startswith("model name")), None)
-
-
-def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text().splitlines()
+        lines = CPUINFO.read_text().splitlines()
     except OSError:
-        return []
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
 
 
 def versions() -> dict[str, str]:
@@ -61,19 +56,13 @@ def versions() -> dict[str, str]:
     return by_package
 
 
-def bf16_instructions(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
-    """The names of those that this CPU has; none also where it does not say."""
-    flags = {flag for line in _lines(cpuinfo) if line.lower().startswith(("flags", "features")) for flag in line.split()}
-    return tuple(name for flag, name in BF16_INSTRUCTIONS.items() if flag in flags)
-
-
 def without_bf16(precision: str, device: str = "cpu") -> str | None:
     """What a run in this precision is told where there is not what makes it fast; None where there is nothing to say."""
     if device != "cpu" or precision not in ("bf16", "mixed"):
         return None
     has = bf16_instructions()
     if not has:
-        return f"precision={precision}: this CPU has no instructions for products of bf16, so it may be slower than fp32"
+        return f"precision={precision}: this CPU has no instructions for products of bf16, which take as long as those of fp32"
     if precision == "mixed" and "AMX" not in has:
         return "precision=mixed: without AMX PyTorch takes narrow products, on some CPUs all, of fp32 entries, as in fp32"
     return None

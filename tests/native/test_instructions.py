@@ -47,7 +47,7 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     ids=["not said", "v2", "avx2 without fma", "avx2", "avx512 without bw", "avx512"],
 )
 def test_the_widest_is_chosen(processor: pytest.MonkeyPatch, flags: str, name: str) -> None:
-    processor.setattr(build, "_flags_here", lambda: frozenset(flags.split()))
+    processor.setattr(build, "_flags", lambda: frozenset(flags.split()))
     assert native.chosen() == name
     used, *wider = native.describe().split("; ")
     assert used == name
@@ -57,7 +57,7 @@ def test_the_widest_is_chosen(processor: pytest.MonkeyPatch, flags: str, name: s
 
 @on_x86
 def test_a_name_forces_one(processor: pytest.MonkeyPatch) -> None:
-    processor.setattr(build, "_flags_here", lambda: frozenset(AVX2.split()))
+    processor.setattr(build, "_flags", lambda: frozenset(AVX2.split()))
     processor.setenv(build.ISA, "x86-64-v2")
     assert native.chosen() == "x86-64-v2" and native.describe() == "x86-64-v2, which SARGNN_ISA asks for"
     for name in ("avx3", "aarch64"):
@@ -82,7 +82,7 @@ def test_other_machines(processor: pytest.MonkeyPatch, system: str, machine: str
 def test_a_processor_that_cannot_run_the_narrowest(processor: pytest.MonkeyPatch) -> None:
     if build.names_here() != ["x86-64-v2", "avx2", "avx512"]:
         pytest.skip("names of x86-64")
-    processor.setattr(build, "_flags_here", lambda: frozenset({"sse2"}))
+    processor.setattr(build, "_flags", lambda: frozenset({"sse2"}))
     with pytest.raises(SargnnError, match="cannot run here"):
         native.chosen()
 

@@ -10,8 +10,8 @@ import torch
 
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
+from sargnn.native.build import bf16_instructions
 from sargnn.report.groups import deviation
-from sargnn.tracking.provenance import bf16_instructions
 from tests.parity import cases
 from tests.parity.covering import only, spread
 from tests.pool import pool

@@ -14,8 +14,9 @@ from sargnn.cli.compose import compose_verb
 from sargnn.config.groups import PRECISIONS
 from sargnn.config.run import load, parse, save
 from sargnn.errors import ConfigError
+from sargnn.native.build import bf16_instructions
 from sargnn.tasks.base import Counted, Targets
-from sargnn.tracking.provenance import bf16_instructions, describe_bf16, without_bf16
+from sargnn.tracking.provenance import describe_bf16, without_bf16
 from sargnn.training.optim import Adam, AdamW
 from tests.in_process import sargnn_here
 from tests.tasks.made import node_task
@@ -72,8 +73,8 @@ def test_what_the_cpu_has(tmp_path: Path) -> None:
         "fpu sse2": (), "avx512_bf16 fpu": ("AVX512-BF16",), "amx_bf16 avx512_bf16": ("AMX", "AVX512-BF16"),
     }  # fmt: skip
     for flags, names in known_flags.items():
-        known.write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-        assert bf16_instructions(known) == names
+        known.with_name(flags).write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+        assert bf16_instructions(known.with_name(flags)) == names
     assert bf16_instructions(tmp_path / "none") == ()
     assert "GFLOP/s in bf16" in describe_bf16()
 

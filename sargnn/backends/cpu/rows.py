@@ -6,7 +6,8 @@ the number of threads.
 
 Products of bf16 entries PyTorch hands to oneDNN, which compiles code for every shape and keeps it for a thousand of them, each
 a megabyte. So they are taken of blocks of one or two sizes, the last one filled up with zeros, and a row's product does not
-depend on the rows beside it. What is added to fp32 numbers is rounded to bf16 before.
+depend on the rows beside it. What is added to fp32 numbers is rounded to bf16 before. Where the CPU has no instructions for
+them, oneDNN takes several times as long as for fp32: blocks are widened there, and the results rounded.
 
 Letters: N rows, F features, K and O columns of products.
 """
@@ -22,6 +23,7 @@ from torch import Tensor
 from sargnn.backends.base import Activation, NormVectors, Rows
 from sargnn.bf16 import multiplies_in_bf16, products_in_bf16, wide
 from sargnn.native import Entry, draw_words
+from sargnn.native.build import bf16_instructions
 from sargnn.rng import Draw, dropout_rows
 
 _CHUNK_ROWS = 256
@@ -116,13 +118,23 @@ class CpuRows(Rows):
         if not multiplies_in_bf16(x):
             _write(x, w, out, bias)
             return out
+        if _is_slow(x):
+            for rows, part in _widened(x, w, bias):
+                out[rows] = part
+            return out
         for rows, size in _blocks(len(x)):
             _take(_write, size, x[rows], w, out[rows], bias)
         return out
 
     def add_product(self, total: Tensor, x: Tensor, w: Tensor) -> None:
         w = w.to(x.dtype)
-        if x.dtype != total.dtype:
+        if _is_slow(x):
+            for rows, part in _widened(x, w):
+                if x.dtype == total.dtype:
+                    total[rows] = part.add_(total[rows])
+                else:
+                    _add_table(total[rows], part.to(x.dtype))
+        elif x.dtype != total.dtype:
             room = x.new_empty(_ROWS, w.shape[1])
             for rows, size in _blocks(len(x)):
                 part = room[: rows.stop - rows.start]
@@ -148,10 +160,28 @@ class CpuRows(Rows):
             return
         for rows, size in _blocks(len(x)):
             left, right = _padded(x[rows], size), _padded(g[rows], size)
-            if x.dtype == total.dtype:
+            if _is_slow(x):
+                left, right = left.float(), right.float()
+            if left.dtype == total.dtype:
                 total.addmm_(left.T, right)
             else:
                 total += left.T @ right
+
+
+def _is_slow(x: Tensor) -> bool:
+    """Whether products of a table as it is take longer than those of a wider one."""
+    return x.dtype == torch.bfloat16 and not bf16_instructions()
+
+
+def _widened(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+    """``x w + b`` of bf16 entries, a block of rows at a time, fp32, in memory that is written to again."""
+    w, bias = w.float(), None if bias is None else bias.float()
+    length = min(len(x), _ROWS)
+    room, out = x.new_empty(length, x.shape[1], dtype=w.dtype), x.new_empty(length, w.shape[1], dtype=w.dtype)
+    for rows, size in _blocks(len(x)):
+        part = out[: rows.stop - rows.start]
+        _take(_write, size, room[: len(part)].copy_(x[rows]), w, part, bias)
+        yield rows, part
 
 
 def _after(after: Activation) -> tuple[int, Tensor, tuple[int, ...]]:
