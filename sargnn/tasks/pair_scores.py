@@ -256,7 +256,7 @@ class _Scores(torch.autograd.Function):
         def add(run: slice, shift: int, there: Tensor, d_there: Tensor) -> None:
             for chunk in _chunks(run, rows.shape[1]):
                 head_rows, tail_rows = pairs.heads[chunk], pairs.tails[chunk] - shift
-                if isinstance(decoder, Dot):  # as below, without the rows in between
+                if type(decoder) is Dot:  # as below, without the rows in between; one that extends it may score otherwise
                     exchange.moves.add_scaled(d_rows, head_rows, weights[chunk], there, tail_rows)
                     exchange.moves.add_scaled(d_there, tail_rows, weights[chunk], rows, head_rows)
                     continue

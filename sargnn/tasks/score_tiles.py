@@ -151,9 +151,11 @@ class Calls(Scorer):
 
 
 def make_scorer(decoder: nn.Module, width: int) -> Scorer:
-    if isinstance(decoder, Factored):
+    if isinstance(decoder, Factored) and type(decoder).forward is Factored.forward:
         return Products(decoder, width)
-    return Distances(decoder, width) if isinstance(decoder, Distance) else Calls(decoder)
+    if isinstance(decoder, Distance) and type(decoder).forward is Distance.forward:
+        return Distances(decoder, width)
+    return Calls(decoder)  # also of one that extends these and scores otherwise
 
 
 def sum_by_halves(terms: Tensor) -> Tensor:

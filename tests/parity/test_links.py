@@ -29,6 +29,7 @@ from tests.parity.covering import spread
 from tests.pool import pool
 
 SHARES = [0.6, 0.15, 0.15]
+SQUARES = f"{Path(__file__).parent}/toys/toy_decoder.py:Squares"
 
 
 def both_ways(dataset: Dataset) -> Dataset:
@@ -121,7 +122,8 @@ def decoded(links: LinksConfig, params: dict[str, Tensor], heads: Tensor, tails:
         head, tail = (torch.complex(*rows.chunk(2, 1)) for rows in (heads, tails))
         turn = torch.polar(torch.ones_like(own["weight"]), own["weight"])[relation]
         return own["margin"] - (head * turn - tail).abs().sum(1)
-    return (heads * tails).sum(1)
+    scores = (heads * tails).sum(1)
+    return scores.square() if links.decoder == SQUARES else scores
 
 
 def dense_step(config: RunConfig, dataset: Dataset, params: dict[str, Tensor]) -> dict[str, Any]:
@@ -210,6 +212,12 @@ def test_types_and_learned_rows(model: str, graph: str, decoder: str, mode: str,
     """Ends of a relation's types, relations with numbers of their own, rows that are learned where there are no features."""
     links = LinksConfig(decoder, 6, loss="softmax", negatives=2, corrupt="both", strict=True)
     check_step(expected(model, links, graph), links_config(model, links, mode=mode, world=world), GRAPHS[graph])
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_decoder_that_extends_dot_has_its_own_gradient(world: int) -> None:
+    links = LinksConfig(SQUARES, 6, negatives=3, strict=True)
+    check_step(expected("sage", links, "directed"), links_config("sage", links, world=world), GRAPHS["directed"])
 
 
 def test_shared_negatives() -> None:

@@ -31,10 +31,18 @@ class Distance(nn.Module):
         return -(heads + 0.5 * relation[:, None] - 2 * tails).abs().sum(1)
 
 
+class Farthest(Dot):
+    """One that extends a decoder whose ranks are products, and is none."""
+
+    def forward(self, heads: Tensor, tails: Tensor, relation: Tensor) -> Tensor:
+        return -super().forward(heads, tails, relation).abs()
+
+
 def decoder_of(name: str, width: int = WIDTH, *, coarse: bool = True) -> nn.Module:
     """With parameters in quarters, so that different rows have the same score, too, unless they are not to be coarse."""
     torch.manual_seed(5)
-    made: nn.Module = Distance() if name == "own" else Mlp(width, 4) if name == "mlp" else DECODERS[name](width, RELATIONS)
+    own = {"own": Distance(), "farthest": Farthest(width, RELATIONS)}
+    made: nn.Module = own[name] if name in own else Mlp(width, 4) if name == "mlp" else DECODERS[name](width, RELATIONS)
     for parameter in made.parameters() if coarse else ():
         parameter.data.mul_(4).round_().div_(4)
     return made
@@ -146,7 +154,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "_FIRST_TILE", 2)
 
 
-SEARCHED: list[Any] = [[*DECODERS, "mlp", "own"], [1, 2, 4], [(0, True, True), (1, True, False), (2, False, False)]]
+SEARCHED: list[Any] = [[*DECODERS, "mlp", "own", "farthest"], [1, 2, 4], [(0, True, True), (1, True, False), (2, False, False)]]
 PARTNERS: list[Any] = [[("dot", 1), ("complex", 5), ("cosine", 40), ("mlp", 5), ("own", 100)], [1, 2, 4], [True, False]]
 
 
