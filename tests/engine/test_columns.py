@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sargnn.engine.reducers.gat import DotAttention, EdgeDotAttention, Gat
@@ -31,6 +33,25 @@ def test_the_same_bits_over_messages(model: str, mode: str, aggregate: str) -> N
     parts = pool(3)(cases.curve, cases.in_groups(config, 3), graph)
     for here, there in zip(parts, whole, strict=True):
         for what in ("losses", "parameters", "epoch_bytes"):
+            assert here[what] == there[what], what
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+@pytest.mark.parametrize(
+    "changes", [{"norm": "layer"}, {"norm": "none"}, {"residual": True}, {"residual": "linear"}, {"keep_layers": 2}], ids=str
+)
+def test_whatever_stands_behind_a_layer(model: str, changes: dict[str, Any]) -> None:
+    """What reads groups, and what joins them."""
+    changes = dict(changes)
+    keep = changes.pop("keep_layers", "all")
+    wide = {} if model == "gat" else {"hidden": 3 * SPLIT_COLUMNS}
+    config = cases.run_config(
+        cases.model_config(model, num_layers=3, **wide, **changes), precision="fp32", world=2, epochs=2, keep_layers=keep
+    )
+    whole = pool(2)(cases.curve, config, cases.graph_for(model))
+    parts = pool(2)(cases.curve, cases.in_groups(config, 3), cases.graph_for(model))
+    for here, there in zip(parts, whole, strict=True):
+        for what in ("losses", "parameters"):
             assert here[what] == there[what], what
 
 
