@@ -26,7 +26,7 @@ import math
 import os
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -93,7 +93,7 @@ class _Uses:
         self._last: list[Any] = []
         self._places: dict[Any, list[int]] = {}
         self._begun: set[int] = set()
-        self._made = defaultdict[tuple[int, int], int](int)
+        self._made = defaultdict[int, Counter[int]](Counter)
         self._times = defaultdict[Any, int](int)
         self._went: set[tuple[Any, int]] = set()
         self._went_last: set[tuple[Any, int]] | None = None
@@ -109,13 +109,13 @@ class _Uses:
             self._went, self._times = set(), defaultdict(int)
             self._begun.clear()
         self._begun.add(thread)
-        self._made = defaultdict(int, {made: times for made, times in self._made.items() if made[0] != thread})
+        self._made[thread].clear()
         return first
 
     def key(self, thread: int, size: int) -> Any:
         """A new table's: a rank makes as many of a size in every epoch."""
-        self._made[thread, size] += 1
-        return thread, size, self._made[thread, size]
+        self._made[thread][size] += 1
+        return thread, size, self._made[thread][size]
 
     def note(self, key: Any) -> None:
         self._now.append(key)

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from sargnn.backends.base import Rows
 from sargnn.backends.memory import Pool
+from sargnn.engine.row_norm import type_runs
 from sargnn.plan.layer_plan import LayerPlan
 
 Given = list[Callable[[], Tensor]]
@@ -126,9 +127,8 @@ def own_moments(x: Tensor, rows: Rows, bounds: tuple[int, ...], counted: Tensor 
         counted: uint8 [M], 1 for rows that count; None: all do.
     """
     own = torch.zeros(len(bounds) - 1, 2 * x.shape[1] + 1, dtype=torch.float64, device=x.device)
-    for t, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
-        if last > first:
-            own[t] = rows.moments(x[first:last], None if counted is None else counted[first:last])
+    for t, run in type_runs(bounds):
+        own[t] = rows.moments(x[run], None if counted is None else counted[run])
     return own
 
 

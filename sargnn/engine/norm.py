@@ -122,8 +122,6 @@ def _own_moments(x: Tensor | Grouped, group: Group, bounds: tuple[int, ...], cou
             return own_moments(x, by, bounds, counted)
     own = torch.zeros(len(bounds) - 1, 2 * x.shape[1] + 1, dtype=torch.float64, device=x.device)
     for t, rows in type_runs(bounds):
-        if rows.stop == rows.start:
-            continue
         counting = x[rows] if counted is None else x[rows][counted[rows].bool()]
         # Of bf16 rows PyTorch's results would be bf16.
         chunks = (counting,) if wide(x.dtype) == x.dtype else (chunk.float() for chunk in counting.split(_CHUNK_ROWS))

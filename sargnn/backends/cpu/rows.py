@@ -158,9 +158,10 @@ class CpuRows(Rows):
         if not multiplies_in_bf16(x):
             total.addmm_(x.T, g)
             return
+        is_slow = _is_slow(x)
         for rows, size in _blocks(len(x)):
             left, right = _padded(x[rows], size), _padded(g[rows], size)
-            if _is_slow(x):
+            if is_slow:
                 left, right = left.float(), right.float()
             if left.dtype == total.dtype:
                 total.addmm_(left.T, right)
