@@ -55,11 +55,13 @@ class OfRelations(Sequence[Tensor]):
 
     def run(self, relation: int, run: slice) -> Tensor:
         """Of a run of the rows of the relation's destination type."""
-        here = slice(self.starts[relation], self.starts[relation + 1])
-        if not 0 < run.stop - run.start == self.lengths[relation]:  # of no row of a type that is left out
+        here, count = slice(self.starts[relation], self.starts[relation + 1]), run.stop - run.start
+        if not count:  # as of a type that is left out
+            return self.values[:0]
+        if count < self.lengths[relation]:
             first, last = torch.searchsorted(self.rows[here], self.rows.new_tensor([run.start, run.stop])).tolist()
             here = slice(here.start + first, here.start + last)
-        table = self.values.new_zeros(run.stop - run.start)
+        table = self.values.new_zeros(count)
         return table.index_copy_(0, self.rows[here].long() - run.start, self.values[here])
 
     @classmethod
