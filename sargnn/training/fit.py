@@ -74,8 +74,13 @@ def sampler(config: RunConfig, model: Model) -> Callable[[int, int], Sample]:
 
 
 def holds_constants(config: RunConfig, model: Model, engine: Engine) -> bool:
-    """Whether micro-batches and drawn steps have the first layer's aggregates of constant rows in common."""
-    return model.shares_constants(engine) and (not config.samples or sample_numbered(config, model, 0).fanouts[0] == -1)
+    """Whether micro-batches and drawn steps have the first layer's aggregates of constant rows in common.
+
+    Not where a sampled step leaves out the edges of links that it scores, even if it keeps all others.
+    """
+    if config.samples and (config.predicts_links or sample_numbered(config, model, 0).fanouts[0] != -1):
+        return False
+    return model.shares_constants(engine)
 
 
 def evaluation_sample(config: RunConfig, model: Model) -> Sample:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -107,6 +108,12 @@ _LAST_EDGE = Case(
     task="links",
     pairs={"decoder": "dot", "embedding_dim": 6, "loss": "bce", "negatives": 1, "corrupt": "tail", "strict": False},
 )
+_SCORED_EDGE = dataclasses.replace(
+    _LAST_EDGE,
+    graph=Graph(seed=0, counts=(5,), edges=(1,), isolated=0, hubs=0, repeats=0, loops=0, weighted=False),
+    model="sage",
+    way=_LAST_EDGE.way | {"mode": "domain_parallel", "kernel": "reference"},
+)
 
 
 @QUICK
@@ -114,6 +121,13 @@ _LAST_EDGE = Case(
 def test_a_pair_whose_edge_is_the_only_one(case: Case) -> None:
     """What was found: a sampled step leaves a pair's edge out, and its degrees were those of the whole graph where all other
     edges are kept, so that attention gave a row without any edge whatever lay in memory."""
+    check(case)
+
+
+@QUICK
+@given(case=st.just(_SCORED_EDGE))
+def test_a_pair_whose_edge_is_among_constants(case: Case) -> None:
+    """What was found: where a sampled step keeps all other edges, the first layer's kept aggregates had the pair's edge in it."""
     check(case)
 
 
