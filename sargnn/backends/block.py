@@ -18,7 +18,8 @@ from sargnn.graph.edge_columns import NO_COLUMNS, WEIGHT, EdgeColumns
 from sargnn.native import Entry
 
 _list_rows = Entry("list_rows", "dst i E, rows i A, indptr i A+1")
-_group = Entry("group", "src i E, values i? E, indptr i S+1, out i E")
+_group = Entry("group", "src i E, values i? E, t_indptr i S+1, order i E")
+_group_destinations = Entry("group_destinations", "src i E, dst_rows i? A, indptr i A+1, t_indptr i S+1, t_dst i E")
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,13 @@ class EndIds:
     Attributes:
         src, dst: int64 [S] and [M], original ids.
         src_rank: int32 [S], the rank of each source row's original id among all that this worker sees; None: the rows' order.
+
+    What gives them may stand for those of sources: it is called the first time that they are asked for.
     """
 
-    src: Tensor
+    src: Tensor | Callable[[], Tensor]
     dst: Tensor
-    src_rank: Tensor | None = None
+    src_rank: Tensor | Callable[[], Tensor] | None = None
 
 
 class EdgeBlock:
@@ -48,9 +51,10 @@ class EdgeBlock:
         indptr: int32 [A + 1], where the edges of each listed destination row begin.
         src: int32 [E], the sources of each listed destination row.
         src_rows: int32 [B], ascending; None if every source row is listed (B = S).
-        t_indptr: int32 [B + 1], where the edges of each listed source row begin.
+        t_indptr: int32 [B + 1], where the edges of each listed source row begin. It and the next two are made the first time
+            that they are asked for, which backward passes do.
         t_dst: int32 [E], the destination rows (not list positions) of each listed source row.
-        t_edge: int32 [E], the position of each edge of ``t_dst`` in the order of ``src``; made the first time it is asked for.
+        t_edge: int32 [E], the position of each edge of ``t_dst`` in the order of ``src``.
         visits: where the edges come from several pieces of rows, those of each listed destination row cut at the pieces' ends,
             as if each piece had a block of its own: int32 [V], destination rows, ascending, and int32 [V + 1], where the edges
             of each begin. None: those of a row are not cut.
@@ -60,6 +64,8 @@ class EdgeBlock:
         src_id_rank, src_ids, dst_ids: of ``EndIds``.
         cache: what kernels keep with the block, by kernel name.
     """
+
+    _lay: Callable[[Tensor], Tensor] = staticmethod(lambda tensor: tensor)
 
     def __init__(
         self,
@@ -85,9 +91,7 @@ class EdgeBlock:
         """
         if ids is None:
             ids = EndIds(torch.arange(num_src, device=src.device), torch.arange(num_dst, device=src.device))
-        self.src_ids, self.dst_ids = ids.src, ids.dst
-        rank = ids.src_rank
-        self.src_id_rank = torch.arange(num_src, dtype=torch.int32, device=src.device) if rank is None else rank
+        self._ids, self.dst_ids = ids, ids.dst
         self.num_src, self.num_dst = num_src, num_dst
         self.src = src
         self.columns = columns
@@ -97,11 +101,8 @@ class EdgeBlock:
         self.src_rows: Tensor | None = None
         if lists_sources:
             order = torch.sort(src, stable=True).indices
-            self.t_dst = dst[order]
             self.src_rows, counts = torch.unique_consecutive(src[order], return_counts=True)
-            self.t_indptr = _offsets(counts)
-        else:
-            self.t_indptr, self.t_dst = _by_source(src, num_src, dst)
+            self._by_source = _offsets(counts), dst[order]
         self.cache: dict[str, Any] = {}
 
     @classmethod
@@ -109,18 +110,56 @@ class EdgeBlock:
         """An edge from row a to destination row ``rows[a]``, int32 [A], ascending, for every a. It knows no original ids."""
         block = cls.__new__(cls)
         own = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
+        nobody = torch.empty(0, dtype=torch.int64, device=rows.device)
         block.num_src, block.num_dst = len(rows), num_dst
-        block.src = block.src_id_rank = own[:-1]
-        block.indptr = block.t_indptr = own
-        block.dst_rows = block.t_dst = rows
+        block.src, block.indptr, block.dst_rows = own[:-1], own, rows
+        block._by_source = own, rows
         block.src_rows, block.columns, block.visits = None, NO_COLUMNS, None
-        block.src_ids = block.dst_ids = torch.empty(0, dtype=torch.int64, device=rows.device)
+        block._ids, block.dst_ids = EndIds(nobody, nobody, block.src), nobody
         block.cache = {}
         return block
 
     @cached_property
+    def _by_source(self) -> tuple[Tensor, Tensor]:
+        """``t_indptr`` and ``t_dst``."""
+        if self.src.device.type != "cpu":
+            indptr = _offsets(torch.bincount(self.src, minlength=self.num_src))
+            destinations = self.dst_per_edge().to(torch.int32)[self.t_edge]
+        else:
+            indptr, destinations = torch.empty(self.num_src + 1, dtype=torch.int32), torch.empty_like(self.src)
+            _group_destinations(self.src, self.dst_rows, self.indptr, indptr, destinations)
+        return self._lay(indptr), self._lay(destinations)
+
+    def ready_for_gradients(self) -> None:
+        """Make what backward passes read."""
+        _ = self._by_source
+
+    @property
+    def t_indptr(self) -> Tensor:
+        return self._by_source[0]
+
+    @property
+    def t_dst(self) -> Tensor:
+        return self._by_source[1]
+
+    @cached_property
+    def src_ids(self) -> Tensor:
+        return self._lay(self._ids.src if isinstance(self._ids.src, Tensor) else self._ids.src())
+
+    @cached_property
+    def src_id_rank(self) -> Tensor:
+        rank = self._ids.src_rank
+        if rank is None:
+            return torch.arange(self.num_src, dtype=torch.int32, device=self.src.device)
+        return self._lay(rank if isinstance(rank, Tensor) else rank())
+
+    @cached_property
     def t_edge(self) -> Tensor:
-        return _by_source(self.src, self.num_src, None)[1]
+        if self.src.device.type != "cpu":
+            return torch.sort(self.src, stable=True).indices.to(torch.int32)
+        order = torch.empty_like(self.src)
+        _group(self.src, None, torch.empty(self.num_src + 1, dtype=torch.int32), order)
+        return self._lay(order)
 
     @property
     def weight(self) -> Tensor | None:
@@ -131,19 +170,26 @@ class EdgeBlock:
     @cached_property
     def t_weight(self) -> Tensor:
         assert self.weight is not None
-        return self.weight.index_select(0, self.t_edge)
+        return self._lay(self.weight.index_select(0, self.t_edge))
 
     def by_source(self, weight: Tensor) -> Tensor:
         """[E], numbers of edges in the order of ``t_dst``; given in the order of ``src``."""
         return self.t_weight if weight is self.weight else weight.index_select(0, self.t_edge)
 
     def lay(self, lay: Callable[[Tensor], Tensor]) -> None:
-        """Have the tensors lie elsewhere: where ``lay`` gives the same tensor."""
-        for name, tensor in vars(self).items():
-            if isinstance(tensor, Tensor):
-                setattr(self, name, lay(tensor))
-        if self.visits is not None:
-            self.visits = lay(self.visits[0]), lay(self.visits[1])
+        """Have the tensors lie elsewhere: where ``lay`` gives the same tensor. Also those that are made later."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, lay(value))
+            elif name in ("_by_source", "visits") and value is not None:
+                setattr(self, name, (lay(value[0]), lay(value[1])))
+        self._lay = lay
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without where it lay, and what would give ids."""
+        state = {**vars(self), "_ids": EndIds(self.src_ids, self.dst_ids, self.src_id_rank)}
+        state.pop("_lay", None)
+        return state
 
     @property
     def num_edges(self) -> int:
@@ -157,7 +203,7 @@ class EdgeBlock:
     @property
     def num_listed_sources(self) -> int:
         """B."""
-        return len(self.t_indptr) - 1
+        return self.num_src if self.src_rows is None else len(self.src_rows)
 
     def dst_per_edge(self) -> Tensor:
         """int64 [E], the destination row of each edge in the order of ``src``."""
@@ -170,7 +216,7 @@ def keep_edges(block: EdgeBlock, kept: Tensor) -> EdgeBlock:
     """The block of some of the edges, between the same rows. ``kept``: bool [E], in the order of ``block.src``."""
     some = copy(block)
     some.cache = {}
-    for derived in ("t_edge", "t_weight"):
+    for derived in ("t_edge", "t_weight", "_by_source"):
         some.__dict__.pop(derived, None)
     some.src = block.src[kept]
     some.columns = block.columns.take(kept)
@@ -183,11 +229,11 @@ def keep_edges(block: EdgeBlock, kept: Tensor) -> EdgeBlock:
         rows, indptr = block.visits
         counts = _counts_between(indptr, kept)
         some.visits = rows[counts > 0], _offsets(counts[counts > 0])
-    by_source = kept[block.t_edge]
-    counts = _counts_between(block.t_indptr, by_source)
     if block.src_rows is not None:
-        some.src_rows, counts = block.src_rows[counts > 0], counts[counts > 0]
-    some.t_dst, some.t_indptr = block.t_dst[by_source], _offsets(counts)
+        by_source = kept[block.t_edge]
+        counts = _counts_between(block.t_indptr, by_source)
+        some.src_rows = block.src_rows[counts > 0]
+        some._by_source = _offsets(counts[counts > 0]), block.t_dst[by_source]
     return some
 
 
@@ -210,16 +256,6 @@ def _visits(dst: Tensor, visits: Tensor) -> tuple[Tensor, Tensor]:
     begins[1:] = (dst[1:] != dst[:-1]) | (visits[1:] != visits[:-1])
     starts = torch.nonzero(begins)[:, 0].to(torch.int32)
     return dst[starts.long()], torch.cat([starts, starts.new_tensor([len(dst)])])
-
-
-def _by_source(src: Tensor, num_src: int, values: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Where each source's edges begin, int32 [S + 1], and numbers of edges (None: their own) in that order, int32 [E]."""
-    if src.device.type != "cpu":
-        order = torch.sort(src, stable=True).indices
-        return _offsets(torch.bincount(src, minlength=num_src)), order.to(torch.int32) if values is None else values[order]
-    indptr, out = torch.empty(num_src + 1, dtype=torch.int32), torch.empty(len(src), dtype=torch.int32)
-    _group(src, values, indptr, out)
-    return indptr, out
 
 
 def _counts_between(indptr: Tensor, kept: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ class Pool:
         """Nobody reads or writes what is ``lasting``, or a contiguous part of it, for a while."""
 
     def discard(self, tensor: Tensor) -> None:
-        """What is in a tensor is of no more use; its memory is, after ``renew``."""
+        """What is in a tensor is of no more use to whoever holds this one; its memory is, after ``renew``."""
 
     def renew(self, tensor: Tensor) -> None:
         """A discarded tensor is written to from now on."""

@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from sargnn.backends.memory import COUNTS, SMALLEST, Moved, Pool, PuttingAway, Storage, holders
-from sargnn.backends.spill_file import SpillFile, close_pages, open_pages, resident_pages, whole_pages
+from sargnn.backends.spill_file import Places, SpillFile, close_pages, open_pages, resident_pages, whole_pages
 from sargnn.errors import SargnnError
 
 _AHEAD, _LOOKED_AT = 3, 64
@@ -52,10 +52,9 @@ _LAID_BYTES = 1 << 16
 
 @dataclass
 class _Copy:
-    """What the file has of a table: where, how many bytes, and when they are written."""
+    """What the file has of a table: where, and when it is written."""
 
-    place: int
-    size: int
+    places: Places
     written: Future[None]
 
 
@@ -238,7 +237,7 @@ class SpillingPool(Pool):
         assert copy is not None
         self._wait(copy.written)
         open_pages(address, size)
-        table.out, table.reading = False, self._file.read(copy.place, address, size)
+        table.out, table.reading = False, self._file.read(copy.places, address)
         self.moved.read_bytes += size
 
     def _read_ahead(self) -> None:
@@ -259,7 +258,7 @@ class SpillingPool(Pool):
     def forget(self, table: _Table) -> None:
         """What the disk has of a table that is in memory is of no more use."""
         if table.copy is not None and not table.out:
-            self._file.give(table.copy.place, table.copy.size)
+            self._file.give(table.copy.places)
             table.copy = None
 
     def lay(self, tensor: Tensor) -> Tensor:
@@ -284,7 +283,9 @@ class SpillingPool(Pool):
 
     def discard(self, tensor: Tensor) -> None:
         table = self._find(tensor)
-        if table is not None and not (table.kept or table.shown) and tensor.nbytes == table.used:
+        if table is None or table.kept or table.shown or tensor.nbytes != table.used:
+            return
+        if holders(table.tensor) == table.idle_count + 1:  # else somebody reads it under another name
             if table.copy is not None:
                 self._wait(table.copy.written)
             self.forget(table)
@@ -432,10 +433,22 @@ class SpillingPool(Pool):
 
     def _write(self, table: _Table) -> None:
         if table.copy is None:
+            self._free_places()
             address, size = table.pages
-            place = self._file.take(size)
-            table.copy = _Copy(place, size, self._file.write(place, address, size))
+            places = self._file.take(size)
+            table.copy = _Copy(places, self._file.write(places, address))
             self.moved.written_bytes += size
+
+    def _free_places(self) -> None:
+        """Of tables that nobody holds any more."""
+        for table in self._tables():
+            if table.copy is None or not table.is_idle:
+                continue
+            if table.out:
+                self._file.give(table.copy.places)
+                table.copy, table.discarded = None, True
+            else:
+                self.forget(table)
 
     def _put_out(self, table: _Table) -> int:
         """Write a table, unless that was done, and give its memory back: so many bytes."""

@@ -11,7 +11,6 @@ import errno
 import mmap
 import os
 import weakref
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,10 @@ from torch import Tensor
 from sargnn.errors import SargnnError
 
 _PAGE, _CHUNK = mmap.PAGESIZE, 1 << 26
+_LEAST_PIECE = 1 << 20
+"""What is smaller than this, and than what is to be written, is not filled with a part of a table."""
+Places = tuple[tuple[int, int], ...]
+"""Where a table lies in a file, one piece behind the other: of each its place and its bytes."""
 _NONE, _READ_WRITE, _DONTNEED = 0, 3, 4
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -74,7 +77,9 @@ class SpillFile:
             ) from error
         self._mapped: int | None = None
         self._addresses: set[int] = set()
-        self._end, self._free = 0, defaultdict[int, list[int]](list)
+        self._end, self._laid_bytes = 0, 0
+        self._holes: dict[int, int] = {}  # their bytes, by place
+        self._ends: dict[int, int] = {}  # their places, by end
         self._writer, self._reader = (ThreadPoolExecutor(1, f"spill {name}") for name in ("writer", "reader"))
 
     def _open(self, flags: int = 0) -> int:
@@ -86,38 +91,63 @@ class SpillFile:
 
     @property
     def size(self) -> int:
-        """Bytes that it has had at one time."""
-        return self._end
+        """Bytes that it has had at one time, and those that are mapped."""
+        return self._end + self._laid_bytes
 
-    def take(self, size: int) -> int:
-        """Where ``size`` bytes may be written, a multiple of the size of a page."""
-        if self._free[size]:
-            return self._free[size].pop()
-        self._end += size
-        return self._end - size
+    def take(self, size: int) -> Places:
+        """Where ``size`` bytes may be written, a multiple of the size of a page.
 
-    def give(self, place: int, size: int) -> None:
-        self._free[size].append(place)
+        That is the smallest hole that has room, else pieces of the largest ones, else the end of the file: tables of ranks are
+        of many sizes, and what one gives back would seldom have another's.
+        """
+        places = []
+        while size:
+            holes = sorted((room, place) for place, room in self._holes.items())
+            room, place = next((hole for hole in holes if hole[0] >= size), holes[-1] if holes else (0, 0))
+            if room < min(size, _LEAST_PIECE):
+                place, room, self._end = self._end, size, self._end + size
+            else:
+                del self._holes[place], self._ends[place + room]
+            taken = min(size, room)
+            places.append((place, taken))
+            self._free(place + taken, room - taken)
+            size -= taken
+        return tuple(places)
 
-    def write(self, place: int, address: int, size: int) -> Future[None]:
-        """Begin to write memory, one after the other."""
-        return self._writer.submit(self._move, os.pwrite, place, address, size)
+    def give(self, places: Places) -> None:
+        for place, size in places:
+            self._free(place, size)
 
-    def read(self, place: int, address: int, size: int) -> Future[None]:
-        """Begin to read into memory, one after the other."""
-        return self._reader.submit(self._move, lambda file, room, at: os.preadv(file, [room], at), place, address, size)
+    def _free(self, place: int, size: int) -> None:
+        """A hole, joined with those beside it."""
+        if not size:
+            return
+        end = place + size
+        end += self._holes.pop(end, 0)
+        place = self._ends.pop(place, place)
+        self._holes[place], self._ends[end] = end - place, place
 
-    def _move(self, move: Callable[[int, memoryview, int], int], place: int, address: int, size: int) -> None:
-        memory = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
-        done = 0
-        while done < size:
-            moved = move(self._file, memory[done : done + _CHUNK], place + done)
-            if not moved:
-                raise OSError(errno.EIO, "the file is shorter than what was written")
-            done += moved
-        if not self._direct:
-            os.fdatasync(self._file)
-            os.posix_fadvise(self._file, place, size, os.POSIX_FADV_DONTNEED)
+    def write(self, places: Places, address: int) -> Future[None]:
+        """Begin to write memory, one table after the other."""
+        return self._writer.submit(self._move, os.pwrite, places, address)
+
+    def read(self, places: Places, address: int) -> Future[None]:
+        """Begin to read into memory, one table after the other."""
+        return self._reader.submit(self._move, lambda file, room, at: os.preadv(file, [room], at), places, address)
+
+    def _move(self, move: Callable[[int, memoryview, int], int], places: Places, address: int) -> None:
+        for place, size in places:
+            memory = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+            done = 0
+            while done < size:
+                moved = move(self._file, memory[done : done + _CHUNK], place + done)
+                if not moved:
+                    raise OSError(errno.EIO, "the file is shorter than what was written")
+                done += moved
+            address += size
+            if not self._direct:
+                os.fdatasync(self._file)
+                os.posix_fadvise(self._file, place, size, os.POSIX_FADV_DONTNEED)
 
     def mapped(self, tensor: Tensor) -> Tensor:
         """A contiguous tensor in a file, whose pages the kernel reads when they are read, and drops when it needs room."""
@@ -144,6 +174,7 @@ class SpillFile:
             self._mapped = self._open()
         place = os.lseek(self._mapped, 0, os.SEEK_END)
         os.posix_fallocate(self._mapped, place, size)
+        self._laid_bytes += size
         return self._mapped, place, size
 
     def _map(self, sharing: int, file: int, place: int, size: int) -> tuple[int, ctypes.Array[ctypes.c_char]]:

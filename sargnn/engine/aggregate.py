@@ -240,18 +240,23 @@ class Engine:
         """The same number on all ranks."""
         if self.column_groups is not None or self.table_room is None:
             return self.column_groups or 1
-        if _ROWS not in plan.kept:  # the largest process's rows, and the largest worker's
-            near = self.group.near or range(self.group.rank, self.group.rank + 1)
-            rows = [int(count) for count in self.group.gather(torch.tensor(plan.num_rows))]
-            processes = [rows[first : first + len(near)] for first in range(0, len(rows), len(near))]
-            plan.kept[_ROWS] = max(map(sum, processes)), max(rows)
-        together, each = plan.kept[_ROWS]
+        together, each = self.most_rows(plan)
         row_bytes = sum(widths) * item
         room = self.table_room - _TRANSIENT_TABLES * each * row_bytes
         shown = together * row_bytes * (2 if reducer.needs_src_in_backward else 1)
         if shown <= room:
             return 1
         return min(max(widths), math.ceil(shown / (_SHOWN_SHARE * room))) if room > 0 else max(widths)
+
+    def most_rows(self, plan: LayerPlan) -> tuple[int, int]:
+        """The largest process's input rows, and the largest worker's; all ranks must ask for the first time together."""
+        if _ROWS not in plan.kept:
+            near = self.group.near or range(self.group.rank, self.group.rank + 1)
+            rows = [int(count) for count in self.group.gather(torch.tensor(plan.num_rows))]
+            processes = [rows[first : first + len(near)] for first in range(0, len(rows), len(near))]
+            plan.kept[_ROWS] = max(map(sum, processes)), max(rows)
+        largest: tuple[int, int] = plan.kept[_ROWS]
+        return largest
 
     def reset_tables(self) -> None:
         """Give idle tables and the exchange's buffers back to the system."""

@@ -341,8 +341,9 @@ def disk_rate(folder: Path) -> float:
     address, size = whole_pages(table.data_ptr(), table.nbytes)
     try:
         started = time.perf_counter()
-        file.write(0, address, size).result()
-        file.read(0, address, size).result()
+        places = file.take(size)
+        file.write(places, address).result()
+        file.read(places, address).result()
         return 2 * size / (time.perf_counter() - started)
     finally:
         file.close()

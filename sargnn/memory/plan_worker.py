@@ -30,7 +30,7 @@ from sargnn.models.inputs import GraphShape
 from sargnn.plan.cover import spared_shares
 from sargnn.plan.graph import usual_message_rows
 from sargnn.plan.layer_plan import RowCounts
-from sargnn.plan.sizes import Sizes
+from sargnn.plan.sizes import OTHER_ORDER, Sizes
 from sargnn.training.build import layer_shares, share_of_sums
 from sargnn.training.fit import draws_views, holds_constants, trains_in_batches
 
@@ -267,9 +267,10 @@ class Account:
         if not sums_shared:
             costs = self.model.partial_costs(self.engine, [None] * self._layers)
             sums_shared = share_of_sums(config, self.engine) in layer_shares(config, costs)
-        plan = graph_bytes(part, 0) if config.add_self_loops or self._shape.schema.typed or not sums_shared else 0
-        if views.evaluation is not None:
-            plan += graph_bytes(part, sum(part.rows) if config.add_self_loops else 0)  # predictions are of all rows
+        apart = config.add_self_loops or self._shape.schema.typed or not sums_shared
+        plan = graph_bytes(part, 0, goes_back=False) if apart else 0
+        if views.evaluation is not None:  # predictions are of all rows
+            plan += graph_bytes(part, sum(part.rows) if config.add_self_loops else 0, goes_back=False)
         return held + plan
 
     def _all_rows(self, part: PartSizes, views: WorkerViews) -> Sizes:
@@ -282,16 +283,18 @@ class Account:
     def _graph(self, part: PartSizes, views: WorkerViews) -> int:
         """Of plans and lists of rows that are there before training starts."""
         config, rows = self._config, sum(part.rows)
-        whole = int(graph_bytes(part, rows if config.add_self_loops else 0) * self._plans_held(part))
+        goes_back = not trains_in_batches(config) and any(self.model.edges_in_backward)
+        whole = int(graph_bytes(part, rows if config.add_self_loops else 0, goes_back=goes_back) * self._plans_held(part))
         if views.whole is not None and not config.mfg and config.eval == "full":
-            return rows * _OWN_BYTES + views.whole.sizes.flow_bytes
+            return rows * _OWN_BYTES + views.whole.sizes.bytes_of_plans(self.model.edges_in_backward)
         total = whole
         if views.evaluation is not None:
-            total = rows * _OWN_BYTES + views.evaluation.sizes.flow_bytes + (whole if config.labels.reuse else 0)
+            evaluated = views.evaluation.sizes.bytes_of_plans([False] * self._layers)
+            total = rows * _OWN_BYTES + evaluated + (whole if config.labels.reuse else 0)
         if config.eval == "sampled":
             total += views.drawer_bytes
         if config.mfg and not trains_in_batches(config):
-            total += sum(view.sizes.flow_bytes for view in views.training)
+            total += sum(view.sizes.bytes_of_plans(self.model.edges_in_backward) for view in views.training)
         return total
 
     def _plans_held(self, part: PartSizes) -> float:
@@ -334,7 +337,8 @@ class Account:
         return replicated + learned, learned
 
 
-def graph_bytes(part: PartSizes, loops: int) -> int:
-    """Of edges in blocks and lists of rows. ``loops``: self-loops that the model adds."""
+def graph_bytes(part: PartSizes, loops: int, *, goes_back: bool) -> int:
+    """Of edges in blocks and lists of rows. ``loops``: self-loops that the model adds. ``goes_back``: gradients do."""
     edges, rows = sum(part.edges) + loops, sum(part.rows)
-    return edges * _EDGE_BYTES + rows * _ROW_BYTES + part.halo * _HALO_BYTES + part.sent * _SENT_BYTES
+    held = edges * (_EDGE_BYTES if goes_back else _EDGE_BYTES - OTHER_ORDER)
+    return held + rows * _ROW_BYTES + part.halo * _HALO_BYTES + part.sent * _SENT_BYTES

@@ -122,5 +122,5 @@ def _measure_runtime(config: RunConfig, *, typed: bool, world: int) -> list[int]
         training = max(0, *(peak - worker.training for peak, worker in zip(peaks, planned, strict=True)))
     parts, halo = summary.memory_bytes, summary.halo_rows
     nodes = 2000 // world
-    counted = graph_bytes(PartSizes((nodes,), (12 * nodes,), halo[0], halo[0], nodes, nodes), loops=0)
+    counted = graph_bytes(PartSizes((nodes,), (12 * nodes,), halo[0], halo[0], nodes, nodes), loops=0, goes_back=True)
     return [parts["base"][0], max(0, parts["graph"][0] - counted), training]

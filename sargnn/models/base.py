@@ -39,6 +39,7 @@ class LayerInput:
         initial: [N, hidden], what a stack's first layer gave, activated and not dropped; or the rows that layers add to.
         jumped: [N, ...], the rows of all layers so far, joined, for the last layer (``models.tuned``).
         queries: what a model is asked whose rows depend on it.
+        given: nobody but the layer reads the rows, which were made for it, beside what backward passes make again.
     """
 
     rows: Tensor
@@ -46,6 +47,7 @@ class LayerInput:
     initial: Tensor | None = None
     jumped: Tensor | None = None
     queries: Queries | None = None
+    given: bool = False
 
     @property
     def blocks(self) -> list[Tensor]:
@@ -58,9 +60,14 @@ class LayerInput:
     def taken(self) -> Tensor:
         """``joined()`` for the last reader: rows that backward computes again go while the layer aggregates."""
         rows = self.joined()
-        if rebuild_of(rows) is not None:
-            self.rows = rows.new_empty(0, rows.shape[1])
+        if rows is self.rows:
+            self.let_go()
         return rows
+
+    def let_go(self) -> None:
+        """Of rows that backward computes again, or does not ask for; nobody reads them here any more."""
+        if not torch.is_grad_enabled() or rebuild_of(self.rows) is not None:
+            self.rows = self.rows.new_empty(0, self.rows.shape[1])
 
     def self_rows(self, plan: LayerPlan) -> list[Tensor]:
         """The blocks' rows that the output rows are, [M, ...] each."""
@@ -106,6 +113,11 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def uses_edges(self) -> list[bool]:
         """Per layer, whether it aggregates."""
+
+    @property
+    def edges_in_backward(self) -> list[bool]:
+        """Per layer, whether gradients go back through its edges."""
+        return self.uses_edges
 
     @property
     def norms_over_rows(self) -> bool:

@@ -60,14 +60,16 @@ class SageLayer(GraphLayer):
             own, z = engine.operators.linears(plan, x.taken(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
             # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
             return self.aggregated(engine, plan, self.reducer, (z,), (own,))
-        x, rows = x.fork_own(engine, plan)
-        neighbours = self.neighbours(engine, plan, x)
+        given, (x, rows) = x, x.fork_own(engine, plan)
         own = engine.operators.linear(rows, weight, self.self.bias)
+        del rows
+        given.let_go()  # so that the rows are held once while they are read and summed
+        neighbours = self.neighbours(engine, plan, x)
         return engine.operators.linear(neighbours, self.neigh.weight, None, onto=own)
 
     def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
-        """agg(h_j), [M, in_width] in blocks of columns."""
-        return self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,))[0])
+        """agg(h_j), [M, in_width] in blocks of columns, of rows that this layer does not read any more."""
+        return self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,), given=x.given)[0])
 
 
 class PoolLayer(SageLayer):

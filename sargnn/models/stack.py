@@ -184,6 +184,10 @@ class LayeredModel(Model):
     def uses_edges(self) -> list[bool]:
         return [layer.uses_edges for layer in self.graph_layers]
 
+    @property
+    def edges_in_backward(self) -> list[bool]:
+        return [layer.uses_edges and layer.exchanged_needs_grad for layer in self.graph_layers]
+
     def kernels(self, engine: Engine) -> set[str]:
         return {engine.kernel(layer.reducer.operation).name for layer in self.graph_layers if layer.uses_edges}
 
@@ -301,6 +305,7 @@ class Stack(LayeredModel):
         """Any layer but the last, with what stands behind it."""
         x, own = x.fork_own(engine, plan) if self.residuals else (x, [])
         out: Tensor | Grouped = self.layers[index](engine, plan, x)
+        x.let_go()
         if self.residuals:
             out = self._with_residual(engine, index, own, out)
         draw = engine.draw(Purpose.DROPOUT, index, self.dropout if self.training else 0.0)
@@ -308,7 +313,7 @@ class Stack(LayeredModel):
             initial = self._activated(engine, index, plan, out, None)
             return LayerInput(engine.operators.dropout(initial, plan.self_rows(plan.node_ids), draw), initial=initial)
         h = self._activated(engine, index, plan, out, draw)
-        return LayerInput(h, initial=None if x.initial is None else plan.self_rows(x.initial))
+        return LayerInput(h, initial=None if x.initial is None else plan.self_rows(x.initial), given=not self.residuals)
 
     def _with_residual(self, engine: Engine, index: int, own: Sequence[Tensor], out: Tensor | Grouped) -> Tensor:
         """``out`` [M, F] and the layer's residual; ``own``: blocks of the rows that the output rows are."""

@@ -98,7 +98,8 @@ class TunedStack(Stack):
         if before is not None:
             h, initial = engine.operators.fork(h)
             h = engine.operators.norm_act_drop(h, before, "none", ids, None, plan.out_bounds, plan.counted)
-        return LayerInput(h, initial=initial, jumped=jumped)
+        given = not self.residuals and initial is None and jumped is None
+        return LayerInput(h, initial=initial, jumped=jumped, given=given)
 
     def _jump(self, engine: Engine, plan: LayerPlan, h: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
         """``h`` for the next layer, and all layers' rows so far, joined."""

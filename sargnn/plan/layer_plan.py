@@ -348,6 +348,15 @@ class LayerPlan:
             for part in shard.relations:
                 part.block.columns.release()
 
+    def ready_for_gradients(self) -> None:
+        """Make what backward passes read of its edges, before memory is measured, or anybody waits for them."""
+        plans = [self] if self.relations is None else self.relations.plans
+        shards = [shard for plan in plans for shard in plan._all_shards().values()]
+        if self.partials is not None and self.partials.joint is not None:
+            shards.append(self.partials.joint.shard)
+        for part in (part for shard in shards for part in shard.relations):
+            part.block.ready_for_gradients()
+
     def _all_shards(self) -> dict[Piece, Shard]:
         """The merged one is piece 0 of peer -1."""
         if self.shards is not None:

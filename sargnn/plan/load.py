@@ -80,7 +80,7 @@ class OutputRows:
             return np.concatenate([values[at : at + n] for at, _, n in own])
 
         in_weights = None if part.weights is None else rows(part.weights.inward)
-        return cls(rows(part.node_ids), rows(part.in_degrees), None if bounds == part.row_bounds else own, in_weights)
+        return cls(rows(part.node_ids), rows(part.in_degrees), own, in_weights)
 
 
 class Edges(NamedTuple):
@@ -112,8 +112,8 @@ class Edges(NamedTuple):
 
     def block(
         self,
-        sources: tuple[Tensor, Tensor],
-        dst_ids: Tensor,
+        ends: EndIds,
+        num_src: int,
         dtype: torch.dtype,
         *,
         lists_sources: bool = False,
@@ -122,19 +122,18 @@ class Edges(NamedTuple):
         """As a block.
 
         Args:
-            sources: int32 [S], ranks of the source rows by original id, and int64 [S], these ids.
-            dst_ids: int64 [A], original ids of the destination rows.
+            ends: with ids of A destination rows.
+            num_src: S.
             dtype: of the columns.
             lists_sources, visits: as ``EdgeBlock``.
         """
-        id_ranks, src_ids = sources
-        device = src_ids.device
+        device = ends.dst.device
         return EdgeBlock(
             _tensor(self.src, device),
             _tensor(self.dst, device),
-            len(src_ids),
-            len(dst_ids),
-            EndIds(src_ids, dst_ids, id_ranks),
+            num_src,
+            len(ends.dst),
+            ends,
             columns=self.columns.on(device, dtype),
             lists_sources=lists_sources,
             visits=None if visits is None else _tensor(visits, device),
@@ -299,7 +298,8 @@ class _Loader:
         ids = np.concatenate([part.node_ids, part.halo_ids])
         self.ids = self._laid(ids)
         self.id_ranks = self._laid(id_ranks_of(part) if id_ranks is None else id_ranks)
-        self.out_ids = self._laid(outputs.ids)
+        are_first = outputs.own == ((0, 0, len(outputs.ids)),)
+        self.out_ids = self.ids[: len(outputs.ids)] if are_first else self._laid(outputs.ids)
         ends = zip(self.row_bounds, pairwise(out_bounds), strict=False)
         self.own = tuple((at, a, b - a) for at, (a, b) in ends) if outputs.own is None else outputs.own
 
@@ -386,9 +386,10 @@ class _Loader:
         columns = join([piece.columns for piece in some], counts).take(order)
         starts = [self.num_rows + int(self.part.halo_offsets[peer]) for peer, *_ in parts]
         sources = [self._sources(at + first, at + last) for at, (_, first, last, _) in zip(starts, parts, strict=True)]
-        ranks, ids = (torch.cat(values) for values in zip(*sources, strict=True))
+        ranks, ids = zip(*sources, strict=True)
         visits = np.repeat(np.arange(len(parts), dtype=np.int32), counts)[order]
-        block = Edges(src[order], dst[order], columns).block((ranks, ids), self.out_ids, self.settings.dtype, visits=visits)
+        ends = EndIds(lambda: torch.cat(ids), self.out_ids, lambda: torch.cat(ranks))
+        block = Edges(src[order], dst[order], columns).block(ends, sum(map(len, ids)), self.settings.dtype, visits=visits)
         block.lay(self.settings.lay)
         return (RelationBlock(0, 0, 0, 0, self.out_bounds[-1], block, None, map_sources=True),)
 
@@ -478,7 +479,8 @@ class _Loader:
                 rows = _tensor(listed.astype(np.int32), self.device)
                 edges = edges._replace(dst=np.searchsorted(listed, edges.dst).astype(np.int32))
                 dst_ids = dst_ids[rows.long()]
-        block = edges.block(sources, dst_ids, self.settings.dtype)
+        id_ranks, src_ids = sources
+        block = edges.block(EndIds(src_ids, dst_ids, id_ranks), len(src_ids), self.settings.dtype)
         block.lay(self.settings.lay)
         return RelationBlock(relation, first_src, first_out, first_out - self._out(relation)[0], run, block, rows, map_sources)
 

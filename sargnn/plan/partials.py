@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sargnn.backends.block import EdgeBlock
+from sargnn.backends.block import EdgeBlock, EndIds
 from sargnn.comm.collectives import swap
 from sargnn.comm.group import Group
 from sargnn.comm.lists import PartialLists, Piece, cut_list
@@ -303,7 +303,8 @@ def _joint(
                 scales += [None] * len(beside)
                 some = edges.of_sources(a, b)
                 if len(some.src):
-                    block = some.shifted(a, 0).block((in_order[: b - a], whole.node_ids[s0 + a : s0 + b]), ids, dtype)
+                    ends = EndIds(whole.node_ids[s0 + a : s0 + b], ids, in_order[: b - a])
+                    block = some.shifted(a, 0).block(ends, b - a, dtype)
                     blocks.append(RelationBlock(r, s0 + a, 0, 0, len(ids), block, None, map_sources=True))
                     scales.append(scale)
             continue
@@ -311,8 +312,8 @@ def _joint(
             some = edges.of_destinations(int(listed[a]), int(listed[b - 1]) + 1)
             local = some._replace(dst=np.searchsorted(listed[a:b], some.dst).astype(np.int32))
             places = torch.from_numpy(listed[a:b].astype(np.int32)).to(device)
-            sources = in_order[: s1 - s0], whole.node_ids[s0:s1]
-            block = local.block(sources, ids[places.long()], dtype, lists_sources=True)
+            ends = EndIds(whole.node_ids[s0:s1], ids[places.long()], in_order[: s1 - s0])
+            block = local.block(ends, s1 - s0, dtype, lists_sources=True)
             blocks.append(RelationBlock(r, s0, 0, 0, len(ids), block, places, map_sources=False))
             scales.append(scale[places.long()])
     return Joint(Shard(plan.rank, whole.num_rows, tuple(blocks), own.own), tuple(scales), table)
@@ -337,7 +338,8 @@ def _shard(
                 dst_ids = ids[rows.long()]
             begin, end = scale_at + np.searchsorted(listed, (first, last))
             scales.append(torch.from_numpy(asked.scale[begin:end]).to(device, dtype))
-            block = local.block((id_rank[s0:s1], whole.node_ids[s0:s1]), dst_ids, dtype, lists_sources=True)
+            ends = EndIds(whole.node_ids[s0:s1], dst_ids, id_rank[s0:s1])
+            block = local.block(ends, s1 - s0, dtype, lists_sources=True)
             blocks.append(RelationBlock(r, s0, 0, 0, last - first, block, rows, map_sources=False))
         scale_at += len(listed)
     return Shard(peer, whole.num_rows, tuple(blocks)), tuple(scales)

@@ -15,6 +15,8 @@ from sargnn.partition.part import Part
 from sargnn.plan.layer_plan import LayerPlan, RowCounts
 from sargnn.plan.mfg import FlowLayer
 
+OTHER_ORDER = 4
+"""Bytes of an edge among those of its source."""
 Key = tuple[str, int, int]
 """What is counted, of which layer, of which node type; -1: of all."""
 
@@ -66,10 +68,15 @@ class Sizes:
     @property
     def flow_bytes(self) -> int:
         """Of the view's plans: ids, degrees and ranks of rows, and edges in both orders (``backends.block``)."""
+        return self.bytes_of_plans([True] * len(self.edges))
+
+    def bytes_of_plans(self, goes_back: Sequence[bool]) -> int:
+        """The same where gradients go back through some layers' edges only, so that others have them in one order."""
         total = 0
         for layer, (edges, halo) in enumerate(zip(self.edges, self.halo, strict=True)):
             rows, out = self.counts["rows", layer, -1] + halo, self.counts["out", layer, -1]
-            total += self.edge_bytes * edges + rows * (8 + 4 + 8 + 4) + out * (8 + 8 + 8 + 4 + 8)
+            of_edge = self.edge_bytes - (0 if goes_back[layer] else OTHER_ORDER)
+            total += of_edge * edges + rows * (8 + 4 + 8 + 4) + out * (8 + 8 + 8 + 4 + 8)
         return total
 
 

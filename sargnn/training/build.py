@@ -138,6 +138,8 @@ def make_trainer(
     trains_on_all = not config.mfg and not trains_in_batches(config)
     builder = ViewBuilder(model, engine, graph, rows, task, whole_recurs=trains_on_all or task.feeds_back)
     training, evaluation = build_views(config, model, task, builder)
+    if training is not None and trained is None:
+        builder.ready_for_gradients(training.flow)
     optimization = Optimization(config.optim, config.epochs, model, engine.pool)
     engine.agree_on_room()
     graph.release()  # what is given back is no part of what training starts from

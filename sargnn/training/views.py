@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sargnn.bf16 import wide
 from sargnn.engine.aggregate import Engine
+from sargnn.engine.rebuild import rebuilt_by
 from sargnn.models.base import LayerInput, Model
 from sargnn.plan.graph import WorkerGraph
 from sargnn.plan.layer_plan import RowCounts
@@ -86,11 +87,19 @@ class ViewBuilder:
             self.whole_view = self._view(flow, self._whole_recurs)
         return self.whole_view
 
+    def ready_for_gradients(self, flow: MessageFlow) -> None:
+        """Of a flow that a training step goes back through."""
+        for plan, goes_back in zip(flow.plans, self.model.edges_in_backward, strict=True):
+            if goes_back:
+                plan.ready_for_gradients()
+
     def reaching(self, wanted: np.ndarray, *, recurring: bool) -> View:
         """Only rows that reach a wanted one (int64); all workers must call it."""
         flow = self.graph.flow(self._marked(wanted), self.model.uses_edges)
-        inputs = None
-        if recurring and self.model.inputs.constant:
+        inputs, reads = None, flow.input_rows
+        # On a disk most of the rows are there already, and are read in their order.
+        gathers_each_time = self.engine.pool.spills and reads is not None and 2 * len(reads) > len(self.rows)
+        if recurring and self.model.inputs.constant and not gathers_each_time:
             inputs = self.engine.pool.lay(self.inputs_of(flow))
         return self._view(flow, recurring, inputs)
 
@@ -99,7 +108,12 @@ class ViewBuilder:
         rows, chosen = self.model.inputs(self.rows), flow.input_rows
         if rows.requires_grad or chosen is None:
             return flow.own_inputs(rows)
-        return torch.index_select(rows, 0, chosen, out=self.engine.pool.empty(len(chosen), rows.shape[1], rows))
+
+        def gather() -> Tensor:
+            return torch.index_select(rows, 0, chosen, out=self.engine.pool.empty(len(chosen), rows.shape[1], rows))
+
+        # Where tables lie on disk the rows do, too: they are read again there, and not written.
+        return rebuilt_by(gather(), gather) if self.engine.pool.spills else gather()
 
     def _view(self, flow: MessageFlow, recurring: bool, inputs: Tensor | None = None) -> View:
         self._prepare(flow, recurring=recurring)
@@ -108,6 +122,8 @@ class ViewBuilder:
     def _prepare(self, flow: MessageFlow, *, recurring: bool) -> None:
         self.engine.keeps_constants = recurring
         self.model.prepare(self.engine, flow.plans)
+        for plan in flow.plans if self.engine.pool.spills else ():
+            self.engine.most_rows(plan)  # now, while nobody has rows that would go to disk to wait for an answer
 
     def micro_batch(self, rows: np.ndarray, constants: Constants | None, *, finds_others: bool = True) -> View:
         """What reaches some own rows, whose losses are shares of the whole step's. All workers must call it.
@@ -125,6 +141,7 @@ class ViewBuilder:
             constant = self.engine.find_constant(lambda: self.model(self.engine, plans, x))
             flow = dataclasses.replace(flow, plans=(plans[0].with_constant(constant), *plans[1:]))
         targets = self.task.targets(flow.output_rows, self.task.targets(None).global_counts)
+        self.ready_for_gradients(flow)
         self.graph.release(mapped_only=True)
         return View(flow, targets, recurring=False)
 
@@ -145,6 +162,7 @@ class ViewBuilder:
         *,
         recurring: bool = False,
         left_out: LeftOut | None = None,
+        trains: bool = True,
     ) -> View:
         """A step, or a part of one, on a message flow that is drawn. All workers must call it.
 
@@ -156,6 +174,7 @@ class ViewBuilder:
             outward: degrees of the step that these rows are a part of (``outward_of``); None: of these rows' own flow.
             recurring: the same view makes all steps.
             left_out: as of ``FlowDrawer.layers``.
+            trains: whether gradients go back through it.
         """
         drawer, model = self.graph.drawer, self.model
         counted = model.reads_out_degrees and outward is None
@@ -165,11 +184,13 @@ class ViewBuilder:
         flow = self.graph.counting(flow)
         flow = self._with_constants(flow, constants)
         self._prepare(flow, recurring=recurring)
+        if trains:
+            self.ready_for_gradients(flow)
         return View(flow, self.task.targets(flow.output_rows, {"train": total}), recurring)
 
     def drawn_evaluation(self, rows: np.ndarray, sample: Sample) -> View:
         """What an evaluation reads where that is a sample. All workers must call it. ``rows``: int64 ascending."""
-        view = self.drawn(rows, 0, sample)
+        view = self.drawn(rows, 0, sample, trains=False)
         return dataclasses.replace(view, targets=self.task.targets(view.flow.output_rows))
 
     def outward_of(self, rows: np.ndarray, sample: Sample | None) -> list[OutDegrees] | None:
@@ -267,8 +288,11 @@ class Forward:
         """The last layer's output [M, C]; with ``hidden`` its input [M, F]. ``columns`` stand beside the features."""
         flow = view.flow
         self.engine.keeps_constants = view.recurring
-        rows = view.inputs if view.inputs is not None else self._builder.inputs_of(flow)
-        x = LayerInput(rows, None if columns is None else flow.own_inputs(columns), queries=view.targets.queries)
+        x = LayerInput(
+            view.inputs if view.inputs is not None else self._builder.inputs_of(flow),
+            None if columns is None else flow.own_inputs(columns),
+            queries=view.targets.queries,
+        )
         with self.engine.rounds_products():
             out: Tensor = self.model(self.engine, flow.plans, x, hidden=hidden)
         if self.on_output is not None:

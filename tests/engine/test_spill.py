@@ -76,7 +76,12 @@ def curve(group: Group, config: RunConfig, dataset: Dataset) -> dict[str, Any]:
     return {"losses": history.losses, "scores": history.scores, "parameters": b"".join(parameters), "read": read}
 
 
-MORE: dict[str, dict[str, Any]] = {"all": {}, "sqrt": {"keep_layers": "sqrt"}, "sent rounded": {"wire": "bf16"}}
+MORE: dict[str, dict[str, Any]] = {
+    "all": {},
+    "sqrt": {"keep_layers": "sqrt"},
+    "sent rounded": {"wire": "bf16"},
+    "flows": {"mfg": True},
+}
 
 
 @pytest.mark.parametrize(
@@ -101,11 +106,17 @@ def test_the_same_bits(tmp_path: Path, model: str, mode: str, groups: int | None
     assert sum(rank["read"] for rank in spilled) > 0
 
 
-@pytest.mark.parametrize(("model", "more", "precision"), spread(["sage", "gat"], list(MORE), ["fp32", "fp64", "bf16", "mixed"]))
+@pytest.mark.parametrize(
+    ("model", "more", "precision"),
+    spread(["sage", "sage, maxima", "gat"], list(MORE), ["fp32", "fp64", "bf16", "mixed"]),
+)
 def test_the_same_bits_of_all_precisions(tmp_path: Path, model: str, more: str, precision: str) -> None:
+    """Maxima are taken of the input's rows, which are let go of while they are in groups."""
     if more == "sent rounded" and precision != "fp32":
         pytest.skip("only fp32 rows are rounded on their way")
-    config = cases.run_config(cases.model_config(model), precision=precision, world=3, epochs=2, aggregate="post", **MORE[more])
+    model, *aggregates = model.split(", ")
+    layers = cases.model_config(model, **({"aggregator": "max"} if aggregates else {}))
+    config = cases.run_config(layers, precision=precision, world=3, epochs=2, aggregate="post", **MORE[more])
     graph = cases.graph_for(model)
     expected = near(3)(cases.curve, config, graph)
     with small_tables(tmp_path, None, spills_all=True):
@@ -253,11 +264,54 @@ def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
         assert bool((kept() == 1).all())
 
 
+def test_what_is_read_under_another_name_is_not_discarded(tmp_path: Path) -> None:
+    with real(tmp_path) as pool:
+        rows = table(pool, 1)
+        view = rows[1:]
+        pool.discard(rows)
+        assert bool((view == 1).all())
+
+
+def test_holes_of_the_file_are_filled(tmp_path: Path) -> None:
+    """Whatever the sizes: a hole that has room, else pieces of the largest; what is given back is joined."""
+    file, mb = SpillFile(tmp_path), 1 << 20
+    try:
+        first, second, third = (file.take(size * mb) for size in (3, 2, 4))
+        file.give(first)
+        file.give(third)
+        assert file.take(2 * mb) == ((0, 2 * mb),), "the smallest that has room"
+        assert file.take(6 * mb) == ((5 * mb, 4 * mb), (2 * mb, mb), (9 * mb, mb)), "the largest pieces, then the end"
+        file.give(second)
+        assert file.take(2 * mb) == second and file.size == 10 * mb
+    finally:
+        file.close()
+
+
+def test_a_table_in_pieces_comes_back(tmp_path: Path) -> None:
+    with real(tmp_path, 10**15) as pool:
+        size = pool._find(table(pool, 0)).pages[1]  # type: ignore[union-attr]
+        rest = size // spill_file._PAGE // 3 * spill_file._PAGE
+        with patch.object(spill_file, "_LEAST_PIECE", spill_file._PAGE):
+            holes = [pool._file.take(part) for part in (rest, spill_file._PAGE, size - rest)]
+            pool._file.give(holes[0])
+            pool._file.give(holes[2])
+            numbers = pool.empty(ROWS, WIDTH, LIKE)
+            numbers.view(-1).copy_(torch.arange(ROWS * WIDTH))
+            kept = pool.keep(numbers)
+            del numbers
+            (victim,) = pool._victims()
+            pool._put_out(victim)
+            assert victim.copy is not None and len(victim.copy.places) > 1
+        assert torch.equal(kept().view(-1), torch.arange(ROWS * WIDTH, dtype=torch.float32))
+
+
 def test_large_tensors_are_laid_in_a_file(tmp_path: Path) -> None:
     with real(tmp_path) as pool:
+        before = pool.on_disk
         rows = torch.arange(1 << 20, dtype=torch.int32).view(1 << 10, -1)
         laid = pool.lay(rows)
         assert torch.equal(laid, rows) and laid.data_ptr() != rows.data_ptr()
+        assert pool.on_disk - before == rows.nbytes
         assert pool.lay(rows[:1]).data_ptr() == rows.data_ptr(), "small ones stay"
 
 

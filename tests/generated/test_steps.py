@@ -127,7 +127,7 @@ def test_a_pair_whose_edge_is_the_only_one(case: Case) -> None:
 @QUICK
 @given(case=st.just(_SCORED_EDGE))
 def test_a_pair_whose_edge_is_among_constants(case: Case) -> None:
-    """What was found: where a sampled step keeps all other edges, the first layer's kept aggregates had the pair's edge in it."""
+    """What was found: where a sampled step keeps all other edges, the first layer's aggregates had the pair's edge in them."""
     check(case)
 
 

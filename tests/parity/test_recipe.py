@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from sargnn.backends.block import EdgeBlock
 from sargnn.comm.group import Group
 from sargnn.config.groups import LabelsConfig
 from sargnn.config.run import RunConfig
 from sargnn.graph.dataset import Dataset
 from sargnn.graph.schema import SPLITS
+from sargnn.plan.layer_plan import LayerPlan
 from tests.graphs import NUM_CLASSES
 from tests.parity import cases
 from tests.parity.cases import MASKED, QUICK, REUSED
@@ -159,6 +161,28 @@ def test_each_layer_computes_what_reaches_a_training_node(world: int, name: str)
             ids = np.concatenate([answer[layer][which] for answer in answers])
             assert np.array_equal(np.sort(ids), np.flatnonzero(wanted.numpy()))
     assert len(needed[3].nonzero()) < len(needed[2].nonzero()) < len(needed[1].nonzero())
+
+
+def _edges_by_source(group: Group, config: RunConfig, dataset: Dataset) -> list[list[bool]]:
+    """Of training and of the evaluation, per layer, whether all edges are also in the order of their sources."""
+    trainer = cases.trainer_of(group, config, dataset)
+    trainer.loop.train_epoch(0)
+    trainer.evaluator.evaluate()
+
+    def blocks(plan: LayerPlan) -> list[EdgeBlock]:
+        return [part.block for shard in (plan.shards or {}).values() for part in shard.relations]
+
+    views = trainer.training, trainer.evaluation
+    return [[all("_by_source" in vars(block) for block in blocks(plan)) for plan in view.flow.plans] for view in views]
+
+
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize(("name", "first"), [("sage", False), ("gat", True)])
+def test_edges_are_ordered_for_gradients_where_there_are_any(name: str, first: bool, world: int) -> None:
+    """Not those of an evaluation, nor those over which constant rows are summed."""
+    config = cases.run_config(cases.model_config(name), world=world, partitioner="random", mfg=True)
+    for training, evaluation in pool(world)(_edges_by_source, config, GRAPHS[f"few {name}"]):
+        assert training == [first, True, True] and evaluation == [False] * 3
 
 
 def _logits(group: Group, config: RunConfig, dataset: Dataset, epoch: int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -145,3 +145,28 @@ ENTRY(list_rows, ListCall, c) {
     }
     return listed;
 }
+
+namespace {
+
+struct GatherCall {
+    Array<const int32_t> src, rows, begins;
+    Array<int32_t> source_begins, destinations;
+};
+
+}  // namespace
+
+// The destinations of each source's edges, ascending, and where they begin, of edges that lie by destination: those of the listed
+// row a, or of row a where rows are null, are [begins[a], begins[a + 1]).
+ENTRY(group_destinations, GatherCall, c) {
+    const auto [src, rows, begins, source_begins, destinations] = c;
+    source_begins.fill(0);
+    for (const int32_t source : src) ++source_begins[source + 1];
+    add_up(source_begins);
+    for (int64_t a = 0; a + 1 < begins.size; ++a) {
+        const int32_t row = rows.at ? rows[a] : int32_t(a);
+        for (int32_t e = begins[a]; e < begins[a + 1]; ++e) destinations[source_begins[src[e]]++] = row;
+    }
+    for (int64_t k = source_begins.size - 1; k > 0; --k) source_begins[k] = source_begins[k - 1];  // as above
+    source_begins[0] = 0;
+    return 0;
+}

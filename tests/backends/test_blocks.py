@@ -1,9 +1,12 @@
-"""Blocks of the edges that are kept."""
+"""Blocks of edges: of some of them, and in the order of their sources."""
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
+from torch import Tensor
 
 from sargnn.backends.block import EdgeBlock, EndIds, keep_edges
 from sargnn.backends.cpu.folds import CpuFolds
@@ -44,6 +47,39 @@ def test_the_same_as_a_block_of_these_edges(share: float, num_dst: int) -> None:
         assert one is None or one.dtype == other.dtype
     assert not found.cache and found.src_ids is whole.src_ids and found.dst_ids is whole.dst_ids
     assert whole.num_edges == 200 and whole.cache
+
+
+@pytest.mark.parametrize("num_dst", [40, 400])
+def test_the_order_of_gradients_is_made_when_it_is_asked_for(num_dst: int) -> None:
+    """It lies where the other tensors lie, and is that of a stable sort; a stored block has what there was."""
+    whole, lain = block(num_dst), list[Tensor]()
+
+    def lay(tensor: Tensor) -> Tensor:
+        lain.append(tensor)
+        return tensor
+
+    whole.lay(lay)
+    assert "_by_source" not in vars(whole) and "_by_source" not in vars(pickle.loads(pickle.dumps(whole)))
+    whole.ready_for_gradients()
+    order = torch.sort(whole.src, stable=True).indices
+    assert torch.equal(whole.t_dst, whole.dst_per_edge().to(torch.int32)[order]) and torch.equal(whole.t_edge, order.int())
+    assert torch.equal(whole.t_indptr.diff(), torch.bincount(whole.src, minlength=30).int())
+    assert all(any(tensor is made for tensor in lain) for made in (whole.t_indptr, whole.t_dst, whole.t_edge))
+    assert torch.equal(pickle.loads(pickle.dumps(whole)).t_dst, whole.t_dst)
+
+
+def test_ids_are_put_together_when_they_are_asked_for() -> None:
+    asked = list[str]()
+
+    def ids() -> Tensor:
+        asked.append("ids")
+        return torch.arange(3)
+
+    src, dst = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1], dtype=torch.int32)
+    made = EdgeBlock(src, dst, 3, 2, EndIds(ids, torch.arange(2), lambda: torch.arange(3, dtype=torch.int32)))
+    assert not asked
+    assert torch.equal(made.src_ids, torch.arange(3)) and made.src_ids is made.src_ids and asked == ["ids"]
+    assert torch.equal(pickle.loads(pickle.dumps(made)).src_id_rank, torch.arange(3, dtype=torch.int32))
 
 
 def test_edges_are_drawn_by_the_original_ids_of_their_ends() -> None:
