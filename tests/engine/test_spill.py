@@ -269,7 +269,9 @@ def test_what_is_read_under_another_name_is_not_discarded(tmp_path: Path) -> Non
         rows = table(pool, 1)
         view = rows[1:]
         pool.discard(rows)
-        assert not pool._find(view).out and bool((view == 1).all())  # type: ignore[union-attr]
+        is_out = pool._find(view).out  # type: ignore[union-attr]
+        assert not is_out
+        assert bool((view == 1).all())
 
 
 def test_holes_of_the_file_are_filled(tmp_path: Path) -> None:
