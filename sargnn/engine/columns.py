@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sargnn.backends.memory import Pool
-from sargnn.engine.grouped import Given
+from sargnn.engine.grouped import Given, put_together
 from sargnn.engine.rebuild import ONE_PASS
 from sargnn.engine.reducers.base import Part, Saved, Tensors
 from sargnn.profile import AGGREGATION
@@ -70,7 +70,7 @@ class AggregateByColumns(torch.autograd.Function):
             if group is not groups[-1]:  # no two groups' rows are read at one time
                 call.exchange.wait_for_readers()
         ctx.mode, ctx.call, ctx.groups = mode, call, groups if call.training else []
-        ctx.sizes = num_exchanged, num_local, len(params)
+        ctx.widths, ctx.sizes = [t.shape[1] for t in (*exchanged, *dest_local)], (num_exchanged, num_local, len(params))
         ctx.save_for_backward(*(params if reducer.needs_src_in_backward else ()))
         ctx.outputs = outputs.groups if reducer.needs_out_in_backward and call.training else []
         return outputs.stand_ins()
@@ -79,7 +79,7 @@ class AggregateByColumns(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         call: Call = ctx.call
-        pool, (num_exchanged, num_local, num_params) = call.fold.pool, ctx.sizes
+        pool, widths, (num_exchanged, num_local, num_params) = call.fold.pool, ctx.widths, ctx.sizes
         if not ctx.groups:
             raise RuntimeError(ONE_PASS)
         groups, ctx.groups = ctx.groups, []
@@ -116,8 +116,8 @@ class AggregateByColumns(torch.autograd.Function):
         if room is not None:
             pool.renew(room)
         gradients: list[Tensor | None] = [
-            *_all_joined(pool, call.parts, d_exchanged, num_exchanged),
-            *_all_joined(pool, call.parts, d_local, num_local, room),
+            *_all_together(pool, d_exchanged, widths[:num_exchanged]),
+            *_all_together(pool, d_local, widths[num_exchanged:], room),
         ]
         gradients += [torch.cat(shares) for shares in zip(*d_params, strict=True)] or [None] * num_params
         return (None, None, None, None, *gradients)
@@ -145,26 +145,13 @@ def _given(tables: Given) -> Tensors:
     return tuple(give() for give in tables)
 
 
-def _joined(pool: Pool, parts: Sequence[Part], tables: Given, room: Tensor | None) -> Tensor:
-    """The parts' columns in one table; each part is freed once it was copied."""
-    for number, part in enumerate(parts):
-        table = tables[number]()
-        tables[number] = _gone
-        if room is None:
-            room = pool.empty(len(table), table.shape[1] * part.of // (part.last - part.first), table)
-        room[:, part.columns(room.shape[1])] = table
-        del table
-    assert room is not None
-    return room
-
-
-def _all_joined(
-    pool: Pool, parts: Sequence[Part], tables: Sequence[Given], count: int, room: Tensor | None = None
+def _all_together(
+    pool: Pool, tables: Sequence[Given], widths: Sequence[int], room: Tensor | None = None
 ) -> list[Tensor | None]:
+    """The groups' gradients of each table; None where they give none. ``room``: for the first one's."""
     if not tables[0]:
-        return [None] * count
-    return [_joined(pool, parts, [of_part.pop(0) for of_part in tables], room) for _ in range(len(tables[0]))]
-
-
-def _gone() -> Tensor:
-    raise AssertionError("a part's columns are joined once")
+        return [None] * len(widths)
+    return [
+        put_together(pool, [of_group.pop(0) for of_group in tables], width, None if number else room)
+        for number, width in enumerate(widths)
+    ]

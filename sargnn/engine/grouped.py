@@ -55,13 +55,7 @@ class Grouped:
 
     def together(self, pool: Pool) -> Tensor:
         """[M, F], in a table of its own, without autograd."""
-        table, first = pool.empty(len(self), self.shape[1], self.stand_in), 0
-        for give in self.groups:
-            columns = give()
-            last = first + columns.shape[1]
-            table[:, first:last] = columns
-            first = last
-        return table
+        return put_together(pool, list(self.groups), self.shape[1])
 
     def joined(self, pool: Pool) -> Tensor:
         """As ``together``, differentiable."""
@@ -116,6 +110,22 @@ class Outputs:
         moments = side_by_side(self._moments) if self._moments else None
         groups, self.groups = self.groups, []
         return tuple(Grouped(stand_in, own, moments) for stand_in, own in zip(stand_ins, groups, strict=True))
+
+
+def put_together(pool: Pool, groups: Given, width: int, room: Tensor | None = None) -> Tensor:
+    """[M, F] of the tables of groups, in ``room`` if there is some. Takes them out of ``groups``, so that each is free once it
+    was copied.
+    """
+    first = 0
+    while groups:
+        columns = groups.pop(0)()
+        if room is None:
+            room = pool.empty(len(columns), width, columns)
+        room[:, first : first + columns.shape[1]] = columns
+        first += columns.shape[1]
+        del columns
+    assert room is not None and first == width
+    return room
 
 
 def own_moments(x: Tensor, rows: Rows, bounds: tuple[int, ...], counted: Tensor | None) -> Tensor:

@@ -126,14 +126,3 @@ def has_label(labels: np.ndarray) -> np.ndarray:
 def zero_labels(task: Task, num_nodes: int, num_outputs: int) -> np.ndarray:
     """Where only their form counts."""
     return np.zeros((num_nodes,) if task == "classes" else (num_nodes, num_outputs), LABEL_DTYPES[task])
-
-
-def random_labels(task: Task, rng: np.random.Generator, num_nodes: int, num_outputs: int) -> np.ndarray:
-    """Labels that mean nothing, all known."""
-    if task == "classes":
-        labels = rng.integers(num_outputs, size=num_nodes)
-    elif task == "multilabel":
-        labels = rng.integers(2, size=(num_nodes, num_outputs))
-    else:
-        return rng.standard_normal((num_nodes, num_outputs)).astype(LABEL_DTYPES[task])
-    return labels.astype(LABEL_DTYPES[task])

@@ -61,14 +61,17 @@ class SageLayer(GraphLayer):
             # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
             return self.aggregated(engine, plan, self.reducer, (z,), (own,))
         given, (x, rows) = x, x.fork_own(engine, plan)
+        # Rows that were made for this layer are let go of before they are summed; constant ones are there in any case.
+        neighbours = self.neighbours(engine, plan, x) if self.constant_input else None
         own = engine.operators.linear(rows, weight, self.self.bias)
         del rows
-        given.let_go()  # so that the rows are held once while they are read and summed
-        neighbours = self.neighbours(engine, plan, x)
+        given.let_go()
+        if neighbours is None:
+            neighbours = self.neighbours(engine, plan, x)
         return engine.operators.linear(neighbours, self.neigh.weight, None, onto=own)
 
     def neighbours(self, engine: Engine, plan: LayerPlan, x: LayerInput) -> list[Tensor]:
-        """agg(h_j), [M, in_width] in blocks of columns, of rows that this layer does not read any more."""
+        """agg(h_j), [M, in_width] in blocks of columns."""
         return self.gathered(engine, plan, x, lambda rows: engine.aggregate(plan, self.reducer, (rows,), given=x.given)[0])
 
 

@@ -158,10 +158,9 @@ class GraphLayer(nn.Module, ABC):
         params: tuple[Tensor, ...] = (),
     ) -> Tensor | Grouped:
         """``engine.aggregate`` of rows that nobody else reads, as the last thing that the layer does."""
-        if not self.may_stay_grouped:
-            return engine.aggregate(plan, reducer, exchanged, dest_local, params, given=True)[0]
-        moments = self.before_batch_norm and self.training
-        return engine.aggregate_in_groups(plan, reducer, exchanged, dest_local, params, given=True, takes_moments=moments)[0]
+        moments = self.may_stay_grouped and self.before_batch_norm and self.training
+        out, *_ = engine.aggregate_in_groups(plan, reducer, exchanged, dest_local, params, given=True, takes_moments=moments)
+        return out if self.may_stay_grouped else in_one(engine, out)
 
     def gathered(self, engine: Engine, plan: LayerPlan, x: LayerInput, aggregate: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """Blocks of columns [M, ...] of the aggregated input; constant rows are aggregated once, if that is allowed."""

@@ -86,10 +86,6 @@ class EdgeTask(PairTask):
         self.decoder = make_edge_decoder(config.edges, *sizes, config.seed).to(self._device, self._dtype)
         self._rescale(config.edges.divisor)
 
-    @property
-    def reads_features(self) -> bool:
-        return self._features is not None
-
     def known_labels(self) -> np.ndarray:
         known = known_entries(self._labels(self._training))
         return known.sum(1) if known.ndim > 1 else known.astype(np.int64)
