@@ -56,9 +56,12 @@ def test_a_process_left_behind_fails_the_suite_and_is_ended(tmp_path: Path) -> N
 
 def test_what_ends_is_not_left() -> None:
     mark = "of-a-session-of-its-own"
-    child = subprocess.Popen(["sleep", "0.5"], env=os.environ | {leftovers.MARK: mark}, start_new_session=True)
-    assert child.pid in [one.pid for one in leftovers.find_leftovers(mark, grace_s=0)]
-    child.wait()
+    child = subprocess.Popen(["sleep", "60"], env=os.environ | {leftovers.MARK: mark}, start_new_session=True)
+    try:
+        assert child.pid in [one.pid for one in leftovers.find_leftovers(mark, grace_s=0)]
+    finally:
+        child.kill()
+        child.wait()
     assert child.pid not in [one.pid for one in leftovers.find_leftovers(mark, grace_s=0)]
 
 
