@@ -124,7 +124,7 @@ class EdgeBlock:
         """``t_indptr`` and ``t_dst``."""
         if self.src.device.type != "cpu":
             indptr = _offsets(torch.bincount(self.src, minlength=self.num_src))
-            destinations = self.dst_per_edge().to(torch.int32)[self.t_edge]
+            destinations = self.dst_per_edge().to(torch.int32)[torch.sort(self.src, stable=True).indices]
         else:
             indptr, destinations = torch.empty(self.num_src + 1, dtype=torch.int32), torch.empty_like(self.src)
             _group_destinations(self.src, self.dst_rows, self.indptr, indptr, destinations)

@@ -60,12 +60,12 @@ class SageLayer(GraphLayer):
             own, z = engine.operators.linears(plan, x.taken(), own_map, RowMap(self.neigh.weight, None, of_outputs=False))
             # The neighbours' sum is folded onto the own rows: it takes no memory of its own.
             return self.aggregated(engine, plan, self.reducer, (z,), (own,))
-        given, (x, rows) = x, x.fork_own(engine, plan)
+        read, (x, rows) = x, x.fork_own(engine, plan)
         # Rows that were made for this layer are let go of before they are summed; constant ones are there in any case.
         neighbours = self.neighbours(engine, plan, x) if self.constant_input else None
         own = engine.operators.linear(rows, weight, self.self.bias)
         del rows
-        given.let_go()
+        read.let_go()
         if neighbours is None:
             neighbours = self.neighbours(engine, plan, x)
         return engine.operators.linear(neighbours, self.neigh.weight, None, onto=own)

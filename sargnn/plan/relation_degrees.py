@@ -58,7 +58,7 @@ class OfRelations(Sequence[Tensor]):
         here, count = slice(self.starts[relation], self.starts[relation + 1]), run.stop - run.start
         if not count:  # as of a type that is left out
             return self.values[:0]
-        if count < self.lengths[relation]:
+        if count != self.lengths[relation]:
             first, last = torch.searchsorted(self.rows[here], self.rows.new_tensor([run.start, run.stop])).tolist()
             here = slice(here.start + first, here.start + last)
         table = self.values.new_zeros(count)

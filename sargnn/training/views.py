@@ -122,8 +122,9 @@ class ViewBuilder:
     def _prepare(self, flow: MessageFlow, *, recurring: bool) -> None:
         self.engine.keeps_constants = recurring
         self.model.prepare(self.engine, flow.plans)
-        for plan in flow.plans if self.engine.pool.spills else ():
-            self.engine.most_rows(plan)  # now, while nobody has rows that would go to disk to wait for an answer
+        if self.engine.pool.spills and self.engine.column_groups is None:
+            for plan in flow.plans:
+                self.engine.most_rows(plan)  # now, while nobody has rows that would go to disk to wait for an answer
 
     def micro_batch(self, rows: np.ndarray, constants: Constants | None, *, finds_others: bool = True) -> View:
         """What reaches some own rows, whose losses are shares of the whole step's. All workers must call it.
